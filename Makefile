@@ -1,0 +1,77 @@
+# Each target sets up what it needs on first use; Python >= 3.11 and make are enough.
+# A torch that PYTHON can import is used as it is, otherwise the one below is installed. For a small, CPU-only one:
+#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make demo
+TORCH := torch==2.13.0
+PEER := nvidia-resiliency-ext==0.4.1
+VENV ?= .venv
+PEER_VENV ?= .venv-peer
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+PYTEST_ARGS ?=
+
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(firstword $(foreach p,python3 python python3.13 python3.12 python3.11,$(shell $(p) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(p))))
+PY := $(VENV)/bin/python
+INSTALL := -m pip install --quiet --disable-pip-version-check
+
+IMPORT_TORCH := import torch; v = torch.__version__.split("."); assert (int(v[0]), int(v[1])) >= (2, 6)
+PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
+# Lines of a .pth file. `venv --system-site-packages` would not see the torch of a virtual environment that is active.
+SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for p in sys.path if p.endswith("-packages")), sep="\n")
+TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test coverage check bench bench-peer docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it recover (DEMO_ARGS=--help)
+	@$(PY) examples/inprocess/demo.py $(DEMO_ARGS)
+
+test: coverage ## every test (PYTEST_ARGS="-k name")
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+coverage: $(VENV)/.installed ## the pure modules: every branch taken by unit tests and simulations
+	@$(PY) -m coverage run -m pytest -qq -m "not exhaustive" $(wildcard tests/unit tests/sim)
+	@$(PY) -m coverage report
+
+check: $(VENV)/.installed ## ruff, mypy, import contracts
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+	@$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+
+bench: $(VENV)/.installed ## how fast it recovers, and what it costs meanwhile
+	@$(PY) tests/benchmarks/bench.py $(BENCH_ARGS)
+
+bench-peer: $(VENV)/.installed $(PEER_VENV)/.installed ## the same beside nvidia-resiliency-ext, in one run
+	@$(PY) tests/benchmarks/bench.py --peer $(PEER_VENV)/bin/python $(BENCH_ARGS)
+
+docs: $(VENV)/.installed ## compile or run every code block of the documents
+	@$(PY) -m pytest tests/docs $(PYTEST_ARGS)
+
+clean: ## remove caches and builds; the environments stay
+	@rm -rf build dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find nvrx_core tests examples integrations launcher -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(VENV)/.installed: pyproject.toml
+	$(call create_environment,$(VENV))
+	@$(PY) -c '$(IMPORT_TORCH)' 2>/dev/null \
+	|| { $(PYTHON) -c '$(IMPORT_TORCH)' 2>/dev/null \
+	     && $(PYTHON) -c '$(SHARE_PACKAGES)' > "$$($(PY) -c '$(PACKAGES_PATH)')/torch_as_found.pth" \
+	     && $(PY) -c '$(IMPORT_TORCH)' 2>/dev/null; } \
+	|| { echo "installing $(TORCH)"; $(PY) $(INSTALL) $(TORCH); }
+	@$(PY) -c '$(TORCH_AS_FOUND)' > $(VENV)/constraints.txt
+	@$(PY) $(INSTALL) --constraint $(VENV)/constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(PEER_VENV)/.installed:
+	$(call create_environment,$(PEER_VENV))
+	@$(PEER_VENV)/bin/python $(INSTALL) $(TORCH) $(PEER) numpy
+	@touch $@
+
+define create_environment
+$(if $(PYTHON),,$(error no Python >= 3.11 found: make PYTHON=/path/to/python))
+@$(1)/bin/python -m pip --version >/dev/null 2>&1 || { echo "creating $(1)"; $(PYTHON) -m venv $(1); }
+endef

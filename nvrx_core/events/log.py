@@ -1,0 +1,148 @@
+"""A rank's event file: one line an event, appended by one system call, so that two processes can share it.
+
+Events must never cost a job its life: what the disk refuses is dropped, counted, and said once in the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from nvrx_core.clock import Clock, SystemClock
+from nvrx_core.errors import ParameterError
+from nvrx_core.events.schema import MAX_LINE, SCHEMA, file_name
+
+__all__ = ["EventLog", "boot_id"]
+
+MAX_TEXT: Final = 4_000
+MAX_DEPTH: Final = 6
+MAX_BITS: Final = 64
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE})
+_logger: Final = logging.getLogger(__name__)
+
+
+def boot_id() -> str:
+    """Names this host's monotonic clock: equal in processes that share it, "" where the kernel does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+class EventLog:
+    """Appends events to `events-<initial_rank>.jsonl` in a directory, which is made (mode 0700) where it is missing.
+
+    Two logs on one file do not disturb each other, nor do the two ends of a fork. Close it when no thread writes any
+    more.
+
+    Args:
+        directory: where the file goes; None for no events at all.
+        initial_rank: whose file it is.
+        clock: what dates the events.
+
+    Attributes:
+        dropped: how many events were not written.
+
+    Raises:
+        ValueError: when the directory cannot be made or written to for another reason than a full or failing disk.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None, initial_rank: int, clock: Clock | None = None) -> None:
+        self.dropped = 0
+        self._path = None if directory is None else Path(directory) / file_name(initial_rank)
+        self._clock = clock or SystemClock()
+        self._source = {"host": socket.gethostname(), "boot_id": boot_id(), "initial_rank": initial_rank}
+        self._fd: int | None = None
+        self._torn = False
+        if self._path is not None:
+            try:
+                self._fd = _open(self._path)
+            except OSError as error:
+                if error.errno not in _DISK:
+                    rule = f"a directory that can be made and written to ({error.strerror})"
+                    raise ParameterError("events_dir", str(directory), rule) from error
+
+    def fileno(self) -> int | None:
+        """The file's descriptor, None while there is none; a process that closes what it inherited must spare it."""
+        return self._fd
+
+    def write(self, event: str, iteration: int, **fields: object) -> None:
+        """Append one event; never raises.
+
+        Args:
+            event: its name, see `schema.EVENTS`.
+            iteration: the iteration it belongs to.
+            fields: its own fields. What JSON has no word for is written as its `repr`, long text is cut; a name among
+                the common fields is ignored.
+        """
+        if self._path is None:
+            return
+        line = self._line(event, iteration, fields)
+        try:
+            self._append(self._path, line)
+        except OSError as error:
+            self._drop(error)
+
+    def close(self) -> None:
+        """Close the file; later events are ignored."""
+        fd, self._fd, self._path = self._fd, None, None
+        if fd is not None:
+            os.close(fd)
+
+    def _line(self, event: str, iteration: int, fields: Mapping[str, object]) -> bytes:
+        times = {"wall": self._clock.wall(), "monotonic": self._clock.now()}
+        where = {**self._source, "pid": os.getpid(), "iteration": iteration}
+        common: dict[str, object] = {"schema": SCHEMA, "event": event, **times, **where}
+        own = {name: _plain(value, MAX_DEPTH) for name, value in fields.items()}
+        return json.dumps({**common, **own, **common}).encode() + b"\n"
+
+    def _append(self, path: Path, line: bytes) -> None:
+        if len(line) > MAX_LINE:
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+        if self._fd is None:
+            self._fd = _open(path)
+        line = b"\n" + line if self._torn else line
+        written = os.write(self._fd, line)
+        self._torn = written < len(line)
+        if self._torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _drop(self, error: OSError) -> None:
+        self.dropped += 1
+        if self.dropped == 1:
+            _logger.warning("events are lost, the job goes on: %s: %s", self._path, error.strerror)
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(path, _FLAGS, 0o600)
+
+
+def _plain(value: object, depth: int) -> object:
+    """The value in the terms of JSON, bounded in text and depth."""
+    if value is None or (isinstance(value, int) and value.bit_length() <= MAX_BITS):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    if depth and isinstance(value, Mapping):
+        return {str(key)[:MAX_TEXT]: _plain(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, depth - 1) for item in value]
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return repr(value)[:MAX_TEXT]
+    except Exception:  # boundary: repr is the user's code, and an event must not raise
+        return f"<{type(value).__name__} without a repr>"

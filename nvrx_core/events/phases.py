@@ -1,0 +1,44 @@
+"""The phases of a restart, from the marks that a rank took on its way. Pure.
+
+Invariant: the phases sum up to the time from the first mark to the last, in whatever order the marks were taken. A mark
+before its predecessor counts as equal to it, as does one that is missing, and one after the last mark as equal to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
+__all__ = ["MARKS", "PHASES", "phases_from_marks"]
+
+MARKS: Final = (
+    "struck", "announced", "noticed", "aborted", "interrupted", "finalized",
+    "health_checked", "decided", "assigned", "initialized", "entered",
+)  # fmt: skip
+"""What a rank notes the time of, in the order of a restart."""
+
+PHASES: Final = (
+    "detect", "tell", "abort", "interrupt", "finalize", "health_check", "barrier", "assign", "initialize", "enter",
+)  # fmt: skip
+"""PHASES[i] lasts from MARKS[i] to MARKS[i + 1]."""
+
+
+def phases_from_marks(marks: Mapping[str, float]) -> dict[str, float]:
+    """How long each phase took.
+
+    Args:
+        marks: monotonic seconds of one clock, by name; some may be missing, others are ignored.
+
+    Returns:
+        Seconds by phase, all phases in order, none negative. Their sum is `entered` - `struck` where both are there and
+        in order.
+    """
+    known = [marks[name] for name in MARKS if name in marks]
+    if not known:
+        return dict.fromkeys(PHASES, 0.0)
+    start, end = known[0], max(known[0], known[-1])
+    times = [start]
+    for name in MARKS[1:]:
+        times.append(min(max(times[-1], marks.get(name, start)), end))
+    return {phase: after - before for phase, (before, after) in zip(PHASES, pairwise(times), strict=True)}

@@ -1,0 +1,266 @@
+"""One timeline of a job, from the event files of its ranks: `python -m nvrx_core.events.timeline DIR`.
+
+Clocks: events are placed by their host's monotonic clock, which is laid over the wall clock by the median of what the
+host's events say of both. So a single process with a wrong wall clock moves nothing, and only hosts whose wall clocks
+differ are out of step. A restart lasts as long as on its slowest rank; its phases are that rank's, and add up to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvrx_core.events.phases import MARKS, PHASES, phases_from_marks
+from nvrx_core.events.schema import GLOB, MAX_LINE, SCHEMA
+
+__all__ = ["Event", "Events", "Restart", "main", "read", "render", "restarts"]
+
+Event = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Events:
+    """The events of a directory, file by file in the order they were written.
+
+    Attributes:
+        records: the events, each with a field `call`: how many calls of the wrapper the rank had entered before it,
+            less one.
+        malformed: how many lines were no event of this schema and were skipped.
+    """
+
+    records: tuple[Event, ...]
+    malformed: int = 0
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One restart of the job.
+
+    Attributes:
+        ended_iteration: the iteration that a fault ended.
+        iteration: the one that came after.
+        cause: the first fault: initial_rank, rank, interruption, message, origin, host, pid.
+        culprits: the initial ranks that are to blame; empty when all were stalled alike.
+        lost: the initial ranks that take part no longer.
+        slowest_rank: the initial rank that was the last to go on.
+        phases: seconds by phase, on that rank.
+        total: seconds from the fault until that rank went on; the sum of the phases.
+        ranks: the initial ranks that went on.
+    """
+
+    ended_iteration: int
+    iteration: int
+    cause: Mapping[str, object]
+    culprits: tuple[int, ...]
+    lost: tuple[int, ...]
+    slowest_rank: int
+    phases: Mapping[str, float]
+    total: float
+    ranks: tuple[int, ...]
+
+
+def read(directory: Path | str) -> Events:
+    """The events of a directory; lines that are none are skipped and counted, unknown fields are kept.
+
+    Raises:
+        FileNotFoundError: when there is no such directory.
+        NotADirectoryError: when it is a file.
+    """
+    folder = Path(directory)
+    if not folder.exists():
+        raise FileNotFoundError(f"no such directory: {folder}")
+    if not folder.is_dir():
+        raise NotADirectoryError(f"not a directory: {folder}")
+    records: list[Event] = []
+    malformed = 0
+    for path in sorted(folder.glob(GLOB)):
+        call = -1
+        for line in _lines(path):
+            event = _event(line)
+            malformed += event is None
+            if event is not None:
+                call += event["event"] == "call_entered"
+                records.append({"call": max(call, 0), **event})
+    return Events(tuple(records), malformed)
+
+
+def restarts(events: Iterable[Event]) -> tuple[Restart, ...]:
+    """The restarts of a job, in the order in which it went on."""
+    known = tuple(events)
+    placed = _placed(known, _offsets(known))
+    return tuple(restart for _, restart in sorted(placed, key=lambda item: item[0]))
+
+
+def render(events: Iterable[Event], malformed: int = 0) -> str:
+    """The timeline as text: a line an event, and for a restart its cause and its phases in milliseconds."""
+    known = tuple(events)
+    offsets = _offsets(known)
+    entries = [(_time(e, offsets), _event_line(e)) for e in known if e["event"] != "restart"]
+    entries += [(at, _restart_lines(restart)) for at, restart in _placed(known, offsets)]
+    start = min((time for time, _ in entries), default=0.0)
+    lines = [f"{time - start:+11.3f} s  {text}" for time, text in sorted(entries)]
+    return "\n".join([*lines, *([f"{malformed} malformed lines skipped"] if malformed else [])])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the timeline of a directory; the exit code is 2 when there is none."""
+    parser = argparse.ArgumentParser("python -m nvrx_core.events.timeline", description="Print what happened in a job.")
+    parser.add_argument("directory", metavar="DIR", help="the job's events_dir (NVRX_EVENTS_DIR)")
+    directory = parser.parse_args(argv).directory
+    try:
+        events = read(directory)
+    except OSError as error:
+        return _fail(f"{error}; name the directory that Wrapper(events_dir=...) or NVRX_EVENTS_DIR named")
+    if not events:
+        skipped = f" ({events.malformed} malformed lines)" if events.malformed else ""
+        return _fail(f"no events in {directory}{skipped}; a job writes them when events_dir or NVRX_EVENTS_DIR is set")
+    print(render(events, events.malformed))
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"timeline: {message}", file=sys.stderr)
+    return 2
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE + 1):
+            if line.strip():
+                yield line
+
+
+def _event(line: bytes) -> Event | None:
+    """The event of a line, None when it is none."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("event"), str):
+        return None
+    whole = all(type(data.get(name)) is int for name in ("initial_rank", "iteration"))
+    return data if whole and all(_seconds(data.get(name)) is not None for name in ("wall", "monotonic")) else None
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _number(event: Event, name: str) -> float:
+    return _seconds(event.get(name)) or 0.0
+
+
+def _whole(event: Event, name: str) -> int:
+    return int(_number(event, name))
+
+
+def _mapping(event: Event, name: str) -> Mapping[str, object]:
+    value = event.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _ranks(event: Event, name: str) -> tuple[int, ...]:
+    value = event.get(name)
+    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list | tuple) else ()
+
+
+def _marks(event: Event) -> dict[str, float]:
+    marks = _mapping(event, "marks")
+    return {name: seconds for name in MARKS if (seconds := _seconds(marks.get(name))) is not None}
+
+
+def _offsets(events: Iterable[Event]) -> dict[object, float]:
+    """By host: what to add to its monotonic clock for the wall clock."""
+    differences: dict[object, list[float]] = defaultdict(list)
+    for event in events:
+        differences[_clock(event)].append(_number(event, "wall") - _number(event, "monotonic"))
+    return {clock: statistics.median(found) for clock, found in differences.items()}
+
+
+def _clock(event: Event) -> str:
+    return str(event.get("boot_id") or event.get("host"))
+
+
+def _time(event: Event, offsets: Mapping[object, float]) -> float:
+    return _number(event, "monotonic") + offsets[_clock(event)]
+
+
+def _entered(event: Event, offsets: Mapping[object, float]) -> float:
+    entered = _marks(event).get("entered", _number(event, "monotonic"))
+    return entered + offsets[_clock(event)]
+
+
+def _rounds(events: Iterable[Event]) -> list[list[Event]]:
+    """The restart events, those of one round together."""
+    rounds: dict[tuple[int, int, int], list[Event]] = defaultdict(list)
+    for event in events:
+        if event["event"] == "restart":
+            key = _whole(event, "call"), _whole(event, "ended_iteration"), _whole(event, "iteration")
+            rounds[key].append(event)
+    return list(rounds.values())
+
+
+def _placed(events: Iterable[Event], offsets: Mapping[object, float]) -> list[tuple[float, Restart]]:
+    """The restarts, each with the time when its last rank went on."""
+    return [(max(_entered(e, offsets) for e in group), _restart(group, offsets)) for group in _rounds(events)]
+
+
+def _restart(group: Sequence[Event], offsets: Mapping[object, float]) -> Restart:
+    slowest = max(group, key=lambda event: _entered(event, offsets))
+    phases = phases_from_marks(_marks(slowest))
+    return Restart(
+        ended_iteration=_whole(slowest, "ended_iteration"),
+        iteration=_whole(slowest, "iteration"),
+        cause=_mapping(slowest, "cause"),
+        culprits=_ranks(slowest, "culprits"),
+        lost=_ranks(slowest, "lost"),
+        slowest_rank=_whole(slowest, "initial_rank"),
+        phases=phases,
+        total=math.fsum(phases.values()),
+        ranks=tuple(sorted({_whole(event, "initial_rank") for event in group})),
+    )
+
+
+def _event_line(event: Event) -> str:
+    told = {
+        "call_entered": ("world_size",), "fault": ("interruption", "message", "origin"), "left": ("reason",),
+        "monitor_replaced": ("reason",), "store_lost": ("endpoint",),
+    }.get(str(event["event"]), ())  # fmt: skip
+    own = " ".join(f"{name}={_one_line(event[name])}" for name in told if event.get(name) not in (None, ""))
+    return f"rank {event['initial_rank']:<4} iteration {event['iteration']:<3} {event['event']} {own}".rstrip()
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())
+
+
+def _restart_lines(restart: Restart) -> str:
+    cause = restart.cause
+    where = f" at {cause['origin']}" if cause.get("origin") else ""
+    who = f"rank {cause.get('initial_rank', '?')} ({cause.get('host', '?')} pid {cause.get('pid', '?')})"
+    what = f"{cause.get('interruption', 'unknown')} on {who}: {_one_line(cause.get('message', ''))}{where}"
+    head = f"restart {restart.ended_iteration} -> {restart.iteration}: {what}"
+    sums = f"{1e3 * restart.total:.1f} ms on rank {restart.slowest_rank}, the slowest of {len(restart.ranks)}"
+    blame = f"culprits {list(restart.culprits) or 'none'}, lost {list(restart.lost) or 'none'}"
+    phases = "  ".join(f"{name} {1e3 * restart.phases[name]:.1f}" for name in PHASES)
+    indent = "\n" + " " * 15
+    return indent.join([head, f"{sums}; {blame}", f"ms: {phases}"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

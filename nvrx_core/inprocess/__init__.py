@@ -1,0 +1,33 @@
+"""In-process restart: `Wrapper` and what it is composed of. Names are loaded when they are first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nvrx_core.inprocess.compose import Compose
+    from nvrx_core.inprocess.state import FrozenState, Mode, State
+    from nvrx_core.inprocess.wrap import CallWrapper, Wrapper
+
+__all__ = ["CallWrapper", "Compose", "FrozenState", "Mode", "State", "Wrapper"]
+
+_HOME = {
+    "CallWrapper": "wrap", "Wrapper": "wrap", "Compose": "compose", "FrozenState": "state", "Mode": "state", "State": "state",
+}  # fmt: skip
+_MODULES = (
+    "abort", "attribution", "completion", "compose", "exception", "finalize", "health_check", "initialize", "monitor_thread",
+    "rank_assignment", "state", "store", "terminate", "wrap",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,0 +1,185 @@
+"""The round's store operations: what the machines ask for, carried out on a torch store.
+
+Used by a rank and by its monitor process alike. Whatever goes wrong with the store comes out as `StoreFailure`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import torch.distributed as dist
+
+from nvrx_core.clock import Clock
+from nvrx_core.inprocess.decision import Arrival, Decision, decode_event, encode_completion
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.round import (
+    Action,
+    Announce,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Obituary,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+    Round,
+)
+from nvrx_core.store.keys import Keys
+
+__all__ = ["FOREVER", "Board", "StoreFailure"]
+
+FOREVER: Final = timedelta(days=365)
+
+
+class StoreFailure(Exception):
+    """The store did not answer as a store does."""
+
+
+@contextmanager
+def _guard() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError) as error:
+        raise StoreFailure((str(error).splitlines() or [repr(error)])[0]) from error
+
+
+class Board:
+    """One connection to the store, and what a round does with it.
+
+    Args:
+        store: a connection of its own; a blocking call on it holds up every other.
+        keys: the call's keys.
+        clock: what tells the machines the time.
+        chunk: how long a wait blocks at most before it looks at `stopped`; None for a store whose socket can be cut instead.
+    """
+
+    def __init__(self, store: dist.Store, keys: Keys, clock: Clock, chunk: timedelta | None = None) -> None:
+        self.store, self.keys, self.clock, self.chunk = store, keys, clock, chunk
+        self.stopped = False
+
+    def play(self, machine: Round | Obituary, actions: Iterable[Action]) -> list[Action]:
+        """Carry out store actions and feed the answers back, until only other actions are left; returns those."""
+        pending, rest = deque(actions), list[Action]()
+        with _guard():
+            while pending:
+                action = pending.popleft()
+                more = self._perform(machine, action)
+                if more is None:
+                    rest.append(action)
+                else:
+                    pending.extend(more)
+        return rest
+
+    def _perform(self, machine: Round | Obituary, action: Action) -> tuple[Action, ...] | None:
+        keys, k, now = self.keys, machine.iteration, self.clock.now
+        match action:
+            case Announce(fault):
+                event = self._once(keys.event(k), fault.encode())
+                return machine.event(decode_event(event), now=now()) if isinstance(machine, Obituary) else ()
+            case CountCompletion() if isinstance(machine, Round):
+                return machine.completion_counted(self.store.add(keys.completed(k), 1), now=now())
+            case CloseCompleted():
+                self._once(keys.event(k), encode_completion())
+            case PutArrival(arrival):
+                self.store.set(keys.arrival(k, arrival.initial_rank), arrival.encode())
+            case CountArrival():
+                return machine.arrival_counted(self.store.add(keys.arrived(k), 1), now=now())
+            case ReadArrivals(members):
+                return machine.arrivals_read(self._arrivals(k, members), now=now())
+            case Publish(decision):
+                self._once(keys.decision(k), decision.encode())
+            case _:
+                return None
+        return ()
+
+    def _once(self, key: str, value: str) -> bytes:
+        """Write the value unless the key has one; returns what it has."""
+        return bytes(self.store.compare_set(key, "", value))
+
+    def _arrivals(self, iteration: int, members: frozenset[int]) -> Mapping[int, Arrival]:
+        names = sorted(members)
+        keys = [self.keys.arrival(iteration, member) for member in names]
+        if not self.store.check(keys):
+            return {}
+        return dict(zip(names, map(Arrival.decode, self.store.multi_get(keys)), strict=True))
+
+    def announce(self, iteration: int, fault: Fault) -> None:
+        """Write the fault of a member that lives as the round's event, unless it has one."""
+        with _guard():
+            self._once(self.keys.event(iteration), fault.encode())
+
+    def wait_event(self, iteration: int) -> Fault | None:
+        """Block until the round has its event; None: it was completed."""
+        with _guard():
+            return decode_event(self._wait(self.keys.event(iteration), FOREVER))
+
+    def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
+        """Block until the round has its decision."""
+        with _guard():
+            return Decision.decode(self._wait(self.keys.decision(iteration), timeout))
+
+    def _wait(self, key: str, timeout: timedelta) -> bytes:
+        if self.chunk is None:
+            self.store.wait([key], timeout)
+            return bytes(self.store.get(key))
+        while not self.stopped:
+            try:
+                self.store.wait([key], self.chunk)
+                return bytes(self.store.get(key))
+            except dist.DistStoreError:
+                continue
+        raise StoreFailure("the wait was stopped")
+
+    def set_master(self, iteration: int, address: str) -> None:
+        """Say where the round's process group meets; "": nowhere, its rank 0 is lost."""
+        with _guard():
+            if address:
+                self.store.set(self.keys.master(iteration), address)
+            else:
+                self._once(self.keys.master(iteration), "-")
+
+    def master(self, iteration: int) -> tuple[str, int] | None:
+        """Where the round's process group meets, once its rank 0 has said so; None when that rank is lost."""
+        with _guard():
+            host, _, port = self._wait(self.keys.master(iteration), FOREVER).decode().rpartition(":")
+        return (host, int(port)) if port.isdigit() else None
+
+    def move_lease(self, member: int, lease: str) -> None:
+        """Show that the member lives; returns when the store has answered."""
+        with _guard():
+            self.store.set(self.keys.lease(member), lease)
+            self.store.check([self.keys.lease(member)])
+
+    def leases(self, members: Iterable[int]) -> dict[int, str]:
+        """The leases of those members that have one."""
+        with _guard():
+            named = {member: self.keys.lease(member) for member in members}
+            if not self.store.check(list(named.values())):
+                named = {member: key for member, key in named.items() if self.store.check([key])}
+            values = self.store.multi_get(list(named.values())) if named else []
+            return {member: bytes(value).decode() for member, value in zip(named, values, strict=True)}
+
+    def leave(self, member: int) -> None:
+        """Say that the member needs the store no longer."""
+        with _guard():
+            self.store.set(self.keys.left(member), "1")
+            self.store.check([self.keys.left(member)])
+
+    def wait_left(self, members: Iterable[int], timeout: timedelta = FOREVER) -> None:
+        """Block until all these members have left."""
+        keys = [self.keys.left(member) for member in members]
+        with _guard():
+            if keys:
+                self.store.wait(keys, timeout)
+
+    def delete_round(self, iteration: int, members: int) -> None:
+        """Delete the keys of a round that nobody reads any more, where the store can."""
+        try:
+            for key in self.keys.round(iteration, members):
+                self.store.delete_key(key)
+        except (RuntimeError, NotImplementedError):
+            return

@@ -1,0 +1,376 @@
+"""One call of a wrapped function: its iterations, from entry to exit.
+
+This is the shell around `Round`: the main thread runs the function and does what the machine asks for. It blocks in the store only for single quick
+operations; for everything that others decide it waits on the monitor thread's condition.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from nvrx_core.errors import BarrierTimeout, HealthCheckError, RankDiscarded, RestartAbort, StoreLost
+from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.board import StoreFailure
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.environment import set_master
+from nvrx_core.inprocess.equipment import Equipment
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.faults import let_go
+from nvrx_core.inprocess.interrupt import RankShouldRestart
+from nvrx_core.inprocess.monitor_thread import RoundView
+from nvrx_core.inprocess.retry_limit import NoProgressLimit
+from nvrx_core.inprocess.round import Action, GiveUp, Obituary
+from nvrx_core.inprocess.rules import Parameters
+from nvrx_core.inprocess.state import State
+from nvrx_core.inprocess.torch_groups import reset_group_count
+from nvrx_core.progress.page import Word
+from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
+from nvrx_core.rank_assignment.composition import assign
+
+__all__ = ["Call"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+class How(enum.Enum):
+    """How an iteration ended on this rank."""
+
+    RETURNED = enum.auto()
+    RESERVE = enum.auto()
+    EXITED = enum.auto()  # SystemExit(0): this rank is done
+    INTERRUPTED = enum.auto()
+    FAILED = enum.auto()
+    LEFT = enum.auto()  # by an exception that no restart mends
+
+
+@dataclass
+class Ended:
+    """How an iteration ended, and with what."""
+
+    how: How
+    result: Any = None
+    error: BaseException | None = None
+
+
+class Call:
+    """One call.
+
+    Args:
+        parameters: the wrapper's.
+        number: which call of this process it is.
+    """
+
+    def __init__(self, parameters: Parameters, number: int) -> None:
+        self.parameters, self.number = parameters, number
+        self.state = State.from_env()
+        self.limit = NoProgressLimit(parameters.no_progress_limit)
+        self.step = -1
+        self.failure: BaseException | None = None
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Run the function until all ranks have completed it.
+
+        Raises:
+            BaseException: what the function raised to leave, or what ends the job.
+        """
+        with ExitStack() as stack:
+            self.kit = Equipment(self.parameters, self.number, self.state, stack)
+            try:
+                ended = self._iterations(function)
+            except StoreFailure as failure:
+                self.kit.lose_store(str(failure))
+                raise self.kit.store_lost() from None
+            except BaseException as error:  # boundary: whatever ends the call, the others are told
+                self._break_away(error)
+                raise
+            self._farewell(ended)
+        if ended.error is not None:
+            raise ended.error
+        return ended.result
+
+    def _iterations(self, function: Callable[[], Any]) -> Ended:
+        decision = self._arrive(Standing.ALIVE)
+        while True:
+            leaving = self._prepare(decision)
+            ended = leaving or self._execute(function)
+            if leaving is None and ended.how in (How.RETURNED, How.EXITED, How.RESERVE) and self._complete(ended):
+                return ended
+            following = self._restart(ended, early=leaving is not None)
+            if following is None:
+                return ended
+            decision = following
+
+    # Between two iterations
+
+    def _prepare(self, decision: Decision) -> Ended | None:
+        """Take the place that the decision gives; how this rank leaves instead, if it does."""
+        state, kit = self.state, self.kit
+        kit.page.lose(decision.lost)
+        try:
+            store = kit.assignment_store()
+            assign(self.parameters.rank_assignment, RankAssignmentCtx(state, store, set(decision.terminated)))
+            if self.parameters.rank_filter is not None:
+                self.parameters.rank_filter(RankAssignmentCtx(state, store, set()))
+        except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves
+            state.mode = Mode.TERMINATED
+            return Ended(How.LEFT, error=error)
+        if decision.iteration >= 0:
+            state.advance()
+            self._meet()
+        kit.begin(state)
+        kit.mark("assigned")
+        return None
+
+    def _meet(self) -> None:
+        """Give the next process group a place to meet."""
+        state, kit = self.state, self.kit
+        state.set_distributed_vars()
+        if state.active_rank == 0:
+            kit.board.set_master(state.iteration, kit.reserve_port())
+        if state.active_rank is not None and (place := kit.board.master(state.iteration)) is not None:
+            set_master(*place)
+
+    def _execute(self, function: Callable[[], Any]) -> Ended:
+        """Run the function once; every way out of it ends here."""
+        kit = self.kit
+        try:
+            return self._armed(function)
+        except RankShouldRestart as request:
+            kit.mark("interrupted")
+            return Ended(How.INTERRUPTED, error=request)
+        except SystemExit as done:
+            if isinstance(done, StoreLost):
+                raise
+            return Ended(How.EXITED if done.code in (0, None) else How.LEFT, error=done)
+        except HealthCheckError as error:
+            return Ended(How.LEFT, error=error)
+        except Exception as error:  # boundary: the wrapped function
+            return Ended(How.FAILED, error=error)
+        except BaseException as error:  # boundary: the wrapped function
+            return Ended(How.LEFT, error=error)
+        finally:
+            kit.struck = time.monotonic()
+            kit.interrupt.armed = False
+            kit.enter(Stage.UNWINDING)
+            kit.interrupt.out.set()
+
+    def _armed(self, function: Callable[[], Any]) -> Ended:
+        kit, parameters = self.kit, self.parameters
+        if parameters.initialize is not None:
+            parameters.initialize(self.state.freeze())
+        self._check_health()
+        reset_group_count()
+        kit.mark("initialized")
+        if self.state.mode is not Mode.ACTIVE:
+            self._entered()
+            return Ended(How.RESERVE)
+        kit.observer.begin()
+        kit.enter(Stage.RUNNING)
+        hit("entry-before")
+        try:
+            kit.interrupt.arm()
+            self._entered()
+            return Ended(How.RETURNED, result=function())
+        finally:
+            kit.interrupt.armed = False
+
+    def _entered(self) -> None:
+        self.kit.mark("entered")
+        self.kit.report_restart()
+
+    def _check_health(self) -> None:
+        if self.parameters.health_check is None:
+            return
+        try:
+            self.parameters.health_check(self.state.freeze())
+        except Exception as error:  # boundary: a user's health check
+            message = f"health check failed: {type(error).__name__}: {error}"
+            raise HealthCheckError(message, initial_rank=self.state.initial_rank) from error
+
+    # The end of an iteration
+
+    def _complete(self, ended: Ended) -> bool:
+        """Wait until all ranks have completed; False when the round restarts instead."""
+        kit, view = self.kit, self.kit.thread.view
+        kit.enter(Stage.WAITING)
+        if ended.how is How.EXITED:
+            kit.abort()
+        self._play(view, view.round.completed(now=time.monotonic()))
+        if ended.how is not How.RESERVE:
+            view.round.waits_for_completion(now=time.monotonic())
+        self._wait(view, lambda: view.finished or view.aborted)
+        return view.finished
+
+    def _restart(self, ended: Ended, *, early: bool) -> Decision | None:
+        """Go through the round's barrier; the decision, or None when this rank leaves, `ended.error` being what it leaves with."""
+        view = self.kit.thread.view
+        leaving = ended.how in (How.LEFT, How.EXITED)
+        fault = self._tell(view, ended) if ended.how in (How.FAILED, How.LEFT) and not early else None
+        if not early:
+            self._wait(view, lambda: view.aborted)
+            self.kit.marks_of_cause(view)
+        self.failure = ended.error if ended.how is How.FAILED else None
+        let_go(ended.error)
+        if not leaving:
+            ended.error = None
+            leaving = self._recover(ended)
+        if early:
+            self._leave_early(view)
+            self._terminate(ended)
+            return None
+        decision = self._arrive(Standing.LEAVING if leaving else Standing.ALIVE, fault)
+        if not leaving:
+            leaving = self._out_of_retries(decision, ended) or self._expelled(decision, ended)
+        if leaving:
+            self._terminate(ended)
+            return None
+        return decision
+
+    def _tell(self, view: RoundView, ended: Ended) -> Fault:
+        """Announce this rank's fault, before anything that can block."""
+        assert ended.error is not None
+        fault = self.kit.faults.of(ended.error, self.state.rank, self.kit.struck)
+        self._play(view, view.round.fault(fault, now=time.monotonic()))
+        self.kit.tell(fault)
+        return fault
+
+    def _recover(self, ended: Ended) -> bool:
+        """Finalize and check health; True when that failed and the rank leaves."""
+        self.state.fn_exception = self.failure
+        try:
+            if self.parameters.finalize is not None:
+                self.parameters.finalize(self.state.freeze())
+            self.kit.mark("finalized")
+            self._check_health()
+            self.kit.mark("health_checked")
+        except BaseException as error:  # boundary: a user's finalize or health check; whatever it raises, the rank leaves
+            ended.error = error
+            return True
+        finally:
+            self.state.fn_exception = None
+        return False
+
+    def _leave_early(self, view: RoundView) -> None:
+        """Leave a round that goes on: this rank neither completes nor delays it."""
+        arrival = self._arrival(Standing.LEAVING, None)
+        self._play(view, view.round.leave(arrival, now=time.monotonic()))
+        self.kit.board.set_master(view.round.iteration, "")
+
+    def _out_of_retries(self, decision: Decision, ended: Ended) -> bool:
+        cause = decision.cause
+        if cause is None:
+            return False
+        step = decision.step if decision.step >= 0 else None
+        verdict = self.limit.iteration_ended(
+            error_type=cause.error_type or cause.interruption, origin=cause.origin, step=step, culprit=cause.initial_rank
+        )
+        if verdict.reached:
+            mine = cause.initial_rank == self.state.initial_rank and self.failure is not None
+            ended.error = self.failure if mine else RestartAbort(f"giving up: {verdict.reason}", culprit=verdict.culprit)
+        return verdict.reached
+
+    def _expelled(self, decision: Decision, ended: Ended) -> bool:
+        lost = self.state.initial_rank in decision.lost
+        if lost:
+            ended.error = RankDiscarded(f"initial rank {self.state.initial_rank} was declared lost by the others", rank=self.state.rank)
+        return lost
+
+    def _terminate(self, ended: Ended) -> None:
+        if self.parameters.terminate is not None:
+            try:
+                self.parameters.terminate(self.state.freeze())
+            except BaseException as error:  # boundary: a user's terminate; what it raises takes the place of the original
+                ended.error = error
+
+    # The barrier
+
+    def _arrive(self, standing: Standing, fault: Fault | None = None) -> Decision:
+        """Arrive at the round's barrier and wait for its decision."""
+        kit, view = self.kit, self.kit.thread.view
+        hit("barrier-before")
+        kit.enter(Stage.ARRIVED)
+        self._play(view, view.round.arrive(self._arrival(standing, fault), now=time.monotonic()))
+        if view.round.iteration >= 0:
+            gc.collect()
+        self._wait(view, lambda: view.decision is not None)
+        kit.mark("decided")
+        kit.enter(Stage.STARTING)
+        assert view.decision is not None
+        return view.decision
+
+    def _arrival(self, standing: Standing, fault: Fault | None) -> Arrival:
+        state = self.state
+        return Arrival(
+            initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
+            fault=fault, step=self.step, progress=self.kit.progress(),
+        )  # fmt: skip
+
+    def _play(self, view: RoundView, actions: tuple[Action, ...]) -> None:
+        """Carry out what the machine asks for."""
+        for action in self.kit.board.play(view.round, actions):
+            if isinstance(action, GiveUp):
+                self._give_up(action.reason)
+
+    def _give_up(self, reason: str) -> None:
+        raise BarrierTimeout(reason, barrier="iteration", seconds=self.parameters.barrier_timeout.total_seconds())
+
+    def _wait(self, view: RoundView, arrived: Callable[[], bool]) -> None:
+        """Wait for the monitor thread, no longer than the round's deadline says.
+
+        Raises:
+            StoreLost: when the store is gone.
+        """
+        kit = self.kit
+        with kit.thread.changed:
+            while not arrived() and kit.lost is None:
+                now = time.monotonic()
+                actions = view.round.tick(now=now)
+                if actions:
+                    self._play(view, actions)
+                kit.thread.changed.wait(min(view.round.deadline - now, threading.TIMEOUT_MAX))
+        if kit.lost is not None and not arrived():
+            raise kit.store_lost()
+
+    # The end of the call
+
+    def _farewell(self, ended: Ended) -> None:
+        """All ranks are done, or this one leaves: the completion callback, then the barrier before the exit."""
+        if ended.how in (How.RETURNED, How.EXITED, How.RESERVE) and self.kit.thread.view.finished:
+            self.kit.events.write("completed", self.state.iteration)
+            self._completion()
+        else:
+            self.kit.events.write("left", self.state.iteration, reason=repr(ended.error))
+        try:
+            self.kit.leave(completed=self.kit.thread.view.finished)
+        except StoreFailure as failure:
+            log.debug("the store went before this rank had said farewell: %s", failure)
+
+    def _break_away(self, error: BaseException) -> None:
+        """Leave out of turn: tell the others, and wait for nobody."""
+        if self.kit.lost is not None:
+            return
+        round_ = self.kit.thread.view.round
+        fault = self.kit.faults.of(error, self.state.rank, time.monotonic())
+        obituary = Obituary(round_.iteration, round_.member, round_.members, fault)
+        try:
+            self.kit.board.play(obituary, obituary.died(now=time.monotonic()))
+            self.kit.leave(completed=False)
+        except StoreFailure as failure:
+            log.debug("the store went before this rank had said farewell: %s", failure)
+
+    def _completion(self) -> None:
+        if self.parameters.completion is not None:
+            try:
+                self.parameters.completion(self.state.freeze())
+            except Exception:  # boundary: a user's completion must not undo a completed job
+                log.exception("completion failed")
+

@@ -1,0 +1,97 @@
+"""Composition of plug-ins: `Compose(a, b, c)(x)` is `a(b(c(x)))`, so the last one listed runs first.
+
+A composition is an instance of what its parts have in common: `Compose` of two `Abort`s is an `Abort`.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from nvrx_core.errors import ParameterTypeError, require
+
+__all__ = ["Compose"]
+
+_BASETYPE: Final = 1 << 10  # Py_TPFLAGS_BASETYPE: the type may be extended (CPython, Include/object.h)
+
+if TYPE_CHECKING:
+    _Part = Any  # its class at run time is that of its parts, which no annotation can say
+else:
+    _Part = object
+
+
+class Compose(_Part):  # type: ignore[misc]
+    """Runs callables one after the other, the last one listed first.
+
+    Each gets what the one before returned; a tuple arrives as several arguments. None in return for arguments is taken
+    for a forgotten `return` and warned of.
+
+    Args:
+        instances: the callables.
+
+    Attributes:
+        instances: the callables.
+
+    Raises:
+        ValueError: when there are none.
+        TypeError: when one is not callable.
+    """
+
+    instances: tuple[Callable[..., Any], ...]
+
+    def __new__(cls, *instances: Callable[..., Any]) -> Self:
+        """Make the instance, of a class that its parts have in common."""
+        require(bool(instances), "instances", instances, "at least one callable")
+        for instance in instances:
+            if not callable(instance):
+                raise ParameterTypeError("instances", instance, "Callable")
+        composed: Self = object.__new__(_joined(cls, _common(instances)))
+        return composed
+
+    def __init__(self, *instances: Callable[..., Any]) -> None:
+        self.instances = instances
+
+    def __call__(self, *args: Any) -> Any:
+        """Run all parts; returns what the first one listed returns."""
+        result: Any = args
+        for instance in reversed(self.instances):
+            result = instance(*args)
+            if result is None and any(arg is not None for arg in args):
+                name = getattr(instance, "__qualname__", type(instance).__qualname__)
+                warnings.warn(
+                    f"{name} got arguments and returned None: is a return missing?", UserWarning, stacklevel=2
+                )
+            args = _arguments(result, args)
+        return result
+
+    def __reduce__(self) -> tuple[type[Compose], tuple[Callable[..., Any], ...]]:
+        return Compose, self.instances
+
+    def __repr__(self) -> str:
+        return f"Compose({', '.join(map(repr, self.instances))})"
+
+
+def _arguments(result: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What the next part gets: nothing after a part that neither got nor returned anything."""
+    if isinstance(result, tuple):
+        return result
+    return () if result is None and not args else (result,)
+
+
+def _common(instances: tuple[Callable[..., Any], ...]) -> type:
+    """The lowest class that all instances share and that can be extended: it has no `__new__` of its own."""
+    candidates = filter(_extensible, type(instances[0]).__mro__)
+    return next(c for c in candidates if all(isinstance(instance, c) for instance in instances))
+
+
+def _extensible(base: type) -> bool:
+    constructor: object = base.__new__
+    return constructor is object.__new__ and bool(base.__flags__ & _BASETYPE)
+
+
+def _joined(cls: type[Compose], base: type) -> type[Compose]:
+    if issubclass(cls, base):
+        return cls
+    return types.new_class(cls.__name__, (cls, base), exec_body=lambda space: space.update(__module__=cls.__module__))

@@ -1,0 +1,170 @@
+"""What a round decides: the arrivals go in, one frozen decision comes out, the same bytes for everyone.
+
+Pure. Traffic stays linear in the number of ranks: a decision names the lost ranks only, never the living ones.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.fault import Fault
+
+__all__ = ["Arrival", "Decision", "Standing", "decide", "decode_event", "encode_completion"]
+
+_COMPLETED = "completed"
+
+
+class Standing(enum.Enum):
+    """How a member stands at the barrier."""
+
+    ALIVE = "alive"
+    LEAVING = "leaving"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """One member's record at the barrier.
+
+    Attributes:
+        initial_rank: the member.
+        rank: its wrapper rank in the iteration that ends, -1 when it has none.
+        standing: alive, leaving or dead.
+        world_size: the wrapper's world size in that iteration, as far as the writer knows it.
+        fault: its own fault, if it had one.
+        step: the highest step it has reported, -1 when it reports none.
+        progress: what it had done when it was interrupted, comparable between ranks: meetings begun, collectives begun.
+    """
+
+    initial_rank: int
+    rank: int
+    standing: Standing
+    world_size: int = 0
+    fault: Fault | None = None
+    step: int = -1
+    progress: tuple[int, ...] = ()
+
+    def encode(self) -> str:
+        """The arrival as JSON."""
+        return json.dumps({**asdict(self), "standing": self.standing.value})
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Arrival:
+        """The arrival that `encode` wrote.
+
+        Raises:
+            ValueError: when the text is none.
+        """
+        data = _object(text)
+        fault = Fault.from_data(data["fault"]) if data.get("fault") else None
+        return cls(
+            initial_rank=int(data["initial_rank"]), rank=int(data["rank"]), standing=Standing(data["standing"]),
+            world_size=int(data["world_size"]), fault=fault, step=int(data["step"]),
+            progress=tuple(data["progress"]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What all members do after a round.
+
+    Attributes:
+        iteration: the round that ended.
+        lost: initial ranks that take part no longer.
+        terminated: the wrapper ranks, of the iteration that ended, that no living member holds.
+        cause: the fault that ended the round.
+        culprits: the initial ranks that failed; empty when all were stalled alike.
+        step: the highest step any rank has reported, -1 when none has.
+    """
+
+    iteration: int
+    lost: tuple[int, ...]
+    terminated: tuple[int, ...]
+    cause: Fault | None
+    culprits: tuple[int, ...]
+    step: int
+
+    def encode(self) -> str:
+        """The decision as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Decision:
+        """The decision that `encode` wrote.
+
+        Raises:
+            ValueError: when the text is none.
+        """
+        data = _object(text)
+        cause = Fault.from_data(data["cause"]) if data.get("cause") else None
+        return cls(
+            iteration=int(data["iteration"]), lost=tuple(data["lost"]), terminated=tuple(data["terminated"]),
+            cause=cause, culprits=tuple(data["culprits"]), step=int(data["step"]),
+        )  # fmt: skip
+
+
+def decide(iteration: int, arrivals: Mapping[int, Arrival], cause: Fault | None) -> Decision:
+    """The decision of a round in which all members have arrived."""
+    alive = [a for a in arrivals.values() if a.standing is Standing.ALIVE]
+    held = {a.rank for a in alive}
+    world_size = max((a.world_size for a in alive), default=0)
+    return Decision(
+        iteration=iteration,
+        lost=tuple(sorted(a.initial_rank for a in arrivals.values() if a.standing is not Standing.ALIVE)),
+        terminated=tuple(rank for rank in range(world_size) if rank not in held),
+        cause=cause,
+        culprits=_culprits(arrivals.values(), cause),
+        step=max((a.step for a in arrivals.values()), default=-1),
+    )
+
+
+def _culprits(arrivals: Iterable[Arrival], cause: Fault | None) -> tuple[int, ...]:
+    """Who failed. Of ranks that stalled only those that are behind the others are to blame: the others wait for them."""
+    failed = {a.initial_rank for a in arrivals if a.fault is not None and not _stalled(a.fault)}
+    if cause is not None and not _stalled(cause):
+        failed.add(cause.initial_rank)
+    return tuple(sorted(failed or _behind(list(arrivals), cause)))
+
+
+def _stalled(fault: Fault) -> bool:
+    return fault.interruption == Interruption.SOFT_TIMEOUT.name
+
+
+def _behind(arrivals: list[Arrival], cause: Fault | None) -> set[int]:
+    """The ranks that are behind the others, of those whose progress is known; none when all are equal."""
+    known = [a for a in arrivals if a.progress]
+    least = min((a.progress for a in known), default=())
+    behind = {a.initial_rank for a in known if a.progress == least}
+    if len(behind) < len(known):
+        return behind
+    return {cause.initial_rank} if cause is not None and not any(any(a.progress) for a in known) else set()
+
+
+def encode_completion() -> str:
+    """The event of a round that all members completed."""
+    return json.dumps({_COMPLETED: True})
+
+
+def decode_event(text: str | bytes) -> Fault | None:
+    """The fault that a round's event names, or None when the round was completed.
+
+    Raises:
+        ValueError: when the text is no event.
+    """
+    data = _object(text)
+    return None if data.get(_COMPLETED) is True else Fault.from_data(data)
+
+
+def _object(text: str | bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {text!r:.100}") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"not a JSON object: {text!r:.100}")
+    return data

@@ -1,0 +1,130 @@
+"""The environment: the one file of the core that reads or writes it.
+
+Iteration 0 sees the environment as the process found it. Every later one has RANK and WORLD_SIZE of its assignment and, so that a plain
+`init_process_group()` meets a store of its own, the address of the new rank 0 and a port that is free there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "Job", "events_directory", "flight_recorder_path", "job", "local_rank", "master", "nccl_variables", "rank_and_world_size",
+    "restored", "set_master", "set_ranks", "store_endpoint",
+]  # fmt: skip
+
+_OURS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which job this process belongs to, and how often a launcher has restarted it."""
+
+    name: str
+    restart: int
+
+
+def job() -> Job:
+    """The job, from `NVRX_JOB_ID`, else `TORCHELASTIC_RUN_ID`, and `TORCHELASTIC_RESTART_COUNT`."""
+    name = os.environ.get("NVRX_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or "job"
+    return Job(name, _number("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """RANK and WORLD_SIZE; (0, 1) when neither is set.
+
+    Raises:
+        ValueError: when one is missing, no number, or out of range.
+    """
+    given = [name for name in ("RANK", "WORLD_SIZE") if name in os.environ]
+    if len(given) == 1:
+        raise ValueError(f"environment: {given[0]}={os.environ[given[0]]!r} is set without its pair; set both RANK and WORLD_SIZE, or neither")
+    rank, world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"environment: RANK={rank} is not in the range 0 <= RANK < WORLD_SIZE={world_size}")
+    return rank, world_size
+
+
+def local_rank() -> int | None:
+    """LOCAL_RANK, None when it is not set."""
+    return _number("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else None
+
+
+def master() -> tuple[str, int]:
+    """MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and 29500."""
+    return os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT", 29500)
+
+
+def store_endpoint() -> tuple[str, int] | None:
+    """`NVRX_STORE_ENDPOINT` as host and port, None when it is not set.
+
+    Raises:
+        ValueError: when it is not `host:port`.
+    """
+    text = os.environ.get("NVRX_STORE_ENDPOINT", "")
+    host, _, port = text.rpartition(":")
+    if not text:
+        return None
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"environment: NVRX_STORE_ENDPOINT={text!r} is not host:port with a port of 1 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def events_directory() -> str | None:
+    """`NVRX_EVENTS_DIR`, None when it is not set."""
+    return os.environ.get("NVRX_EVENTS_DIR") or None
+
+
+def flight_recorder_path() -> str | None:
+    """`NVRX_FR_TRACE_PATH`, None when it is not set."""
+    return os.environ.get("NVRX_FR_TRACE_PATH") or None
+
+
+def nccl_variables() -> dict[str, str]:
+    """The variables that the environment checks look at."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_CPP_LOG_LEVEL"))}
+
+
+def set_ranks(rank: int | None, world_size: int | None) -> None:
+    """Set RANK and WORLD_SIZE; None unsets."""
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world_size)):
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = str(value)
+
+
+def set_master(address: str, port: int) -> None:
+    """Let `env://` meet at `address:port`, in a store that the new rank 0 hosts itself."""
+    os.environ["MASTER_ADDR"] = address
+    os.environ["MASTER_PORT"] = str(port)
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Put the addresses back at the end; RANK and WORLD_SIZE keep what the call left."""
+    before = {name: os.environ.get(name) for name in _OURS[2:]}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"environment: {name}={text!r} is not a whole number (host {socket.gethostname()})") from None

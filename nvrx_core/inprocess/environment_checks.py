@@ -1,0 +1,45 @@
+"""The environment that an NCCL job needs for restarts: one warning line for each rule that is not met (specification 002, "Known issues")."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+
+from nvrx_core.inprocess.environment import nccl_variables
+
+__all__ = ["unmet_rules", "warn_about_environment"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+def warn_about_environment(hard_timeout: timedelta) -> None:
+    """Warn about every unmet rule, where NCCL can be the backend."""
+    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+        for rule in unmet_rules(nccl_variables(), torch.cuda.nccl.version(), hard_timeout):
+            log.warning("%s", rule)
+
+
+def unmet_rules(variables: Mapping[str, str], nccl: tuple[int, ...], hard_timeout: timedelta) -> list[str]:
+    """The rules that variables and NCCL version do not meet.
+
+    Args:
+        variables: the environment's.
+        nccl: NCCL's version, as torch tells it.
+        hard_timeout: the wrapper's.
+    """
+    rules = []
+    if nccl < (2, 26, 2) or (2, 28, 3) <= nccl < (2, 28, 9):
+        rules.append(f"NCCL {'.'.join(map(str, nccl))}: restarts need 2.26.2 or later, and not 2.28.3 to 2.28.8, which crash on abort")
+    if variables.get("NCCL_NVLS_ENABLE") != "0":
+        rules.append("NCCL_NVLS_ENABLE is not 0: communicators with NVLink SHARP cannot be aborted; set NCCL_NVLS_ENABLE=0")
+    if variables.get("TORCH_NCCL_RETHROW_CUDA_ERRORS") != "0":
+        rules.append("TORCH_NCCL_RETHROW_CUDA_ERRORS is not 0: torch's NCCL watchdog ends the process on an error; set it to 0")
+    if variables.get("TORCH_CPP_LOG_LEVEL", "").lower() not in ("error", "fatal"):
+        rules.append("TORCH_CPP_LOG_LEVEL is not error or fatal: aborted collectives will fill the log with warnings")
+    rules.append(
+        f"give init_process_group(timeout=...) more than hard_timeout={hard_timeout}: torch's NCCL watchdog must not end the process first"
+    )
+    return rules

@@ -1,0 +1,334 @@
+"""What a call needs and gives back: processes, threads, connections, handlers; made in the one order that is safe, undone in reverse.
+
+The template process is forked first, before any thread or connection of ours exists. Whatever fails on the way in is undone, and nothing is left.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from nvrx_core.clock import SystemClock
+from nvrx_core.errors import StoreLost
+from nvrx_core.events.log import EventLog
+from nvrx_core.failpoint import hit
+from nvrx_core.inprocess import environment
+from nvrx_core.inprocess.board import FOREVER, Board, StoreFailure
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.faults import FaultMaker
+from nvrx_core.inprocess.interrupt import Interrupt
+from nvrx_core.inprocess.monitor_process import MonitorPlan, MonitorProcess
+from nvrx_core.inprocess.monitor_thread import MonitorThread, RoundView
+from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.report import report
+from nvrx_core.inprocess.round import Round, RoundTimeouts
+from nvrx_core.inprocess.rules import Parameters
+from nvrx_core.inprocess.state import State
+from nvrx_core.inprocess.store import another
+from nvrx_core.inprocess.torch_groups import GroupObserver
+from nvrx_core.process.lifeline import open_pidfd
+from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
+from nvrx_core.process.template import Template
+from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.stage import Stage
+from nvrx_core.store.connection import local_address
+from nvrx_core.store.keys import Keys
+
+__all__ = ["Equipment"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+MONITOR_LEAVES_WITHIN: Final = 2.0
+HOST_CLOSES_WITHIN: Final = timedelta(seconds=5)
+_frozen = False
+
+
+class Equipment:
+    """Everything around one call.
+
+    Args:
+        parameters: the wrapper's.
+        number: which call of this process it is.
+        state: the rank's state on entry.
+        stack: where it is undone.
+    """
+
+    def __init__(self, parameters: Parameters, number: int, state: State, stack: ExitStack) -> None:
+        self.parameters, self.state = parameters, state
+        self.member, self.size = state.initial_rank, state.initial_world_size
+        self.marks: dict[str, float] = {}
+        self.struck = 0.0
+        self.lost: str | None = None
+        self.faults = FaultMaker(self.member)
+        self._losing = threading.Lock()
+        self._port: socket.socket | None = None
+        self._ended: RoundView | None = None
+        job = environment.job()
+        self.keys = Keys(job.name, job.restart, number)
+        _freeze_garbage()
+        stack.enter_context(environment.restored())
+        self._open_page(stack)
+        self._start_monitor(stack)
+        self._connect(stack)
+        self._take_over(stack)
+        self._start_threads(stack)
+
+    # In
+
+    def _open_page(self, stack: ExitStack) -> None:
+        self.events = EventLog(self.parameters.events_dir or environment.events_directory(), self.member)
+        stack.callback(self.events.close)
+        self.page = Page(self.size)
+        stack.callback(self.page.close)
+        self.page[Word.PID] = os.getpid()
+        self.page.begin_round(-1, self.member, self.size)
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        stack.callback(os.close, self.wake)
+
+    def _start_monitor(self, stack: ExitStack) -> None:
+        pidfd = open_pidfd(os.getpid())
+        stack.callback(os.close, pidfd)
+        plan = self._plan(pidfd)
+        keep = {pidfd, self.wake} | ({fd} if (fd := self.events.fileno()) is not None else set())
+        monitor = MonitorProcess(plan, self.page)
+        self.template = Template.start(monitor.run, keep)
+        stack.callback(self._end_monitor)
+
+    def _plan(self, pidfd: int) -> MonitorPlan:
+        p = self.parameters
+        paths = [path and path.format(rank=self.member) for path in (p.monitor_process_logfile, p.monitor_process_pidfile)]
+        return MonitorPlan(
+            member=self.member, rank_pid=os.getpid(), rank_pidfd=pidfd, wake=self.wake, factory=p.store_factory, kwargs=p.store_kwargs,
+            keys=self.keys, soft=p.soft_timeout.total_seconds(), hard=p.hard_timeout.total_seconds(),
+            grace=p.termination_grace_time.total_seconds(), heartbeat=p.heartbeat_interval.total_seconds(),
+            heartbeat_timeout=p.heartbeat_timeout.total_seconds(), signum=p.interrupt_signal, events=self.events,
+            logfile=paths[0], pidfile=paths[1],
+        )  # fmt: skip
+
+    def _connect(self, stack: ExitStack) -> None:
+        """Two connections of our own, one for the main thread and one for the monitor thread."""
+        p, before = self.parameters, socket_inodes()
+        hit("store-connect")
+        self.store = p.store_factory(**p.store_kwargs)
+        stack.callback(self._drop_store)
+        waiting = another(self.store, p.store_factory, p.store_kwargs)
+        self._sockets = socket_inodes() - before
+        clock = SystemClock()
+        self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
+        self.hosted: bool = getattr(self.store, "hosted", False)
+        self.critical = tuple(getattr(self.store, "critical_ranks", ()))
+        self.board = Board(self.store, self.keys, clock)
+        self.waiting = Board(waiting, self.keys, clock, chunk=None if self._sockets else p.monitor_thread_interval)
+
+    def _take_over(self, stack: ExitStack) -> None:
+        self.interrupt = Interrupt(self.parameters.interrupt_signal)
+        self.interrupt.install()
+        stack.callback(self.interrupt.uninstall)
+        self.observer = GroupObserver(self.page)
+        self.observer.install()
+        stack.callback(self.observer.uninstall)
+        if self.parameters.thread_exceptions == "fault":
+            stack.callback(setattr, threading, "excepthook", threading.excepthook)
+            threading.excepthook = self._thread_failed
+
+    def _start_threads(self, stack: ExitStack) -> None:
+        p = self.parameters
+        interval = min(p.progress_watchdog_interval.total_seconds(), p.soft_timeout.total_seconds() / 20)
+        self.watchdog = ProgressWatchdog(
+            self.page, interval, self.template, self._monitor_replaced, silent=lambda: self.lose_store("no answer for 10 s")
+        )
+        times = (p.barrier_timeout, p.completion_timeout, p.last_call_wait)
+        timeouts = RoundTimeouts(*(time_.total_seconds() for time_ in times))
+        self.thread = MonitorThread(
+            board=self.waiting, page=self.page, interrupt=self.interrupt, first=Round(-1, self.member, frozenset(range(self.size)), timeouts),
+            abort=self.abort, unblock=self._unblock, decided=self.observer.release, store_lost=self.lose_store,
+        )  # fmt: skip
+        self.watchdog.start()
+        stack.callback(self.watchdog.stop)
+        self.thread.start()
+        stack.callback(self._stop_thread)
+        self.events.write("call_entered", 0, world_size=self.size)
+        self.enter(Stage.STARTING)
+
+    # Progress
+
+    def enter(self, stage: Stage) -> None:
+        """Note what the main thread is about, and tell the monitor process."""
+        self.page.enter(stage)
+        os.eventfd_write(self.wake, 1)
+
+    def begin(self, state: State) -> None:
+        """A new iteration, in which this rank has a place."""
+        self.page.begin_round(state.iteration, state.rank, state.world_size)
+        self.enter(Stage.STARTING)
+
+    def mark(self, name: str) -> None:
+        """Note the time of a step of the restart."""
+        self.marks[name] = time.monotonic()
+
+    def marks_of_cause(self, view: RoundView) -> None:
+        """Take over the marks that the monitor thread and the culprit have taken."""
+        self._ended = view
+        self.marks |= view.marks
+        if view.cause is not None:
+            self.marks["struck"], self.marks["announced"] = self.faults.on_my_clock(view.cause)
+
+    def progress(self) -> tuple[int, ...]:
+        """What this rank had done, comparable between ranks."""
+        return (self.page[Word.MEETINGS], self.page[Word.COLLECTIVES])
+
+    def report_restart(self) -> None:
+        """Write the event and the log line of a restart, in the watchdog's thread."""
+        ended, marks, self.marks, self._ended = self._ended, self.marks, {}, None
+        if ended is not None and ended.decision is not None:
+            state, decision = replace(self.state), ended.decision
+            self.watchdog.defer(lambda: report(self.events, state, decision, marks))
+            if state.rank == 0 and decision.iteration > 1:
+                self.watchdog.defer(lambda: self.board.delete_round(decision.iteration - 2, self.size))
+
+    def tell(self, fault: Fault) -> None:
+        """Write a fault of this rank's own to the event file."""
+        names = ("rank", "interruption", "message", "origin", "struck", "announced")
+        self.events.write("fault", self.state.iteration, **{name: getattr(fault, name) for name in names}, victim=self.member)
+
+    # Stores
+
+    def assignment_store(self) -> Any:
+        """The store that a user's rank assignment may use in the coming round."""
+        return dist.PrefixStore(f"{self.keys.user(self.state.iteration + 1)}/assignment", self.store)
+
+    def iteration_store(self) -> dist.Store:
+        """A torch store for the iteration, on a connection of its own."""
+        if self.endpoint[1]:
+            self.observer.store_ports.add(self.endpoint[1])
+        connection = another(self.store, self.parameters.store_factory, self.parameters.store_kwargs)
+        return dist.PrefixStore(self.keys.user(self.state.iteration), connection)
+
+    def reserve_port(self) -> str:
+        """`host:port` of a free port of this host, held until the next one is: bound, not listening, so that a store may take it over."""
+        if self._port is not None:
+            self._port.close()
+        address = local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
+        self._port = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port.bind((address, 0))
+        return f"{address}:{self._port.getsockname()[1]}"
+
+    # Faults
+
+    def abort(self) -> None:
+        """Carry out the user's abort; runs in the monitor thread."""
+        self.page[Word.COLLECTIVES] = max(0, self.observer.collectives())
+        if self.parameters.abort is not None:
+            try:
+                self.parameters.abort(self.state.freeze())
+            except Exception:  # boundary: a user's abort; the interruption must follow all the same
+                log.exception("abort failed")
+
+    def _unblock(self) -> None:
+        cut = self.observer.abort_gloo() + self.observer.abort_stores()
+        if not cut:
+            log.debug("the function does not react to the interruption:\n%s", self.interrupt.stack())
+
+    def _thread_failed(self, hook: threading.ExceptHookArgs) -> None:
+        """A thread of the user's ended by an exception: a fault, by choice."""
+        threading.__excepthook__(hook)
+        if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
+            fault = self.faults.of(hook.exc_value, self.state.rank, time.monotonic())
+            with suppress(StoreFailure):
+                self.board.announce(self.state.iteration, fault)
+            self.tell(fault)
+
+    def _monitor_replaced(self, reason: str) -> None:
+        self.events.write("monitor_replaced", self.state.iteration, reason=reason)
+        os.eventfd_write(self.wake, 1)
+
+    def store_lost(self) -> StoreLost:
+        """What the call ends with when the store is gone."""
+        return StoreLost(*self.endpoint)
+
+    def lose_store(self, reason: str) -> None:
+        """The store is gone: get the main thread out; its process leaves, or is ended by its monitor process."""
+        with self._losing:
+            if self.lost is not None:
+                return
+            self.lost = reason
+        if not self.page[Word.STORE_LOST]:
+            self.page[Word.STORE_LOST] = time.monotonic_ns()
+        os.eventfd_write(self.wake, 1)
+        log.error("%s (%s)", self.store_lost(), reason)
+        self.events.write("store_lost", self.state.iteration, endpoint=f"{self.endpoint[0]}:{self.endpoint[1]}")
+        self.interrupt.request(self.store_lost)
+        self._cut()
+        with self.thread.changed:
+            self.thread.changed.notify_all()
+        if threading.get_ident() != self.interrupt.thread:
+            self.abort()
+            self.interrupt.drive(self._unblock)
+
+    # Out
+
+    def leave(self, *, completed: bool) -> None:
+        """Say that this rank needs the store no longer; the rank that hosts it waits for all others first.
+
+        Raises:
+            StoreFailure: when the store is gone already.
+        """
+        if not completed:
+            self.board.set_master(self.thread.view.round.iteration, "")
+        self.board.leave(self.member)
+        self.enter(Stage.LEFT)
+        if self.hosted:
+            self._wait_for_guests(completed)
+        elif completed and self.critical:
+            with suppress(StoreFailure):
+                self.board.wait_left([-1], HOST_CLOSES_WITHIN)
+
+    def _wait_for_guests(self, completed: bool) -> None:
+        members = self.thread.view.round.members if completed else range(self.size)
+        if not completed:
+            log.warning("this rank hosts the control store and stays until the others need it no longer")
+        timeout = self.parameters.barrier_timeout if completed else FOREVER
+        with suppress(StoreFailure):
+            self.board.wait_left(members, timeout)
+
+    def _stop_thread(self) -> None:
+        self.waiting.stopped = True
+        self.thread.stop(self._cut)
+
+    def _cut(self) -> None:
+        """Shut down our own connections to the store, so that nobody waits on them any more."""
+        for found in tcp_sockets():
+            if found.inode in self._sockets and not found.listening and found.local_port != self.endpoint[1]:
+                shut_down(found)
+
+    def _drop_store(self) -> None:
+        if self._port is not None:
+            self._port.close()
+        for name in ("store", "board", "waiting", "thread"):
+            self.__dict__.pop(name, None)
+
+    def _end_monitor(self) -> None:
+        self.page.enter(Stage.LEFT)
+        os.eventfd_write(self.wake, 1)
+        self.template.end(MONITOR_LEAVES_WITHIN)
+
+
+def _freeze_garbage() -> None:
+    """Once a process: what exists now is not looked through again at every restart."""
+    global _frozen
+    if not _frozen:
+        _frozen = True
+        gc.collect()
+        gc.freeze()
+        sys.audit("nvrx.gc_frozen")

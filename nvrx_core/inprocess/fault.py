@@ -1,0 +1,77 @@
+"""A fault: what struck which rank, when and where; the one record that travels through the store.
+
+Pure. On the wire it is one JSON object of at most `MAX_BYTES`; unknown fields are ignored, missing ones are an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
+
+from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
+
+__all__ = ["Fault"]
+
+MAX_BYTES: Final = 16_384
+MAX_TEXT: Final = 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One fault of one rank.
+
+    Attributes:
+        initial_rank: the rank's name in the job, never reused.
+        rank: its wrapper rank in the iteration that ended; -1 when it was lost before it had one.
+        interruption: the kind, a name of `Interruption`.
+        message: what happened, for people.
+        error_type: the exception's qualified type name, or "".
+        origin: file and line where it was raised, or "".
+        struck: when it happened, monotonic seconds of its host.
+        announced: when it was told to the others, monotonic seconds of its host.
+        wall: the wall clock at `announced`, for hosts that do not share a monotonic clock.
+        boot_id: names the monotonic clock: equal on processes that share it.
+        host: the host's name.
+        pid: the rank's process.
+    """
+
+    initial_rank: int
+    rank: int
+    interruption: str
+    message: str = ""
+    error_type: str = ""
+    origin: str = ""
+    struck: float = 0.0
+    announced: float = 0.0
+    wall: float = 0.0
+    boot_id: str = ""
+    host: str = ""
+    pid: int = 0
+
+    def encode(self) -> str:
+        """The fault as JSON, its text cut to a bound."""
+        data = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in asdict(self).items()}
+        return json.dumps(data)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """The fault that `encode` wrote, from its parsed JSON.
+
+        Raises:
+            ValueError: when a field is missing or the kind is unknown.
+        """
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        if known.get("interruption") not in Interruption.__members__ or not isinstance(known.get("initial_rank"), int):
+            raise ValueError(f"not a fault record: {dict(data)!r:.200}")
+        return cls(**known)
+
+    @property
+    def record(self) -> InterruptionRecord:
+        """The fault as the record that the wrapper's messages show."""
+        return InterruptionRecord(self.rank, Interruption[self.interruption])
+
+    def __str__(self) -> str:
+        where = f" at {self.origin}" if self.origin else ""
+        return f"{self.interruption} on rank {self.rank} (initial rank {self.initial_rank}, {self.host} pid {self.pid}): {self.message}{where}"

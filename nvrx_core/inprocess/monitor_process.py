@@ -1,0 +1,323 @@
+"""The monitor process: watches one rank from outside, and speaks for it when it is dead.
+
+It waits on the rank's pidfd, so a death is known at once; it reads the progress page and ends a rank that no longer moves; it moves the rank's lease
+on and watches the lease of the next member. One loop, one thread, one connection to the store. All that it knows lies in the page and in the store, so
+that a replacement goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from nvrx_core.clock import SystemClock
+from nvrx_core.events.log import EventLog, boot_id
+from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.lease import LeaseTable
+from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
+from nvrx_core.inprocess.store import Factory, as_client
+from nvrx_core.inprocess.watch import AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
+from nvrx_core.process.lifeline import catches, how_it_ended, send
+from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.stage import Stage
+from nvrx_core.store.keys import Keys
+
+__all__ = ["MonitorPlan", "MonitorProcess"]
+
+log = logging.getLogger("nvrx_core.inprocess.monitor_process")
+STORE_GRACE = 5.0
+"""Seconds that a rank has to leave after the store was lost."""
+
+
+@dataclass(frozen=True)
+class MonitorPlan:
+    """What a monitor process needs to know; handed over by fork.
+
+    Attributes:
+        member: the rank's initial rank.
+        rank_pid: its process.
+        rank_pidfd: names that process for good.
+        wake: an eventfd that the rank writes to when its page has changed.
+        factory, kwargs: how to connect to the store.
+        keys: the call's keys.
+        soft, hard, grace: timeouts of progress, seconds.
+        heartbeat: seconds between two moves of the lease.
+        heartbeat_timeout: seconds after which another member's lease has run out.
+        signum: the interrupt signal.
+        events: where events go.
+        logfile: the log file, with `{rank}` filled in; None for no log.
+        pidfile: the pid file, likewise.
+    """
+
+    member: int
+    rank_pid: int
+    rank_pidfd: int
+    wake: int
+    factory: Factory
+    kwargs: Mapping[str, Any]
+    keys: Keys
+    soft: float
+    hard: float
+    grace: float
+    heartbeat: float
+    heartbeat_timeout: float
+    signum: int
+    events: EventLog
+    logfile: str | None = None
+    pidfile: str | None = None
+
+
+class MonitorProcess:
+    """The process's main loop.
+
+    Args:
+        plan: what to watch and how.
+        page: the rank's progress page.
+    """
+
+    def __init__(self, plan: MonitorPlan, page: Page) -> None:
+        self.plan, self.page = plan, page
+        self.watch = Watch(plan.soft, plan.hard, plan.grace)
+        self.siblings = LeaseTable(plan.heartbeat_timeout)
+        self.board: Board | None = None
+        self.beats = 0
+        self.lease_due = self.sibling_due = 0.0
+        self.ended_by: str | None = None
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Watch until the rank has left or is dead and its death is known to all."""
+        _configure_logging(self.plan.logfile)
+        if self.plan.pidfile:
+            _write_pidfile(self.plan.pidfile)
+        self.page[Word.MONITOR_PID] = os.getpid()
+        hit("monitor-ready")
+        ready()
+        poll = select.poll()
+        poll.register(self.plan.rank_pidfd, select.POLLIN)
+        poll.register(self.plan.wake, select.POLLIN)
+        while self.page[Word.STAGE] != Stage.LEFT:
+            due = self._turn()
+            for fd, _ in poll.poll(max(0.0, due - time.monotonic()) * 1000 + 0.5):
+                if fd == self.plan.rank_pidfd:
+                    self._rank_died()
+                    return
+                os.eventfd_read(fd)
+
+    def _turn(self) -> float:
+        """Do what is due; returns when the next turn is."""
+        while self._judge():
+            pass
+        if self.page[Word.STAGE] != Stage.OUTSIDE:
+            with suppress(StoreFailure):
+                self._keep_lease()
+        if self.page[Word.STORE_LOST]:
+            self._enforce_store_loss()
+        return min(self.watch.deadline, time.monotonic() + self.plan.heartbeat, self.lease_due or float("inf"))
+
+    def _judge(self) -> bool:
+        """Look at the rank's progress; True when there is an answer to look at again."""
+        now = time.monotonic()
+        again = False
+        for action in self.watch.look(self.reading(), now=now):
+            match action:
+                case SoftTimeout(reason):
+                    self._announce(Interruption.SOFT_TIMEOUT, reason)
+                case AskOthers():
+                    self.watch.others_on_the_way(self._somebody_is_on_the_way(), now=now)
+                    again = True
+                case Poke():
+                    self.page[Word.REQUEST] = self.page[Word.ITERATION] + 1
+                    send(self.plan.rank_pidfd, [self.plan.signum])
+                case Terminate(reason):
+                    self._terminate(reason)
+                case Kill(reason):
+                    log.warning("kill rank %d: %s", self.plan.member, reason)
+                    send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM, signal.SIGKILL])
+        return again
+
+    def reading(self) -> Reading:
+        """What the page says now."""
+        page = self.page
+        used = [page[word] for word in (Word.PING, Word.STEP_AT) if page[word] and page[Word.STAGE] == Stage.RUNNING]
+        return Reading(
+            iteration=page[Word.ITERATION],
+            stage=Stage(page[Word.STAGE]),
+            alive_at=min([page[Word.AUTOMATIC], *used]) / 1e9,
+            protected=page[Word.UNPROTECTED] == 0,
+            meeting=page[Word.MEETING] == 1,
+            noticed=page[Word.NOTICED] == page[Word.ITERATION] + 1,
+        )
+
+    def _terminate(self, reason: str) -> None:
+        self.ended_by = reason
+        log.warning("end rank %d: %s", self.plan.member, reason)
+        graceful = self.plan.grace > 0 and catches(self.plan.rank_pid, signal.SIGTERM)
+        send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM] + ([] if graceful else [signal.SIGKILL]))
+
+    def _announce(self, kind: Interruption, reason: str) -> None:
+        """Tell all ranks of a fault of this one, which lives."""
+        fault = self._fault(kind, reason, struck=self.reading().alive_at)
+        self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
+        log.warning("%s", fault)
+        with suppress(StoreFailure):
+            board = self._connected()
+            board.announce(self.page[Word.ITERATION], fault)
+
+    def _fault(self, kind: Interruption, reason: str, struck: float) -> Fault:
+        page, now = self.page, time.monotonic()
+        return Fault(
+            initial_rank=self.plan.member, rank=page[Word.RANK], interruption=kind.name, message=reason, struck=struck,
+            announced=now, wall=time.time(), boot_id=boot_id(), host=socket.gethostname(), pid=self.plan.rank_pid,
+        )  # fmt: skip
+
+    def _connected(self) -> Board:
+        if self.board is None:
+            try:
+                with as_client():
+                    self.board = Board(self.plan.factory(**self.plan.kwargs), self.plan.keys, SystemClock())
+            except Exception as error:  # boundary: a user's store factory
+                raise StoreFailure(str(error)) from error
+            hit("monitor-reattach")
+        return self.board
+
+    def _keep_lease(self) -> None:
+        """Move this rank's lease on, and look at the next member's, when it is time to."""
+        now = time.monotonic()
+        if now < self.lease_due:
+            return
+        self.lease_due = now + self.plan.heartbeat
+        try:
+            self._connected().move_lease(self.plan.member, self._lease())
+            self.page[Word.MONITOR_BEAT] = time.monotonic_ns()
+            if now >= self.sibling_due:
+                self.sibling_due = now + max(self.plan.heartbeat, self.plan.heartbeat_timeout / 10)
+                self._look_at_siblings()
+        except StoreFailure:
+            if not self.page[Word.STORE_LOST]:
+                self.page[Word.STORE_LOST] = time.monotonic_ns()
+            raise
+
+    def _lease(self) -> str:
+        self.beats += 1
+        words = (Word.MONITOR_PID, Word.ITERATION, Word.MEETINGS, Word.STAGE)
+        return "/".join(str(value) for value in (self.beats, *(self.page[word] for word in words)))
+
+    def _look_at_siblings(self) -> None:
+        now, members = time.monotonic(), sorted(self.page.members() - {self.plan.member})
+        if not members or self.page[Word.STAGE] == Stage.LEFT:
+            return
+        following = [m for m in members if m > self.plan.member] + members
+        doubted = self.siblings.stale(now=now, share=0.5)
+        watched = members if doubted else following[:1]
+        self.siblings.keep(watched)
+        for member, lease in self._connected().leases(watched).items():
+            self.siblings.observe(member, lease, now=now)
+        for member in self.siblings.stale(now=now):
+            self._speak_for(member)
+
+    def _speak_for(self, member: int) -> None:
+        """Another member's monitor process is silent: its node is gone, or cut off."""
+        reason = f"no sign of life for {self.plan.heartbeat_timeout:g} s (heartbeat_timeout)"
+        now = time.monotonic()
+        fault = Fault(
+            initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, message=reason, struck=now - self.plan.heartbeat_timeout,
+            announced=now, wall=time.time(), boot_id=boot_id(), host=socket.gethostname(), pid=0,
+        )  # fmt: skip
+        log.warning("%s", fault)
+        self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
+        board = self._connected()
+        obituary = Obituary(self.page[Word.ITERATION], member, self.page.members(), fault)
+        board.play(obituary, obituary.died(now=now))
+        board.set_master(obituary.iteration, "")
+        board.leave(member)
+
+    def _somebody_is_on_the_way(self) -> bool:
+        """Whether a member has yet to come to where this rank waits for it: it is in an earlier iteration, or has begun fewer meetings."""
+        mine = (self.page[Word.ITERATION], self.page[Word.MEETINGS])
+        try:
+            leases = self._connected().leases(self.page.members() - {self.plan.member})
+        except StoreFailure:
+            return False
+        return any(_behind(lease, mine) for lease in leases.values())
+
+    def _enforce_store_loss(self) -> None:
+        """The store is gone: the rank leaves by itself, or is ended."""
+        since = time.monotonic() - self.page[Word.STORE_LOST] / 1e9
+        if since >= STORE_GRACE:
+            log.error("rank %d did not leave after the store was lost", self.plan.member)
+            send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGKILL])
+
+    def _rank_died(self) -> None:
+        """Announce the death, arrive for the dead, and follow until a decision says so."""
+        stage = Stage(self.page[Word.STAGE])
+        if stage in (Stage.LEFT, Stage.OUTSIDE) or self.page[Word.STORE_LOST]:
+            return
+        kind = Interruption.HARD_TIMEOUT if self.ended_by else Interruption.TERMINATED
+        reason = f"process {how_it_ended(self.plan.rank_pid)}" + (f" after {self.ended_by}" if self.ended_by else "")
+        fault = self._fault(kind, reason, struck=self.reading().alive_at if self.ended_by else time.monotonic())
+        self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
+        log.warning("%s", fault)
+        with suppress(StoreFailure):
+            self._bury(Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault))
+            self._connected().leave(self.plan.member)
+
+    def _bury(self, obituary: Obituary | None) -> None:
+        board = self._connected()
+        while obituary is not None:
+            now = time.monotonic()
+            rest = board.play(obituary, obituary.died(now=now))
+            board.set_master(obituary.iteration, "")
+            if any(isinstance(action, Finish) for action in rest):
+                return
+            decision = board.wait_decision(obituary.iteration)
+            obituary = _follow(obituary, obituary.decided(decision, now=time.monotonic()))
+
+
+def _follow(obituary: Obituary, actions: tuple[Action, ...]) -> Obituary | None:
+    return next((obituary.next(action.members) for action in actions if isinstance(action, Enter)), None)
+
+
+def _told(fault: Fault) -> dict[str, object]:
+    """A fault's own fields in the event file."""
+    names = ("rank", "interruption", "message", "origin", "struck", "announced")
+    return {**{name: getattr(fault, name) for name in names}, "victim": fault.initial_rank}
+
+
+def _behind(lease: str, mine: tuple[int, int]) -> bool:
+    """Whether the lease's owner has yet to come to where `mine`, iteration and meetings, is."""
+    try:
+        _, _, iteration, meetings, stage = map(int, lease.split("/"))
+    except ValueError:
+        return False
+    return stage in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING, Stage.ARRIVED) and (iteration, meetings) < mine
+
+
+def _configure_logging(path: str | None) -> None:
+    """Log to the file only; the rank's own handlers are not for another process."""
+    logger = logging.getLogger("nvrx_core")
+    handler: logging.Handler = logging.NullHandler()
+    if path is not None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        handler = logging.StreamHandler(os.fdopen(fd, "w", buffering=1))
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
+
+
+def _write_pidfile(path: str) -> None:
+    """Write the pid so that a reader never sees half of it."""
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(f"{os.getpid()}\n")
+    os.replace(temporary, path)

@@ -1,0 +1,119 @@
+"""The progress watchdog: a thread that asks the main thread, once an interval, whether it still runs bytecode.
+
+It asks by a pending call, which the interpreter runs in the main thread between two bytecodes; one is asked for only after the last has run. The answer
+is a time on the progress page, which the monitor process reads. The same thread carries out small work that must not delay a restart, and
+notices what becomes of the monitor process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from nvrx_core.process.template import Template
+from nvrx_core.progress.page import Page, Word
+
+__all__ = ["ProgressWatchdog"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+SILENT_STORE: Final = 10.0
+"""Seconds without an answer from the store after which it counts as lost."""
+
+_asking: deque[ProgressWatchdog] = deque()
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+def _answer(_: object) -> int:
+    """Run by the interpreter in the main thread; lives as long as the process, for a question may outlive its watchdog."""
+    _asking.popleft()._answered()
+    return 0
+
+
+class ProgressWatchdog:
+    """Asks at `interval`; `defer` runs work in its thread.
+
+    Args:
+        page: the rank's page.
+        interval: seconds between two questions.
+        template: the monitor's template process.
+        replaced: called with the reason when the monitor process was replaced.
+        silent: called once when the store has not answered for `SILENT_STORE` seconds.
+    """
+
+    def __init__(
+        self, page: Page, interval: float, template: Template, replaced: Callable[[str], None], *, silent: Callable[[], None]
+    ) -> None:
+        self.page, self.interval, self.template = page, interval, template
+        self._replaced, self._silent = replaced, silent
+        self._work: deque[Callable[[], None]] = deque()
+        self._asked = False
+        self._ending = False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="nvrx-progress-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def defer(self, work: Callable[[], None]) -> None:
+        """Run `work` soon, in this thread."""
+        self._work.append(work)
+        os.eventfd_write(self._wake, 1)
+
+    def stop(self) -> None:
+        """Finish the deferred work and end the thread."""
+        self._ending = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        os.close(self._wake)
+
+    def _answered(self) -> None:
+        self._asked = False
+        if not self._ending:
+            self.page.words[Word.AUTOMATIC] = time.monotonic_ns()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        watched = [self.template.channel, self._wake]
+        while not self._ending:
+            now = time.monotonic()
+            if now >= due:
+                due = now + self.interval
+                self._question(now)
+            readable, _, _ = select.select(watched, [], [], max(0.0, due - time.monotonic()))
+            if self._wake in readable:
+                os.eventfd_read(self._wake)
+                self._do_work()
+            if self.template.channel in readable and not self._hear():
+                watched = [self._wake]
+        self._do_work()
+
+    def _question(self, now: float) -> None:
+        if not self._asked:
+            self._asked = True
+            _asking.append(self)
+            ctypes.pythonapi.Py_AddPendingCall(_answer, None)
+        beat = self.page[Word.MONITOR_BEAT] / 1e9
+        if beat and now - beat > SILENT_STORE and not self.page[Word.STORE_LOST]:
+            self._silent()
+
+    def _hear(self) -> bool:
+        news = self.template.news()
+        if news:
+            log.warning("the monitor process was replaced: %s", news)
+            self._replaced(news)
+        return news != ""
+
+    def _do_work(self) -> None:
+        while self._work:
+            try:
+                self._work.popleft()()
+            except Exception:  # boundary: deferred work must not end the watchdog
+                log.exception("deferred work failed")

@@ -1,0 +1,41 @@
+"""What a restart leaves behind: one event for the timeline, and one log line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.inprocess.decision import Decision
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.rank_assignment.base import Mode, State
+
+__all__ = ["report"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+def report(events: EventLog, state: State, decision: Decision, marks: Mapping[str, float]) -> None:
+    """Report the restart that has brought this rank into `state`.
+
+    Args:
+        events: where the event goes.
+        state: the rank's state in the new iteration.
+        decision: what ended the last one.
+        marks: the times of the restart's steps, monotonic seconds.
+    """
+    events.write(
+        "restart", state.iteration, ended_iteration=decision.iteration, cause=_cause(decision.cause), culprits=decision.culprits,
+        lost=decision.lost, rank=state.rank, world_size=state.world_size, active=state.mode is Mode.ACTIVE, marks=dict(marks),
+    )  # fmt: skip
+    total = (marks.get("entered", 0.0) - marks.get("struck", marks.get("entered", 0.0))) * 1000
+    level = logging.WARNING if state.rank == 0 else logging.INFO
+    log.log(
+        level, "restart %d in %.1f ms: %s; lost initial ranks: %s; %d of %d ranks active",
+        state.iteration, total, decision.cause, list(decision.lost) or "none", state.active_world_size or 0, state.world_size,
+    )  # fmt: skip
+
+
+def _cause(fault: Fault | None) -> dict[str, object] | None:
+    names = ("initial_rank", "rank", "interruption", "message", "origin", "host", "pid")
+    return None if fault is None else {name: getattr(fault, name) for name in names}

@@ -1,0 +1,302 @@
+"""One restart round, as a pure machine: who arrived, who died, when it closes, what is decided.
+
+A round is one iteration of the wrapped function and the barrier that ends it. Its members are named by their initial ranks. They share a store
+with five kinds of keys (`nvrx_core.store.keys`), and every method here answers with the store operations to do next, in order.
+
+Invariants, for every interleaving and every crash between two operations:
+ 1. `event` is written once: a round is completed, or it restarts, never both.
+ 2. An arrival is written before it is counted, and whoever counts at least as many as there are members reads all arrivals: however often a member is
+    counted twice (by itself and by its monitor process), the last count finds the barrier complete. So the barrier closes, and not before all arrived.
+ 3. `decision` is written once; all members act on the same bytes.
+ 4. A death is a fact about the job: the dead member's monitor process arrives for it in this round and, while a decision still counts
+    it among the living, in the next one too.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
+from nvrx_core.inprocess.fault import Fault
+
+__all__ = [
+    "Abort", "Action", "Announce", "CloseCompleted", "CountArrival", "CountCompletion", "Enter", "Finish", "GiveUp",
+    "Leave", "Obituary", "Phase", "Publish", "PutArrival", "ReadArrivals", "Round", "RoundTimeouts",
+]  # fmt: skip
+
+
+class Action:
+    """What a machine asks its shell to do."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Announce(Action):
+    """Write the fault as the round's event, unless it has one."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True)
+class CountCompletion(Action):
+    """Count this member's completion; answer with `completion_counted`."""
+
+
+@dataclass(frozen=True)
+class CloseCompleted(Action):
+    """Write completion as the round's event, unless it has one."""
+
+
+@dataclass(frozen=True)
+class Abort(Action):
+    """Abort what the function waits in, and interrupt it."""
+
+    cause: Fault
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish(Action):
+    """All members completed the round: the call is over."""
+
+
+@dataclass(frozen=True)
+class PutArrival(Action):
+    """Write the arrival, over an earlier one of the same member."""
+
+    arrival: Arrival
+
+
+@dataclass(frozen=True)
+class CountArrival(Action):
+    """Count the arrival; answer with `arrival_counted`."""
+
+
+@dataclass(frozen=True)
+class ReadArrivals(Action):
+    """Read every member's arrival; answer with `arrivals_read`, if none is missing."""
+
+    members: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Publish(Action):
+    """Write the decision, unless the round has one."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Enter(Action):
+    """Enter the next round with these members."""
+
+    members: frozenset[int]
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Leave(Action):
+    """This member is out of the job."""
+
+    decision: Decision
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveUp(Action):
+    """The barrier did not close in time: leave without a decision."""
+
+    reason: str
+
+
+class Phase(enum.Enum):
+    """How far a member is in a round."""
+
+    OPEN = enum.auto()
+    COMPLETE = enum.auto()
+    INTERRUPTED = enum.auto()
+    ARRIVED = enum.auto()
+    DECIDED = enum.auto()
+    FINISHED = enum.auto()
+
+
+@dataclass(frozen=True)
+class RoundTimeouts:
+    """Bounds of a round, in seconds.
+
+    Attributes:
+        barrier: from a member's arrival to the decision.
+        completion: from a member's completion to that of all.
+        last_call: from the event to the abort, for late faults to be recorded first.
+    """
+
+    barrier: float
+    completion: float
+    last_call: float = 0.0
+
+
+class _Barrier:
+    """The part of a round that closes it; a member and its monitor process both play it."""
+
+    def __init__(self, iteration: int, member: int, members: frozenset[int]) -> None:
+        self.iteration = iteration
+        self.member = member
+        self.members = members
+        self.cause: Fault | None = None
+
+    def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+        """`count` arrivals, repetitions included, were counted when this one was."""
+        return (ReadArrivals(self.members),) if count >= len(self.members) else ()
+
+    def arrivals_read(self, arrivals: Mapping[int, Arrival], *, now: float) -> tuple[Action, ...]:
+        """Every member's arrival was there."""
+        if not self.members <= arrivals.keys():
+            return ()
+        return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, self.cause)),)
+
+
+class Round(_Barrier):
+    """A living member's round.
+
+    Args:
+        iteration: the round's number; -1 is the barrier before the first.
+        member: this member's initial rank.
+        members: the initial ranks that take part.
+        timeouts: the round's bounds.
+    """
+
+    def __init__(self, iteration: int, member: int, members: frozenset[int], timeouts: RoundTimeouts) -> None:
+        super().__init__(iteration, member, members)
+        self.timeouts = timeouts
+        self.phase = Phase.OPEN
+        self.deadline = math.inf
+
+    def fault(self, fault: Fault, *, now: float) -> tuple[Action, ...]:
+        """This member's function failed, or its own deadline passed."""
+        return (Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE) else ()
+
+    def completed(self, *, now: float) -> tuple[Action, ...]:
+        """This member's function returned, or it is a reserve."""
+        if self.phase is not Phase.OPEN:
+            return ()
+        self.phase = Phase.COMPLETE
+        return (CountCompletion(),)
+
+    def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+        """`count` members have completed."""
+        return (CloseCompleted(),) if count >= len(self.members) else ()
+
+    def waits_for_completion(self, *, now: float) -> None:
+        """From now on the others have `timeouts.completion` to complete as well."""
+        if self.phase is Phase.COMPLETE:
+            self.deadline = now + self.timeouts.completion
+
+    def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
+        """The round's event came; None: all completed."""
+        if self.phase not in (Phase.OPEN, Phase.COMPLETE):
+            return ()
+        if cause is None:
+            self.phase, self.deadline = Phase.FINISHED, math.inf
+            return (Finish(),)
+        self.phase, self.cause, self.deadline = Phase.INTERRUPTED, cause, math.inf
+        return (Abort(cause, f"iteration {self.iteration} ends: {cause}"),)
+
+    def arrive(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
+        """This member is out of the function and ready for the next round, or leaving."""
+        if self.phase in (Phase.ARRIVED, Phase.DECIDED, Phase.FINISHED):
+            return ()
+        self.phase, self.deadline = Phase.ARRIVED, now + self.timeouts.barrier
+        return (PutArrival(arrival), CountArrival())
+
+    def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
+        """This member leaves before the round has begun for it: the others neither wait for it at the barrier nor for its completion."""
+        if self.phase is not Phase.OPEN:
+            return ()
+        self.phase = Phase.ARRIVED
+        return (PutArrival(arrival), CountArrival(), CountCompletion())
+
+    def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
+        """The round's decision came."""
+        if self.phase is not Phase.ARRIVED:
+            return ()
+        self.phase, self.deadline = Phase.DECIDED, math.inf
+        if self.member in decision.lost:
+            return (Leave(decision, f"initial rank {self.member} is out of the job since iteration {self.iteration}"),)
+        return (Enter(self.members - set(decision.lost), decision),)
+
+    def tick(self, *, now: float) -> tuple[Action, ...]:
+        """Time has passed; `deadline` says when this has something to do."""
+        if now < self.deadline:
+            return ()
+        self.deadline = math.inf
+        late = f"iteration {self.iteration}: not all of {len(self.members)} ranks were"
+        if self.phase is Phase.COMPLETE:
+            return (Announce(self._late_completion(f"{late} complete after {self.timeouts.completion:g} s", now)),)
+        return (GiveUp(f"{late} in the barrier after {self.timeouts.barrier:g} s"),)
+
+    def _late_completion(self, message: str, now: float) -> Fault:
+        kind = Interruption.EXCEPTION.name
+        return Fault(initial_rank=self.member, rank=-1, interruption=kind, message=message, struck=now)
+
+    def state(self) -> tuple[object, ...]:
+        """All that decides the round's future, hashable; the deadline is left out."""
+        return self.iteration, self.member, self.members, self.phase, self.cause
+
+    @classmethod
+    def from_state(cls, state: tuple[object, ...], timeouts: RoundTimeouts) -> Round:
+        """The round that `state` gave."""
+        iteration, member, members, phase, cause = state
+        assert isinstance(iteration, int) and isinstance(member, int) and isinstance(members, frozenset)
+        round_ = cls(iteration, member, members, timeouts)
+        assert isinstance(phase, Phase) and (cause is None or isinstance(cause, Fault))
+        round_.phase, round_.cause = phase, cause
+        return round_
+
+    def check(self) -> None:
+        """Raise AssertionError when an invariant does not hold."""
+        assert self.iteration >= -1
+        assert self.phase is not Phase.INTERRUPTED or self.cause is not None
+        assert self.deadline == math.inf or self.phase in (Phase.COMPLETE, Phase.ARRIVED)
+
+
+class Obituary(_Barrier):
+    """A dead member's round, played by its monitor process, or by a sibling's when a whole node is gone.
+
+    Args:
+        iteration: the last round that the member is known to have begun.
+        member: the dead member's initial rank.
+        members: the initial ranks that take part.
+        fault: what ended it.
+    """
+
+    def __init__(self, iteration: int, member: int, members: frozenset[int], fault: Fault) -> None:
+        super().__init__(iteration, member, members)
+        self.fault = fault
+        self.cause = fault
+
+    def died(self, *, now: float) -> tuple[Action, ...]:
+        """The member is dead: tell, and arrive for it."""
+        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=Standing.DEAD, fault=self.fault)
+        return (Announce(self.fault), PutArrival(dead), CountArrival())
+
+    def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
+        """The round's event, as it stands after the announcement; None: it was completed, and nobody waits for the dead."""
+        if cause is None:
+            return (Finish(),)
+        self.cause = cause
+        return ()
+
+    def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
+        """The round's decision came; one that counts the dead among the living is followed into the next round."""
+        if self.member in decision.lost:
+            return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
+        return (Enter(self.members - set(decision.lost), decision),)
+
+    def next(self, members: frozenset[int]) -> Obituary:
+        """The same death in the following round, where the member has no rank that anybody knows."""
+        return Obituary(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))

@@ -1,0 +1,32 @@
+"""The state of a rank, as the wrapper and its plug-ins know it: the pure state, and its way from and to the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from nvrx_core.inprocess.environment import rank_and_world_size, set_ranks
+from nvrx_core.rank_assignment.base import FrozenState, Mode
+from nvrx_core.rank_assignment.base import State as PureState
+
+__all__ = ["FrozenState", "Mode", "State"]
+
+
+@dataclass
+class State(PureState):
+    """The state of this rank; see `nvrx_core.rank_assignment.base.State`."""
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """The state on entry, from RANK and WORLD_SIZE; rank 0 of 1 when neither is set.
+
+        Raises:
+            ValueError: when one is missing, no number, or out of range.
+        """
+        rank, world_size = rank_and_world_size()
+        return cls(rank=rank, world_size=world_size)
+
+    def set_distributed_vars(self) -> None:
+        """Set RANK and WORLD_SIZE to the active rank and world size; a reserve has neither."""
+        active = self.active_rank is not None
+        set_ranks(self.active_rank, self.active_world_size if active else None)

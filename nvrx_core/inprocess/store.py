@@ -1,0 +1,114 @@
+"""The store classes: torch's stores, marked as usable by the wrapper.
+
+A user's own store is a class that derives from `StoreMixin` and from a torch store. It is made by `store_factory(**store_kwargs)` in the rank and,
+as one more client, in the rank's monitor process; `client_only` tells a factory that hosts a server which of the two it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from nvrx_core.inprocess.environment import master, rank_and_world_size, store_endpoint
+from nvrx_core.store.connection import StoreConnectionError, answer_deadline, await_listener, listen
+
+__all__ = ["FileStore", "StoreConnectionError", "StoreMixin", "TCPStore", "another", "as_client", "client_only"]
+
+_CLIENT: ContextVar[bool] = ContextVar("nvrx_store_client", default=False)
+DEFAULT_TIMEOUT: Final = timedelta(seconds=300)
+
+Factory = Callable[..., dist.Store]
+
+
+@contextmanager
+def as_client() -> Iterator[None]:
+    """Stores made inside connect to a server and host none."""
+    token = _CLIENT.set(True)
+    try:
+        yield
+    finally:
+        _CLIENT.reset(token)
+
+
+def client_only() -> bool:
+    """Whether a store that is made now must not host a server."""
+    return _CLIENT.get()
+
+
+class StoreMixin:
+    """Marks a torch store as usable by the wrapper; derive from it first, then from the torch store."""
+
+    @property
+    def critical_ranks(self) -> Sequence[int]:
+        """The initial ranks whose loss ends the store, and with it the job."""
+        return ()
+
+
+class TCPStore(StoreMixin, dist.TCPStore):
+    """torch's TCP store; the process whose RANK is 0 hosts it, unless `NVRX_STORE_ENDPOINT` names a server elsewhere.
+
+    Args:
+        host_name: where the server is; default MASTER_ADDR.
+        port: its port; default MASTER_PORT + 1, for MASTER_PORT itself is taken by the job's own store.
+        world_size: accepted for compatibility; the wrapper counts its ranks itself.
+        timeout: how long to wait for the server, and default bound of blocking operations.
+        wait_for_workers: accepted for compatibility, as `world_size`.
+        multi_tenant: several stores of this process may share one server.
+        use_libuv: the server's implementation; see torch.
+
+    Raises:
+        StoreConnectionError: when the server cannot be hosted or reached, or does not answer.
+    """
+
+    def __init__(
+        self,
+        host_name: str | None = None,
+        port: int | None = None,
+        world_size: int | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        use_libuv: bool = True,
+    ) -> None:
+        elsewhere = store_endpoint()
+        address, master_port = master()
+        host, chosen = elsewhere or (host_name or address, port or master_port + 1)
+        self.endpoint = (host, chosen)
+        self.hosted = elsewhere is None and not client_only() and rank_and_world_size()[0] == 0
+        self._critical = () if elsewhere else (0,)
+        options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False, "multi_tenant": multi_tenant, "use_libuv": use_libuv}
+        if self.hosted:
+            options["master_listen_fd"] = listen(host, chosen).detach()
+        else:
+            await_listener(host, chosen, timeout)
+        with answer_deadline(host, chosen):
+            super().__init__(host, chosen, is_master=self.hosted, **options)
+
+    @property
+    def critical_ranks(self) -> Sequence[int]:
+        """Initial rank 0, when it hosts the server."""
+        return self._critical
+
+
+class FileStore(StoreMixin, dist.FileStore):
+    """torch's file store, on a file system that all ranks share."""
+
+    hosted = False
+    endpoint = ("file", 0)
+
+    def __init__(self, file_name: str, world_size: int = -1) -> None:
+        super().__init__(file_name, world_size)
+
+
+def another(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
+    """One more connection to the same store: a blocking wait on one connection holds up every other operation on it."""
+    try:
+        return store.clone()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        with as_client():
+            return factory(**kwargs)

@@ -1,0 +1,153 @@
+"""A rank's own progress, as a pure machine: when it counts as hung, and when it is ended.
+
+Soft timeout: restarts everyone and ends nobody. Hard timeout: ends the rank, after it had the time to confirm an interruption by leaving the function.
+Both count from the oldest of the rank's signs of life that are in use: bytecode run (always), `ping`, and a growing `progress` counter.
+A rank that creates a process group waits for the others by nature; it counts as hung only when nobody that it waits for is still on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from nvrx_core.progress.stage import Stage
+
+__all__ = ["AskOthers", "Kill", "Poke", "Reading", "SoftTimeout", "Terminate", "Watch"]
+
+POKE_AFTER: Final = 0.05
+"""Seconds that the rank's own monitor thread has to act on a soft timeout before the main thread is interrupted from outside."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the progress page says, in seconds.
+
+    Attributes:
+        iteration: the round.
+        stage: what the main thread is about.
+        alive_at: the oldest sign of life in use.
+        protected: False while the user has switched hang protection off.
+        meeting: True while a process group or a store is being created, where ranks wait for each other.
+        noticed: the monitor thread has seen this round's event.
+    """
+
+    iteration: int
+    stage: Stage
+    alive_at: float
+    protected: bool = True
+    meeting: bool = False
+    noticed: bool = False
+
+
+@dataclass(frozen=True)
+class SoftTimeout:
+    """Announce that the rank makes no progress."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class AskOthers:
+    """Find out whether a member that this one may wait for is still on the way; answer with `others_on_the_way`."""
+
+
+@dataclass(frozen=True)
+class Poke:
+    """Send the interrupt signal from outside: the rank's own threads do not run."""
+
+
+@dataclass(frozen=True)
+class Terminate:
+    """SIGCONT and SIGTERM."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGCONT, SIGTERM and SIGKILL."""
+
+    reason: str
+
+
+WatchAction = SoftTimeout | AskOthers | Poke | Terminate | Kill
+
+
+class Watch:
+    """Judges one rank.
+
+    Args:
+        soft: soft timeout, seconds.
+        hard: hard timeout, seconds.
+        grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(self, soft: float, hard: float, grace: float) -> None:
+        self.soft, self.hard, self.grace = soft, hard, grace
+        self.deadline = math.inf
+        self._iteration = -2
+        self._reported = False
+        self._excused_at = -math.inf
+        self._to_blame = False
+        self._poke_at = math.inf
+        self._terminated_at = math.inf
+
+    def look(self, reading: Reading, *, now: float) -> tuple[WatchAction, ...]:
+        """What the page says asks for; `deadline` says when to look again at the latest."""
+        self.deadline = math.inf
+        if self._terminated_at < math.inf:
+            return self._ending(now)
+        if reading.iteration != self._iteration:
+            self._begin(reading.iteration)
+        if not reading.protected or reading.stage not in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING):
+            return ()
+        alive_at = max(reading.alive_at, self._excused_at)
+        return self._hard(alive_at, now) or self._soft(reading, alive_at, now)
+
+    def others_on_the_way(self, on_the_way: bool, *, now: float) -> None:
+        """The answer to `AskOthers`; waiting for somebody who is on the way is a sign of life."""
+        if on_the_way:
+            self._excused_at = now
+        self._to_blame = not on_the_way
+
+    def _begin(self, iteration: int) -> None:
+        self._iteration, self._reported, self._to_blame = iteration, False, False
+        self._excused_at, self._poke_at = -math.inf, math.inf
+
+    def _hard(self, alive_at: float, now: float) -> tuple[WatchAction, ...]:
+        if now < alive_at + self.hard:
+            self.deadline = alive_at + self.hard
+            return ()
+        self._terminated_at, self.deadline = now, now + self.grace
+        return (Terminate(f"no progress for {now - alive_at:.3g} s (hard_timeout {self.hard:g} s)"),)
+
+    def _ending(self, now: float) -> tuple[WatchAction, ...]:
+        self.deadline = max(self._terminated_at + self.grace, now + 1.0 if now >= self._terminated_at + self.grace else now)
+        if now < self._terminated_at + self.grace:
+            return ()
+        return (Kill(f"still there {self.grace:g} s after SIGTERM"),)
+
+    def _soft(self, reading: Reading, alive_at: float, now: float) -> tuple[WatchAction, ...]:
+        if reading.stage is not Stage.RUNNING:
+            return ()
+        if self._reported:
+            return self._poke(reading, now)
+        if now < alive_at + self.soft:
+            self.deadline = min(self.deadline, alive_at + self.soft)
+            return ()
+        if reading.meeting and not self._to_blame:
+            return (AskOthers(),)
+        self._reported, self._poke_at = True, now + POKE_AFTER
+        self.deadline = min(self.deadline, self._poke_at)
+        return (SoftTimeout(f"no progress for {now - alive_at:.3g} s (soft_timeout {self.soft:g} s)"),)
+
+    def _poke(self, reading: Reading, now: float) -> tuple[WatchAction, ...]:
+        if reading.noticed:
+            return ()
+        actions: tuple[WatchAction, ...] = ()
+        if now >= self._poke_at:
+            self._poke_at = now + 2 * POKE_AFTER
+            actions = (Poke(),)
+        self.deadline = min(self.deadline, self._poke_at)
+        return actions

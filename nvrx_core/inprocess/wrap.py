@@ -1,0 +1,199 @@
+"""The wrapper: restarts a function on all healthy ranks, inside their processes, after a fault on any of them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import torch.distributed as dist
+
+from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
+from nvrx_core.inprocess.call import Call
+from nvrx_core.inprocess.completion import Completion
+from nvrx_core.inprocess.compose import Compose
+from nvrx_core.inprocess.environment_checks import warn_about_environment
+from nvrx_core.inprocess.finalize import Finalize
+from nvrx_core.inprocess.health_check import HealthCheck
+from nvrx_core.inprocess.initialize import Initialize
+from nvrx_core.inprocess.injection import parameters_for
+from nvrx_core.inprocess.interrupt import Atomic
+from nvrx_core.inprocess.rules import Parameters
+from nvrx_core.inprocess.store import Factory, TCPStore
+from nvrx_core.inprocess.terminate import Terminate
+from nvrx_core.progress.page import Word
+from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
+from nvrx_core.rank_assignment.filters import ActivateAllRanks
+from nvrx_core.rank_assignment.moves import ShiftRanks
+
+__all__ = ["CallWrapper", "Wrapper"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_SECOND: Final = timedelta(seconds=1)
+_calls = itertools.count()
+
+
+class CallWrapper:
+    """What a wrapped function may ask of its wrapper; injected into parameters annotated with this class, or named `call_wrapper`."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._atomic = Atomic(call.kit.interrupt)
+        self._words = call.kit.page.words
+
+    @property
+    def iteration(self) -> int:
+        """How often the function was restarted; 0 at first."""
+        return self._call.state.iteration
+
+    def ping(self) -> None:
+        """Report progress. The first ping of an iteration puts the function under the timeouts for manual heartbeats, too."""
+        self._words[Word.PING] = time.monotonic_ns()
+
+    def progress(self, step: int) -> None:
+        """Report the step that is done; only a step higher than all before counts as progress, in this iteration and over restarts."""
+        call = self._call
+        if step > call.step or not self._words[Word.STEP_AT]:
+            call.step = max(step, call.step)
+            self._words[Word.STEP] = call.step + 1
+            self._words[Word.STEP_AT] = time.monotonic_ns()
+
+    def atomic(self) -> Atomic:
+        """A context that no restart interrupts; other ranks wait for its end. It nests."""
+        return self._atomic
+
+    @contextmanager
+    def disable_hang_protection(self) -> Iterator[None]:
+        """A context in which neither soft nor hard timeout applies to this rank. It nests."""
+        page = self._call.kit.page
+        page[Word.UNPROTECTED] += 1
+        try:
+            yield
+        finally:
+            now = time.monotonic_ns()
+            for word in (Word.AUTOMATIC, Word.PING, Word.STEP_AT):
+                if page[word]:
+                    page[word] = now
+            page[Word.UNPROTECTED] -= 1
+
+    def iteration_store(self) -> dist.Store:
+        """A torch store for this iteration, empty at its start, the same on all ranks."""
+        return self._call.kit.iteration_store()
+
+
+class Wrapper:
+    """Restarts a function in the process after a fault on any rank.
+
+    Args:
+        store_factory: class of the control store; derives from `StoreMixin`.
+        store_kwargs: its arguments.
+        initialize: runs at the start of every iteration; `Exception` restarts, any other `BaseException` leaves.
+        abort: ends what the function waits in; runs in a thread. None for nothing.
+        finalize: runs after an interruption, in the main thread; an exception makes the rank leave.
+        health_check: runs before the function and after finalize; an exception makes the rank leave.
+        rank_assignment: gives the living ranks their places.
+        rank_filter: deprecated; list it in `rank_assignment` instead.
+        monitor_thread_interval: upper bound of the monitor thread's reaction; it is woken by events.
+        monitor_process_interval: likewise for the monitor process.
+        heartbeat_interval: between two moves of a rank's lease.
+        progress_watchdog_interval: between two automatic heartbeats; shorter where `soft_timeout` is short.
+        soft_timeout: without progress for so long, all ranks restart.
+        hard_timeout: without progress for so long, the rank's process is ended.
+        heartbeat_timeout: a rank whose lease has not moved for so long is lost.
+        barrier_timeout: bound of the barriers between iterations.
+        completion_timeout: from one rank's completion to that of all.
+        last_call_wait: how long late faults of other ranks are waited for; they are merged without it, too.
+        termination_grace_time: from SIGTERM to SIGKILL, for a process that handles SIGTERM.
+        monitor_process_logfile: absolute path, may hold `{rank}`.
+        monitor_process_pidfile: absolute path, may hold `{rank}`.
+        enabled: False returns functions as they are.
+        completion: runs when all ranks have completed.
+        terminate: runs when this rank leaves by an exception, after the barrier.
+        events_dir: where event files go; default `NVRX_EVENTS_DIR`, else none are written.
+        interrupt_signal: the signal that interrupts the main thread.
+        thread_exceptions: "log" or "fault": what an exception in another thread of the function is.
+        no_progress_limit: give up after so many equal failures in a row without a higher step; None for never.
+
+    Raises:
+        ValueError, TypeError: for a value that breaks its rule; nothing is started.
+    """
+
+    def __init__(  # noqa: PLR0913 (the specification lists them)
+        self,
+        *,
+        store_factory: Factory = TCPStore,
+        store_kwargs: dict[str, Any] | None = None,
+        initialize: Initialize | None = None,
+        abort: Abort | None = AbortTorchDistributed(),  # noqa: B008 (stateless)
+        finalize: Finalize | None = None,
+        health_check: HealthCheck | None = None,
+        rank_assignment: RankAssignment | Compose = Compose(ActivateAllRanks(), ShiftRanks()),  # noqa: B008 (stateless)
+        rank_filter: RankFilter | Compose | None = None,
+        monitor_thread_interval: timedelta = _SECOND,
+        monitor_process_interval: timedelta = _SECOND,
+        heartbeat_interval: timedelta = _SECOND,
+        progress_watchdog_interval: timedelta = _SECOND,
+        soft_timeout: timedelta = timedelta(seconds=60),
+        hard_timeout: timedelta = timedelta(seconds=90),
+        heartbeat_timeout: timedelta = timedelta(seconds=30),
+        barrier_timeout: timedelta = timedelta(seconds=120),
+        completion_timeout: timedelta = timedelta(seconds=120),
+        last_call_wait: timedelta = timedelta(0),
+        termination_grace_time: timedelta = timedelta(seconds=5),
+        monitor_process_logfile: str | None = None,
+        monitor_process_pidfile: str | None = None,
+        enabled: bool = True,
+        completion: Completion | None = None,
+        terminate: Terminate | None = None,
+        events_dir: str | os.PathLike[str] | None = None,
+        interrupt_signal: int = signal.SIGRTMIN + 8,
+        thread_exceptions: str = "log",
+        no_progress_limit: int | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "enabled")}
+        given["store_kwargs"] = dict(store_kwargs or {})
+        given["events_dir"] = os.fspath(events_dir) if events_dir is not None else None
+        if not dist.is_available():
+            raise ValueError("torch.distributed.is_available() is False: this torch was built without distributed")
+        if rank_filter is not None:
+            warnings.warn("rank_filter is deprecated: list it in rank_assignment=Compose(...)", DeprecationWarning, stacklevel=2)
+        self.enabled = enabled
+        self.parameters = Parameters(**given)
+
+    def __call__(self, fn: Function) -> Function:
+        """Wrap `fn`; each call of the result is one restartable job of all ranks."""
+        if not self.enabled:
+            return fn
+        names = parameters_for(CallWrapper, fn)
+
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if dist.is_initialized():
+                raise ValueError(
+                    "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
+                    "create it inside the wrapped function, or destroy it before the call"
+                )
+            call = Call(self.parameters, next(_calls))
+            warn_about_environment(self.parameters.hard_timeout)
+
+            def function() -> Any:
+                wrapper = CallWrapper(call)
+                return fn(*args, **{**kwargs, **dict.fromkeys(_free(fn, names, args), wrapper)})
+
+            return call.run(function)
+
+        return wrapped  # type: ignore[return-value]
+
+
+def _free(fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Those of the parameters that positional arguments have not filled."""
+    code = getattr(fn, "__code__", None)
+    filled = code.co_varnames[: min(len(args), code.co_argcount)] if code is not None else ()
+    return tuple(name for name in names if name not in filled)

@@ -1,0 +1,49 @@
+"""Watching and ending a process through its pidfd, which names it for good: a pid may be reused, a pidfd never is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["catches", "how_it_ended", "open_pidfd", "send"]
+
+
+def open_pidfd(pid: int) -> int:
+    """A descriptor that becomes readable when the process ends.
+
+    Raises:
+        ProcessLookupError: when there is none.
+    """
+    return os.pidfd_open(pid)
+
+
+def send(pidfd: int, signals: Sequence[int]) -> None:
+    """Send signals, in order, to the process; nothing happens when it is gone."""
+    for signum in signals:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signum)
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Whether the process has a handler of its own for the signal, from `SigCgt` of /proc/<pid>/status (proc(5))."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    mask = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(mask, 16) >> (signum - 1) & 1)
+
+
+def how_it_ended(pid: int) -> str:
+    """How a process ended that nobody has reaped yet, for messages, from field 52 of /proc/<pid>/stat."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        status = int(fields[49])
+    except (OSError, ValueError, IndexError):
+        return "ended"
+    if os.WIFSIGNALED(status):
+        return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"ended with exit code {os.WEXITSTATUS(status)}"

@@ -1,0 +1,89 @@
+"""The TCP sockets of this process, by inode.
+
+A library that blocks in C++ on a socket does not react to signals; shutting its socket down ends the wait within a millisecond. File descriptor
+numbers are reused at any moment by other threads, so a socket is named by its inode, and every use of one holds a duplicate.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+__all__ = ["TcpSocket", "shut_down", "socket_inodes", "tcp_sockets"]
+
+
+@dataclass(frozen=True)
+class TcpSocket:
+    """One TCP socket of this process.
+
+    Attributes:
+        fd: its file descriptor, at the time it was listed.
+        inode: its name; unique while it lives.
+        listening: it accepts connections.
+        local_port: its own port.
+        peer_port: the other end's port, 0 when it is not connected.
+    """
+
+    fd: int
+    inode: int
+    listening: bool
+    local_port: int
+    peer_port: int
+
+
+def socket_inodes() -> frozenset[int]:
+    """The inodes of all sockets of this process."""
+    return frozenset(inode for _, inode in _sockets())
+
+
+def tcp_sockets() -> list[TcpSocket]:
+    """The TCP sockets of this process."""
+    return [found for fd, inode in _sockets() if (found := _describe(fd, inode)) is not None]
+
+
+def shut_down(found: TcpSocket) -> bool:
+    """Shut a connected socket down in both directions, if it is still the same; its descriptor stays open for its owner."""
+    with _duplicate(found.fd) as duplicate:
+        if duplicate is None or os.fstat(duplicate.fileno()).st_ino != found.inode:
+            return False
+        try:
+            duplicate.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return False
+    return True
+
+
+def _sockets() -> Iterator[tuple[int, int]]:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            yield int(name), int(target[8:-1])
+
+
+def _describe(fd: int, inode: int) -> TcpSocket | None:
+    with _duplicate(fd) as duplicate:
+        if duplicate is None or duplicate.family not in (socket.AF_INET, socket.AF_INET6) or duplicate.type != socket.SOCK_STREAM:
+            return None
+        listening = bool(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        try:
+            peer_port = 0 if listening else duplicate.getpeername()[1]
+        except OSError:
+            peer_port = 0
+        return TcpSocket(fd, inode, listening, duplicate.getsockname()[1], peer_port)
+
+
+@contextmanager
+def _duplicate(fd: int) -> Iterator[socket.socket | None]:
+    try:
+        duplicate = socket.socket(fileno=os.dup(fd))
+    except OSError:
+        yield None
+        return
+    with duplicate:
+        yield duplicate

@@ -1,0 +1,204 @@
+"""A single-threaded process that forks a worker, and another one when that is lost.
+
+A process with threads must not be forked for anything but exec: the child may inherit a lock that nobody will ever release. So the template is
+forked before the caller has threads or stores of ours, does nothing, and forks the worker whenever one is needed. Both are in a session of their
+own, hold none of the caller's files but those they are told to keep, and are no children of the caller, whose `wait` calls stay its own.
+
+The worker that returns has done its work, and the template ends with it. One that is killed, stopped, or fails is replaced.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from nvrx_core.process.lifeline import open_pidfd, send
+
+__all__ = ["Template", "TemplateError"]
+
+READY_WITHIN: Final = 5.0
+TRIES: Final = 3
+SHORT_LIFE: Final = 1.0
+MAX_MESSAGE: Final = 256
+
+
+class TemplateError(RuntimeError):
+    """No worker could be started."""
+
+
+class Template:
+    """The caller's end of a template process and its worker.
+
+    Attributes:
+        channel: becomes readable when a worker was replaced (`news`), and ends when the template has ended.
+        worker: the worker's pid.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.worker = 0
+
+    @classmethod
+    def start(cls, work: Callable[[Callable[[], None]], None], keep: Iterable[int]) -> Template:
+        """Fork the template and wait for its worker.
+
+        Args:
+            work: what the worker does; it calls its argument when it is ready.
+            keep: descriptors that template and worker need.
+
+        Raises:
+            TemplateError: when no worker was ready in time, three times in a row.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        first = os.fork()
+        if first == 0:
+            _detach_and_serve(work, theirs, keep)
+        theirs.close()
+        os.waitpid(first, 0)
+        template = cls(ours)
+        template._await_ready()
+        return template
+
+    def _await_ready(self) -> None:
+        for _ in range(TRIES):
+            if select.select([self.channel], [], [], READY_WITHIN)[0]:
+                message = self.channel.recv(MAX_MESSAGE).decode()
+                if message.startswith("ready "):
+                    self.worker = int(message.split()[1])
+                    return
+                if not message:
+                    break
+        self.end(0.0)
+        raise TemplateError(f"the monitor process was not ready within {READY_WITHIN:g} s, {TRIES} times in a row")
+
+    def news(self) -> str | None:
+        """Why the worker was replaced, if the channel says so; "" when the template itself is gone, None when there is no news."""
+        if not select.select([self.channel], [], [], 0)[0]:
+            return None
+        message = self.channel.recv(MAX_MESSAGE).decode()
+        if message.startswith("ready "):
+            self.worker = int(message.split()[1])
+            return None
+        return message
+
+    def end(self, within: float) -> None:
+        """Wait until the worker has returned and the template is gone; what is still there after `within` seconds is killed."""
+        deadline = time.monotonic() + within
+        while select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not self.channel.recv(MAX_MESSAGE):
+                self.channel.close()
+                return
+        with suppress(OSError):
+            self.channel.send(b"end")
+        if select.select([self.channel], [], [], 1.0)[0]:
+            self.channel.close()
+            return
+        self.channel.close()
+
+
+def _detach_and_serve(work: Callable[[Callable[[], None]], None], channel: socket.socket, keep: Iterable[int]) -> None:
+    """In the child: become an orphan in a session of its own, then serve. Never returns."""
+    try:
+        gc.disable()
+        gc.freeze()
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        _drop_files({channel.fileno(), *keep})
+        _reset_signals()
+        _serve(work, channel)
+    finally:
+        os._exit(0)
+
+
+def _drop_files(keep: set[int]) -> None:
+    """Replace every other descriptor by /dev/null: closed, its number might be reused, and a late destructor would close a stranger's file."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd not in keep and fd != null:
+            with suppress(OSError):
+                os.fstat(fd)
+                os.dup2(null, fd, inheritable=False)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals():
+        with suppress(OSError, ValueError):
+            if signal.getsignal(signum) not in (signal.SIG_DFL, signal.SIG_IGN):
+                signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _serve(work: Callable[[Callable[[], None]], None], channel: socket.socket) -> None:
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    pause = 0.0
+    while True:
+        born = time.monotonic()
+        worker = _fork_worker(work, channel, (wake_read, wake_write))
+        why = _await_end(worker, channel, wake_read)
+        if why is None:
+            return
+        pause = min(1.0, 2 * pause + 0.01) if time.monotonic() - born < SHORT_LIFE else 0.0
+        with suppress(OSError):
+            channel.send(f"{why} (pid {worker})".encode(), socket.MSG_DONTWAIT)
+        select.select([], [], [], pause)
+
+
+def _fork_worker(work: Callable[[Callable[[], None]], None], channel: socket.socket, pipe: tuple[int, int]) -> int:
+    worker = os.fork()
+    if worker:
+        return worker
+    code = 70
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for fd in pipe:
+            os.close(fd)
+
+        def ready() -> None:
+            channel.send(f"ready {os.getpid()}".encode(), socket.MSG_DONTWAIT)
+
+        work(ready)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
+    """Wait for the worker; why it must be replaced, or None when all is done."""
+    pidfd, channels = open_pidfd(worker), [channel, wake]
+    try:
+        while True:
+            found, status = os.waitpid(worker, os.WNOHANG | os.WUNTRACED)
+            if found and os.WIFSTOPPED(status):
+                send(pidfd, [signal.SIGKILL])
+            elif found:
+                return _why(status)
+            readable, _, _ = select.select(channels, [], [])
+            if wake in readable:
+                os.read(wake, 4096)
+            if channel in readable:
+                if channel.recv(MAX_MESSAGE) == b"end":
+                    send(pidfd, [signal.SIGKILL])
+                    os.waitpid(worker, 0)
+                    return None
+                channels.remove(channel)
+    finally:
+        os.close(pidfd)
+
+
+def _why(status: int) -> str | None:
+    if os.WIFSIGNALED(status):
+        return f"lost to {signal.Signals(os.WTERMSIG(status)).name}"
+    return None if os.WEXITSTATUS(status) == 0 else f"failed with exit code {os.WEXITSTATUS(status)}"

@@ -1,0 +1,101 @@
+"""The progress page: shared memory that a rank writes and its monitor process reads.
+
+A page is a row of 64-bit words, each written by one process only, so that no lock is needed: an aligned word is never torn. Times are
+nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share. Behind the words lies one bit a rank: the members lost so far.
+The page outlives every monitor, so that a replacement starts from what its predecessor knew.
+
+Invariant: `STAGE` and `ITERATION` are written before `CHANGED`, and a reader that needs both reads `CHANGED` first and last.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from nvrx_core.progress.stage import Stage
+
+__all__ = ["Page", "Stage", "Word"]
+
+WORDS: Final = 32
+
+
+class Word(enum.IntEnum):
+    """The words of a page, by their place."""
+
+    VERSION = 0
+    PID = 1
+    ITERATION = 2
+    RANK = 3
+    WORLD_SIZE = 4
+    STAGE = 5
+    CHANGED = 6  # ns of the last change of stage
+    AUTOMATIC = 7  # ns when the main thread last was seen to run bytecode
+    PING = 8  # ns of the last manual heartbeat, 0: none in this iteration
+    STEP_AT = 9  # ns when the step counter last grew, 0: not used in this iteration
+    STEP = 10  # the step counter plus one, 0: never used
+    UNPROTECTED = 11  # depth of disable_hang_protection
+    MEETING = 12  # 1 while one of them is being created
+    MEETINGS = 13  # process groups and stores begun in this iteration: calls in which ranks wait for each other
+    COLLECTIVES = 14  # collectives begun in this iteration, as far as torch tells
+    NOTICED = 15  # iteration plus one whose fault the monitor thread has seen
+    STORE_LOST = 16  # ns when the store was lost, 0: it was not
+    MONITOR_BEAT = 17  # ns of the monitor process's last answer from the store
+    MONITOR_PID = 18
+    REQUEST = 19  # iteration plus one whose function is to be interrupted, written by the monitor process
+    SOFT_REPORTED = 20  # iteration plus one whose soft timeout the monitor process has reported
+
+
+class Page:
+    """One rank's progress page, shared with the processes forked after it was made.
+
+    Args:
+        world_size: how many members the job has, for the bits of the lost ones.
+    """
+
+    VERSION: Final = 1
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self._memory = mmap.mmap(-1, WORDS * 8 + (world_size + 7) // 8)
+        self.words = memoryview(self._memory)[: WORDS * 8].cast("q")
+        self._lost = memoryview(self._memory)[WORDS * 8 :]
+        self.words[Word.VERSION] = self.VERSION
+
+    def __getitem__(self, word: Word) -> int:
+        return self.words[word]
+
+    def __setitem__(self, word: Word, value: int) -> None:
+        self.words[word] = value
+
+    def enter(self, stage: Stage) -> None:
+        """Note that the main thread is now about `stage`; that is progress too."""
+        now = time.monotonic_ns()
+        self.words[Word.AUTOMATIC] = now
+        self.words[Word.STAGE] = stage
+        self.words[Word.CHANGED] = now
+
+    def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
+        """Note a new iteration; manual heartbeats start anew with it."""
+        for word in (Word.PING, Word.STEP_AT, Word.MEETINGS, Word.COLLECTIVES, Word.MEETING):
+            self.words[word] = 0
+        self.words[Word.RANK] = rank
+        self.words[Word.WORLD_SIZE] = world_size
+        self.words[Word.ITERATION] = iteration
+
+    def lose(self, members: Iterable[int]) -> None:
+        """Note members that are lost for good."""
+        for member in members:
+            self._lost[member >> 3] |= 1 << (member & 7)
+
+    def members(self) -> frozenset[int]:
+        """The initial ranks not lost so far."""
+        return frozenset(m for m in range(self.world_size) if not self._lost[m >> 3] >> (m & 7) & 1)
+
+    def close(self) -> None:
+        """Give the memory back; the page must not be used afterwards."""
+        self.words.release()
+        self._lost.release()
+        self._memory.close()

@@ -1,0 +1,63 @@
+"""Every key of the control store, named in one place.
+
+All keys of a call lie under `nvrx/<job>/<restart>/<call>/`, so that neither a second call, nor a restarted job, nor another job on the same store
+reads what an earlier one wrote; those of a round lie under the round's iteration, for the same reason.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Keys"]
+
+
+class Keys:
+    """The keys of one call of a wrapped function.
+
+    Args:
+        job: the job's name; any text, used as it is.
+        restart: how often the job's launcher has restarted it.
+        call: the number of this call in the process, from 0.
+    """
+
+    def __init__(self, job: str, restart: int, call: int) -> None:
+        self.prefix = f"nvrx/{job}/{restart}/{call}"
+
+    def event(self, iteration: int) -> str:
+        """What ended the round: its first fault, or its completion."""
+        return f"{self.prefix}/{iteration}/event"
+
+    def arrival(self, iteration: int, member: int) -> str:
+        """A member's record at the round's barrier."""
+        return f"{self.prefix}/{iteration}/arrival/{member}"
+
+    def arrived(self, iteration: int) -> str:
+        """How many arrivals were counted."""
+        return f"{self.prefix}/{iteration}/arrived"
+
+    def completed(self, iteration: int) -> str:
+        """How many members have completed the round."""
+        return f"{self.prefix}/{iteration}/completed"
+
+    def decision(self, iteration: int) -> str:
+        """The round's one decision."""
+        return f"{self.prefix}/{iteration}/decision"
+
+    def master(self, iteration: int) -> str:
+        """Where the ranks of the round's process group meet: `host:port` of its rank 0, or "" when that rank was lost."""
+        return f"{self.prefix}/{iteration}/master"
+
+    def lease(self, member: int) -> str:
+        """A member's lease: a counter that grows while its monitor process lives."""
+        return f"{self.prefix}/lease/{member}"
+
+    def left(self, member: int) -> str:
+        """Set when a member needs the store no longer."""
+        return f"{self.prefix}/left/{member}"
+
+    def user(self, iteration: int) -> str:
+        """The prefix of the store handed to the wrapped function."""
+        return f"{self.prefix}/{iteration}/user"
+
+    def round(self, iteration: int, members: int) -> tuple[str, ...]:
+        """All keys of an ended round that nobody reads again; deleting them keeps the store from growing."""
+        single = tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))
+        return single + tuple(self.arrival(iteration, member) for member in range(members))

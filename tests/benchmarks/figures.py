@@ -1,0 +1,224 @@
+"""The figures: for each, the jobs that give its samples, how they are read, and the goal.
+
+A column is an implementation with its settings. The goals that name a ratio are against the peer's defaults with a
+group timeout of 10 s. Faults that lose no rank share a launch; each of the others has one of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from job import Fault, Job
+from samples import Read, calls, overheads, restarts
+
+__all__ = ["COLUMNS", "DEFAULTS", "FIGURES", "OURS", "Column", "Figure", "Metric"]
+
+SOFT, HARD = 1.5, 3.0
+TIMEOUTS = {"soft_timeout": SOFT, "hard_timeout": HARD}
+FAST = {
+    "monitor_thread_interval": 0.01,
+    "monitor_process_interval": 0.01,
+    "progress_watchdog_interval": 0.01,
+    "heartbeat_interval": 0.1,
+    "heartbeat_timeout": 2.0,
+    "last_call_wait": 0.0,
+    "termination_grace_time": 0.0,
+}
+EXACT = {"progress_watchdog_interval": 0.01}
+IN_A_ROW = 4
+
+
+@dataclass(frozen=True)
+class Column:
+    """An implementation at given settings.
+
+    Attributes:
+        ours: the implementation is this repository's.
+        wrapper: durations passed to `Wrapper` in every figure, in seconds.
+        group_timeout: timeout of the user's process group, in seconds.
+    """
+
+    name: str
+    ours: bool
+    wrapper: dict[str, float]
+    group_timeout: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row of the table.
+
+    Attributes:
+        limit: the median to reach, in seconds.
+        ratio: how many times faster than the peer's defaults.
+        signed: the value is an excess over a timeout, and may be below zero.
+        keeps: the victim's rank has to survive.
+    """
+
+    name: str
+    text: str
+    limit: float | None = None
+    ratio: float | None = None
+    signed: bool = False
+    keeps: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: a round of jobs is run for each column in turn, until there are enough samples.
+
+    Attributes:
+        per_round: samples of each metric that one round gives.
+        peers: the peer's columns that differ in this figure.
+        limit: seconds that one launch may take past its start.
+    """
+
+    key: str
+    metrics: tuple[Metric, ...]
+    jobs: Callable[[Column, random.Random], list[Job]]
+    read: Read
+    peers: tuple[str, ...]
+    per_round: Callable[[Column], int] = lambda column: 1
+    ranks: int = 4
+    limit: float = 60.0
+
+
+OURS = "nvrx"
+DEFAULTS = "defaults, 10 s"
+COLUMNS = (
+    Column(OURS, True, {}, 10.0),
+    Column(DEFAULTS, False, {}, 10.0),
+    Column("defaults, 2 s", False, {}, 2.0),
+    Column("fastest, 10 s", False, FAST, 10.0),
+    Column("fastest, 2 s", False, FAST, 2.0),
+)
+ALL_PEERS = tuple(column.name for column in COLUMNS if not column.ours)
+NO_GROUP = (DEFAULTS, "fastest, 10 s")
+
+
+def job(column: Column, *faults: Fault, collectives: bool = False, more: dict[str, float] | None = None) -> Job:
+    """Returns a training job of the column; `more` are further durations for `Wrapper`."""
+    return Job(
+        impl="nvrx_core.inprocess" if column.ours else "nvidia_resiliency_ext.inprocess",
+        wrapper={**column.wrapper, **(more or {})},
+        faults=faults,
+        collectives=collectives,
+        group_timeout=column.group_timeout,
+        own_store=not column.ours,
+    )
+
+
+def fault(kind: str, chance: random.Random) -> Fault:
+    """Returns a fault at a random moment of a second, so that no polling period is hit at one phase only."""
+    return Fault(kind, chance.uniform(0.5, 1.5))
+
+
+def exceptions(*, collectives: bool) -> Callable[[Column, random.Random], list[Job]]:
+    """A launch of several restarts in a row by an exception of the victim."""
+
+    def jobs(column: Column, chance: random.Random) -> list[Job]:
+        faults = [fault("exception", chance) for _ in range(IN_A_ROW)]
+        return [job(column, *faults, collectives=collectives)]
+
+    return jobs
+
+
+def kills(column: Column, chance: random.Random) -> list[Job]:
+    """A launch with one SIGKILL."""
+    return [job(column, fault("kill", chance), collectives=True)]
+
+
+def hangs(column: Column, chance: random.Random) -> list[Job]:
+    """Blocking calls that signals can end: in one launch where the rank is kept, in three where it is killed."""
+    faults = [fault(kind, chance) for kind in ("sleep", "lock", "recv")]
+    if column.ours:
+        return [job(column, *faults, more={"soft_timeout": SOFT, "hard_timeout": 30.0, **EXACT})]
+    return [job(column, each, more=TIMEOUTS) for each in faults]
+
+
+def hold_gil(column: Column, chance: random.Random) -> list[Job]:
+    """A launch with a C call that keeps the GIL and that no signal ends."""
+    exact = EXACT if column.ours else {}
+    return [job(column, fault("gil", chance), more={**TIMEOUTS, **exact})]
+
+
+def workload(name: str) -> Callable[[Column, random.Random], list[Job]]:
+    """A launch without a fault."""
+    return lambda column, chance: [dataclasses.replace(job(column), workload=name)]
+
+
+FIGURES = (
+    Figure(
+        "P1",
+        (Metric("p1", "exception, no collectives: fault to re-entry on all", 0.015, 100),),
+        exceptions(collectives=False),
+        restarts("p1"),
+        NO_GROUP,
+        per_round=lambda column: IN_A_ROW,
+    ),
+    Figure(
+        "P2",
+        (
+            Metric("p2", "exception, gloo all_reduce running: fault to re-entry on all", 0.030, 300),
+            Metric("p2.step", "the same, to the first step on all", 0.050),
+        ),
+        exceptions(collectives=True),
+        restarts("p2"),
+        ALL_PEERS,
+        per_round=lambda column: IN_A_ROW,
+        limit=120.0,
+    ),
+    Figure(
+        "P3",
+        (
+            Metric("p3", "SIGKILL, gloo all_reduce running: fault to re-entry on all others", 0.050, 200),
+            Metric("p3.step", "the same, to the first step on all others"),
+        ),
+        kills,
+        restarts("p3"),
+        ALL_PEERS,
+    ),
+    Figure(
+        "P4",
+        (
+            Metric("p4.sleep", "hang in `time.sleep`: re-entry past the soft timeout", 0.060, signed=True, keeps=True),
+            Metric("p4.lock", "hang in a lock: the same", 0.060, signed=True, keeps=True),
+            Metric("p4.recv", "hang in a socket's `recv`: the same", 0.060, signed=True, keeps=True),
+        ),
+        hangs,
+        restarts("p4", by_kind=True, timeout=SOFT),
+        NO_GROUP,
+    ),
+    Figure(
+        "P5",
+        (Metric("p5", "GIL held: re-entry of the others past the hard timeout", 0.150, signed=True),),
+        hold_gil,
+        restarts("p5", timeout=HARD),
+        NO_GROUP,
+    ),
+    Figure(
+        "P6",
+        (
+            Metric("ping", "`ping()`, one call", 0.25e-6),
+            Metric("atomic", "`atomic()`, entered and left", 1e-6),
+            Metric("section", "section pair", 1e-6),
+        ),
+        workload("calls"),
+        calls,
+        (DEFAULTS,),
+        ranks=1,
+    ),
+    Figure(
+        "P12",
+        (
+            Metric("entry", "entry: call to first line of the function, slowest rank", 0.100),
+            Metric("exit", "exit: last return of the function to return of the call, slowest rank", 0.020),
+        ),
+        workload("trivial"),
+        overheads,
+        NO_GROUP,
+    ),
+)

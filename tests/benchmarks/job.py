@@ -1,0 +1,59 @@
+"""What one launch of the benchmark is told to do: a frozen value that travels to each rank as JSON.
+
+Used by both sides (the entry and the rank process), so it stands on the standard library alone: the ranks of the
+compared package run in an environment where nothing of this repository is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+
+__all__ = ["Fault", "Job"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault that strikes the victim `after` seconds into its iteration.
+
+    Attributes:
+        kind: `exception`, `kill`, `sleep`, `lock`, `recv` or `gil`.
+        after: seconds from the first step of the iteration to the fault.
+    """
+
+    kind: str
+    after: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """One launch: the function the ranks run and the faults that hit it, fault i in iteration i.
+
+    Attributes:
+        impl: module that offers `Wrapper` and `CallWrapper`.
+        workload: `training` (steps, with faults), `trivial` (returns at once) or `calls` (times `ping` and `atomic`).
+        wrapper: arguments of `Wrapper` that are durations, in seconds.
+        collectives: a gloo all_reduce in every step.
+        group_timeout: timeout of the user's process group in seconds.
+        own_store: the function builds a new store on a new port in each iteration, instead of plain `env://`.
+    """
+
+    impl: str
+    workload: str = "training"
+    wrapper: dict[str, float] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    victim: int = 1
+    collectives: bool = False
+    group_timeout: float = 10.0
+    own_store: bool = False
+
+    def to_json(self) -> str:
+        """Returns the text that `from_json` reads."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """Builds a job from the text of `to_json`."""
+        fields = json.loads(text)
+        return cls(**{**fields, "faults": tuple(Fault(**fault) for fault in fields["faults"])})

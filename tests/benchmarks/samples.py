@@ -1,0 +1,113 @@
+"""From the stamps of a launch to figures: one sample for each fault, call or batch, failed ones included.
+
+The latency of a restart runs from the injector's stamp to the first line of the function on the slowest rank of the
+first later iteration that all ranks but the victim entered. A sample without a value carries what went wrong.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from job import Fault
+from launch import Launch
+
+__all__ = ["Read", "Sample", "calls", "overheads", "restarts"]
+
+LOSING = ("kill", "gil")
+MAY_LOSE = ("sleep", "lock", "recv")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured value of a metric, in seconds, or the reason why there is none.
+
+    Attributes:
+        kept: whether the victim's rank survived; None where the question has no meaning.
+    """
+
+    metric: str
+    value: float | None
+    note: str = ""
+    kept: bool | None = None
+
+
+Read = Callable[[Launch], list[Sample]]
+
+
+def ended(launch: Launch) -> str:
+    """Says how the launch ended, for a sample that is missing."""
+    codes = ", ".join("ended by the bound" if code is None else str(code) for code in launch.codes)
+    raised = [line for line in launch.log.splitlines() if "Error" in line]
+    return f"exit codes: {codes}; last error: {raised[-1].strip()[:200] if raised else 'none'}"
+
+
+def stamps(launch: Launch, event: str, after: int, needed: set[int]) -> dict[int, float]:
+    """Returns the stamps by rank in the first iteration past `after` in which all needed ranks took it."""
+    rounds: dict[int, dict[int, float]] = {}
+    for stamp in launch.events:
+        if stamp.event == event and stamp.iteration > after:
+            rounds.setdefault(stamp.iteration, {}).setdefault(stamp.rank, stamp.at)
+    full = (ranks for _, ranks in sorted(rounds.items()) if needed <= ranks.keys())
+    return next(full, {})
+
+
+def restart(launch: Launch, iteration: int, fault: Fault, metric: str) -> list[Sample]:
+    """Returns the samples of one fault: re-entry, and the first step after it."""
+    struck = [stamp.at for stamp in launch.events if stamp.event == "fault" and stamp.iteration == iteration]
+    needed = set(range(launch.ranks))
+    if fault.kind in LOSING + MAY_LOSE:
+        needed -= {launch.job.victim}
+    samples = []
+    for event, name in (("entered", metric), ("stepped", f"{metric}.step")):
+        found = stamps(launch, event, iteration, needed)
+        if struck and found:
+            samples.append(Sample(name, max(found.values()) - struck[0], kept=launch.job.victim in found))
+        else:
+            what = "no re-entry" if struck else "the fault did not strike"
+            samples.append(Sample(name, None, f"{what}; {ended(launch)}"))
+    return samples
+
+
+def restarts(metric: str, *, by_kind: bool = False, timeout: float = 0.0) -> Read:
+    """Reads a sample of each scheduled fault.
+
+    Args:
+        metric: name of the metric; the first step is named `<metric>.step`.
+        by_kind: the metric is `<metric>.<kind of fault>`.
+        timeout: seconds that belong to the timeout under test, taken off the value.
+    """
+
+    def read(launch: Launch) -> list[Sample]:
+        samples = []
+        for iteration, fault in enumerate(launch.job.faults):
+            name = f"{metric}.{fault.kind}" if by_kind else metric
+            for sample in restart(launch, iteration, fault, name):
+                value = None if sample.value is None else sample.value - timeout
+                samples.append(Sample(sample.metric, value, sample.note, sample.kept))
+        return samples
+
+    return read
+
+
+def overheads(launch: Launch) -> list[Sample]:
+    """Reads entry (call to first line of the function) and exit (last return of it to return), slowest rank each."""
+    by_event: dict[str, dict[int, float]] = {}
+    for stamp in launch.events:
+        by_event.setdefault(stamp.event, {}).setdefault(stamp.rank, stamp.at)
+    called, entered, done, returned = (by_event.get(name, {}) for name in ("call", "entered", "done", "returned"))
+    if len(returned) < launch.ranks:
+        return [Sample(metric, None, ended(launch)) for metric in ("entry", "exit")]
+    entry = max(entered[rank] - called[rank] for rank in called)
+    return [Sample("entry", entry), Sample("exit", max(returned.values()) - max(done.values()))]
+
+
+def calls(launch: Launch) -> list[Sample]:
+    """Reads the seconds a call: the median of the launch's batches."""
+    samples = []
+    for metric in ("ping", "atomic"):
+        batches = [stamp.value for stamp in launch.events if stamp.event == metric]
+        found = Sample(metric, statistics.median(batches)) if batches else Sample(metric, None, ended(launch))
+        samples.append(found)
+    return samples

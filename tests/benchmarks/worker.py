@@ -1,0 +1,172 @@
+"""One rank of the benchmark, a fresh process: `python worker.py JOB EVENTS`, with RANK, WORLD_SIZE, MASTER_* set.
+
+The same file runs under either implementation of the `Wrapper` interface, in that implementation's own environment.
+It appends its stamps (time.monotonic, one clock for all processes of a host) as JSON lines to EVENTS, and starts
+its call when the bench closes the gate on standard input, so that no rank's imports are part of a figure.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import timeit
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from job import Fault, Job
+
+__all__ = ["main"]
+
+PORT = int(os.environ["MASTER_PORT"])
+STEP = 0.005
+LAST_STEPS = 10
+BATCHES, BATCH = 20, 1000
+
+
+class Trace:
+    """The stamps of this rank (its initial one), appended to a file that all ranks share."""
+
+    def __init__(self, path: str) -> None:
+        self.rank = int(os.environ["RANK"])
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def stamp(self, event: str, at: float | None = None, *, iteration: int = -1, value: float = 0.0) -> None:
+        """Writes one line: the event, now or at the given time."""
+        at = time.monotonic() if at is None else at
+        line = {"event": event, "rank": self.rank, "at": at, "iteration": iteration, "value": value}
+        os.write(self._file, (json.dumps(line) + "\n").encode())
+
+
+def hold_gil() -> None:
+    """Holds the GIL in a C call that no signal ends: a second lock of a plain mutex."""
+    libc = ctypes.PyDLL(None)
+    mutex = ctypes.create_string_buffer(128)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+
+
+def lock_twice() -> None:
+    """Waits for a lock that nobody releases."""
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def strike(kind: str) -> None:
+    """Lets the fault happen; returns only if it is none."""
+    if kind == "exception":
+        raise RuntimeError("injected")
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "sleep":
+        time.sleep(1000)
+    if kind == "lock":
+        lock_twice()
+    if kind == "recv":
+        near, _far = socket.socketpair()
+        near.recv(1)
+    if kind == "gil":
+        hold_gil()
+    raise AssertionError(f"{kind}: no such fault, or it did not hold")
+
+
+def join_group(job: Job, iteration: int) -> None:
+    """Creates the user's gloo group, as documented for the implementation under test."""
+    timeout = datetime.timedelta(seconds=job.group_timeout)
+    if not job.own_store:
+        dist.init_process_group("gloo", timeout=timeout)
+        return
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    port, patience = PORT + 2 + iteration, datetime.timedelta(seconds=30)
+    tcp_store: Any = dist.TCPStore  # type: ignore[attr-defined]
+    store = tcp_store("127.0.0.1", port, world_size, rank == 0, multi_tenant=True, timeout=patience)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+
+
+def train(job: Job, trace: Trace, iteration: int) -> None:
+    """Steps until the fault strikes, or ten steps in the iteration after the last fault."""
+    ending = iteration >= len(job.faults)
+    fault: Fault | None = job.faults[iteration] if trace.rank == job.victim and not ending else None
+    if job.collectives:
+        join_group(job, iteration)
+    tensor, pause, steps, begin = torch.ones(16), threading.Event(), 0, time.monotonic()
+    while not (ending and steps == LAST_STEPS):
+        if job.collectives:
+            dist.all_reduce(tensor.fill_(1))
+        if steps == 0:
+            trace.stamp("stepped", iteration=iteration)
+        steps += 1
+        pause.wait(STEP)
+        if fault is not None and time.monotonic() - begin >= fault.after:
+            trace.stamp("fault", iteration=iteration)
+            strike(fault.kind)
+    if job.collectives:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def time_calls(trace: Trace, call_wrapper: Any) -> None:
+    """Times `ping` and an empty `atomic` section in batches, seconds a call."""
+
+    def pair() -> None:
+        with call_wrapper.atomic():
+            pass
+
+    pause = threading.Event()
+    for name, call in (("ping", call_wrapper.ping), ("atomic", pair)):
+        timer = timeit.Timer(call)
+        for _ in range(BATCHES):
+            trace.stamp(name, value=timer.timeit(BATCH) / BATCH)
+            pause.wait(0.02)
+
+
+def function_of(job: Job, trace: Trace) -> Callable[..., None]:
+    """Returns the user's function of the job; its first line takes the stamp of entry."""
+
+    def function(call_wrapper: Any = None) -> None:
+        entered = time.monotonic()
+        iteration = call_wrapper.iteration
+        trace.stamp("entered", entered, iteration=iteration)
+        if job.workload == "training":
+            train(job, trace, iteration)
+        elif job.workload == "calls":
+            time_calls(trace, call_wrapper)
+        trace.stamp("done", iteration=iteration)
+
+    return function
+
+
+def wrap(job: Job, function: Callable[..., None]) -> Callable[[], None]:
+    """Wraps the function with the implementation under test; rank 0 hosts the store."""
+    inprocess: Any = importlib.import_module(job.impl)
+    function.__annotations__["call_wrapper"] = inprocess.CallWrapper
+    durations = {name: datetime.timedelta(seconds=seconds) for name, seconds in job.wrapper.items()}
+    store = {"port": PORT + 1, "timeout": datetime.timedelta(seconds=60)}
+    wrapped: Callable[[], None] = inprocess.Wrapper(store_kwargs=store, **durations)(function)
+    return wrapped
+
+
+def main() -> None:
+    """Runs the job of the command line as one rank."""
+    torch.set_num_threads(1)
+    job, trace = Job.from_json(sys.argv[1]), Trace(sys.argv[2])
+    wrapped = wrap(job, function_of(job, trace))
+    trace.stamp("ready")
+    sys.stdin.read()
+    trace.stamp("call")
+    wrapped()
+    trace.stamp("returned")
+
+
+if __name__ == "__main__":
+    main()

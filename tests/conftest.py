@@ -1,0 +1,143 @@
+"""The rules that every test lives under.
+
+A test leaves nothing behind: no thread, no child process, no open file descriptor, no changed environment variable.
+What is still there two seconds after its end fails it, by name. Pytest is the reaper of orphans
+(`PR_SET_CHILD_SUBREAPER`), so a process whose parent died counts, too; once dead it stays a zombie until the test ends.
+Tests of pure code do not sleep.
+"""
+
+import contextlib
+import ctypes
+import functools
+import gc
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+
+import pytest
+
+GRACE = 2.0
+VIRTUAL_TIME = ("unit", "sim")
+PR_SET_CHILD_SUBREAPER = 36
+
+# What a library makes on its first use and keeps until the process ends: (how it shows, why).
+KEPT = (("/dev/nvidia", "the CUDA driver keeps its devices open"),)
+
+
+def pytest_sessionstart() -> None:
+    """Become the parent of orphans, and start now what multiprocessing starts once in a process."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    resource_tracker.ensure_running()
+
+
+@pytest.fixture(autouse=True)
+def leak_check() -> Iterator[None]:
+    """Fail a test that leaves something behind, and say what."""
+    if "torch" in sys.modules:
+        _first_store()
+    before = _found()
+    environment = dict(os.environ)
+    yield
+    _wait_until_gone(before)
+    leaks = sorted(_found() - before) + _environment_changes(environment)
+    if leaks:
+        _end_children(_found() - before)
+        os.environ.clear()
+        os.environ.update(environment)
+        pytest.fail("left behind by this test:\n  " + "\n  ".join(leaks), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def no_sleep(request: pytest.FixtureRequest, leak_check: None) -> Iterator[None]:
+    """Make `time.sleep` raise in the tests whose time is an argument."""
+    folder = request.path.relative_to(pathlib.Path(__file__).parent).parts[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if folder in VIRTUAL_TIME:
+            patch.setattr(time, "sleep", _refuse_to_sleep)
+        yield
+
+
+def _refuse_to_sleep(seconds: float) -> None:
+    raise AssertionError(f"time.sleep({seconds}): tests/unit and tests/sim pass the time as an argument")
+
+
+@functools.cache
+def _first_store() -> None:
+    """Open and close one store: the first makes libuv's signal pipe, which the process keeps."""
+    from torch.distributed import TCPStore
+
+    TCPStore("127.0.0.1", 0, is_master=True)
+
+
+def _found() -> set[str]:
+    found = set[str]()
+    for look in (_threads, _children, _descriptors):
+        found |= look()
+    return {what for what in found if not any(sign in what for sign, _ in KEPT)}
+
+
+def _threads() -> set[str]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return {f"thread {ident} ({names.get(ident, 'not from threading')})" for ident in sys._current_frames()}
+
+
+def _children() -> set[str]:
+    found = set[str]()
+    for children in pathlib.Path("/proc/self/task").glob("*/children"):
+        for pid in _read(children).split():
+            command = _read(pathlib.Path("/proc", pid, "cmdline")).replace("\0", " ").strip()
+            found.add(f"process {pid} ({command or 'zombie'})")
+    return found
+
+
+def _descriptors() -> set[str]:
+    found = set[str]()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            target = os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
+            found.add(f"file descriptor {descriptor} ({target})")
+    return found
+
+
+def _read(path: pathlib.Path) -> str:
+    with contextlib.suppress(OSError):  # a thread or process that ended meanwhile
+        return path.read_text(errors="replace")
+    return ""
+
+
+def _environment_changes(before: dict[str, str]) -> list[str]:
+    now = dict(os.environ)
+    ours = {"PYTEST_CURRENT_TEST"}  # pytest's own: it tells the phase
+    names = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)} - ours
+    return [f"environment variable {name} (was {before.get(name)!r}, is {now.get(name)!r})" for name in sorted(names)]
+
+
+def _wait_until_gone(before: set[str]) -> None:
+    deadline = time.monotonic() + GRACE
+    while (left := _found() - before) and time.monotonic() < deadline:
+        _reap(left)
+        gc.collect()
+        threading.Event().wait(0.01)
+
+
+def _reap(left: set[str]) -> None:
+    for pid in _pids(left):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _end_children(left: set[str]) -> None:
+    for pid in _pids(left):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _pids(left: set[str]) -> list[int]:
+    return [int(what.split()[1]) for what in left if what.startswith("process ")]

@@ -1,0 +1,75 @@
+"""Every Python block of the documents compiles, and each after `<!-- run -->` runs.
+
+It runs as the one rank of a job of its own, in an empty folder.
+"""
+
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+from typing import NamedTuple
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?P<run><!-- run -->\s*\n)?"
+    r"^(?P<indent> *)```python\n"
+    r"(?P<code>.*?)"
+    r"^(?P=indent)```",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Block(NamedTuple):
+    where: str
+    code: str
+    runs: bool
+
+
+def blocks() -> list[Block]:
+    found = []
+    for document in filter(pathlib.Path.exists, DOCUMENTS):
+        text = document.read_text()
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start("code")) + 1
+            code = textwrap.dedent(match["code"])
+            found.append(Block(f"{document.relative_to(ROOT)}:{line}", code, runs=bool(match["run"])))
+    return found
+
+
+@pytest.mark.parametrize("block", blocks(), ids=lambda block: block.where)
+def test_block_compiles_or_runs(block, tmp_path):
+    compile(block.code, block.where, "exec")
+    if block.runs:
+        run(block, tmp_path)
+
+
+def run(block: Block, folder: pathlib.Path) -> None:
+    script = folder / "block.py"
+    script.write_text(block.code)
+    command = [sys.executable, script]
+    done = subprocess.run(command, cwd=folder, env=one_rank(), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def one_rank() -> dict[str, str]:
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    return os.environ | place | {"MASTER_PORT": str(free_port())}
+
+
+def free_port() -> int:
+    """A port that is free, and so is the next one: rank 0 hosts its store there."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port

@@ -1,0 +1,76 @@
+"""The examples run as their users run them, under torchrun and as bare processes; a fault in one is survived."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "inprocess" / "basic_example.py"
+LIMIT = 120
+RANKS = 2
+
+
+@pytest.fixture
+def port() -> int:
+    """A free port whose successor is free, too: rank 0 hosts the wrapper's store there."""
+    while True:
+        first = random.randrange(12_000, 31_000)
+        if is_free(first) and is_free(first + 1):
+            return first
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+def environment() -> dict[str, str]:
+    """This process's, without what would place it in a job."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "TORCHELASTIC_"))}
+
+
+def start_bare(port: int, *arguments: str) -> list[subprocess.Popen[str]]:
+    job = {**environment(), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
+    return [
+        subprocess.Popen(
+            [sys.executable, EXAMPLE, *arguments],
+            env={**job, "RANK": str(rank)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(RANKS)
+    ]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--fault"]], ids=["undisturbed", "with a fault"])
+def test_basic_example_as_bare_processes(port: int, arguments: list[str]) -> None:
+    ranks = start_bare(port, *arguments)
+    try:
+        outputs = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    for number, (rank, output) in enumerate(zip(ranks, outputs, strict=True)):
+        assert rank.returncode == 0, output
+        assert f"rank {number} of {RANKS} has learned 1.000" in output
+        assert ("RuntimeError" in output) == bool(arguments), output
+
+
+def test_basic_example_under_torchrun(port: int) -> None:
+    options = ["--nproc-per-node", str(RANKS), "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, EXAMPLE, "--fault"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f"of {RANKS} has learned 1.000") == RANKS
+    assert "RuntimeError" in done.stdout + done.stderr

@@ -1,0 +1,60 @@
+"""The template process, the launching of jobs, and the history of a job whose test failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .history import history
+from .job import Job, Template
+from .workers.plan import Plan, schedule_text
+
+Launch = Callable[..., Job]
+_JOBS = pytest.StashKey[list[Job]]()
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[Template]:
+    template = Template()
+    try:
+        yield template
+    finally:
+        template.close()
+
+
+@pytest.fixture
+def prepare(template: Template, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Launch]:
+    """Makes a job without starting it; whatever is left of it is killed after the test."""
+    jobs = request.node.stash.setdefault(_JOBS, [])
+
+    def prepare(
+        faults: dict[tuple[int, int, int], str] | None = None, *, world: int = 3, store: bool = True, **plan: Any
+    ) -> Job:
+        planned = Plan(faults=schedule_text(faults or {}), **plan)
+        jobs.append(Job(template, tmp_path / f"job-{len(jobs)}", planned, world=world, store=store))
+        return jobs[-1]  # type: ignore[no-any-return]
+
+    yield prepare
+    template.sweep()
+
+
+@pytest.fixture
+def launch(prepare: Launch) -> Launch:
+    """Starts a job: `faults` by (initial rank, iteration, step), the rest as `Plan` names it."""
+
+    def launch(*arguments: Any, **plan: Any) -> Job:
+        return prepare(*arguments, **plan).start()
+
+    return launch
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call" and report.failed:
+        for job in item.stash.get(_JOBS, []):
+            report.sections.append((f"history of {job.directory.name}", history(job)))
+    return report

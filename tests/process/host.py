@@ -1,0 +1,87 @@
+"""The machine under the tests, as seen from the test process: sweeping and reaping of processes.
+
+The test process is a subreaper (`tests/conftest.py`), so no process of a job can get away from it, and every process
+of a job carries a tag in its environment: what still has the tag is still there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["alive", "descendants", "eventually", "free_ports", "reap_orphans", "switches", "tagged"]
+
+TAG = "NVRX_TEST_TAG"
+
+
+def tagged(tag: str) -> dict[int, str]:
+    """Every process, running or stopped, whose environment carries the tag: its pid, its state and command line."""
+    mark = f"{TAG}={tag}".encode()
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(OSError):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found[pid] = f"{_state(pid)} {Path(f'/proc/{pid}/cmdline').read_text().replace(chr(0), ' ')}"
+    return found
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def alive(pid: int) -> bool:
+    with suppress(OSError):
+        return _state(pid) not in "ZX"
+    return False
+
+
+def reap_orphans(ours: Iterable[int]) -> None:
+    """Collects the dead among the adopted; `ours` are waited for by whoever started them."""
+    tasks = Path("/proc/self/task").iterdir()
+    children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    for pid in children - set(ours):
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes below `pid`, whatever their process group."""
+    with suppress(OSError):
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = {int(child) for task in tasks for child in (task / "children").read_text().split()}
+        return children.union(*map(descendants, children))
+    return set()
+
+
+def switches(pid: int) -> int:
+    """How often the threads of a process have gone to sleep by themselves so far."""
+    texts = ((task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
+
+
+def eventually(truth: Callable[[], object], seconds: float) -> bool:
+    """Whether `truth` comes to hold within a bound that only a hang exceeds."""
+    end = time.monotonic() + seconds
+    while not (held := bool(truth())) and time.monotonic() < end:
+        time.sleep(0.02)
+    return held
+
+
+def free_ports(number: int = 2) -> int:
+    """The first of some consecutive ports that nobody listens on, below those that the kernel hands out by itself."""
+    while True:
+        first = random.randrange(12_000, 31_000)
+        if all(map(_free, range(first, first + number))):
+            return first
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False

@@ -1,0 +1,77 @@
+"""A process that has imported torch and done nothing else; it forks the ranks of the tests.
+
+A fresh interpreter spends two seconds on `import torch`, most of a test. The template stays single-threaded, and a
+forked rank unwinds to the top of the program before it runs its module, so it ends exactly as a fresh interpreter
+would: through `SystemExit`, a traceback, `atexit`, or a signal. Ranks are forked twice: the test process, a subreaper,
+is their parent.
+
+Run as a program with the descriptor of a socket; each request is one JSON line, each answer the pid of a rank.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["serve"]
+
+
+def serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Answers requests. Returns None when the test process has gone; in a rank, returns that rank's request."""
+    with connection, connection.makefile("r") as requests:
+        connection.sendall(b"ready\n")
+        for line in requests:
+            request: dict[str, Any] = json.loads(line)
+            reader, writer = os.pipe()
+            if (middle := os.fork()) == 0 and _orphan(writer):
+                os.close(reader)
+                return request
+            os.close(writer)
+            os.waitpid(middle, 0)
+            with open(reader) as pid:
+                connection.sendall(f"{pid.read()}\n".encode())
+    return None
+
+
+def _orphan(writer: int) -> bool:
+    """In the middle process: forks the rank and ends. In the rank: true."""
+    if (pid := os.fork()) == 0:
+        os.close(writer)
+        return True
+    os.write(writer, str(pid).encode())
+    os._exit(0)
+
+
+def become(request: Mapping[str, Any]) -> None:
+    """Makes this process the rank that the request describes, and runs its module."""
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    _redirect(request["stdout"], 1)
+    _redirect(request["stderr"], 2)
+    sys.argv = [request["module"], *request["arguments"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _redirect(path: str, descriptor: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(file, descriptor)
+    os.close(file)
+
+
+if __name__ == "__main__":
+    import torch.distributed  # noqa: F401
+
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise SystemExit(f"importing torch started {threads - 1} threads: ranks cannot be forked from here")
+    gc.collect()
+    gc.freeze()  # else a rank's last collection, as it ends, copies every page of torch's objects
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
+        become(chosen)

@@ -1,0 +1,95 @@
+"""A rank ends, in every way a process can; the others go on without it, or with it where it lives."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from .conftest import Launch
+from .oracle import assert_latency_agrees, assert_nothing_lost, restart
+
+DEATHS = {
+    "kill": -signal.SIGKILL,
+    "term": -signal.SIGTERM,
+    "segv": -signal.SIGSEGV,
+    "abort": -signal.SIGABRT,
+    "os_exit_0": 0,
+}
+LEAVING = [("exit_3", 3), ("keyboard_interrupt", -signal.SIGINT)]
+victims = pytest.mark.parametrize("victim", [0, 1], ids="rank {}".format)
+meanwhile = pytest.mark.parametrize("collective", [False, True], ids=["alone", "in a collective"])
+
+
+@meanwhile
+@victims
+def test_an_exception_restarts_everyone(launch: Launch, victim: int, collective: bool) -> None:
+    job = launch({(victim, 0, 3): "exception"}, collective=collective).finish()
+    assert_nothing_lost(job, restart("EXCEPTION", by=[victim]))
+
+
+@meanwhile
+@victims
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_dead_rank_is_left_behind(launch: Launch, death: str, victim: int, collective: bool) -> None:
+    job = launch({(victim, 0, 3): death}, collective=collective).finish()
+    assert_nothing_lost(job, restart("TERMINATED", by=[victim], lost=[victim]), codes={victim: DEATHS[death]})
+
+
+@meanwhile
+@victims
+@pytest.mark.parametrize(("death", "code"), LEAVING, ids=["exit 3", "ctrl-c"])
+def test_a_base_exception_leaves_with_its_rank(
+    launch: Launch, death: str, code: int, victim: int, collective: bool
+) -> None:
+    job = launch({(victim, 0, 3): death}, collective=collective).finish()
+    assert_nothing_lost(job, restart("BASE_EXCEPTION", by=[victim], lost=[victim]), codes={victim: code})
+
+
+@victims
+def test_sys_exit_0_restarts_the_peers_that_wait_for_the_rank(launch: Launch, victim: int) -> None:
+    job = launch({(victim, 0, 3): "exit_0"}, collective=True).finish()
+    assert_nothing_lost(job, restart("EXCEPTION", by=None, lost=[victim]))
+
+
+@victims
+def test_sys_exit_0_is_that_ranks_completion(launch: Launch, victim: int) -> None:
+    job = launch({(victim, 0, 3): "exit_0"}, collective=False).finish()
+    assert [line["initial_rank"] for line in job.lines("done")] != []
+    assert job.codes == {0: 0, 1: 0, 2: 0}
+    assert job.events("restart") == []
+    assert {line["initial_rank"] for line in job.lines("done")} == {0, 1, 2} - {victim}
+
+
+def test_a_fault_reaches_ranks_that_have_finished_already(launch: Launch) -> None:
+    job = launch({(1, 0, 3): "kill"}, endless=False, slow={"1": 0.5}).finish()
+    assert_nothing_lost(job, restart("TERMINATED", by=[1], lost=[1]), codes={1: -signal.SIGKILL})
+
+
+@pytest.mark.parametrize(("fault", "code"), [("exception", 0), ("kill", -signal.SIGKILL)], ids=["exception", "kill"])
+def test_rank_0_may_host_the_store_while_others_fail(launch: Launch, fault: str, code: int) -> None:
+    job = launch({(1, 0, 3): fault}, collective=True, store=False, world=2).finish()
+    lost = [1] if code else []
+    assert_nothing_lost(job, restart("EXCEPTION TERMINATED", by=[1], lost=lost), codes={1: code})
+
+
+@pytest.mark.parametrize(("fault", "code"), [("exception", 0), ("kill", -signal.SIGKILL)], ids=["exception", "kill"])
+def test_the_phases_add_up_to_the_latency_that_the_ranks_measured(launch: Launch, fault: str, code: int) -> None:
+    job = launch({(1, 0, 5): fault}, collective=True).finish()
+    lost = [1] if code else []
+    assert_nothing_lost(job, restart("EXCEPTION TERMINATED", by=[1], lost=lost), codes={1: code})
+    assert_latency_agrees(job, iteration=1)
+
+
+def test_five_ranks_survive_two_losses_and_an_exception(launch: Launch) -> None:
+    faults = {(3, 0, 2): "kill", (0, 1, 2): "segv", (4, 2, 2): "exception"}
+    job = launch(faults, world=5, collective=True).finish()
+    first, second = restart("TERMINATED", by=[3], lost=[3]), restart("TERMINATED", by=[0], lost=[0])
+    codes = {3: -signal.SIGKILL, 0: -signal.SIGSEGV}
+    assert_nothing_lost(job, first, second, restart("EXCEPTION", by=[4]), codes=codes)
+
+
+def test_a_wall_clock_an_hour_off_changes_nothing(launch: Launch) -> None:
+    job = launch({(0, 0, 3): "exception", (2, 1, 3): "kill"}, collective=True, clock_ahead={"1": 3600.0}).finish()
+    first, second = restart("EXCEPTION", by=[0]), restart("TERMINATED", by=[2], lost=[2])
+    assert_nothing_lost(job, first, second, codes={2: -signal.SIGKILL})

@@ -1,0 +1,94 @@
+"""A rank stops making progress, in every way a process can. No test here waits for a timeout of torch."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from .conftest import Launch
+from .job import Job
+from .oracle import Restart, assert_latency_agrees, assert_nothing_lost, restart
+
+SOFT = {"soft_timeout": 1.5}
+HARD = {"soft_timeout": 1.5, "hard_timeout": 3.0, "termination_grace_time": 0.5}
+WAYS = [(0, False), (1, False), (0, True), (1, True)]  # the victim, and whether the others wait for it in a collective
+
+
+def four_ways(launch: Launch, kind: str, wrapper: dict[str, float], **plan: object) -> list[tuple[int, Job]]:
+    """The same hang on either rank, alone or with a peer that waits for it, side by side, as all of it is waiting."""
+    jobs = [
+        (victim, launch({(victim, 0, 3): kind}, world=2, collective=collective, wrapper=wrapper, **plan))
+        for victim, collective in WAYS
+    ]
+    for _, job in jobs:
+        job.finish()
+    return jobs
+
+
+def blames(victim: int, job: Job, lost: tuple[int, ...] = ()) -> Restart:
+    """Where all wait for each other, nobody can be told from the culprit by progress."""
+    return restart("SOFT_TIMEOUT HARD_TIMEOUT", by=None if job.plan.collective else [victim], lost=lost)
+
+
+ENDED = ["hang_sleep", "hang_lock", "hang_recv", "hang_gloo", "gil_held", "swallow", "livelock"]
+
+
+@pytest.mark.parametrize("kind", ENDED)
+def test_a_hang_that_an_interruption_ends_costs_no_rank(launch: Launch, kind: str) -> None:
+    for victim, job in four_ways(launch, kind, SOFT, group=True):
+        assert_nothing_lost(job, blames(victim, job))
+
+
+@pytest.mark.parametrize("kind", ["hang_store", "stagnation"])
+def test_a_hang_known_by_its_steps_or_its_store_costs_no_rank(launch: Launch, kind: str) -> None:
+    for victim, job in four_ways(launch, kind, SOFT, progress=True):
+        assert_nothing_lost(job, blames(victim, job))
+
+
+@pytest.mark.parametrize("kind", ["gil_locked", "hang_atomic", "swallow_all", "stop"])
+def test_a_hang_that_nothing_ends_is_killed(launch: Launch, kind: str) -> None:
+    for victim, job in four_ways(launch, kind, HARD):
+        code = job.codes[victim]
+        assert code in (-signal.SIGTERM, -signal.SIGKILL)
+        assert_nothing_lost(job, blames(victim, job, lost=(victim,)), codes={victim: code})
+
+
+def test_a_hang_among_three_blames_the_one_that_is_behind(launch: Launch) -> None:
+    job = launch({(2, 0, 3): "hang_sleep"}, progress=True, wrapper=SOFT).finish()
+    assert_nothing_lost(job, restart("SOFT_TIMEOUT", by=[2]))
+
+
+def test_the_phases_of_a_livelock_add_up_to_the_latency_that_the_ranks_measured(launch: Launch) -> None:
+    job = launch({(1, 0, 3): "livelock"}, wrapper=SOFT).finish()
+    assert_nothing_lost(job, restart("SOFT_TIMEOUT", by=[1]))
+    assert_latency_agrees(job, iteration=1)
+
+
+WAITS: dict[str, dict[str, Any]] = {
+    "init_process_group": {"collective": True, "late": {"0": 3.5}},
+    "a collective": {"collective": True, "slow": {"1": 3.5}},
+    "the completion barrier": {"slow": {"0": 3.5}},
+    "a sleep without hang protection": {"unprotected": {"1": 3.5}},
+}
+
+
+@pytest.mark.parametrize("where", WAITS)
+def test_waiting_for_a_slow_peer_is_not_a_hang(launch: Launch, where: str) -> None:
+    job = launch({}, wrapper=SOFT, **WAITS[where]).finish()
+    assert_nothing_lost(job)
+
+
+def test_a_fault_elsewhere_lets_an_atomic_section_end_first(launch: Launch) -> None:
+    job = launch({(0, 0, 20): "exception"}, atomic={"1": 0.8}).finish()
+    assert_nothing_lost(job, restart("EXCEPTION", by=[0]))
+    (struck,), (ended,) = job.lines("strike"), job.lines("atomic_end")
+    assert struck["at"] < ended["at"], "the fault came too late to be of interest"
+
+
+def test_a_death_elsewhere_lets_an_atomic_section_end_first(launch: Launch) -> None:
+    job = launch({(0, 0, 20): "kill"}, atomic={"1": 0.8}).finish()
+    assert_nothing_lost(job, restart("TERMINATED", by=[0], lost=[0]), codes={0: -signal.SIGKILL})
+    (struck,), (ended,) = job.lines("strike"), job.lines("atomic_end")
+    assert struck["at"] < ended["at"], "the fault came too late to be of interest"

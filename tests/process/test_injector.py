@@ -1,0 +1,49 @@
+"""The fault injector itself, as far as it leaves the process alive; the rest strikes in the other tests."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from nvrx_core.testing.faults import Fault, InjectedFault, Point, Schedule, strike
+
+
+def test_a_schedule_reads_what_it_writes() -> None:
+    text = "0:1:5=exception, 1:0:3=kill"
+    schedule = Schedule.parse(" 1:0:3=kill,0:1:5=exception, ")
+    assert str(schedule) == text
+    assert Schedule.parse(text) == schedule
+    assert schedule.due(Point(initial_rank=1, iteration=0, step=3)) is Fault.KILL
+    assert schedule.due(Point(initial_rank=1, iteration=1, step=3)) is None
+    assert schedule.of_iteration(1) == {Point(0, 1, 5): Fault.EXCEPTION}
+    assert len(schedule) == 2
+
+
+@pytest.mark.parametrize("text", ["1:0=kill", "1:0:x=kill", "1:0:3=explode", "1:0:3", "1:0:3=kill, 1:0:3=term"])
+def test_a_malformed_schedule_is_refused_by_its_entry(text: str) -> None:
+    with pytest.raises(ValueError, match=text.rsplit(",", maxsplit=1)[-1].strip()):
+        Schedule.parse(text)
+
+
+def test_the_moment_of_a_fault_is_stamped_before_it_strikes() -> None:
+    stamps: list[float] = []
+    before = time.monotonic()
+    with pytest.raises(InjectedFault):
+        Schedule.parse("0:0:0=exception").strike(Point(0, 0, 0), stamp=stamps.append)
+    (stamp,) = stamps
+    assert before <= stamp <= time.monotonic()
+
+
+def test_nothing_strikes_where_nothing_is_due() -> None:
+    stamps: list[float] = []
+    Schedule().strike(Point(0, 0, 0), stamp=stamps.append)
+    assert stamps == []
+
+
+@pytest.mark.parametrize("kind", ["hang_atomic", "livelock", "stagnation", "hang_store", "no such kind"])
+def test_a_fault_that_lacks_what_it_needs_is_refused_before_it_is_stamped(kind: str) -> None:
+    stamps: list[float] = []
+    with pytest.raises(ValueError, match=r"needs (call|store)=|no such kind"):
+        strike(kind, stamp=stamps.append)
+    assert stamps == []

@@ -1,0 +1,88 @@
+"""The monitor processes: replaced when lost, silent when nothing happens, and gone with their rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from . import host
+from .conftest import Launch
+from .job import Job
+from .oracle import assert_nothing_lost, restart
+
+SOFT = {"soft_timeout": 1.5}
+
+
+def monitor(tmp_path: Path, rank: int) -> int:
+    path = tmp_path / f"monitor-{rank}.pid"
+    assert host.eventually(lambda: path.exists() and path.read_text().strip(), 20)
+    return int(path.read_text())
+
+
+def files(tmp_path: Path) -> dict[str, str]:
+    named = {"monitor_process_pidfile": "monitor-{rank}.pid", "monitor_process_logfile": "monitor-{rank}.log"}
+    return {name: str(tmp_path / file) for name, file in named.items()}
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_monitor_is_replaced_and_a_later_hang_is_still_found(
+    launch: Launch, tmp_path: Path, harm: signal.Signals
+) -> None:
+    go = tmp_path / "go"
+    job = launch({(1, 0, 3): "hang_sleep"}, gate=str(go), wrapper=SOFT | files(tmp_path))
+    job.await_line("step", initial_rank=1, step=2)
+    first = monitor(tmp_path, 1)
+    os.kill(first, harm)
+    assert host.eventually(lambda: monitor(tmp_path, 1) != first, 20), "not replaced"
+    assert host.eventually(lambda: not host.alive(first), 10), "the stopped monitor is still there"
+    go.touch()
+    job.finish()
+    assert_nothing_lost(job, restart("SOFT_TIMEOUT", by=[1]))
+    assert job.events("monitor_replaced", initial_rank=1)
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids="rank {}".format)
+def test_a_rank_that_vanishes_with_its_monitor_is_found_by_the_others(launch: Launch, victim: int) -> None:
+    job = launch({(2, 0, 10_000): "exception"}, wrapper={"heartbeat_timeout": 3.0})
+    job.await_line("step", initial_rank=victim)
+    for pid in {*host.descendants(job.pids[victim]), job.pids[victim]}:
+        os.kill(pid, signal.SIGKILL)
+    job.finish()
+    expected = restart("UNRESPONSIVE", by=[victim], lost=[victim])
+    assert_nothing_lost(job, expected, codes={victim: -signal.SIGKILL})
+
+
+def test_a_monitor_writes_its_log_and_its_pid_where_it_is_told(launch: Launch, tmp_path: Path) -> None:
+    job = launch({(1, 0, 3): "kill"}, world=2, step_seconds=0.05, wrapper=files(tmp_path))
+    pids = [monitor(tmp_path, rank) for rank in range(2)]
+    assert all(pid in host.tagged(job.template.tag) for pid in pids)
+    assert not set(pids) & set(job.pids.values())
+    job.finish()
+    assert_nothing_lost(job, restart("TERMINATED", by=[1], lost=[1]), codes={1: -signal.SIGKILL})
+    assert (tmp_path / "monitor-1.log").read_text().strip(), "the monitor of a dead rank has something to say"
+    assert (tmp_path / "monitor-1.log").stat().st_mode & 0o022 == 0, "others may write the log"
+
+
+@pytest.mark.parametrize("store", [True, False], ids=["store outside", "store in rank 0"])
+def test_an_idle_wrapper_sleeps(launch: Launch, store: bool) -> None:
+    job = launch({}, world=2, steps=1, step_seconds=9.0, store=store)
+    for rank in range(2):
+        job.await_line("enter", initial_rank=rank)
+    time.sleep(1.0)
+    busy = wakeups(job, 5.0)
+    assert all(count <= 5 * 5 for count in busy.values()), f"wake-ups in 5 s by process: {busy}"
+    job.finish()
+    assert_nothing_lost(job)
+
+
+def wakeups(job: Job, seconds: float) -> dict[str, int]:
+    """Voluntary context switches of each process of the job's ranks; the store outside is not the wrapper's."""
+    ours = {pid: name for pid, name in job.template.leftovers().items() if pid != job.store_pid}
+    names = {pid: f"rank {rank}" for rank, pid in job.pids.items()}
+    before = {pid: host.switches(pid) for pid in ours}
+    time.sleep(seconds)
+    return {f"{names.get(pid, 'monitor')} {pid}": host.switches(pid) - count for pid, count in before.items()}

@@ -1,0 +1,66 @@
+"""The process that hosts the store: started by hand, lost under way, and in the last place silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from .conftest import Launch
+from .job import Job
+from .oracle import assert_no_process_left
+
+STORE_LOST = 75
+
+
+def assert_left_with_one_line(job: Job, ranks: set[int], endpoint: str) -> None:
+    address, port = endpoint.rsplit(":", 1)
+    for rank in ranks:
+        assert job.codes[rank] == STORE_LOST, job.codes
+        said = [line for line in job.errors(rank).splitlines() if address in line and port in line]
+        assert len(said) == 1, f"rank {rank} named the store in {len(said)} lines"
+    assert_no_process_left(job)
+
+
+@pytest.mark.parametrize("collective", [False, True], ids=["alone", "in a collective"])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
+def test_all_leave_when_the_store_is_lost(launch: Launch, collective: bool, blow: signal.Signals) -> None:
+    job = launch({(0, 0, 10_000): "exception"}, collective=collective)
+    for rank in range(3):
+        job.await_line("step", initial_rank=rank)
+    assert job.store_pid is not None
+    assert job.endpoint is not None
+    os.kill(job.store_pid, blow)
+    job.finish(30)
+    assert_left_with_one_line(job, {0, 1, 2}, job.endpoint)
+
+
+def test_all_leave_when_rank_0_is_lost_with_the_store_in_it(launch: Launch) -> None:
+    job = launch({(0, 0, 3): "kill"}, collective=True, store=False).finish(30)
+    assert job.codes[0] == -signal.SIGKILL
+    assert_left_with_one_line(job, {1, 2}, f"127.0.0.1:{job.port + 1}")
+
+
+def test_a_rank_that_nothing_interrupts_is_killed_when_the_store_is_lost(launch: Launch) -> None:
+    job = launch({(1, 0, 3): "gil_locked"}, world=2)
+    job.await_line("strike", initial_rank=1)
+    assert job.store_pid is not None
+    assert job.endpoint is not None
+    os.kill(job.store_pid, signal.SIGKILL)
+    job.finish(30)
+    assert job.codes[1] in (-signal.SIGTERM, -signal.SIGKILL)
+    assert_left_with_one_line(job, {0}, job.endpoint)
+
+
+def test_the_store_command_prints_its_endpoint_and_ends_on_sigterm(prepare: Launch) -> None:
+    job = prepare()
+    job.start_store()
+    assert job.endpoint is not None
+    assert job.endpoint.startswith("127.0.0.1:")
+    assert job.store_pid is not None
+    job.pids[0] = job.store_pid
+    job.stop_store()
+    assert job.finish(10).codes == {0: 0}
+    assert "Traceback" not in job.errors("store")
+    assert_no_process_left(job)

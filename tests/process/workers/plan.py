@@ -1,0 +1,76 @@
+"""What a test wants of its ranks, handed over as JSON in the environment.
+
+The test process writes a `Plan`, each rank reads the same one. It says which faults strike, what the ranks do
+meanwhile, and with which settings the function is wrapped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from nvrx_core.testing.faults import Fault, Point, Schedule
+
+__all__ = ["BEFORE_GROUP", "ON_ENTRY", "Plan"]
+
+ENVIRONMENT = "NVRX_TEST_PLAN"
+ON_ENTRY = -2  # the step of a fault that strikes as the function's first act
+BEFORE_GROUP = -1  # the step of a fault that strikes while the others are inside init_process_group
+_ENDS_THE_RANK_ONLY = (Fault.EXIT_0,)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One job."""
+
+    faults: str = ""
+    collective: bool = False  # the ranks run an all_reduce a step; else they only sleep
+    group: bool = False  # the ranks have a process group, though they use it only when `collective`
+    steps: int = 6
+    step_seconds: float = 0.01
+    endless: bool | None = None  # whether iterations with a fault go on until interrupted; None: if it takes all down
+    wrapper: dict[str, float | str] = field(default_factory=dict)  # seconds become timedelta
+    calls: int = 1
+    clock_ahead: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that its wall clock is ahead
+    active: int | None = None  # MaxActiveWorldSize
+    die_in_assignment: dict[str, int] = field(default_factory=dict)  # initial rank: iteration whose assignment kills it
+    atomic: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it spends in an atomic section
+    unprotected: dict[str, float] = field(default_factory=dict)  # initial rank: seconds asleep without hang protection
+    late: dict[str, float] = field(default_factory=dict)  # initial rank: seconds before it joins the group
+    slow: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it adds to step 1
+    gate: str = ""  # a fault waits for this file
+    together: str = ""  # faults wait for each other: a file with the moment of all of them
+    progress: bool = False  # the ranks report each step
+
+    @classmethod
+    def of_environment(cls) -> Plan:
+        return cls(**json.loads(os.environ[ENVIRONMENT]))
+
+    def environment(self) -> dict[str, str]:
+        return {ENVIRONMENT: json.dumps(dataclasses.asdict(self))}
+
+    def schedule(self) -> Schedule:
+        return Schedule.parse(self.faults)
+
+    def runs_on(self, iteration: int) -> bool:
+        """Whether the ranks without a fault go on until they are interrupted."""
+        faults = self.schedule().of_iteration(iteration)
+        waits = self.collective or any(kind not in _ENDS_THE_RANK_ONLY for kind in faults.values())
+        return bool(faults) and waits if self.endless is None else self.endless and bool(faults)
+
+
+def schedule_text(faults: dict[tuple[int, int, int], str]) -> str:
+    return str(Schedule({Point(*point): Fault(kind) for point, kind in faults.items()}))
+
+
+def wrapper_settings(plan: Plan) -> dict[str, Any]:
+    from datetime import timedelta
+
+    plain = ("logfile", "pidfile", "limit")
+    return {
+        name: value if isinstance(value, str) or name.endswith(plain) else timedelta(seconds=value)
+        for name, value in plan.wrapper.items()
+    }

@@ -1,0 +1,56 @@
+"""The rank's own account of what it lived through: one JSON line a thing, written at once.
+
+It is independent of the wrapper's events; the oracle compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+__all__ = ["Record", "settle", "usage"]
+
+DIRECTORY = "NVRX_TEST_RECORDS"
+
+
+class Record:
+    """Appends lines to `rank-<initial rank>.jsonl`; a line is one write, so that a kill tears none."""
+
+    def __init__(self, directory: str, initial_rank: int) -> None:
+        path = Path(directory) / f"rank-{initial_rank}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.call = 0
+
+    @classmethod
+    def of_environment(cls) -> Record:
+        return cls(os.environ[DIRECTORY], int(os.environ.get("RANK", "0")))
+
+    def __call__(self, what: str, *, at: float | None = None, **fields: object) -> None:
+        moment = time.monotonic() if at is None else at
+        line = {"what": what, "at": moment, "call": self.call, "pid": os.getpid(), **fields}
+        os.write(self._file, (json.dumps(line) + "\n").encode())
+
+
+def settle() -> None:
+    """Opens what torch opens once and keeps, so that it is not counted as the wrapper's."""
+    import torch.distributed as dist
+
+    dist.TCPStore("127.0.0.1", 0, is_master=True)
+
+
+def usage() -> dict[str, int]:
+    """What this process holds: threads, open files, children, and resident pages."""
+    tasks = os.listdir("/proc/self/task")
+    children = [Path(f"/proc/self/task/{task}/children").read_text().split() for task in tasks if _lives(task)]
+    return {
+        "threads": len(tasks),
+        "files": len(os.listdir("/proc/self/fd")) - 1,
+        "children": sum(map(len, children)),
+        "pages": int(Path("/proc/self/statm").read_text().split()[1]),
+    }
+
+
+def _lives(task: str) -> bool:
+    return Path(f"/proc/self/task/{task}/children").exists()

@@ -1,0 +1,184 @@
+"""A rank that trains: steps, collectives where the plan wants them, and the faults of the plan.
+
+What a user would write, plus a line of record for everything that happens. Nothing here helps the wrapper: the process
+group is made by a plain `init_process_group`, and only a function that returns destroys it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from nvrx_core.testing.faults import Fault, Point, strike
+from tests.process.workers.plan import BEFORE_GROUP, ON_ENTRY, Plan, wrapper_settings
+from tests.process.workers.record import Record, settle, usage
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    plan, record = Plan.of_environment(), Record.of_environment()
+    initial_rank = int(os.environ.get("RANK", "0"))
+    set_clock_ahead(plan.clock_ahead.get(str(initial_rank), 0.0))
+    settle()
+    train = wrapped(plan, record, initial_rank)
+    for record.call in range(plan.calls):
+        before, environment = usage(), dict(os.environ)
+        result = train()
+        changed = {key for key in {*environment, *os.environ} if environment.get(key) != os.environ.get(key)}
+        record("done", result=result, before=before, after=usage(), changed=sorted(changed))
+
+
+def wrapped(plan: Plan, record: Record, initial_rank: int) -> Callable[[], int | None]:
+    from nvrx_core import inprocess
+
+    trainer = Trainer(plan, record, initial_rank)
+
+    @inprocess.Wrapper(rank_assignment=assignment(plan, record), **wrapper_settings(plan))
+    def train(call: inprocess.CallWrapper) -> int:
+        entered = time.monotonic()
+        return trainer(call, entered)
+
+    return train
+
+
+def assignment(plan: Plan, record: Record) -> object:
+    from nvrx_core import inprocess
+
+    first = inprocess.rank_assignment.ActivateAllRanks()
+    if plan.active is not None:
+        first = inprocess.rank_assignment.MaxActiveWorldSize(plan.active)
+    stages = [first, inprocess.rank_assignment.ShiftRanks()]
+    if plan.die_in_assignment:
+        stages.insert(0, mortal(plan, record))
+    return inprocess.Compose(*stages)
+
+
+def mortal(plan: Plan, record: Record) -> object:
+    """An assignment that kills a rank: after the barrier, before the entry."""
+    from nvrx_core import inprocess
+
+    class Mortal(inprocess.rank_assignment.RankAssignment):
+        def __call__(self, ctx):  # type: ignore[no-untyped-def]
+            if plan.die_in_assignment.get(str(ctx.state.initial_rank)) == next(assignments):
+                strike(Fault.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
+            return ctx
+
+    assignments = count()
+    return Mortal()
+
+
+class Trainer:
+    """The wrapped function, with what it needs to know."""
+
+    def __init__(self, plan: Plan, record: Record, initial_rank: int) -> None:
+        self.plan, self.record, self.me = plan, record, initial_rank
+        self.schedule = plan.schedule()
+
+    def __call__(self, call, entered: float) -> int:  # type: ignore[no-untyped-def]
+        self.call, self.iteration = call, call.iteration
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.record("enter", at=entered, iteration=self.iteration, rank=rank, world_size=world_size)
+        try:
+            return self.train(world_size)
+        finally:
+            self.record("leave", iteration=self.iteration, because=repr(sys.exception()))
+
+    def train(self, world_size: int) -> int:
+        self.strike(ON_ENTRY)
+        self.join(world_size)
+        self.record("usage", iteration=self.iteration, **usage())
+        self.sections()
+        for step in self.steps():
+            self.strike(step)
+            self.work(step, world_size)
+            self.record("step", iteration=self.iteration, step=step)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        return world_size
+
+    def steps(self) -> Iterator[int]:
+        return iter(count() if self.plan.runs_on(self.iteration) else range(self.plan.steps))
+
+    def join(self, world_size: int) -> None:
+        if not (self.plan.collective or self.plan.group):
+            self.strike(BEFORE_GROUP)
+            return
+        if Point(self.me, self.iteration, BEFORE_GROUP) in self.schedule.faults:
+            time.sleep(0.3)
+        self.strike(BEFORE_GROUP)
+        nap(self.plan.late.get(str(self.me), 0.0))
+        dist.init_process_group("gloo")
+        if (dist.get_rank(), dist.get_world_size()) != (int(os.environ["RANK"]), world_size):
+            raise AssertionError("the group is not that of the assignment")
+
+    def sections(self) -> None:
+        if (seconds := self.plan.atomic.get(str(self.me), 0.0)) and self.iteration == 0:
+            with self.call.atomic():
+                self.record("atomic", iteration=self.iteration)
+                nap(seconds)
+                self.record("atomic_end", iteration=self.iteration)
+            nap(seconds)
+        if (seconds := self.plan.unprotected.get(str(self.me), 0.0)) and self.iteration == 0:
+            with self.call.disable_hang_protection():
+                time.sleep(seconds)
+
+    def work(self, step: int, world_size: int) -> None:
+        if self.plan.progress:
+            self.call.progress(step)
+        if step == 1:
+            nap(self.plan.slow.get(str(self.me), 0.0))
+        time.sleep(self.plan.step_seconds)
+        if self.plan.collective:
+            ones = torch.ones(4)
+            dist.all_reduce(ones)
+            if ones.tolist() != [world_size] * 4:
+                raise AssertionError(f"all_reduce of ones gave {ones.tolist()} on {world_size} ranks")
+
+    def strike(self, step: int) -> None:
+        point = Point(self.me, self.iteration, step)
+        kind = self.schedule.due(point)
+        if kind is None or self.record.call:
+            return
+        self.meet()
+        store = self.call.iteration_store() if kind is Fault.HANG_STORE else None
+        strike(kind, call=self.call, store=store, stamp=lambda at: self.record("strike", at=at, kind=kind.value))
+
+    def meet(self) -> None:
+        """Waits for the test's go, and for the moment that several faults have in common."""
+        while self.plan.gate and not Path(self.plan.gate).exists():
+            time.sleep(0.01)
+        if self.plan.together:
+            time.sleep(max(0.0, common_moment(Path(self.plan.together)) - time.monotonic()))
+
+
+def common_moment(path: Path) -> float:
+    """The first to ask sets it; each rank adds its line by one write, and all take the first line."""
+    with path.open("a", buffering=1) as lines:
+        lines.write(f"{time.monotonic() + 0.3}\n")
+    return float(path.read_text().split()[0])
+
+
+def nap(seconds: float) -> None:
+    """Sleeps as a busy interpreter does: it runs bytecode all the while."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def set_clock_ahead(seconds: float) -> None:
+    if seconds:
+        real = time.time
+        time.time = lambda: real() + seconds
+
+
+if __name__ == "__main__":
+    main()

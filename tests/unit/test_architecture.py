@@ -1,0 +1,138 @@
+"""The shape of the house: who may import whom, and the habits that no linter checks."""
+
+import ast
+import functools
+import pathlib
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOLDERS = ("integrations", "launcher")
+LIBRARIES = {"torch", "yaml"}
+ENVIRONMENT = ("nvrx_core/inprocess/environment.py", "nvrx_core/store/")
+ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+BROAD = {"", "Exception", "BaseException"}
+
+
+def test_imports_keep_the_contracts():
+    lint = "from importlinter.cli import lint_imports_command as lint; lint()"  # in here it would disable our loggers
+    command = [sys.executable, "-c", lint, "--no-cache", "--no-logo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_core_needs_only_torch_yaml_and_the_standard_library():
+    allowed = LIBRARIES | {"nvrx_core"} | sys.stdlib_module_names
+    strangers = {
+        f"{where}: {name}"
+        for where, node in nodes(ast.Import, ast.ImportFrom)
+        for name in imported(node)
+        if where.startswith("nvrx_core/") and name.split(".")[0] not in allowed
+    }
+    assert not strangers
+
+
+def test_pure_modules_are_the_ones_under_full_coverage():
+    contracts = {contract["id"]: contract for contract in PROJECT["tool"]["importlinter"]["contracts"]}
+    pure = {module.replace(".", "/") for module in contracts["pure"]["source_modules"]}
+    covered = {path.removesuffix("/*").removesuffix(".py") for path in PROJECT["tool"]["coverage"]["report"]["include"]}
+    assert covered == pure
+
+
+def test_broad_except_says_which_boundary_it_guards():
+    unexplained = [
+        where
+        for where, node in nodes(ast.ExceptHandler)
+        if BROAD & caught(node.type) and "# boundary: " not in line_of(where)
+    ]
+    assert not unexplained
+
+
+def test_environment_is_touched_in_one_place():
+    touched = [where for where, node in nodes(ast.Attribute, ast.ImportFrom) if ENVIRONMENT_NAMES & from_os(node)]
+    assert not [where for where in touched if not where.startswith(ENVIRONMENT)]
+
+
+def test_every_file_says_what_it_is_and_what_is_public():
+    silent = {}
+    for path, tree in sources().items():
+        lines = len((ast.get_docstring(tree) or "").splitlines())
+        if not 1 <= lines <= 15:
+            silent[path] = f"a docstring of {lines} lines, not 1 to 15"
+        elif len(tree.body) > 1 and "__all__" not in names(tree):
+            silent[path] = "no __all__"
+    assert not silent
+
+
+def test_files_and_functions_are_short():
+    files = {path: len(text(path).splitlines()) for path in sources()}
+    bodies = {where: length(node) for where, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)}
+    long = {where: size for where, size in bodies.items() if size > 40}
+    assert not {path: size for path, size in files.items() if size > 500}
+    assert len(long) <= len(bodies) * 0.02, long
+    assert statistics.median(bodies.values()) <= 8
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_with_a_common_name_is_no_package(folder):
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_wheel_installs_only_our_names():
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert [name for name in packages if not pathlib.Path(name).name.startswith("nvrx_")] == []
+
+
+@functools.cache
+def sources() -> dict[str, ast.Module]:
+    files = [path for folder in ("nvrx_core", *FOLDERS) for path in sorted((ROOT / folder).rglob("*.py"))]
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
+
+
+@functools.cache
+def text(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def nodes(*kinds: type) -> Iterator[tuple[str, ast.AST]]:
+    """Each node of these kinds, with its place as `path:line`."""
+    for path, tree in sources().items():
+        yield from ((f"{path}:{node.lineno}", node) for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def line_of(where: str) -> str:
+    path, _, number = where.rpartition(":")
+    return text(path).splitlines()[int(number) - 1]
+
+
+def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [] if node.level else [node.module]
+
+
+def from_os(node: ast.Attribute | ast.ImportFrom) -> set[str]:
+    if isinstance(node, ast.Attribute):
+        return {node.attr} if ast.unparse(node.value) == "os" else set()
+    return {alias.name for alias in node.names} if node.module == "os" else set()
+
+
+def names(tree: ast.Module) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def caught(kind: ast.expr | None) -> set[str]:
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return {ast.unparse(each).removeprefix("builtins.") if each else "" for each in kinds}
+
+
+def length(function: ast.FunctionDef) -> int:
+    """Lines of the body, without the docstring."""
+    body = function.body[1:] if ast.get_docstring(function) and len(function.body) > 1 else function.body
+    return function.end_lineno - body[0].lineno + 1

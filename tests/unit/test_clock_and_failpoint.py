@@ -1,0 +1,56 @@
+"""The two smallest ports: time, and the named points of a test."""
+
+import time
+
+import pytest
+
+from nvrx_core import failpoint
+from nvrx_core.clock import Clock, SystemClock
+
+
+@pytest.fixture
+def hook():
+    seen = []
+    failpoint.install(seen.append)
+    yield seen
+    failpoint.clear()
+
+
+def test_the_system_clock_is_the_hosts():
+    clock: Clock = SystemClock()
+    assert time.monotonic() <= clock.now() <= time.monotonic()
+    assert time.time() <= clock.wall() <= time.time()
+
+
+def test_a_point_calls_the_hook_with_its_name(hook):
+    for name in failpoint.NAMES:
+        failpoint.hit(name)
+    assert tuple(hook) == failpoint.NAMES
+
+
+def test_there_are_twelve_points_with_different_names():
+    assert len(set(failpoint.NAMES)) == 12
+
+
+def test_a_point_without_a_hook_does_nothing(hook):
+    failpoint.clear()
+    failpoint.hit("entry-before")
+    failpoint.hit("no such point: nothing looks at the name")
+    assert hook == []
+
+
+def test_a_misspelt_point_is_noticed_under_a_hook(hook):
+    with pytest.raises(ValueError, match="no failpoint 'entry'; the failpoints are store-connect, "):
+        failpoint.hit("entry")
+
+
+def test_what_a_hook_raises_reaches_the_point():
+    def strike(name):
+        raise KeyError(name)
+
+    failpoint.install(strike)
+    try:
+        with pytest.raises(KeyError, match="abort-during"):
+            failpoint.hit("abort-during")
+    finally:
+        failpoint.clear()

@@ -1,0 +1,33 @@
+"""What a monitor imports stays free of torch: it starts in milliseconds and holds a few megabytes."""
+
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+ROOMS = ("clock", "errors", "events", "failpoint", "process", "progress")
+
+
+def modules(room: str) -> list[str]:
+    name = f"nvrx_core.{room}"
+    folders = importlib.util.find_spec(name).submodule_search_locations or []
+    return [name, *(module.name for module in pkgutil.walk_packages(folders, f"{name}."))]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_imports_no_torch(room):
+    assert "torch" not in loaded_by(*modules(room))
+
+
+@pytest.mark.parametrize("package", ["nvrx_core", "nvrx_core.inprocess", "nvrx_core.store"])
+def test_package_imports_nothing_eagerly(package):
+    loaded = {name for name in loaded_by(package) if name.split(".")[0] in ("nvrx_core", "torch")}
+    assert loaded == {"nvrx_core", package}
+
+
+def loaded_by(*names: str) -> list[str]:
+    """What a fresh interpreter holds after importing these."""
+    script = f"import importlib, sys; [importlib.import_module(name) for name in {names}]; print(*sys.modules)"
+    return subprocess.check_output([sys.executable, "-c", script], text=True).split()
