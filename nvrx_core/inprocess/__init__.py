@@ -13,12 +13,29 @@ if TYPE_CHECKING:
 __all__ = ["CallWrapper", "Compose", "FrozenState", "Mode", "State", "Wrapper"]
 
 _HOME = {
-    "CallWrapper": "wrap", "Wrapper": "wrap", "Compose": "compose", "FrozenState": "state", "Mode": "state", "State": "state",
-}  # fmt: skip
+    "CallWrapper": "wrap",
+    "Wrapper": "wrap",
+    "Compose": "compose",
+    "FrozenState": "state",
+    "Mode": "state",
+    "State": "state",
+}
 _MODULES = (
-    "abort", "attribution", "completion", "compose", "exception", "finalize", "health_check", "initialize", "monitor_thread",
-    "rank_assignment", "state", "store", "terminate", "wrap",
-)  # fmt: skip
+    "abort",
+    "attribution",
+    "completion",
+    "compose",
+    "exception",
+    "finalize",
+    "health_check",
+    "initialize",
+    "monitor_thread",
+    "rank_assignment",
+    "state",
+    "store",
+    "terminate",
+    "wrap",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,8 @@ __all__ = ["Abort", "AbortTorchDistributed"]
 class Abort(abc.ABC):
     """Ends asynchronously what the wrapped function may block in.
 
-    Called from the monitor thread while the function still runs; it must neither wait for the function nor hold the interpreter's lock for long.
-    An exception is logged, and the restart goes on.
+    Called from the monitor thread while the function still runs; it must neither wait for the function nor hold the
+    interpreter's lock for long. An exception is logged, and the restart goes on.
     """
 
     @abc.abstractmethod
@@ -26,8 +26,8 @@ class Abort(abc.ABC):
 class AbortTorchDistributed(Abort):
     """Ends the collectives of `torch.distributed` and clears its groups.
 
-    gloo has no abort of its own: its connections are shut down, which ends a blocked collective within milliseconds. NCCL communicators are aborted
-    by torch. Does nothing when torch.distributed was not used.
+    gloo has no abort of its own: its connections are shut down, which ends a blocked collective within milliseconds.
+    NCCL communicators are aborted by torch. Does nothing when torch.distributed was not used.
     """
 
     def __call__(self, state: FrozenState) -> FrozenState:

@@ -54,7 +54,8 @@ class Board:
         store: a connection of its own; a blocking call on it holds up every other.
         keys: the call's keys.
         clock: what tells the machines the time.
-        chunk: how long a wait blocks at most before it looks at `stopped`; None for a store whose socket can be cut instead.
+        chunk: how long a wait blocks at most before it looks at `stopped`; None for a store whose socket can be cut
+            instead.
     """
 
     def __init__(self, store: dist.Store, keys: Keys, clock: Clock, chunk: timedelta | None = None) -> None:

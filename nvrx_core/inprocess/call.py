@@ -1,7 +1,7 @@
 """One call of a wrapped function: its iterations, from entry to exit.
 
-This is the shell around `Round`: the main thread runs the function and does what the machine asks for. It blocks in the store only for single quick
-operations; for everything that others decide it waits on the monitor thread's condition.
+This is the shell around `Round`: the main thread runs the function and does what the machine asks for. It blocks in the
+store only for single quick operations; for everything that others decide it waits on the monitor thread's condition.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from nvrx_core.inprocess.round import Action, GiveUp, Obituary
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
 from nvrx_core.inprocess.torch_groups import reset_group_count
-from nvrx_core.progress.page import Word
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign
@@ -211,13 +210,13 @@ class Call:
         return view.finished
 
     def _restart(self, ended: Ended, *, early: bool) -> Decision | None:
-        """Go through the round's barrier; the decision, or None when this rank leaves, `ended.error` being what it leaves with."""
+        """Go through the round's barrier; the decision, or None when this rank leaves (with `ended.error`)."""
         view = self.kit.thread.view
         leaving = ended.how in (How.LEFT, How.EXITED)
         fault = self._tell(view, ended) if ended.how in (How.FAILED, How.LEFT) and not early else None
         if not early:
             self._wait(view, lambda: view.aborted)
-            self.kit.marks_of_cause(view)
+            self.kit.end_round(view)
         self.failure = ended.error if ended.how is How.FAILED else None
         let_go(ended.error)
         if not leaving:
@@ -252,7 +251,7 @@ class Call:
             self.kit.mark("finalized")
             self._check_health()
             self.kit.mark("health_checked")
-        except BaseException as error:  # boundary: a user's finalize or health check; whatever it raises, the rank leaves
+        except BaseException as error:  # boundary: a user's plug-in; whatever it raises, the rank leaves
             ended.error = error
             return True
         finally:
@@ -271,24 +270,31 @@ class Call:
             return False
         step = decision.step if decision.step >= 0 else None
         verdict = self.limit.iteration_ended(
-            error_type=cause.error_type or cause.interruption, origin=cause.origin, step=step, culprit=cause.initial_rank
+            error_type=cause.error_type or cause.interruption,
+            origin=cause.origin,
+            step=step,
+            culprit=cause.initial_rank,
         )
         if verdict.reached:
             mine = cause.initial_rank == self.state.initial_rank and self.failure is not None
-            ended.error = self.failure if mine else RestartAbort(f"giving up: {verdict.reason}", culprit=verdict.culprit)
+            ended.error = (
+                self.failure if mine else RestartAbort(f"giving up: {verdict.reason}", culprit=verdict.culprit)
+            )
         return verdict.reached
 
     def _expelled(self, decision: Decision, ended: Ended) -> bool:
         lost = self.state.initial_rank in decision.lost
         if lost:
-            ended.error = RankDiscarded(f"initial rank {self.state.initial_rank} was declared lost by the others", rank=self.state.rank)
+            ended.error = RankDiscarded(
+                f"initial rank {self.state.initial_rank} was declared lost by the others", rank=self.state.rank
+            )
         return lost
 
     def _terminate(self, ended: Ended) -> None:
         if self.parameters.terminate is not None:
             try:
                 self.parameters.terminate(self.state.freeze())
-            except BaseException as error:  # boundary: a user's terminate; what it raises takes the place of the original
+            except BaseException as error:  # boundary: a user's plug-in; its exception replaces the original
                 ended.error = error
 
     # The barrier
@@ -373,4 +379,3 @@ class Call:
                 self.parameters.completion(self.state.freeze())
             except Exception:  # boundary: a user's completion must not undo a completed job
                 log.exception("completion failed")
-

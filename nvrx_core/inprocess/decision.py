@@ -9,14 +9,22 @@ import enum
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.fault import Fault
 
 __all__ = ["Arrival", "Decision", "Standing", "decide", "decode_event", "encode_completion"]
 
-_COMPLETED = "completed"
+_COMPLETED: Final = "completed"
+_SIGNS: Final = (
+    "gloo",
+    "NCCL",
+    "DistBackendError",
+    "DistNetworkError",
+    "Connection closed by peer",
+    "Connection reset",
+)
 
 
 class Standing(enum.Enum):
@@ -77,7 +85,7 @@ class Decision:
         iteration: the round that ended.
         lost: initial ranks that take part no longer.
         terminated: the wrapper ranks, of the iteration that ended, that no living member holds.
-        cause: the fault that ended the round.
+        cause: the fault that ended the round: the one told first, unless that is a symptom of another.
         culprits: the initial ranks that failed; empty when all were stalled alike.
         step: the highest step any rank has reported, -1 when none has.
     """
@@ -108,26 +116,40 @@ class Decision:
         )  # fmt: skip
 
 
-def decide(iteration: int, arrivals: Mapping[int, Arrival], cause: Fault | None) -> Decision:
-    """The decision of a round in which all members have arrived."""
+def decide(iteration: int, arrivals: Mapping[int, Arrival], event: Fault | None) -> Decision:
+    """The decision of a round in which all members have arrived.
+
+    Args:
+        iteration: the round.
+        arrivals: every member's, by initial rank.
+        event: the fault that was told first.
+    """
     alive = [a for a in arrivals.values() if a.standing is Standing.ALIVE]
     held = {a.rank for a in alive}
     world_size = max((a.world_size for a in alive), default=0)
+    faults = [fault for fault in (event, *(a.fault for a in arrivals.values())) if fault is not None]
+    cause = min(faults, key=_symptom, default=None)
     return Decision(
         iteration=iteration,
         lost=tuple(sorted(a.initial_rank for a in arrivals.values() if a.standing is not Standing.ALIVE)),
         terminated=tuple(rank for rank in range(world_size) if rank not in held),
         cause=cause,
-        culprits=_culprits(arrivals.values(), cause),
+        culprits=_culprits(arrivals.values(), faults, cause),
         step=max((a.step for a in arrivals.values()), default=-1),
     )
 
 
-def _culprits(arrivals: Iterable[Arrival], cause: Fault | None) -> tuple[int, ...]:
-    """Who failed. Of ranks that stalled only those that are behind the others are to blame: the others wait for them."""
-    failed = {a.initial_rank for a in arrivals if a.fault is not None and not _stalled(a.fault)}
-    if cause is not None and not _stalled(cause):
-        failed.add(cause.initial_rank)
+def _symptom(fault: Fault) -> bool:
+    """A collective that failed because of another rank: a rank that dies breaks its neighbours' before its death is told."""
+    text = f"{fault.error_type} {fault.message}"
+    return fault.interruption == Interruption.EXCEPTION.name and any(sign in text for sign in _SIGNS)
+
+
+def _culprits(arrivals: Iterable[Arrival], faults: list[Fault], cause: Fault | None) -> tuple[int, ...]:
+    """Who failed; of ranks that stalled only those that are behind the others, who wait for them."""
+    failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _symptom(fault))}
+    if not failed and cause is not None and not _stalled(cause):
+        failed = {cause.initial_rank}
     return tuple(sorted(failed or _behind(list(arrivals), cause)))
 
 

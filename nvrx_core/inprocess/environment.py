@@ -1,7 +1,8 @@
 """The environment: the one file of the core that reads or writes it.
 
-Iteration 0 sees the environment as the process found it. Every later one has RANK and WORLD_SIZE of its assignment and, so that a plain
-`init_process_group()` meets a store of its own, the address of the new rank 0 and a port that is free there.
+Iteration 0 sees the environment as the process found it. Every later one has RANK and WORLD_SIZE of its assignment and,
+so that a plain `init_process_group()` meets a store of its own, the address of the new rank 0 and a port that is free
+there.
 """
 
 from __future__ import annotations
@@ -14,9 +15,19 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
-    "Job", "events_directory", "flight_recorder_path", "job", "local_rank", "master", "nccl_variables", "rank_and_world_size",
-    "restored", "set_master", "set_ranks", "store_endpoint",
-]  # fmt: skip
+    "Job",
+    "events_directory",
+    "flight_recorder_path",
+    "job",
+    "local_rank",
+    "master",
+    "nccl_variables",
+    "rank_and_world_size",
+    "restored",
+    "set_master",
+    "set_ranks",
+    "store_endpoint",
+]
 
 _OURS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 
@@ -43,7 +54,9 @@ def rank_and_world_size() -> tuple[int, int]:
     """
     given = [name for name in ("RANK", "WORLD_SIZE") if name in os.environ]
     if len(given) == 1:
-        raise ValueError(f"environment: {given[0]}={os.environ[given[0]]!r} is set without its pair; set both RANK and WORLD_SIZE, or neither")
+        raise ValueError(
+            f"environment: {given[0]}={os.environ[given[0]]!r} is set alone; set RANK and WORLD_SIZE, or neither"
+        )
     rank, world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
     if not 0 <= rank < world_size:
         raise ValueError(f"environment: RANK={rank} is not in the range 0 <= RANK < WORLD_SIZE={world_size}")
@@ -87,7 +100,11 @@ def flight_recorder_path() -> str | None:
 
 def nccl_variables() -> dict[str, str]:
     """The variables that the environment checks look at."""
-    return {name: value for name, value in os.environ.items() if name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_CPP_LOG_LEVEL"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_CPP_LOG_LEVEL"))
+    }
 
 
 def set_ranks(rank: int | None, world_size: int | None) -> None:

@@ -1,4 +1,7 @@
-"""The environment that an NCCL job needs for restarts: one warning line for each rule that is not met (specification 002, "Known issues")."""
+"""What an NCCL job needs of its environment: a warning line for each rule that is not met.
+
+The rules are those of specification 002, "Requirements" and "Known issues".
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,18 @@ def unmet_rules(variables: Mapping[str, str], nccl: tuple[int, ...], hard_timeou
     """
     rules = []
     if nccl < (2, 26, 2) or (2, 28, 3) <= nccl < (2, 28, 9):
-        rules.append(f"NCCL {'.'.join(map(str, nccl))}: restarts need 2.26.2 or later, and not 2.28.3 to 2.28.8, which crash on abort")
+        rules.append(f"NCCL {'.'.join(map(str, nccl))}: restarts need 2.26.2 or later, but not 2.28.3 to 2.28.8")
     if variables.get("NCCL_NVLS_ENABLE") != "0":
-        rules.append("NCCL_NVLS_ENABLE is not 0: communicators with NVLink SHARP cannot be aborted; set NCCL_NVLS_ENABLE=0")
+        rules.append(
+            "NCCL_NVLS_ENABLE is not 0: communicators with NVLink SHARP cannot be aborted; set NCCL_NVLS_ENABLE=0"
+        )
     if variables.get("TORCH_NCCL_RETHROW_CUDA_ERRORS") != "0":
-        rules.append("TORCH_NCCL_RETHROW_CUDA_ERRORS is not 0: torch's NCCL watchdog ends the process on an error; set it to 0")
+        rules.append(
+            "TORCH_NCCL_RETHROW_CUDA_ERRORS is not 0: torch's NCCL watchdog ends the process on an error; set it to 0"
+        )
     if variables.get("TORCH_CPP_LOG_LEVEL", "").lower() not in ("error", "fatal"):
-        rules.append("TORCH_CPP_LOG_LEVEL is not error or fatal: aborted collectives will fill the log with warnings")
+        rules.append("TORCH_CPP_LOG_LEVEL is not error or fatal: aborted collectives fill the log with warnings")
     rules.append(
-        f"give init_process_group(timeout=...) more than hard_timeout={hard_timeout}: torch's NCCL watchdog must not end the process first"
+        f"init_process_group(timeout=...) must be longer than hard_timeout={hard_timeout}: NCCL's watchdog kills"
     )
     return rules

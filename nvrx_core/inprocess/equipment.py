@@ -1,15 +1,16 @@
-"""What a call needs and gives back: processes, threads, connections, handlers; made in the one order that is safe, undone in reverse.
+"""What a call needs and gives back: processes, threads, connections, handlers; made in one order, undone in reverse.
 
-The template process is forked first, before any thread or connection of ours exists. Whatever fails on the way in is undone, and nothing is left.
+The template process is forked first, before any thread or connection of ours exists. Whatever fails on the way in is
+undone, and nothing is left.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -50,7 +51,6 @@ __all__ = ["Equipment"]
 log = logging.getLogger("nvrx_core.inprocess")
 MONITOR_LEAVES_WITHIN: Final = 2.0
 HOST_CLOSES_WITHIN: Final = timedelta(seconds=5)
-_frozen = False
 
 
 class Equipment:
@@ -106,14 +106,27 @@ class Equipment:
 
     def _plan(self, pidfd: int) -> MonitorPlan:
         p = self.parameters
-        paths = [path and path.format(rank=self.member) for path in (p.monitor_process_logfile, p.monitor_process_pidfile)]
+        paths = [
+            path and path.format(rank=self.member) for path in (p.monitor_process_logfile, p.monitor_process_pidfile)
+        ]
         return MonitorPlan(
-            member=self.member, rank_pid=os.getpid(), rank_pidfd=pidfd, wake=self.wake, factory=p.store_factory, kwargs=p.store_kwargs,
-            keys=self.keys, soft=p.soft_timeout.total_seconds(), hard=p.hard_timeout.total_seconds(),
-            grace=p.termination_grace_time.total_seconds(), heartbeat=p.heartbeat_interval.total_seconds(),
-            heartbeat_timeout=p.heartbeat_timeout.total_seconds(), signum=p.interrupt_signal, events=self.events,
-            logfile=paths[0], pidfile=paths[1],
-        )  # fmt: skip
+            member=self.member,
+            rank_pid=os.getpid(),
+            rank_pidfd=pidfd,
+            wake=self.wake,
+            factory=p.store_factory,
+            kwargs=p.store_kwargs,
+            keys=self.keys,
+            soft=p.soft_timeout.total_seconds(),
+            hard=p.hard_timeout.total_seconds(),
+            grace=p.termination_grace_time.total_seconds(),
+            heartbeat=p.heartbeat_interval.total_seconds(),
+            heartbeat_timeout=p.heartbeat_timeout.total_seconds(),
+            signum=p.interrupt_signal,
+            events=self.events,
+            logfile=paths[0],
+            pidfile=paths[1],
+        )
 
     def _connect(self, stack: ExitStack) -> None:
         """Two connections of our own, one for the main thread and one for the monitor thread."""
@@ -145,14 +158,24 @@ class Equipment:
         p = self.parameters
         interval = min(p.progress_watchdog_interval.total_seconds(), p.soft_timeout.total_seconds() / 20)
         self.watchdog = ProgressWatchdog(
-            self.page, interval, self.template, self._monitor_replaced, silent=lambda: self.lose_store("no answer for 10 s")
+            self.page,
+            interval,
+            self.template,
+            self._monitor_replaced,
+            silent=lambda: self.lose_store("no answer for 10 s"),
         )
         times = (p.barrier_timeout, p.completion_timeout, p.last_call_wait)
         timeouts = RoundTimeouts(*(time_.total_seconds() for time_ in times))
         self.thread = MonitorThread(
-            board=self.waiting, page=self.page, interrupt=self.interrupt, first=Round(-1, self.member, frozenset(range(self.size)), timeouts),
-            abort=self.abort, unblock=self._unblock, decided=self.observer.release, store_lost=self.lose_store,
-        )  # fmt: skip
+            board=self.waiting,
+            page=self.page,
+            interrupt=self.interrupt,
+            first=Round(-1, self.member, frozenset(range(self.size)), timeouts),
+            abort=self.abort,
+            unblock=self._unblock,
+            decided=self.observer.release,
+            store_lost=self.lose_store,
+        )
         self.watchdog.start()
         stack.callback(self.watchdog.stop)
         self.thread.start()
@@ -176,12 +199,10 @@ class Equipment:
         """Note the time of a step of the restart."""
         self.marks[name] = time.monotonic()
 
-    def marks_of_cause(self, view: RoundView) -> None:
-        """Take over the marks that the monitor thread and the culprit have taken."""
+    def end_round(self, view: RoundView) -> None:
+        """The round is aborted: take over the marks that the monitor thread has taken."""
         self._ended = view
         self.marks |= view.marks
-        if view.cause is not None:
-            self.marks["struck"], self.marks["announced"] = self.faults.on_my_clock(view.cause)
 
     def progress(self) -> tuple[int, ...]:
         """What this rank had done, comparable between ranks."""
@@ -192,6 +213,8 @@ class Equipment:
         ended, marks, self.marks, self._ended = self._ended, self.marks, {}, None
         if ended is not None and ended.decision is not None:
             state, decision = replace(self.state), ended.decision
+            if decision.cause is not None:
+                marks["struck"], marks["announced"] = self.faults.on_my_clock(decision.cause)
             self.watchdog.defer(lambda: report(self.events, state, decision, marks))
             if state.rank == 0 and decision.iteration > 1:
                 self.watchdog.defer(lambda: self.board.delete_round(decision.iteration - 2, self.size))
@@ -199,7 +222,9 @@ class Equipment:
     def tell(self, fault: Fault) -> None:
         """Write a fault of this rank's own to the event file."""
         names = ("rank", "interruption", "message", "origin", "struck", "announced")
-        self.events.write("fault", self.state.iteration, **{name: getattr(fault, name) for name in names}, victim=self.member)
+        self.events.write(
+            "fault", self.state.iteration, **{name: getattr(fault, name) for name in names}, victim=self.member
+        )
 
     # Stores
 
@@ -215,7 +240,7 @@ class Equipment:
         return dist.PrefixStore(self.keys.user(self.state.iteration), connection)
 
     def reserve_port(self) -> str:
-        """`host:port` of a free port of this host, held until the next one is: bound, not listening, so that a store may take it over."""
+        """`host:port` of a free port of this host; bound but not listening, so that a store may take it over."""
         if self._port is not None:
             self._port.close()
         address = local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
@@ -324,11 +349,8 @@ class Equipment:
         self.template.end(MONITOR_LEAVES_WITHIN)
 
 
+@functools.cache
 def _freeze_garbage() -> None:
     """Once a process: what exists now is not looked through again at every restart."""
-    global _frozen
-    if not _frozen:
-        _frozen = True
-        gc.collect()
-        gc.freeze()
-        sys.audit("nvrx.gc_frozen")
+    gc.collect()
+    gc.freeze()

@@ -74,4 +74,5 @@ class Fault:
 
     def __str__(self) -> str:
         where = f" at {self.origin}" if self.origin else ""
-        return f"{self.interruption} on rank {self.rank} (initial rank {self.initial_rank}, {self.host} pid {self.pid}): {self.message}{where}"
+        who = f"rank {self.rank} (initial rank {self.initial_rank}, {self.host} pid {self.pid})"
+        return f"{self.interruption} on {who}: {self.message}{where}"

@@ -30,10 +30,19 @@ class FaultMaker:
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
         return Fault(
-            initial_rank=self.initial_rank, rank=rank, interruption=kind.name, message=f"{name}: {error}", error_type=name,
-            origin=origin(error), struck=struck, announced=time.monotonic(), wall=time.time(),
-            boot_id=self._boot_id, host=self._host, pid=os.getpid(),
-        )  # fmt: skip
+            initial_rank=self.initial_rank,
+            rank=rank,
+            interruption=kind.name,
+            message=f"{name}: {error}",
+            error_type=name,
+            origin=origin(error),
+            struck=struck,
+            announced=time.monotonic(),
+            wall=time.time(),
+            boot_id=self._boot_id,
+            host=self._host,
+            pid=os.getpid(),
+        )
 
     def on_my_clock(self, fault: Fault) -> tuple[float, float]:
         """When the fault struck and was announced, in monotonic seconds of this host."""
@@ -50,7 +59,7 @@ def origin(error: BaseException) -> str:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Clear the locals of all frames that the error, its causes and contexts hold: they keep process groups alive, and peers waiting for them."""
+    """Clear the locals of all frames that the error and its causes hold: they keep process groups alive."""
     seen = set[int]()
     pending = [error]
     while pending:

@@ -14,12 +14,14 @@ NAMES: Final = ("call_wrapper", "inprocess_call_wrapper")
 
 
 def parameters_for(kind: type, fn: Callable[..., Any]) -> tuple[str, ...]:
-    """The parameters of `fn` that want a `kind`: annotated with it, with a union that has it, or named one of `NAMES`."""
+    """The parameters of `fn` that want a `kind`: annotated with it, or a union that has it, or named one of `NAMES`."""
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return ()
-    return tuple(name for name, parameter in parameters.items() if name in NAMES or _wants(kind, parameter.annotation, fn))
+    return tuple(
+        name for name, parameter in parameters.items() if name in NAMES or _wants(kind, parameter.annotation, fn)
+    )
 
 
 def _wants(kind: type, annotation: Any, fn: Callable[..., Any]) -> bool:
@@ -33,7 +35,7 @@ def _wants(kind: type, annotation: Any, fn: Callable[..., Any]) -> bool:
 
 
 def _resolve(kind: type, text: str, fn: Callable[..., Any]) -> Any:
-    """What a string annotation means where the function was defined; one that cannot be resolved is compared by its last name."""
+    """What a string annotation means where the function was defined; else its last name is compared."""
     space = {**vars(typing), **getattr(inspect.unwrap(fn), "__globals__", {})}
     try:
         return eval(text, space, {kind.__name__: space.get(kind.__name__, kind)})

@@ -1,8 +1,10 @@
-"""Getting the main thread out of the wrapped function: a signal whose handler raises, and the atomic sections that hold it off.
+"""Getting the main thread out of the wrapped function: a signal whose handler raises, and sections that hold it off.
 
-The handler runs in the main thread, so nothing here needs a lock: the monitor thread writes `requested` before it reads `depth`, the main thread
-raises `depth` before it reads `requested`, and under the interpreter's lock these are sequential. The exception instance is tracked by a weak
-reference, which is how `nvrx_core.inprocess.interruption` knows whether it still unwinds or was swallowed.
+The handler runs in the main thread, so nothing here needs a lock: the monitor thread writes `requested` before it reads
+`depth`, the main thread raises `depth` before it reads `requested`, and under the interpreter's lock these are
+sequential. The exception instance is tracked by a weak reference, which is how `nvrx_core.inprocess.interruption` knows
+whether it still unwinds
+or was swallowed.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class Interrupt:
     def install(self) -> None:
         """Take over the signal."""
         if not self.by_signal:
-            log.warning("the wrapped function does not run in the main thread: calls that block cannot be interrupted there")
+            log.warning(
+                "the wrapped function does not run in the main thread: calls that block cannot be interrupted there"
+            )
             return
         self._previous = signal.signal(self.signum, self._handle)
 
@@ -141,12 +145,17 @@ class Interrupt:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(RankShouldRestart))
         else:
             if signal.getsignal(self.signum) != self._handle:
-                log.error("signal %d was given another handler: no interruption possible; set Wrapper(interrupt_signal=...)", self.signum)
+                log.error(
+                    "signal %d was given another handler: no interruption possible; set Wrapper(interrupt_signal=...)",
+                    self.signum,
+                )
             signal.pthread_kill(self.thread, self.signum)
 
     def _name_swallower(self, swallowed: int) -> None:
         if swallowed == NAME_SWALLOWER_AFTER:
-            log.warning("the interruption was swallowed %d times, last at %s; raising it again", swallowed, self._last_frame)
+            log.warning(
+                "the interruption was swallowed %d times, last at %s; raising it again", swallowed, self._last_frame
+            )
         elif swallowed:
             log.debug("the interruption was swallowed at %s", self._last_frame)
 
@@ -159,7 +168,8 @@ class Interrupt:
 class Atomic:
     """A section that is never interrupted; sections nest.
 
-    A request that arrives meanwhile is raised when the outermost section is left; one that arrived before is raised before the section is entered.
+    A request that arrives meanwhile is raised when the outermost section is left; one that arrived before is raised
+    before the section is entered.
     """
 
     __slots__ = ("_interrupt",)
@@ -177,7 +187,9 @@ class Atomic:
             interrupt.free.set()
             interrupt._raise()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         interrupt = self._interrupt
         interrupt.depth -= 1
         if interrupt.requested and interrupt.depth == 0:

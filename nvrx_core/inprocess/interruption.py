@@ -1,7 +1,9 @@
 """How the main thread is got out of the wrapped function, as a pure machine.
 
-An interrupt can be lost: the signal lands just before a blocking call, or the exception is swallowed. So it is fired again until it landed, with one
-rule: never while the exception raised last is still alive, for then it is unwinding through `finally` blocks, which must complete.
+An interrupt can be lost: the signal lands just before a blocking call, or the exception is swallowed. So it is fired
+again until it landed, with one
+rule: never while the exception raised last is still alive, for then it is unwinding through `finally` blocks, which
+must complete.
 """
 
 from __future__ import annotations

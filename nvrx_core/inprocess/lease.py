@@ -1,7 +1,9 @@
 """Liveness of other members by lease, as a pure machine.
 
-A lease is a counter in the store that a member's monitor process moves on. The observer compares the counter with the one it saw before and notes
-*its own* monotonic time when it changed: the clocks of two hosts are never compared, and a clock that is an hour off changes nothing.
+A lease is a counter in the store that a member's monitor process moves on. The observer compares the counter with the
+one it saw before and notes *its own* monotonic time when it changed: the clocks of two hosts are never compared, and a
+clock that is an hour off
+changes nothing.
 """
 
 from __future__ import annotations

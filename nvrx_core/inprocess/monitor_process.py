@@ -1,8 +1,8 @@
 """The monitor process: watches one rank from outside, and speaks for it when it is dead.
 
-It waits on the rank's pidfd, so a death is known at once; it reads the progress page and ends a rank that no longer moves; it moves the rank's lease
-on and watches the lease of the next member. One loop, one thread, one connection to the store. All that it knows lies in the page and in the store, so
-that a replacement goes on where it ended.
+It waits on the rank's pidfd, so a death is known at once; it reads the progress page and ends a rank that no longer
+moves; it moves the rank's lease on and watches the lease of the next member. One loop, one thread, one connection to
+the store. All that it knows lies in the page and in the store, so that a replacement goes on where it ended.
 """
 
 from __future__ import annotations
@@ -231,9 +231,17 @@ class MonitorProcess:
         reason = f"no sign of life for {self.plan.heartbeat_timeout:g} s (heartbeat_timeout)"
         now = time.monotonic()
         fault = Fault(
-            initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, message=reason, struck=now - self.plan.heartbeat_timeout,
-            announced=now, wall=time.time(), boot_id=boot_id(), host=socket.gethostname(), pid=0,
-        )  # fmt: skip
+            initial_rank=member,
+            rank=-1,
+            interruption=Interruption.UNRESPONSIVE.name,
+            message=reason,
+            struck=now - self.plan.heartbeat_timeout,
+            announced=now,
+            wall=time.time(),
+            boot_id=boot_id(),
+            host=socket.gethostname(),
+            pid=0,
+        )
         log.warning("%s", fault)
         self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
         board = self._connected()
@@ -243,7 +251,7 @@ class MonitorProcess:
         board.leave(member)
 
     def _somebody_is_on_the_way(self) -> bool:
-        """Whether a member has yet to come to where this rank waits for it: it is in an earlier iteration, or has begun fewer meetings."""
+        """Whether a member has yet to come to where this rank waits: it has begun fewer iterations, or meetings."""
         mine = (self.page[Word.ITERATION], self.page[Word.MEETINGS])
         try:
             leases = self._connected().leases(self.page.members() - {self.plan.member})

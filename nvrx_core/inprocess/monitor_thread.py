@@ -1,7 +1,8 @@
-"""The monitor thread: waits for the round's event, aborts, interrupts the main thread, and waits for the round's decision.
+"""The monitor thread: waits for the round's event, aborts, interrupts the main thread, waits for the decision.
 
-It lives as long as the call and blocks in the store, on a connection of its own: a fault reaches it as a push. The main thread waits for it on
-local conditions only, so that nothing but its own function can block the main thread where no signal reaches.
+It lives as long as the call and blocks in the store, on a connection of its own: a fault reaches it as a push. The main
+thread waits for it on local conditions only, so that nothing but its own function can block the main thread where no
+signal reaches.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The progress watchdog: a thread that asks the main thread, once an interval, whether it still runs bytecode.
 
-It asks by a pending call, which the interpreter runs in the main thread between two bytecodes; one is asked for only after the last has run. The answer
-is a time on the progress page, which the monitor process reads. The same thread carries out small work that must not delay a restart, and
-notices what becomes of the monitor process.
+It asks by a pending call, which the interpreter runs in the main thread between two bytecodes; one is asked for only
+after the last has run. The answer is a time on the progress page, which the monitor process reads. The same thread
+carries out small work that must not delay a restart, and notices what becomes of the monitor process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
@@ -29,11 +29,13 @@ SILENT_STORE: Final = 10.0
 _asking: deque[ProgressWatchdog] = deque()
 
 
-@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 def _answer(_: object) -> int:
-    """Run by the interpreter in the main thread; lives as long as the process, for a question may outlive its watchdog."""
+    """Run by the interpreter in the main thread; lives for good, for a question may outlive its watchdog."""
     _asking.popleft()._answered()
     return 0
+
+
+_pending_call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_answer)
 
 
 class ProgressWatchdog:
@@ -48,7 +50,13 @@ class ProgressWatchdog:
     """
 
     def __init__(
-        self, page: Page, interval: float, template: Template, replaced: Callable[[str], None], *, silent: Callable[[], None]
+        self,
+        page: Page,
+        interval: float,
+        template: Template,
+        replaced: Callable[[str], None],
+        *,
+        silent: Callable[[], None],
     ) -> None:
         self.page, self.interval, self.template = page, interval, template
         self._replaced, self._silent = replaced, silent
@@ -81,7 +89,7 @@ class ProgressWatchdog:
 
     def _run(self) -> None:
         due = time.monotonic()
-        watched = [self.template.channel, self._wake]
+        watched: list[Any] = [self.template.channel, self._wake]
         while not self._ending:
             now = time.monotonic()
             if now >= due:
@@ -99,7 +107,7 @@ class ProgressWatchdog:
         if not self._asked:
             self._asked = True
             _asking.append(self)
-            ctypes.pythonapi.Py_AddPendingCall(_answer, None)
+            ctypes.pythonapi.Py_AddPendingCall(_pending_call, None)
         beat = self.page[Word.MONITOR_BEAT] / 1e9
         if beat and now - beat > SILENT_STORE and not self.page[Word.STORE_LOST]:
             self._silent()

@@ -5,5 +5,12 @@ from nvrx_core.rank_assignment.filters import ActivateAllRanks, MaxActiveWorldSi
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 
 __all__ = [
-    "ActivateAllRanks", "FillGaps", "MaxActiveWorldSize", "RankAssignment", "RankAssignmentCtx", "RankDiscarded", "RankFilter", "ShiftRanks",
-]  # fmt: skip
+    "ActivateAllRanks",
+    "FillGaps",
+    "MaxActiveWorldSize",
+    "RankAssignment",
+    "RankAssignmentCtx",
+    "RankDiscarded",
+    "RankFilter",
+    "ShiftRanks",
+]

@@ -25,15 +25,29 @@ def report(events: EventLog, state: State, decision: Decision, marks: Mapping[st
         marks: the times of the restart's steps, monotonic seconds.
     """
     events.write(
-        "restart", state.iteration, ended_iteration=decision.iteration, cause=_cause(decision.cause), culprits=decision.culprits,
-        lost=decision.lost, rank=state.rank, world_size=state.world_size, active=state.mode is Mode.ACTIVE, marks=dict(marks),
-    )  # fmt: skip
+        "restart",
+        state.iteration,
+        ended_iteration=decision.iteration,
+        cause=_cause(decision.cause),
+        culprits=decision.culprits,
+        lost=decision.lost,
+        rank=state.rank,
+        world_size=state.world_size,
+        active=state.mode is Mode.ACTIVE,
+        marks=dict(marks),
+    )
     total = (marks.get("entered", 0.0) - marks.get("struck", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
     log.log(
-        level, "restart %d in %.1f ms: %s; lost initial ranks: %s; %d of %d ranks active",
-        state.iteration, total, decision.cause, list(decision.lost) or "none", state.active_world_size or 0, state.world_size,
-    )  # fmt: skip
+        level,
+        "restart %d in %.1f ms: %s; lost initial ranks: %s; %d of %d ranks active",
+        state.iteration,
+        total,
+        decision.cause,
+        list(decision.lost) or "none",
+        state.active_world_size or 0,
+        state.world_size,
+    )
 
 
 def _cause(fault: Fault | None) -> dict[str, object] | None:

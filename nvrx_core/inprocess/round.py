@@ -1,15 +1,17 @@
 """One restart round, as a pure machine: who arrived, who died, when it closes, what is decided.
 
-A round is one iteration of the wrapped function and the barrier that ends it. Its members are named by their initial ranks. They share a store
-with five kinds of keys (`nvrx_core.store.keys`), and every method here answers with the store operations to do next, in order.
+A round is one iteration of the wrapped function and the barrier that ends it. Its members are named by their initial
+ranks. They share a store with five kinds of keys (`nvrx_core.store.keys`), and every method here answers with the store
+operations to do next, in order.
 
 Invariants, for every interleaving and every crash between two operations:
  1. `event` is written once: a round is completed, or it restarts, never both.
- 2. An arrival is written before it is counted, and whoever counts at least as many as there are members reads all arrivals: however often a member is
-    counted twice (by itself and by its monitor process), the last count finds the barrier complete. So the barrier closes, and not before all arrived.
+ 2. An arrival is written before it is counted, and whoever counts at least as many as there are members reads all
+    arrivals: however often a member is counted twice (by itself and by its monitor process), the last count finds the
+    barrier complete. So the barrier closes, and not before all arrived.
  3. `decision` is written once; all members act on the same bytes.
- 4. A death is a fact about the job: the dead member's monitor process arrives for it in this round and, while a decision still counts
-    it among the living, in the next one too.
+ 4. A death is a fact about the job: the dead member's monitor process arrives for it in this round and, while a
+    decision still counts it among the living, in the next one too.
 """
 
 from __future__ import annotations
@@ -214,7 +216,7 @@ class Round(_Barrier):
         return (PutArrival(arrival), CountArrival())
 
     def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
-        """This member leaves before the round has begun for it: the others neither wait for it at the barrier nor for its completion."""
+        """This member leaves before the round has begun for it; the others wait for it nowhere."""
         if self.phase is not Phase.OPEN:
             return ()
         self.phase = Phase.ARRIVED
@@ -285,7 +287,7 @@ class Obituary(_Barrier):
         return (Announce(self.fault), PutArrival(dead), CountArrival())
 
     def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
-        """The round's event, as it stands after the announcement; None: it was completed, and nobody waits for the dead."""
+        """The round's event after the announcement; None: it was completed, and nobody waits for the dead."""
         if cause is None:
             return (Finish(),)
         self.cause = cause

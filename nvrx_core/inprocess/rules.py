@@ -67,16 +67,27 @@ class Parameters:
         for name in ("monitor_process_logfile", "monitor_process_pidfile"):
             path = getattr(self, name)
             require(path is None or os.path.isabs(path), name, path, "an absolute path")
-        require(self.thread_exceptions in ("log", "fault"), "thread_exceptions", self.thread_exceptions, "'log' or 'fault'")
+        require(
+            self.thread_exceptions in ("log", "fault"), "thread_exceptions", self.thread_exceptions, "'log' or 'fault'"
+        )
         limit = self.no_progress_limit
         require(limit is None or limit >= 1, "no_progress_limit", limit, "at least 1, or None for no limit")
         _check_signal(self.interrupt_signal)
 
     def _check_types(self) -> None:
         if not (inspect.isclass(self.store_factory) and issubclass(self.store_factory, StoreMixin)):
-            raise ParameterTypeError("store_factory", self.store_factory, "a class that derives from nvrx_core.inprocess.store.StoreMixin")
-        optional = {"initialize": Initialize, "abort": Abort, "finalize": Finalize, "health_check": HealthCheck, "completion": Completion,
-                    "terminate": Terminate, "rank_filter": RankAssignment}  # fmt: skip
+            raise ParameterTypeError(
+                "store_factory", self.store_factory, "class that derives from inprocess.store.StoreMixin"
+            )
+        optional = {
+            "initialize": Initialize,
+            "abort": Abort,
+            "finalize": Finalize,
+            "health_check": HealthCheck,
+            "completion": Completion,
+            "terminate": Terminate,
+            "rank_filter": RankAssignment,
+        }
         for name, kind in optional.items():
             if getattr(self, name) is not None:
                 require_type(name, getattr(self, name), kind)
@@ -112,4 +123,9 @@ class Parameters:
 def _check_signal(signum: int) -> None:
     require(signum in signal.valid_signals(), "interrupt_signal", signum, "a signal of this system")
     fixed = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCHLD, signal.SIGSEGV)
-    require(signum not in fixed, "interrupt_signal", signum, "a signal that is free for this use, such as signal.SIGRTMIN + 8")
+    require(
+        signum not in fixed,
+        "interrupt_signal",
+        signum,
+        "a signal that is free for this use, such as signal.SIGRTMIN + 8",
+    )

@@ -1,4 +1,4 @@
-"""The state of a rank, as the wrapper and its plug-ins know it: the pure state, and its way from and to the environment."""
+"""The state of a rank, as the wrapper and its plug-ins know it: the pure state, and how it meets the environment."""
 
 from __future__ import annotations
 

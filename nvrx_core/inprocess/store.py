@@ -1,7 +1,9 @@
 """The store classes: torch's stores, marked as usable by the wrapper.
 
-A user's own store is a class that derives from `StoreMixin` and from a torch store. It is made by `store_factory(**store_kwargs)` in the rank and,
-as one more client, in the rank's monitor process; `client_only` tells a factory that hosts a server which of the two it is.
+A user's own store is a class that derives from `StoreMixin` and from a torch store. It is made by
+`store_factory(**store_kwargs)` in the rank and, as one more client, in the rank's monitor process; `client_only` tells
+a factory that hosts a server which of the two it
+is.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class TCPStore(StoreMixin, dist.TCPStore):
         StoreConnectionError: when the server cannot be hosted or reached, or does not answer.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 (torch's order)
         self,
         host_name: str | None = None,
         port: int | None = None,
@@ -81,7 +83,12 @@ class TCPStore(StoreMixin, dist.TCPStore):
         self.endpoint = (host, chosen)
         self.hosted = elsewhere is None and not client_only() and rank_and_world_size()[0] == 0
         self._critical = () if elsewhere else (0,)
-        options: dict[str, Any] = {"timeout": timeout, "wait_for_workers": False, "multi_tenant": multi_tenant, "use_libuv": use_libuv}
+        options: dict[str, Any] = {
+            "timeout": timeout,
+            "wait_for_workers": False,
+            "multi_tenant": multi_tenant,
+            "use_libuv": use_libuv,
+        }
         if self.hosted:
             options["master_listen_fd"] = listen(host, chosen).detach()
         else:
@@ -108,7 +115,8 @@ class FileStore(StoreMixin, dist.FileStore):
 def another(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
     """One more connection to the same store: a blocking wait on one connection holds up every other operation on it."""
     try:
-        return store.clone()
+        clone: dist.Store = store.clone()  # type: ignore[attr-defined]
+        return clone
     except (AttributeError, RuntimeError, NotImplementedError):
         with as_client():
             return factory(**kwargs)

@@ -1,8 +1,8 @@
 """torch's process groups, where no public name reaches: the one file that touches private names of torch.distributed.
 
-While a wrapped function runs, two of torch's functions are observed: the one that creates a process group, to learn which listening sockets are
-gloo's, and the constructor of `TCPStore`, to learn which ports are those of the function's own stores. Nothing they do is changed. A canary test
-fails with a clear text when a name used here moves.
+While a wrapped function runs, two of torch's functions are observed: the one that creates a process group, to learn
+which listening sockets are gloo's, and the constructor of `TCPStore`, to learn which ports are those of the function's
+own stores. Nothing they do is changed. A canary test fails with a clear text when a name used here moves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -18,14 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.progress.page import Page, Word
 
-__all__ = ["GroupObserver", "abort_gloo", "current", "forget_groups", "has_groups", "reset_group_count"]
-
-_observer: GroupObserver | None = None
-
-
-def current() -> GroupObserver | None:
-    """The observer of the wrapped function that runs now."""
-    return _observer
+__all__ = ["GroupObserver", "abort_gloo", "forget_groups", "has_groups", "reset_group_count"]
 
 
 class GroupObserver:
@@ -33,7 +26,12 @@ class GroupObserver:
 
     Args:
         page: where the rank's progress is noted.
+
+    Attributes:
+        current: the observer of the wrapped function that runs now.
     """
+
+    current: ClassVar[GroupObserver | None] = None
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -48,16 +46,14 @@ class GroupObserver:
 
     def install(self) -> None:
         """Start to observe."""
-        global _observer
-        _observer = self
+        GroupObserver.current = self
         self._excepthook = sys.excepthook
         c10d._new_process_group_helper = self._creating(self._create)
         dist.TCPStore.__init__ = self._connecting(self._init_store)  # type: ignore[method-assign]
 
     def uninstall(self) -> None:
         """Stop to observe."""
-        global _observer
-        _observer = None
+        GroupObserver.current = None
         c10d._new_process_group_helper = self._create
         dist.TCPStore.__init__ = self._init_store  # type: ignore[method-assign]
 
@@ -101,30 +97,34 @@ class GroupObserver:
 
     def _new_listeners(self) -> set[int]:
         before = self._before_group
-        return {s.inode for s in tcp_sockets() if s.listening and s.inode not in before} if before is not None else set()
+        return (
+            {s.inode for s in tcp_sockets() if s.listening and s.inode not in before} if before is not None else set()
+        )
 
     def abort_gloo(self) -> int:
-        """Cut every connection that a gloo listener accepted; each pair has exactly one such end. Listeners stay: gloo dies with them."""
+        """Cut every connection that a gloo listener accepted: each pair has one such end. Listeners must stay."""
         listeners = self._listeners | self._new_listeners()
         found = tcp_sockets()
         ports = {s.local_port for s in found if s.listening and s.inode in listeners}
         return sum(shut_down(s) for s in found if not s.listening and s.peer_port and s.local_port in ports)
 
     def abort_stores(self) -> int:
-        """Cut the client connections of stores that the function made itself; used only when nothing else frees the main thread."""
-        candidates = [s for s in tcp_sockets() if s.peer_port in self.store_ports and s.inode not in self._before_function]
+        """Cut the client connections of the function's own stores; only when nothing else frees the main thread."""
+        candidates = [
+            s for s in tcp_sockets() if s.peer_port in self.store_ports and s.inode not in self._before_function
+        ]
         return sum(shut_down(s) for s in candidates)
 
     def collectives(self) -> int:
         """How many collectives the default group has begun, -1 when torch does not tell."""
-        group = dist.group.WORLD
+        group: Any = dist.group.WORLD
         try:
             return int(group._get_sequence_number_for_group()) if group is not None else 0
         except (AttributeError, RuntimeError):
             return -1
 
     def hold(self) -> None:
-        """Keep the groups alive: destroying one takes gloo's 10 ms, which need not lie between a fault and the restart."""
+        """Keep the groups alive: destroying one takes gloo's 10 ms, which need not delay the restart."""
         self._released = list(c10d._world.pg_map)
 
     def release(self) -> None:
@@ -135,7 +135,7 @@ class GroupObserver:
 
 def abort_gloo() -> int:
     """Cut all gloo connections of the running function; the number of connections cut."""
-    return _observer.abort_gloo() if _observer is not None else 0
+    return 0 if GroupObserver.current is None else GroupObserver.current.abort_gloo()
 
 
 def has_groups() -> bool:
@@ -147,8 +147,8 @@ def forget_groups() -> None:
     """Abort all groups, as far as their backend can, and clear torch's tables."""
     if not dist.is_initialized():
         return
-    if _observer is not None:
-        _observer.hold()
+    if GroupObserver.current is not None:
+        GroupObserver.current.hold()
     abort = getattr(c10d, "_abort_process_group", None)
     if abort is not None:
         abort()
@@ -159,7 +159,8 @@ def forget_groups() -> None:
 def reset_group_count() -> None:
     """Reset torch's group counter when no group is alive.
 
-    A failed `init_process_group` leaves it raised; ranks that got different far would then wait on different keys for ever.
+    A failed `init_process_group` leaves it raised; ranks that got different far would then wait on different keys for
+    ever.
     """
     if not has_groups():
         c10d._world.group_count = 0

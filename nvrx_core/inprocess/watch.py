@@ -1,8 +1,11 @@
 """A rank's own progress, as a pure machine: when it counts as hung, and when it is ended.
 
-Soft timeout: restarts everyone and ends nobody. Hard timeout: ends the rank, after it had the time to confirm an interruption by leaving the function.
-Both count from the oldest of the rank's signs of life that are in use: bytecode run (always), `ping`, and a growing `progress` counter.
-A rank that creates a process group waits for the others by nature; it counts as hung only when nobody that it waits for is still on the way.
+Soft timeout: restarts everyone and ends nobody. Hard timeout: ends the rank, after it had the time to confirm an
+interruption by leaving the function. Both count from the oldest of the rank's signs of life that are in use: bytecode
+run (always), `ping`, and a growing `progress` counter. A rank that creates a process group waits for the others by
+nature; it counts as hung only when
+nobody that it waits for
+is still on the way.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from nvrx_core.progress.stage import Stage
 __all__ = ["AskOthers", "Kill", "Poke", "Reading", "SoftTimeout", "Terminate", "Watch"]
 
 POKE_AFTER: Final = 0.05
-"""Seconds that the rank's own monitor thread has to act on a soft timeout before the main thread is interrupted from outside."""
+"""Seconds that the rank's monitor thread has to act on a soft timeout before the main thread is poked from outside."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,9 @@ class Watch:
         return (Terminate(f"no progress for {now - alive_at:.3g} s (hard_timeout {self.hard:g} s)"),)
 
     def _ending(self, now: float) -> tuple[WatchAction, ...]:
-        self.deadline = max(self._terminated_at + self.grace, now + 1.0 if now >= self._terminated_at + self.grace else now)
+        self.deadline = max(
+            self._terminated_at + self.grace, now + 1.0 if now >= self._terminated_at + self.grace else now
+        )
         if now < self._terminated_at + self.grace:
             return ()
         return (Kill(f"still there {self.grace:g} s after SIGTERM"),)

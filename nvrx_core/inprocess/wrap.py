@@ -41,7 +41,7 @@ _calls = itertools.count()
 
 
 class CallWrapper:
-    """What a wrapped function may ask of its wrapper; injected into parameters annotated with this class, or named `call_wrapper`."""
+    """What a wrapped function may ask of its wrapper; injected by annotation, or by the name `call_wrapper`."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -54,11 +54,11 @@ class CallWrapper:
         return self._call.state.iteration
 
     def ping(self) -> None:
-        """Report progress. The first ping of an iteration puts the function under the timeouts for manual heartbeats, too."""
+        """Report progress; from the first ping of an iteration on, the timeouts apply to pings, too."""
         self._words[Word.PING] = time.monotonic_ns()
 
     def progress(self, step: int) -> None:
-        """Report the step that is done; only a step higher than all before counts as progress, in this iteration and over restarts."""
+        """Report the step that is done; only one higher than all before, over restarts too, counts as progress."""
         call = self._call
         if step > call.step or not self._words[Word.STEP_AT]:
             call.step = max(step, call.step)
@@ -163,7 +163,9 @@ class Wrapper:
         if not dist.is_available():
             raise ValueError("torch.distributed.is_available() is False: this torch was built without distributed")
         if rank_filter is not None:
-            warnings.warn("rank_filter is deprecated: list it in rank_assignment=Compose(...)", DeprecationWarning, stacklevel=2)
+            warnings.warn(
+                "rank_filter is deprecated: list it in rank_assignment=Compose(...)", DeprecationWarning, stacklevel=2
+            )
         self.enabled = enabled
         self.parameters = Parameters(**given)
 

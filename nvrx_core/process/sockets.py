@@ -1,7 +1,9 @@
 """The TCP sockets of this process, by inode.
 
-A library that blocks in C++ on a socket does not react to signals; shutting its socket down ends the wait within a millisecond. File descriptor
-numbers are reused at any moment by other threads, so a socket is named by its inode, and every use of one holds a duplicate.
+A library that blocks in C++ on a socket does not react to signals; shutting its socket down ends the wait within a
+millisecond. File descriptor numbers are reused at any moment by other threads, so a socket is named by its inode, and
+every use of one holds a
+duplicate.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def tcp_sockets() -> list[TcpSocket]:
 
 
 def shut_down(found: TcpSocket) -> bool:
-    """Shut a connected socket down in both directions, if it is still the same; its descriptor stays open for its owner."""
+    """Shut a connected socket down in both directions, if it is still the same; its descriptor stays open."""
     with _duplicate(found.fd) as duplicate:
         if duplicate is None or os.fstat(duplicate.fileno()).st_ino != found.inode:
             return False
@@ -68,7 +70,11 @@ def _sockets() -> Iterator[tuple[int, int]]:
 
 def _describe(fd: int, inode: int) -> TcpSocket | None:
     with _duplicate(fd) as duplicate:
-        if duplicate is None or duplicate.family not in (socket.AF_INET, socket.AF_INET6) or duplicate.type != socket.SOCK_STREAM:
+        if (
+            duplicate is None
+            or duplicate.family not in (socket.AF_INET, socket.AF_INET6)
+            or duplicate.type != socket.SOCK_STREAM
+        ):
             return None
         listening = bool(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         try:

@@ -1,10 +1,12 @@
 """A single-threaded process that forks a worker, and another one when that is lost.
 
-A process with threads must not be forked for anything but exec: the child may inherit a lock that nobody will ever release. So the template is
-forked before the caller has threads or stores of ours, does nothing, and forks the worker whenever one is needed. Both are in a session of their
-own, hold none of the caller's files but those they are told to keep, and are no children of the caller, whose `wait` calls stay its own.
+A process with threads must not be forked for anything but exec: the child may inherit a lock that nobody will ever
+release. So the template is forked before the caller has threads or stores of ours, does nothing, and forks the worker
+whenever one is needed. Both are in a session of their own, hold none of the caller's files but those they are told to
+keep, and are no children of the caller, whose `wait` calls stay its own.
 
-The worker that returns has done its work, and the template ends with it. One that is killed, stopped, or fails is replaced.
+The worker that returns has done its work, and the template ends with it. One that is killed, stopped, or fails is
+replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from nvrx_core.process.lifeline import open_pidfd, send
 
@@ -79,7 +81,7 @@ class Template:
         raise TemplateError(f"the monitor process was not ready within {READY_WITHIN:g} s, {TRIES} times in a row")
 
     def news(self) -> str | None:
-        """Why the worker was replaced, if the channel says so; "" when the template itself is gone, None when there is no news."""
+        """Why the worker was replaced; "" when the template itself is gone, None when there is no news."""
         if not select.select([self.channel], [], [], 0)[0]:
             return None
         message = self.channel.recv(MAX_MESSAGE).decode()
@@ -89,7 +91,7 @@ class Template:
         return message
 
     def end(self, within: float) -> None:
-        """Wait until the worker has returned and the template is gone; what is still there after `within` seconds is killed."""
+        """Wait until worker and template are gone; what is still there after `within` seconds is killed."""
         deadline = time.monotonic() + within
         while select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if not self.channel.recv(MAX_MESSAGE):
@@ -119,7 +121,7 @@ def _detach_and_serve(work: Callable[[Callable[[], None]], None], channel: socke
 
 
 def _drop_files(keep: set[int]) -> None:
-    """Replace every other descriptor by /dev/null: closed, its number might be reused, and a late destructor would close a stranger's file."""
+    """Replace every other descriptor by /dev/null: were it closed, a late destructor might close a stranger's file."""
     null = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
@@ -177,7 +179,8 @@ def _fork_worker(work: Callable[[Callable[[], None]], None], channel: socket.soc
 
 def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
     """Wait for the worker; why it must be replaced, or None when all is done."""
-    pidfd, channels = open_pidfd(worker), [channel, wake]
+    pidfd = open_pidfd(worker)
+    channels: list[Any] = [channel, wake]
     try:
         while True:
             found, status = os.waitpid(worker, os.WNOHANG | os.WUNTRACED)

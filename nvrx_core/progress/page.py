@@ -1,10 +1,12 @@
 """The progress page: shared memory that a rank writes and its monitor process reads.
 
-A page is a row of 64-bit words, each written by one process only, so that no lock is needed: an aligned word is never torn. Times are
-nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share. Behind the words lies one bit a rank: the members lost so far.
-The page outlives every monitor, so that a replacement starts from what its predecessor knew.
+A page is a row of 64-bit words, each written by one process only, so that no lock is needed: an aligned word is never
+torn. Times are nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share. Behind the words lies one bit a
+rank: the members lost so far. The page outlives every monitor, so that a replacement starts from what its predecessor
+knew.
 
-Invariant: `STAGE` and `ITERATION` are written before `CHANGED`, and a reader that needs both reads `CHANGED` first and last.
+Invariant: `STAGE` and `ITERATION` are written before `CHANGED`, and a reader that needs both reads `CHANGED` first and
+last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Connecting to a TCP store, and hosting one, with errors that name host and port.
 
-torch's own time-out does not hold against a server that accepts and never answers, so a connection attempt is watched, and its socket shut down
-when there is no answer in `ANSWER_WITHIN`. A server that is not listening yet is waited for up to the store's own timeout.
+torch's own time-out does not hold against a server that accepts and never answers, so a connection attempt is watched,
+and its socket shut down when there is no answer in `ANSWER_WITHIN`. A server that is not listening yet is waited for up
+to the store's own
+timeout.
 """
 
 from __future__ import annotations
@@ -87,8 +89,14 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        what = f"accepted a connection and did not answer within {ANSWER_WITHIN:g} s" if cut.is_set() else f"failed: {_first_line(error)}"
-        raise StoreConnectionError(f"the control store on {host}:{port} {what}; is another service using this port?") from None
+        what = (
+            f"accepted a connection and did not answer within {ANSWER_WITHIN:g} s"
+            if cut.is_set()
+            else f"failed: {_first_line(error)}"
+        )
+        raise StoreConnectionError(
+            f"the control store on {host}:{port} {what}; is another service using this port?"
+        ) from None
     finally:
         done.set()
         watcher.join()
@@ -105,7 +113,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL:
             raise StoreConnectionError(
-                f"cannot host the control store on {host}:{port}: {os.strerror(error.errno or 0)}; free the port or set store_kwargs={{'port': ...}}"
+                f"cannot host the control store on {host}:{port}: {os.strerror(error.errno or 0)}; "
+                "free the port, or choose another by store_kwargs={'port': ...}"
             ) from None
     return _bound("", port)
 

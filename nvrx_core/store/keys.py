@@ -1,7 +1,8 @@
 """Every key of the control store, named in one place.
 
-All keys of a call lie under `nvrx/<job>/<restart>/<call>/`, so that neither a second call, nor a restarted job, nor another job on the same store
-reads what an earlier one wrote; those of a round lie under the round's iteration, for the same reason.
+All keys of a call lie under `nvrx/<job>/<restart>/<call>/`, so that neither a second call, nor a restarted job, nor
+another job on the same store reads what an earlier one wrote; those of a round lie under the round's iteration, for the
+same reason.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Keys:
         return f"{self.prefix}/{iteration}/decision"
 
     def master(self, iteration: int) -> str:
-        """Where the ranks of the round's process group meet: `host:port` of its rank 0, or "" when that rank was lost."""
+        """Where the ranks of the round's process group meet: `host:port` of its rank 0, or "-" when that is lost."""
         return f"{self.prefix}/{iteration}/master"
 
     def lease(self, member: int) -> str:
