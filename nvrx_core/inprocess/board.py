@@ -90,7 +90,7 @@ class Board:
             case CountArrival():
                 return machine.arrival_counted(self.store.add(keys.arrived(k), 1), now=now())
             case ReadArrivals(members):
-                return machine.arrivals_read(self._arrivals(k, members), now=now())
+                return machine.arrivals_read(self._arrivals(k, members), self._event(k), now=now())
             case Publish(decision):
                 self._once(keys.decision(k), decision.encode())
             case _:
@@ -107,6 +107,10 @@ class Board:
         if not self.store.check(keys):
             return {}
         return dict(zip(names, map(Arrival.decode, self.store.multi_get(keys)), strict=True))
+
+    def _event(self, iteration: int) -> Fault | None:
+        key = self.keys.event(iteration)
+        return decode_event(self.store.get(key)) if self.store.check([key]) else None
 
     def announce(self, iteration: int, fault: Fault) -> None:
         """Write the fault of a member that lives as the round's event, unless it has one."""
@@ -149,11 +153,16 @@ class Board:
             host, _, port = self._wait(self.keys.master(iteration), FOREVER).decode().rpartition(":")
         return (host, int(port)) if port.isdigit() else None
 
-    def move_lease(self, member: int, lease: str) -> None:
-        """Show that the member lives; returns when the store has answered."""
+    def move_lease(self, member: int, before: str, lease: str) -> str:
+        """Show that the member lives, in one exchange with the store; returns what the lease says now.
+
+        Args:
+            member: whose lease it is.
+            before: what it said last; when that is not so, nothing is written.
+            lease: what it is to say.
+        """
         with _guard():
-            self.store.set(self.keys.lease(member), lease)
-            self.store.check([self.keys.lease(member)])
+            return bytes(self.store.compare_set(self.keys.lease(member), before, lease)).decode()
 
     def leases(self, members: Iterable[int]) -> dict[int, str]:
         """The leases of those members that have one."""
@@ -169,6 +178,11 @@ class Board:
         with _guard():
             self.store.set(self.keys.left(member), "1")
             self.store.check([self.keys.left(member)])
+
+    def has_left(self, member: int) -> bool:
+        """Whether the member has said so."""
+        with _guard():
+            return bool(self.store.check([self.keys.left(member)]))
 
     def wait_left(self, members: Iterable[int], timeout: timedelta = FOREVER) -> None:
         """Block until all these members have left."""

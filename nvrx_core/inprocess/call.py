@@ -27,7 +27,7 @@ from nvrx_core.inprocess.faults import let_go
 from nvrx_core.inprocess.interrupt import RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import RoundView
 from nvrx_core.inprocess.retry_limit import NoProgressLimit
-from nvrx_core.inprocess.round import Action, GiveUp, Obituary
+from nvrx_core.inprocess.round import Action, GiveUp
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
 from nvrx_core.inprocess.torch_groups import reset_group_count
@@ -202,7 +202,9 @@ class Call:
         kit, view = self.kit, self.kit.thread.view
         kit.enter(Stage.WAITING)
         if ended.how is How.EXITED:
+            let_go(ended.error)
             kit.abort()
+            kit.observer.release()
         self._play(view, view.round.completed(now=time.monotonic()))
         if ended.how is not How.RESERVE:
             view.round.waits_for_completion(now=time.monotonic())
@@ -223,7 +225,7 @@ class Call:
             ended.error = None
             leaving = self._recover(ended)
         if early:
-            self._leave_early(view)
+            self._leave_early(view, ended)
             self._terminate(ended)
             return None
         decision = self._arrive(Standing.LEAVING if leaving else Standing.ALIVE, fault)
@@ -258,11 +260,13 @@ class Call:
             self.state.fn_exception = None
         return False
 
-    def _leave_early(self, view: RoundView) -> None:
-        """Leave a round that goes on: this rank neither completes nor delays it."""
-        arrival = self._arrival(Standing.LEAVING, None)
-        self._play(view, view.round.leave(arrival, now=time.monotonic()))
-        self.kit.board.set_master(view.round.iteration, "")
+    def _leave_early(self, view: RoundView, ended: Ended) -> None:
+        """Leave a round that goes on without this rank; it restarts when the others count on this rank."""
+        fault = None
+        if not isinstance(ended.error, RankDiscarded):
+            fault = self._tell(view, ended)
+            self.kit.board.set_master(view.round.iteration, "")
+        self._play(view, view.round.leave(self._arrival(Standing.LEAVING, fault), now=time.monotonic()))
 
     def _out_of_retries(self, decision: Decision, ended: Ended) -> bool:
         cause = decision.cause
@@ -361,17 +365,10 @@ class Call:
             log.debug("the store went before this rank had said farewell: %s", failure)
 
     def _break_away(self, error: BaseException) -> None:
-        """Leave out of turn: tell the others, and wait for nobody."""
-        if self.kit.lost is not None:
-            return
-        round_ = self.kit.thread.view.round
-        fault = self.kit.faults.of(error, self.state.rank, time.monotonic())
-        obituary = Obituary(round_.iteration, round_.member, round_.members, fault)
-        try:
-            self.kit.board.play(obituary, obituary.died(now=time.monotonic()))
-            self.kit.leave(completed=False)
-        except StoreFailure as failure:
-            log.debug("the store went before this rank had said farewell: %s", failure)
+        """Leave out of turn; the monitor process tells the others."""
+        if self.kit.lost is None and not isinstance(error, BarrierTimeout):
+            log.warning("initial rank %d leaves: %r", self.state.initial_rank, error)
+            self.kit.enter(Stage.GONE)
 
     def _completion(self) -> None:
         if self.parameters.completion is not None:

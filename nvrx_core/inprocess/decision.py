@@ -140,7 +140,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: Fault | None)
 
 
 def _symptom(fault: Fault) -> bool:
-    """A collective that failed because of another rank: a rank that dies breaks its neighbours' before its death is told."""
+    """A collective that failed because of another rank: who dies breaks others before the death is told."""
     text = f"{fault.error_type} {fault.message}"
     return fault.interruption == Interruption.EXCEPTION.name and any(sign in text for sign in _SIGNS)
 

@@ -39,6 +39,7 @@ from nvrx_core.inprocess.state import State
 from nvrx_core.inprocess.store import another
 from nvrx_core.inprocess.torch_groups import GroupObserver
 from nvrx_core.process.lifeline import open_pidfd
+from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
@@ -94,15 +95,19 @@ class Equipment:
         self.page.begin_round(-1, self.member, self.size)
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         stack.callback(os.close, self.wake)
+        self.lock = OwnerLock()
+        stack.callback(self.lock.close)
+        self.lock.hold()
 
     def _start_monitor(self, stack: ExitStack) -> None:
         pidfd = open_pidfd(os.getpid())
         stack.callback(os.close, pidfd)
         plan = self._plan(pidfd)
         keep = {pidfd, self.wake} | ({fd} if (fd := self.events.fileno()) is not None else set())
-        monitor = MonitorProcess(plan, self.page)
+        monitor = MonitorProcess(plan, self.page, self.lock)
         self.template = Template.start(monitor.run, keep)
         stack.callback(self._end_monitor)
+        stack.callback(self.lock.let_go)
 
     def _plan(self, pidfd: int) -> MonitorPlan:
         p = self.parameters
@@ -120,6 +125,7 @@ class Equipment:
             soft=p.soft_timeout.total_seconds(),
             hard=p.hard_timeout.total_seconds(),
             grace=p.termination_grace_time.total_seconds(),
+            barrier=p.barrier_timeout,
             heartbeat=p.heartbeat_interval.total_seconds(),
             heartbeat_timeout=p.heartbeat_timeout.total_seconds(),
             signum=p.interrupt_signal,
@@ -309,8 +315,6 @@ class Equipment:
         Raises:
             StoreFailure: when the store is gone already.
         """
-        if not completed:
-            self.board.set_master(self.thread.view.round.iteration, "")
         self.board.leave(self.member)
         self.enter(Stage.LEFT)
         if self.hosted:
@@ -344,6 +348,9 @@ class Equipment:
             self.__dict__.pop(name, None)
 
     def _end_monitor(self) -> None:
+        if self.page[Word.STAGE] == Stage.GONE:
+            self.template.detach()
+            return
         self.page.enter(Stage.LEFT)
         os.eventfd_write(self.wake, 1)
         self.template.end(MONITOR_LEAVES_WITHIN)

@@ -12,10 +12,12 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from nvrx_core.clock import SystemClock
@@ -29,6 +31,7 @@ from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
 from nvrx_core.inprocess.store import Factory, as_client
 from nvrx_core.inprocess.watch import AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
 from nvrx_core.process.lifeline import catches, how_it_ended, send
+from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
@@ -52,6 +55,7 @@ class MonitorPlan:
         factory, kwargs: how to connect to the store.
         keys: the call's keys.
         soft, hard, grace: timeouts of progress, seconds.
+        barrier: how long the others' decision is waited for after a death.
         heartbeat: seconds between two moves of the lease.
         heartbeat_timeout: seconds after which another member's lease has run out.
         signum: the interrupt signal.
@@ -70,6 +74,7 @@ class MonitorPlan:
     soft: float
     hard: float
     grace: float
+    barrier: timedelta
     heartbeat: float
     heartbeat_timeout: float
     signum: int
@@ -84,14 +89,16 @@ class MonitorProcess:
     Args:
         plan: what to watch and how.
         page: the rank's progress page.
+        lock: held by the rank's main thread as long as it lives.
     """
 
-    def __init__(self, plan: MonitorPlan, page: Page) -> None:
-        self.plan, self.page = plan, page
+    def __init__(self, plan: MonitorPlan, page: Page, lock: OwnerLock) -> None:
+        self.plan, self.page, self.lock = plan, page, lock
         self.watch = Watch(plan.soft, plan.hard, plan.grace)
         self.siblings = LeaseTable(plan.heartbeat_timeout)
         self.board: Board | None = None
         self.beats = 0
+        self.lease = ""
         self.lease_due = self.sibling_due = 0.0
         self.ended_by: str | None = None
 
@@ -106,13 +113,27 @@ class MonitorProcess:
         poll = select.poll()
         poll.register(self.plan.rank_pidfd, select.POLLIN)
         poll.register(self.plan.wake, select.POLLIN)
-        while self.page[Word.STAGE] != Stage.LEFT:
+        poll.register(self._watch_owner(), select.POLLIN)
+        while self.page[Word.STAGE] not in (Stage.LEFT, Stage.GONE):
             due = self._turn()
             for fd, _ in poll.poll(max(0.0, due - time.monotonic()) * 1000 + 0.5):
-                if fd == self.plan.rank_pidfd:
+                if fd != self.plan.wake:
                     self._rank_died()
                     return
                 os.eventfd_read(fd)
+        if self.page[Word.STAGE] == Stage.GONE:
+            self._rank_died()
+
+    def _watch_owner(self) -> int:
+        """A descriptor that becomes readable as soon as the rank's main thread is gone."""
+        gone = os.eventfd(0, os.EFD_CLOEXEC)
+
+        def wait() -> None:
+            if self.lock.wait():
+                os.eventfd_write(gone, 1)
+
+        threading.Thread(target=wait, name="nvrx-owner-lock", daemon=True).start()
+        return gone
 
     def _turn(self) -> float:
         """Do what is due; returns when the next turn is."""
@@ -198,7 +219,7 @@ class MonitorProcess:
             return
         self.lease_due = now + self.plan.heartbeat
         try:
-            self._connected().move_lease(self.plan.member, self._lease())
+            self.lease = self._connected().move_lease(self.plan.member, self.lease, self._lease())
             self.page[Word.MONITOR_BEAT] = time.monotonic_ns()
             if now >= self.sibling_due:
                 self.sibling_due = now + max(self.plan.heartbeat, self.plan.heartbeat_timeout / 10)
@@ -224,7 +245,8 @@ class MonitorProcess:
         for member, lease in self._connected().leases(watched).items():
             self.siblings.observe(member, lease, now=now)
         for member in self.siblings.stale(now=now):
-            self._speak_for(member)
+            if not self._connected().has_left(member):
+                self._speak_for(member)
 
     def _speak_for(self, member: int) -> None:
         """Another member's monitor process is silent: its node is gone, or cut off."""
@@ -272,8 +294,9 @@ class MonitorProcess:
         if stage in (Stage.LEFT, Stage.OUTSIDE) or self.page[Word.STORE_LOST]:
             return
         kind = Interruption.HARD_TIMEOUT if self.ended_by else Interruption.TERMINATED
-        reason = f"process {how_it_ended(self.plan.rank_pid)}" + (f" after {self.ended_by}" if self.ended_by else "")
-        fault = self._fault(kind, reason, struck=self.reading().alive_at if self.ended_by else time.monotonic())
+        struck = self.reading().alive_at if self.ended_by else time.monotonic()
+        reason = "the rank left" if stage == Stage.GONE else f"process {how_it_ended(self.plan.rank_pid)}"
+        fault = self._fault(kind, reason + (f" after {self.ended_by}" if self.ended_by else ""), struck)
         self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
         log.warning("%s", fault)
         with suppress(StoreFailure):
@@ -288,7 +311,7 @@ class MonitorProcess:
             board.set_master(obituary.iteration, "")
             if any(isinstance(action, Finish) for action in rest):
                 return
-            decision = board.wait_decision(obituary.iteration)
+            decision = board.wait_decision(obituary.iteration, self.plan.barrier)
             obituary = _follow(obituary, obituary.decided(decision, now=time.monotonic()))
 
 

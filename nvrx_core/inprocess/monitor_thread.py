@@ -90,6 +90,10 @@ class MonitorThread:
     def stop(self, cut: Callable[[], None]) -> None:
         """End the thread; `cut` ends its wait on the store."""
         self._stopping = True
+        self.interrupt.out.set()
+        self.interrupt.free.set()
+        with self.changed:
+            self.changed.notify_all()
         if self._thread.is_alive():
             cut()
         self._thread.join()

@@ -81,7 +81,7 @@ class CountArrival(Action):
 
 @dataclass(frozen=True)
 class ReadArrivals(Action):
-    """Read every member's arrival; answer with `arrivals_read`, if none is missing."""
+    """Read every member's arrival and the event; answer with `arrivals_read`."""
 
     members: frozenset[int]
 
@@ -149,17 +149,16 @@ class _Barrier:
         self.iteration = iteration
         self.member = member
         self.members = members
-        self.cause: Fault | None = None
 
     def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
         """`count` arrivals, repetitions included, were counted when this one was."""
         return (ReadArrivals(self.members),) if count >= len(self.members) else ()
 
-    def arrivals_read(self, arrivals: Mapping[int, Arrival], *, now: float) -> tuple[Action, ...]:
-        """Every member's arrival was there."""
+    def arrivals_read(self, arrivals: Mapping[int, Arrival], event: Fault | None, *, now: float) -> tuple[Action, ...]:
+        """The arrivals that were there, none when one is missing, and the round's event."""
         if not self.members <= arrivals.keys():
             return ()
-        return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, self.cause)),)
+        return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)
 
 
 class Round(_Barrier):
@@ -176,6 +175,7 @@ class Round(_Barrier):
         super().__init__(iteration, member, members)
         self.timeouts = timeouts
         self.phase = Phase.OPEN
+        self.cause: Fault | None = None
         self.deadline = math.inf
 
     def fault(self, fault: Fault, *, now: float) -> tuple[Action, ...]:
@@ -217,7 +217,7 @@ class Round(_Barrier):
 
     def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """This member leaves before the round has begun for it; the others wait for it nowhere."""
-        if self.phase is not Phase.OPEN:
+        if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):
             return ()
         self.phase = Phase.ARRIVED
         return (PutArrival(arrival), CountArrival(), CountCompletion())
@@ -279,7 +279,6 @@ class Obituary(_Barrier):
     def __init__(self, iteration: int, member: int, members: frozenset[int], fault: Fault) -> None:
         super().__init__(iteration, member, members)
         self.fault = fault
-        self.cause = fault
 
     def died(self, *, now: float) -> tuple[Action, ...]:
         """The member is dead: tell, and arrive for it."""
@@ -288,10 +287,7 @@ class Obituary(_Barrier):
 
     def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
         """The round's event after the announcement; None: it was completed, and nobody waits for the dead."""
-        if cause is None:
-            return (Finish(),)
-        self.cause = cause
-        return ()
+        return (Finish(),) if cause is None else ()
 
     def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
         """The round's decision came; one that counts the dead among the living is followed into the next round."""

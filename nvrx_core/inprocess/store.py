@@ -23,6 +23,8 @@ __all__ = ["FileStore", "StoreConnectionError", "StoreMixin", "TCPStore", "anoth
 
 _CLIENT: ContextVar[bool] = ContextVar("nvrx_store_client", default=False)
 DEFAULT_TIMEOUT: Final = timedelta(seconds=300)
+CONNECT_TIMEOUT: Final = timedelta(seconds=8)
+"""For the connection alone: the listener is known to be there, and torch would try again for as long as this."""
 
 Factory = Callable[..., dist.Store]
 
@@ -84,7 +86,7 @@ class TCPStore(StoreMixin, dist.TCPStore):
         self.hosted = elsewhere is None and not client_only() and rank_and_world_size()[0] == 0
         self._critical = () if elsewhere else (0,)
         options: dict[str, Any] = {
-            "timeout": timeout,
+            "timeout": min(timeout, CONNECT_TIMEOUT),
             "wait_for_workers": False,
             "multi_tenant": multi_tenant,
             "use_libuv": use_libuv,
@@ -95,6 +97,7 @@ class TCPStore(StoreMixin, dist.TCPStore):
             await_listener(host, chosen, timeout)
         with answer_deadline(host, chosen):
             super().__init__(host, chosen, is_master=self.hosted, **options)
+        self.set_timeout(timeout)
 
     @property
     def critical_ranks(self) -> Sequence[int]:

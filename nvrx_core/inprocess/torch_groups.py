@@ -1,5 +1,10 @@
 """torch's process groups, where no public name reaches: the one file that touches private names of torch.distributed.
 
+A group that the function has made is held until the round has ended. gloo's destructor joins its threads, and one of
+them may need the interpreter's lock to destroy a work: were the last reference that of a DDP model whose frame is left,
+the main thread would join while it holds the lock, for ever. Let go from Python, a group is destroyed without the lock;
+and the 10 ms that this takes do not lie between a fault and the restart.
+
 While a wrapped function runs, two of torch's functions are observed: the one that creates a process group, to learn
 which listening sockets are gloo's, and the constructor of `TCPStore`, to learn which ports are those of the function's
 own stores. Nothing they do is changed. A canary test fails with a clear text when a name used here moves.
@@ -9,14 +14,18 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.progress.page import Page, Word
+
+HELD: Final = 64
+"""Groups held at most; a function that makes and destroys many does not keep them all."""
 
 __all__ = ["GroupObserver", "abort_gloo", "forget_groups", "has_groups", "reset_group_count"]
 
@@ -42,7 +51,7 @@ class GroupObserver:
         self._create = c10d._new_process_group_helper
         self._init_store = dist.TCPStore.__init__
         self._excepthook: Any = sys.excepthook
-        self._released: list[Any] = []
+        self._held: deque[Any] = deque(maxlen=HELD)
 
     def install(self) -> None:
         """Start to observe."""
@@ -54,6 +63,7 @@ class GroupObserver:
     def uninstall(self) -> None:
         """Stop to observe."""
         GroupObserver.current = None
+        self._held.clear()
         c10d._new_process_group_helper = self._create
         dist.TCPStore.__init__ = self._init_store  # type: ignore[method-assign]
 
@@ -70,7 +80,9 @@ class GroupObserver:
             self._before_group = socket_inodes()
             self._begin_meeting()
             try:
-                return create(*args, **kwargs)
+                created = create(*args, **kwargs)
+                self._held.append(created)
+                return created
             finally:
                 self._listeners |= self._new_listeners()
                 self._before_group = None
@@ -123,13 +135,9 @@ class GroupObserver:
         except (AttributeError, RuntimeError):
             return -1
 
-    def hold(self) -> None:
-        """Keep the groups alive: destroying one takes gloo's 10 ms, which need not delay the restart."""
-        self._released = list(c10d._world.pg_map)
-
     def release(self) -> None:
-        """Let the held groups go, and with them torch's chain of exception hooks."""
-        self._released.clear()
+        """Let the groups of the ended round go, and torch's chain of exception hooks."""
+        self._held.clear()
         sys.excepthook = self._excepthook
 
 
@@ -147,8 +155,6 @@ def forget_groups() -> None:
     """Abort all groups, as far as their backend can, and clear torch's tables."""
     if not dist.is_initialized():
         return
-    if GroupObserver.current is not None:
-        GroupObserver.current.hold()
     abort = getattr(c10d, "_abort_process_group", None)
     if abort is not None:
         abort()

@@ -90,6 +90,10 @@ class Template:
             return None
         return message
 
+    def detach(self) -> None:
+        """Let worker and template go on by themselves; they end when the work is done."""
+        self.channel.close()
+
     def end(self, within: float) -> None:
         """Wait until worker and template are gone; what is still there after `within` seconds is killed."""
         deadline = time.monotonic() + within

@@ -26,7 +26,7 @@ from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 __all__ = ["StoreConnectionError", "answer_deadline", "await_listener", "listen", "local_address"]
 
 log = logging.getLogger("nvrx_core.store")
-ANSWER_WITHIN: Final = 9.0
+ANSWER_WITHIN: Final = 7.0
 """Seconds that a store which accepted a connection has to answer."""
 LINE_EVERY: Final = 10.0
 BACKLOG: Final = 4096

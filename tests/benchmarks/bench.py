@@ -16,7 +16,8 @@ import random
 import sys
 
 from figures import COLUMNS, FIGURES, Column, Figure
-from launch import Launch, become_subreaper, launch
+from launch import become_subreaper, launch
+from machine import wait_calm
 from report import NOTES, Ending, environment_lines, failures, table, write_json
 from samples import Sample
 
@@ -34,6 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--reps", type=int, default=5, help="samples of each figure at least (default: 5)")
     parser.add_argument("--quick", action="store_true", help="one round of each figure, peer at its defaults only")
     parser.add_argument("--seed", type=int, default=1, help="of the moments at which faults strike")
+    parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for a calm machine, each launch")
     parser.add_argument("--json", metavar="FILE", help="write all samples there")
     options = parser.parse_args()
     if options.peer and not os.access(options.peer, os.X_OK):
@@ -66,6 +68,7 @@ class Bench:
         self.columns = chosen_columns(options)
         self.figures = chosen_figures(options)
         self.reps = 1 if options.quick else options.reps
+        self.patience: float = options.patience
         self.pythons = {"ours": sys.executable, **({"peer": os.path.abspath(options.peer)} if options.peer else {})}
         self.results: dict[str, list[Sample]] = {column.name: [] for column in self.columns}
         self.launches: list[Ending] = []
@@ -84,22 +87,20 @@ class Bench:
     def _round(self, figure: Figure, column: Column) -> None:
         python = self.pythons["ours" if column.ours else "peer"]
         for job in figure.jobs(column, self._chance):
+            wait_calm(self.patience)
             path = ROOT if column.ours else None
             done = launch(job, python, ranks=figure.ranks, limit=figure.limit, import_path=path)
             samples = figure.read(done)
             self.results[column.name] += samples
-            self.launches.append(Ending(figure.key, column.name, done.codes, done.left, done.load, done.seconds))
-            report_launch(figure, column, done, samples)
+            self.launches.append(Ending(figure.key, column.name, done.codes, done.left, *done.usage))
+            print(f"{self.launches[-1]}: {values_of(figure, samples)}", file=sys.stderr)
 
 
-def report_launch(figure: Figure, column: Column, done: Launch, samples: list[Sample]) -> None:
-    """Writes what a launch gave to standard error."""
+def values_of(figure: Figure, samples: list[Sample]) -> str:
+    """Returns the samples of a launch that are rows of the table, in seconds."""
     names = {metric.name for metric in figure.metrics}
     shown = [sample for sample in samples if sample.metric in names]
-    values = ", ".join(f"{s.metric} {'failed' if s.value is None else f'{s.value:.6g}'}" for s in shown)
-    left = f", {done.left} processes left" if done.left else ""
-    left += f", exit codes {done.codes}" if any(done.codes) or None in done.codes else ""
-    print(f"{figure.key} {column.name}: {values} [{done.seconds:.1f} s, load {done.load:.1f}{left}]", file=sys.stderr)
+    return ", ".join(f"{s.metric} {'failed' if s.value is None else f'{s.value:.4g}'}" for s in shown)
 
 
 def main() -> None:
@@ -111,7 +112,7 @@ def main() -> None:
         bench.run()
     except KeyboardInterrupt:
         print("interrupted: the table has what was measured until here", file=sys.stderr)
-    environment = environment_lines(bench.pythons, [ending.load for ending in bench.launches])
+    environment = environment_lines(bench.pythons, bench.launches)
     print("\n".join(environment), "", table(bench.figures, bench.results), "", NOTES, sep="\n")
     print("\n".join(failures(bench.figures, bench.results)))
     if options.json:

@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass
 
 from job import Job
+from machine import Usage
 
 __all__ = ["Event", "Launch", "become_subreaper", "launch"]
 
@@ -53,7 +54,7 @@ class Launch:
         events: the stamps of all ranks in the order of writing.
         codes: exit code by rank; None where the bound ended the rank.
         left: processes still there `LEAVE_LIMIT` seconds after the last rank ended.
-        load: the load average at the start.
+        usage: the load average at the start, the cores that others used meanwhile, and the seconds it took.
         log: the end of what the ranks wrote to standard output and error.
     """
 
@@ -62,8 +63,7 @@ class Launch:
     events: tuple[Event, ...]
     codes: tuple[int | None, ...]
     left: int
-    load: float
-    seconds: float
+    usage: tuple[float, float, float]
     log: str
 
 
@@ -171,7 +171,7 @@ def clear_away() -> int:
 
 def launch(job: Job, python: str, *, ranks: int, limit: float, import_path: str | None) -> Launch:
     """Runs the job on `ranks` new processes of the given interpreter, at most `limit` seconds past the gate."""
-    load, begin, port = os.getloadavg()[0], time.monotonic(), free_ports()
+    load, usage, begin, port = os.getloadavg()[0], Usage(), time.monotonic(), free_ports()
     with tempfile.TemporaryDirectory(prefix="nvrx-bench-") as folder:
         events, log = pathlib.Path(folder, "events.jsonl"), pathlib.Path(folder, "log")
         command = [python, str(HERE / "worker.py"), job.to_json(), str(events)]
@@ -189,7 +189,8 @@ def launch(job: Job, python: str, *, ranks: int, limit: float, import_path: str 
         finally:
             left = stop(processes)
         text = log.read_text(errors="replace")[-4000:]
-        return Launch(job, ranks, read_events(events), codes, left, load, time.monotonic() - begin, text)
+        used = (load, usage.others(), time.monotonic() - begin)
+        return Launch(job, ranks, read_events(events), codes, left, used, text)
 
 
 def stop(processes: list[subprocess.Popen[bytes]]) -> int:

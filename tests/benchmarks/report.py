@@ -45,14 +45,22 @@ print(json.dumps(versions))
 
 @dataclass(frozen=True)
 class Ending:
-    """How a launch ended: exit codes by rank, processes left behind, load average before, seconds in all."""
+    """How a launch went: exit codes by rank, processes left behind, load before, cores that others used, seconds."""
 
     figure: str
     column: str
     codes: tuple[int | None, ...]
     left: int
     load: float
+    others: float
     seconds: float
+
+    def __str__(self) -> str:
+        """Writes one line of progress."""
+        odd = f", exit codes {self.codes}" if any(self.codes) or None in self.codes else ""
+        odd += f", {self.left} processes left" if self.left else ""
+        usage = f"{self.seconds:.1f} s, load {self.load:.1f}, others {self.others:.2f}"
+        return f"{self.figure} {self.column} [{usage}{odd}]"
 
 
 @dataclass(frozen=True)
@@ -179,12 +187,21 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def environment_lines(pythons: Mapping[str, str], loads: Iterable[float]) -> list[str]:
-    """Returns the lines that say where and under which load the figures were taken."""
-    load = sorted(loads) or [os.getloadavg()[0]]
+def spread(values: Iterable[float]) -> str:
+    """Writes the median and the most of some values."""
+    found = sorted(values) or [0.0]
+    return f"median {statistics.median(found):.2f}, most {found[-1]:.2f}"
+
+
+def environment_lines(pythons: Mapping[str, str], launches: list[Ending]) -> list[str]:
+    """Returns the lines that say where and how undisturbed the figures were taken."""
     lines = [f"{name}: {versions(python)}" for name, python in pythons.items()]
     lines.append(f"machine: {processor()}, {len(os.sched_getaffinity(0))} cores, Linux {platform.release()}")
-    lines.append(f"load average at the starts of launches: median {statistics.median(load):.1f}, most {load[-1]:.1f}")
+    lines.append(
+        f"launches: {len(launches)}; processes left behind by one: most {max((e.left for e in launches), default=0)}"
+    )
+    lines.append(f"load average at their starts: {spread(ending.load for ending in launches)}")
+    lines.append(f"cores in use by others meanwhile: {spread(ending.others for ending in launches)}")
     return lines
 
 

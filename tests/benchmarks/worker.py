@@ -88,8 +88,7 @@ def join_group(job: Job, iteration: int) -> None:
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     port, patience = PORT + 2 + iteration, datetime.timedelta(seconds=30)
-    tcp_store: Any = dist.TCPStore  # type: ignore[attr-defined]
-    store = tcp_store("127.0.0.1", port, world_size, rank == 0, multi_tenant=True, timeout=patience)
+    store = dist.TCPStore("127.0.0.1", port, world_size, rank == 0, multi_tenant=True, timeout=patience)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 

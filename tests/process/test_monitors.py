@@ -49,8 +49,10 @@ def test_a_lost_monitor_is_replaced_and_a_later_hang_is_still_found(
 def test_a_rank_that_vanishes_with_its_monitor_is_found_by_the_others(launch: Launch, victim: int) -> None:
     job = launch({(2, 0, 10_000): "exception"}, wrapper={"heartbeat_timeout": 3.0})
     job.await_line("step", initial_rank=victim)
-    for pid in {*host.descendants(job.pids[victim]), job.pids[victim]}:
-        os.kill(pid, signal.SIGKILL)
+    node = {*host.descendants(job.pids[victim]), job.pids[victim]}
+    for blow in (signal.SIGSTOP, signal.SIGKILL):  # first stop them all, so that none sees another die
+        for pid in node:
+            os.kill(pid, blow)
     job.finish()
     expected = restart("UNRESPONSIVE", by=[victim], lost=[victim])
     assert_nothing_lost(job, expected, codes={victim: -signal.SIGKILL})
@@ -73,16 +75,21 @@ def test_an_idle_wrapper_sleeps(launch: Launch, store: bool) -> None:
     for rank in range(2):
         job.await_line("enter", initial_rank=rank)
     time.sleep(1.0)
-    busy = wakeups(job, 5.0)
-    assert all(count <= 5 * 5 for count in busy.values()), f"wake-ups in 5 s by process: {busy}"
+    seconds, serving = 5.0, 0 if store else 3 * 2
+    busy = wakeups(job, seconds)
+    most = {name: (5 + (serving if name == "rank 0" else 0)) * seconds for name in busy}
+    assert all(busy[name] <= most[name] for name in busy), f"wake-ups in {seconds} s by process: {busy}"
     job.finish()
     assert_nothing_lost(job)
 
 
 def wakeups(job: Job, seconds: float) -> dict[str, int]:
-    """Voluntary context switches of each process of the job's ranks; the store outside is not the wrapper's."""
+    """Voluntary context switches of each process of the job's ranks; the store outside is not the wrapper's.
+
+    Rank 0, where it hosts the store, also answers the leases of all monitor processes: that is the server's work.
+    """
     ours = {pid: name for pid, name in job.template.leftovers().items() if pid != job.store_pid}
     names = {pid: f"rank {rank}" for rank, pid in job.pids.items()}
     before = {pid: host.switches(pid) for pid in ours}
     time.sleep(seconds)
-    return {f"{names.get(pid, 'monitor')} {pid}": host.switches(pid) - count for pid, count in before.items()}
+    return {names.get(pid, f"monitor {pid}"): host.switches(pid) - count for pid, count in before.items()}

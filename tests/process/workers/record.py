@@ -10,9 +10,10 @@ import os
 import time
 from pathlib import Path
 
-__all__ = ["Record", "settle", "usage"]
+__all__ = ["HELD", "Record", "settle", "usage", "usage_after"]
 
 DIRECTORY = "NVRX_TEST_RECORDS"
+HELD = ("threads", "files", "children")
 
 
 class Record:
@@ -25,7 +26,8 @@ class Record:
 
     @classmethod
     def of_environment(cls) -> Record:
-        return cls(os.environ[DIRECTORY], int(os.environ.get("RANK", "0")))
+        rank = os.environ.get("RANK", "0")
+        return cls(os.environ[DIRECTORY], int(rank) if rank.isdigit() else 0)
 
     def __call__(self, what: str, *, at: float | None = None, **fields: object) -> None:
         moment = time.monotonic() if at is None else at
@@ -38,6 +40,14 @@ def settle() -> None:
     import torch.distributed as dist
 
     dist.TCPStore("127.0.0.1", 0, is_master=True)
+
+
+def usage_after(before: dict[str, int]) -> dict[str, int]:
+    """What is held once the kernel is done with threads and children that have been joined: give it a second."""
+    end = time.monotonic() + 1.0
+    while (now := usage()) and time.monotonic() < end and any(now[name] > before[name] for name in HELD):
+        time.sleep(0.01)
+    return now
 
 
 def usage() -> dict[str, int]:

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from torch import distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore
 
-from tests.process.workers.record import Record, settle, usage
+from tests.process.workers.record import HELD, Record, settle, usage, usage_after
 
 
 def main() -> None:
@@ -22,15 +22,20 @@ def main() -> None:
     try:
         attempt(mistake, record)
     except BaseException as error:  # boundary: what the wrapper refuses with is what is recorded
-        after = usage()
-        record("refused", kind=type(error).__name__, text=str(error), seconds=time.monotonic() - started)
-        record("held", **{name: after[name] - before[name] for name in ("threads", "files", "children")})
+        record(
+            "refused",
+            kinds=[kind.__name__ for kind in type(error).mro()],
+            text=str(error),
+            seconds=time.monotonic() - started,
+        )
+        after = usage_after(before)
+        record("held", **{name: after[name] - before[name] for name in HELD})
 
 
 def attempt(mistake: str, record: Record) -> None:
     from nvrx_core import inprocess
 
-    class Plain(HashStore):  # type: ignore[misc]
+    class Plain(HashStore):
         pass
 
     settings: dict[str, Any] = {"store_factory": Plain} if mistake == "factory" else {}

@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from nvrx_core.testing.faults import Fault, Point, strike
 from tests.process.workers.plan import BEFORE_GROUP, ON_ENTRY, Plan, wrapper_settings
-from tests.process.workers.record import Record, settle, usage
+from tests.process.workers.record import Record, settle, usage, usage_after
 
 
 def main() -> None:
@@ -34,10 +35,10 @@ def main() -> None:
         before, environment = usage(), dict(os.environ)
         result = train()
         changed = {key for key in {*environment, *os.environ} if environment.get(key) != os.environ.get(key)}
-        record("done", result=result, before=before, after=usage(), changed=sorted(changed))
+        record("done", result=result, before=before, after=usage_after(before), changed=sorted(changed))
 
 
-def wrapped(plan: Plan, record: Record, initial_rank: int) -> Callable[[], int | None]:
+def wrapped(plan: Plan, record: Record, initial_rank: int) -> Callable[..., int | None]:
     from nvrx_core import inprocess
 
     trainer = Trainer(plan, record, initial_rank)
@@ -50,7 +51,7 @@ def wrapped(plan: Plan, record: Record, initial_rank: int) -> Callable[[], int |
     return train
 
 
-def assignment(plan: Plan, record: Record) -> object:
+def assignment(plan: Plan, record: Record) -> Any:
     from nvrx_core import inprocess
 
     first = inprocess.rank_assignment.ActivateAllRanks()
@@ -62,11 +63,11 @@ def assignment(plan: Plan, record: Record) -> object:
     return inprocess.Compose(*stages)
 
 
-def mortal(plan: Plan, record: Record) -> object:
+def mortal(plan: Plan, record: Record) -> Any:
     """An assignment that kills a rank: after the barrier, before the entry."""
     from nvrx_core import inprocess
 
-    class Mortal(inprocess.rank_assignment.RankAssignment):
+    class Mortal(inprocess.rank_assignment.RankAssignment):  # type: ignore[misc]
         def __call__(self, ctx):  # type: ignore[no-untyped-def]
             if plan.die_in_assignment.get(str(ctx.state.initial_rank)) == next(assignments):
                 strike(Fault.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
