@@ -301,7 +301,6 @@ class MonitorProcess:
         log.warning("%s", fault)
         with suppress(StoreFailure):
             self._bury(Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault))
-            self._connected().leave(self.plan.member)
 
     def _bury(self, obituary: Obituary | None) -> None:
         board = self._connected()
@@ -309,6 +308,7 @@ class MonitorProcess:
             now = time.monotonic()
             rest = board.play(obituary, obituary.died(now=now))
             board.set_master(obituary.iteration, "")
+            board.leave(obituary.member)
             if any(isinstance(action, Finish) for action in rest):
                 return
             decision = board.wait_decision(obituary.iteration, self.plan.barrier)

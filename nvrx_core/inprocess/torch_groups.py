@@ -16,6 +16,7 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, ClassVar, Final
 
 import torch.distributed as dist
@@ -23,7 +24,10 @@ from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.progress.page import Page, Word
+from nvrx_core.store.connection import StoreConnectionError, await_listener
 
+STORE_TIMEOUT: Final = timedelta(seconds=300)
+"""torch's default."""
 HELD: Final = 64
 """Groups held at most; a function that makes and destroys many does not keep them all."""
 
@@ -46,6 +50,7 @@ class GroupObserver:
         self.page = page
         self.store_ports: set[int] = set()
         self._listeners: set[int] = set()
+        self._pairs: set[int] = set()
         self._before_group: frozenset[int] | None = None
         self._before_function: frozenset[int] = frozenset()
         self._create = c10d._new_process_group_helper
@@ -71,6 +76,7 @@ class GroupObserver:
         """A new iteration: what was noted of the last one is void."""
         self.store_ports.clear()
         self._listeners.clear()
+        self._pairs.clear()
         self._before_group = None
         self._before_function = socket_inodes()
 
@@ -84,7 +90,7 @@ class GroupObserver:
                 self._held.append(created)
                 return created
             finally:
-                self._listeners |= self._new_listeners()
+                self._note_new_sockets()
                 self._before_group = None
                 self.page[Word.MEETING] = 0
 
@@ -96,6 +102,7 @@ class GroupObserver:
             self.store_ports.add(port)
             self._begin_meeting()
             try:
+                _await_server(host_name, port, args, kwargs)
                 init(store, host_name, port, *args, **kwargs)
             finally:
                 self.page[Word.MEETING] = 0
@@ -107,18 +114,24 @@ class GroupObserver:
         self.page[Word.MEETINGS] = self.page[Word.MEETINGS] + 1
         self.page[Word.MEETING] = 1
 
-    def _new_listeners(self) -> set[int]:
+    def _note_new_sockets(self) -> None:
+        """Note what a group's creation has opened: its listener, and the connections to those of other ranks."""
         before = self._before_group
-        return (
-            {s.inode for s in tcp_sockets() if s.listening and s.inode not in before} if before is not None else set()
-        )
+        if before is not None:
+            new = [s for s in tcp_sockets() if s.inode not in before]
+            self._listeners |= {s.inode for s in new if s.listening}
+            self._pairs |= {s.inode for s in new if s.peer_port and s.peer_port not in self.store_ports}
 
     def abort_gloo(self) -> int:
-        """Cut every connection that a gloo listener accepted: each pair has one such end. Listeners must stay."""
-        listeners = self._listeners | self._new_listeners()
+        """Cut every gloo connection, at whichever end this rank holds; a listener stays, gloo dies with it.
+
+        A rank that hangs cuts nothing, so each rank cuts what it accepted and what it has connected.
+        """
+        self._note_new_sockets()
         found = tcp_sockets()
-        ports = {s.local_port for s in found if s.listening and s.inode in listeners}
-        return sum(shut_down(s) for s in found if not s.listening and s.peer_port and s.local_port in ports)
+        ports = {s.local_port for s in found if s.listening and s.inode in self._listeners}
+        ours = [s for s in found if s.peer_port and (s.local_port in ports or s.inode in self._pairs)]
+        return sum(shut_down(s) for s in ours)
 
     def abort_stores(self) -> int:
         """Cut the client connections of the function's own stores; only when nothing else frees the main thread."""
@@ -139,6 +152,16 @@ class GroupObserver:
         """Let the groups of the ended round go, and torch's chain of exception hooks."""
         self._held.clear()
         sys.excepthook = self._excepthook
+
+
+def _await_server(host_name: str, port: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Wait for a store's server in Python: torch's own wait for one that is not there yet ends by no signal."""
+    given = dict(zip(("world_size", "is_master", "timeout"), args, strict=False)) | kwargs
+    if not given.get("is_master", False) and port:
+        try:
+            await_listener(host_name, port, given.get("timeout", STORE_TIMEOUT))
+        except StoreConnectionError as error:
+            raise dist.DistNetworkError(str(error)) from None
 
 
 def abort_gloo() -> int:

@@ -25,7 +25,7 @@ from nvrx_core.inprocess.round import (
 
 __all__ = ["Answer", "Record", "Rules", "feed"]
 
-Answer = tuple[str, Any] | None
+Answer = tuple[Any, ...] | None
 """The method of the machine to call, and what to tell it."""
 
 
@@ -76,7 +76,8 @@ class Rules:
                 return record._replace(arrived=record.arrived + 1), ("arrival_counted", record.arrived + 1)
             case ReadArrivals(members):
                 found = {member: arrival for member, arrival in record.arrivals if member in members}
-                return record, ("arrivals_read", found if len(found) == len(members) else {})
+                told = record.event[0] if record.event else None
+                return record, ("arrivals_read", found if len(found) == len(members) else {}, told)
             case Publish(decision):
                 return cls.write_decision(record, decision), None
         return None
@@ -86,5 +87,6 @@ def feed(machine: Round | Obituary, answer: Answer, now: float) -> tuple[Action,
     """Tell the machine; a living member learns of its announcement's outcome through its monitor thread only."""
     if answer is None or (answer[0] == "event" and isinstance(machine, Round)):
         return ()
-    actions: tuple[Action, ...] = getattr(machine, answer[0])(answer[1], now=now)
+    method, *told = answer
+    actions: tuple[Action, ...] = getattr(machine, method)(*told, now=now)
     return actions
