@@ -96,7 +96,7 @@ def demonstrate(options: Options, terminal: Terminal) -> int:
 
 def train(options: Options, faults: tuple[PlannedFault, ...], folder: Path, terminal: Terminal) -> Outcome:
     """One run, shown while it goes on."""
-    settings = Settings(str(folder.resolve()), options.steps, options.seed, faults, max(options.steps // 24, 5))
+    settings = Settings(str(folder.resolve()), options.steps, options.seed, faults, max(options.steps // 22, 5))
     _empty(settings.records, settings.checkpoints)
     story = Story(options.ranks)
     started = time.time()

@@ -125,6 +125,8 @@ class Call:
         if decision.iteration >= 0:
             state.advance()
             self._meet()
+        else:
+            kit.await_monitor()
         kit.begin(state)
         kit.mark("assigned")
         return None
@@ -240,8 +242,10 @@ class Call:
         """Announce this rank's fault, before anything that can block."""
         assert ended.error is not None
         fault = self.kit.faults.of(ended.error, self.state.rank, self.kit.struck)
-        self._play(view, view.round.fault(fault, now=time.monotonic()))
-        self.kit.tell(fault)
+        actions = view.round.fault(fault, now=time.monotonic())
+        self._play(view, actions)
+        if actions:
+            self.kit.tell(fault)
         return fault
 
     def _recover(self, ended: Ended) -> bool:

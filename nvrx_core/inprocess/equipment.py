@@ -10,6 +10,7 @@ import functools
 import gc
 import logging
 import os
+import select
 import socket
 import threading
 import time
@@ -51,6 +52,7 @@ __all__ = ["Equipment"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 MONITOR_LEAVES_WITHIN: Final = 2.0
+MONITOR_LINKS_WITHIN: Final = 5.0
 HOST_CLOSES_WITHIN: Final = timedelta(seconds=5)
 
 
@@ -95,6 +97,8 @@ class Equipment:
         self.page.begin_round(-1, self.member, self.size)
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         stack.callback(os.close, self.wake)
+        self.linked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        stack.callback(os.close, self.linked)
         self.lock = OwnerLock()
         stack.callback(self.lock.close)
         self.lock.hold()
@@ -103,7 +107,7 @@ class Equipment:
         pidfd = open_pidfd(os.getpid())
         stack.callback(os.close, pidfd)
         plan = self._plan(pidfd)
-        keep = {pidfd, self.wake} | ({fd} if (fd := self.events.fileno()) is not None else set())
+        keep = {pidfd, self.wake, self.linked} | ({fd} if (fd := self.events.fileno()) is not None else set())
         monitor = MonitorProcess(plan, self.page, self.lock)
         self.template = Template.start(monitor.run, keep)
         stack.callback(self._end_monitor)
@@ -119,6 +123,7 @@ class Equipment:
             rank_pid=os.getpid(),
             rank_pidfd=pidfd,
             wake=self.wake,
+            linked=self.linked,
             factory=p.store_factory,
             kwargs=p.store_kwargs,
             keys=self.keys,
@@ -188,6 +193,11 @@ class Equipment:
         stack.callback(self._stop_thread)
         self.events.write("call_entered", 0, world_size=self.size)
         self.enter(Stage.STARTING)
+
+    def await_monitor(self) -> None:
+        """Wait until the monitor process has reached the store: the function does not start unprotected."""
+        if not select.select([self.linked], [], [], MONITOR_LINKS_WITHIN)[0]:
+            log.warning("the monitor process has not reached the store within %g s", MONITOR_LINKS_WITHIN)
 
     # Progress
 

@@ -52,6 +52,7 @@ class MonitorPlan:
         rank_pid: its process.
         rank_pidfd: names that process for good.
         wake: an eventfd that the rank writes to when its page has changed.
+        linked: an eventfd that the monitor process writes to when it has reached the store.
         factory, kwargs: how to connect to the store.
         keys: the call's keys.
         soft, hard, grace: timeouts of progress, seconds.
@@ -68,6 +69,7 @@ class MonitorPlan:
     rank_pid: int
     rank_pidfd: int
     wake: int
+    linked: int
     factory: Factory
     kwargs: Mapping[str, Any]
     keys: Keys
@@ -220,6 +222,8 @@ class MonitorProcess:
         self.lease_due = now + self.plan.heartbeat
         try:
             self.lease = self._connected().move_lease(self.plan.member, self.lease, self._lease())
+            if not self.page[Word.MONITOR_BEAT]:
+                os.eventfd_write(self.plan.linked, 1)
             self.page[Word.MONITOR_BEAT] = time.monotonic_ns()
             if now >= self.sibling_due:
                 self.sibling_due = now + max(self.plan.heartbeat, self.plan.heartbeat_timeout / 10)

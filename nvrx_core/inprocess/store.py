@@ -23,6 +23,8 @@ __all__ = ["FileStore", "StoreConnectionError", "StoreMixin", "TCPStore", "anoth
 
 _CLIENT: ContextVar[bool] = ContextVar("nvrx_store_client", default=False)
 DEFAULT_TIMEOUT: Final = timedelta(seconds=300)
+FURTHER_TIMEOUT: Final = timedelta(seconds=0.5)
+"""For a further connection: the server was there for the first one."""
 CONNECT_TIMEOUT: Final = timedelta(seconds=8)
 """For the connection alone: the listener is known to be there, and torch would try again for as long as this."""
 
@@ -94,7 +96,7 @@ class TCPStore(StoreMixin, dist.TCPStore):
         if self.hosted:
             options["master_listen_fd"] = listen(host, chosen).detach()
         else:
-            await_listener(host, chosen, timeout)
+            await_listener(host, chosen, min(timeout, FURTHER_TIMEOUT) if client_only() else timeout)
         with answer_deadline(host, chosen):
             super().__init__(host, chosen, is_master=self.hosted, **options)
         self.set_timeout(timeout)
