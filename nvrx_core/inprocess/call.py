@@ -98,6 +98,10 @@ class Call:
 
     def _iterations(self, function: Callable[[], Any]) -> Ended:
         decision = self._arrive(Standing.ALIVE)
+        ended = Ended(How.LEFT)
+        if self._expelled(decision, ended):
+            self._terminate(ended)
+            return ended
         while True:
             leaving = self._prepare(decision)
             ended = leaving or self._execute(function)
@@ -124,6 +128,8 @@ class Call:
             return Ended(How.LEFT, error=error)
         if decision.iteration >= 0:
             state.advance()
+        state.set_distributed_vars()
+        if decision.iteration >= 0:
             self._meet()
         else:
             kit.await_monitor()
@@ -134,7 +140,6 @@ class Call:
     def _meet(self) -> None:
         """Give the next process group a place to meet."""
         state, kit = self.state, self.kit
-        state.set_distributed_vars()
         if state.active_rank == 0:
             kit.board.set_master(state.iteration, kit.reserve_port())
         if state.active_rank is not None and (place := kit.board.master(state.iteration)) is not None:
@@ -325,7 +330,7 @@ class Call:
         state = self.state
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
-            fault=fault, step=self.step, progress=self.kit.progress(),
+            fault=fault, step=self.step, progress=self.kit.progress(), stalled=self.kit.stalled,
         )  # fmt: skip
 
     def _play(self, view: RoundView, actions: tuple[Action, ...]) -> None:

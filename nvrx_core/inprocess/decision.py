@@ -47,6 +47,7 @@ class Arrival:
         fault: its own fault, if it had one.
         step: the highest step it has reported, -1 when it reports none.
         progress: what it had done when it was interrupted, comparable between ranks: meetings begun, collectives begun.
+        stalled: it had shown no sign of life for half the soft timeout.
     """
 
     initial_rank: int
@@ -56,6 +57,7 @@ class Arrival:
     fault: Fault | None = None
     step: int = -1
     progress: tuple[int, ...] = ()
+    stalled: bool = False
 
     def encode(self) -> str:
         """The arrival as JSON."""
@@ -73,7 +75,7 @@ class Arrival:
         return cls(
             initial_rank=int(data["initial_rank"]), rank=int(data["rank"]), standing=Standing(data["standing"]),
             world_size=int(data["world_size"]), fault=fault, step=int(data["step"]),
-            progress=tuple(data["progress"]),
+            progress=tuple(data["progress"]), stalled=bool(data["stalled"]),
         )  # fmt: skip
 
 
@@ -150,21 +152,19 @@ def _culprits(arrivals: Iterable[Arrival], faults: list[Fault], cause: Fault | N
     failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _symptom(fault))}
     if not failed and cause is not None and not _stalled(cause):
         failed = {cause.initial_rank}
-    return tuple(sorted(failed or _behind(list(arrivals), cause)))
+    return tuple(sorted(failed or _behind(list(arrivals))))
 
 
 def _stalled(fault: Fault) -> bool:
     return fault.interruption == Interruption.SOFT_TIMEOUT.name
 
 
-def _behind(arrivals: list[Arrival], cause: Fault | None) -> set[int]:
-    """The ranks that are behind the others, of those whose progress is known; none when all are equal."""
-    known = [a for a in arrivals if a.progress]
-    least = min((a.progress for a in known), default=())
-    behind = {a.initial_rank for a in known if a.progress == least}
-    if len(behind) < len(known):
-        return behind
-    return {cause.initial_rank} if cause is not None and not any(any(a.progress) for a in known) else set()
+def _behind(arrivals: list[Arrival]) -> set[int]:
+    """Of the ranks that stood still, those that are behind the others; none when that is true of all."""
+    stood_still = [a for a in arrivals if a.stalled] or arrivals
+    least = min((a.progress for a in stood_still), default=())
+    behind = {a.initial_rank for a in stood_still if a.progress == least}
+    return behind if len(behind) < len(arrivals) else set()
 
 
 def encode_completion() -> str:

@@ -51,6 +51,7 @@ from nvrx_core.store.keys import Keys
 __all__ = ["Equipment"]
 
 log = logging.getLogger("nvrx_core.inprocess")
+UNWIND_MOST: Final = 10.0
 MONITOR_LEAVES_WITHIN: Final = 2.0
 MONITOR_LINKS_WITHIN: Final = 5.0
 HOST_CLOSES_WITHIN: Final = timedelta(seconds=5)
@@ -71,6 +72,7 @@ class Equipment:
         self.member, self.size = state.initial_rank, state.initial_world_size
         self.marks: dict[str, float] = {}
         self.struck = 0.0
+        self.stalled = False
         self.lost: str | None = None
         self.faults = FaultMaker(self.member)
         self._losing = threading.Lock()
@@ -155,13 +157,15 @@ class Equipment:
         self.waiting = Board(waiting, self.keys, clock, chunk=None if self._sockets else p.monitor_thread_interval)
 
     def _take_over(self, stack: ExitStack) -> None:
-        self.interrupt = Interrupt(self.parameters.interrupt_signal)
+        p = self.parameters
+        unwind = min(UNWIND_MOST, (p.hard_timeout - p.soft_timeout).total_seconds() / 2)
+        self.interrupt = Interrupt(p.interrupt_signal, unwind)
         self.interrupt.install()
         stack.callback(self.interrupt.uninstall)
         self.observer = GroupObserver(self.page)
         self.observer.install()
         stack.callback(self.observer.uninstall)
-        if self.parameters.thread_exceptions == "fault":
+        if p.thread_exceptions == "fault":
             stack.callback(setattr, threading, "excepthook", threading.excepthook)
             threading.excepthook = self._thread_failed
 
@@ -270,6 +274,7 @@ class Equipment:
     def abort(self) -> None:
         """Carry out the user's abort; runs in the monitor thread."""
         self.page[Word.COLLECTIVES] = max(0, self.observer.collectives())
+        self.stalled = time.monotonic() - self.page.alive_at() > self.parameters.soft_timeout.total_seconds() / 2
         if self.parameters.abort is not None:
             try:
                 self.parameters.abort(self.state.freeze())

@@ -39,10 +39,11 @@ class Interrupt:
 
     Args:
         signum: the signal to use; a handler that is already installed for it is chained.
+        unwind: seconds that cleanup in the function may take before it is interrupted as well.
     """
 
-    def __init__(self, signum: int) -> None:
-        self.signum = signum
+    def __init__(self, signum: int, unwind: float) -> None:
+        self.signum, self.unwind = signum, unwind
         self.armed = False
         self.depth = 0
         self.raised = 0
@@ -124,7 +125,7 @@ class Interrupt:
         Args:
             unblock: called when no signal reaches the thread, to close what it waits in.
         """
-        machine = InterruptionMachine()
+        machine = InterruptionMachine(self.unwind)
         while not self.out.is_set():
             if not self.armed:
                 self.out.wait()

@@ -20,8 +20,6 @@ REPEAT: Final = 0.005
 REPEAT_MOST: Final = 0.1
 BLOCKED: Final = 0.02
 """Seconds without a reaction after which the main thread counts as blocked in a call that no signal ends."""
-UNWIND: Final = 10.0
-"""Seconds that cleanup may take before it is interrupted as well."""
 
 
 class Why(enum.Enum):
@@ -70,9 +68,14 @@ class Seen:
 
 
 class InterruptionMachine:
-    """Fires until the main thread is out of the function."""
+    """Fires until the main thread is out of the function.
 
-    def __init__(self) -> None:
+    Args:
+        unwind: seconds that cleanup may take before it is interrupted as well.
+    """
+
+    def __init__(self, unwind: float) -> None:
+        self.unwind = unwind
         self.deadline = math.inf
         self.swallowed = 0
         self._fired_at = -math.inf
@@ -96,7 +99,7 @@ class InterruptionMachine:
 
     def _unwinding(self, now: float) -> tuple[Fire, ...]:
         self._alive_since = min(self._alive_since, now)
-        self.deadline = self._alive_since + UNWIND
+        self.deadline = self._alive_since + self.unwind
         self._unblocked_at = math.inf
         if now < self.deadline:
             return ()

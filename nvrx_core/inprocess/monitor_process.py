@@ -172,11 +172,10 @@ class MonitorProcess:
     def reading(self) -> Reading:
         """What the page says now."""
         page = self.page
-        used = [page[word] for word in (Word.PING, Word.STEP_AT) if page[word] and page[Word.STAGE] == Stage.RUNNING]
         return Reading(
             iteration=page[Word.ITERATION],
             stage=Stage(page[Word.STAGE]),
-            alive_at=min([page[Word.AUTOMATIC], *used]) / 1e9,
+            alive_at=page.alive_at(),
             protected=page[Word.UNPROTECTED] == 0,
             meeting=page[Word.MEETING] == 1,
             noticed=page[Word.NOTICED] == page[Word.ITERATION] + 1,
@@ -190,7 +189,7 @@ class MonitorProcess:
 
     def _announce(self, kind: Interruption, reason: str) -> None:
         """Tell all ranks of a fault of this one, which lives."""
-        fault = self._fault(kind, reason, struck=self.reading().alive_at)
+        fault = self._fault(kind, reason, struck=self.page.alive_at())
         self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
         log.warning("%s", fault)
         with suppress(StoreFailure):
@@ -298,7 +297,7 @@ class MonitorProcess:
         if stage in (Stage.LEFT, Stage.OUTSIDE) or self.page[Word.STORE_LOST]:
             return
         kind = Interruption.HARD_TIMEOUT if self.ended_by else Interruption.TERMINATED
-        struck = self.reading().alive_at if self.ended_by else time.monotonic()
+        struck = self.page.alive_at() if self.ended_by else time.monotonic()
         reason = "the rank left" if stage == Stage.GONE else f"process {how_it_ended(self.plan.rank_pid)}"
         fault = self._fault(kind, reason + (f" after {self.ended_by}" if self.ended_by else ""), struck)
         self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))

@@ -38,16 +38,13 @@ def report(events: EventLog, state: State, decision: Decision, marks: Mapping[st
     )
     total = (marks.get("entered", 0.0) - marks.get("struck", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
-    log.log(
-        level,
-        "restart %d in %.1f ms: %s; lost initial ranks: %s; %d of %d ranks active",
-        state.iteration,
-        total,
-        decision.cause,
-        list(decision.lost) or "none",
-        state.active_world_size or 0,
-        state.world_size,
-    )
+    active = f"{state.active_world_size} of {state.world_size} ranks active"
+    log.log(level, "restart %d in %.1f ms: %s; %s; %s", state.iteration, total, decision.cause, _who(decision), active)
+
+
+def _who(decision: Decision) -> str:
+    blamed = f"initial ranks to blame: {list(decision.culprits)}" if decision.culprits else "all ranks stalled alike"
+    return f"{blamed}, lost: {list(decision.lost) or 'none'}"
 
 
 def _cause(fault: Fault | None) -> dict[str, object] | None:

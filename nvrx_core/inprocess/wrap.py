@@ -58,12 +58,15 @@ class CallWrapper:
         self._words[Word.PING] = time.monotonic_ns()
 
     def progress(self, step: int) -> None:
-        """Report the step that is done; only one higher than all before, over restarts too, counts as progress."""
-        call = self._call
-        if step > call.step or not self._words[Word.STEP_AT]:
-            call.step = max(step, call.step)
-            self._words[Word.STEP] = call.step + 1
+        """Report the step that is done.
+
+        Within an iteration, a step higher than those before is a sign of life: from the first call on, the timeouts
+        apply to it, too. Over restarts, a step higher than all before is what `no_progress_limit` calls progress.
+        """
+        if step >= self._words[Word.STEP]:
+            self._words[Word.STEP] = step + 1
             self._words[Word.STEP_AT] = time.monotonic_ns()
+            self._call.step = max(self._call.step, step)
 
     def atomic(self) -> Atomic:
         """A context that no restart interrupts; other ranks wait for its end. It nests."""

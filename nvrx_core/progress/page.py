@@ -37,7 +37,7 @@ class Word(enum.IntEnum):
     AUTOMATIC = 7  # ns when the main thread last was seen to run bytecode
     PING = 8  # ns of the last manual heartbeat, 0: none in this iteration
     STEP_AT = 9  # ns when the step counter last grew, 0: not used in this iteration
-    STEP = 10  # the step counter plus one, 0: never used
+    STEP = 10  # the step counter plus one, 0: not used in this iteration
     UNPROTECTED = 11  # depth of disable_hang_protection
     MEETING = 12  # 1 while one of them is being created
     MEETINGS = 13  # process groups and stores begun in this iteration: calls in which ranks wait for each other
@@ -81,11 +81,17 @@ class Page:
 
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
         """Note a new iteration; manual heartbeats start anew with it."""
-        for word in (Word.PING, Word.STEP_AT, Word.MEETINGS, Word.COLLECTIVES, Word.MEETING):
+        for word in (Word.PING, Word.STEP_AT, Word.STEP, Word.MEETINGS, Word.COLLECTIVES, Word.MEETING):
             self.words[word] = 0
         self.words[Word.RANK] = rank
         self.words[Word.WORLD_SIZE] = world_size
         self.words[Word.ITERATION] = iteration
+
+    def alive_at(self) -> float:
+        """The oldest of the signs of life that are in use, monotonic seconds."""
+        running = self.words[Word.STAGE] == Stage.RUNNING
+        used = [self.words[word] for word in (Word.PING, Word.STEP_AT) if running and self.words[word]]
+        return min([self.words[Word.AUTOMATIC], *used]) / 1e9
 
     def lose(self, members: Iterable[int]) -> None:
         """Note members that are lost for good."""

@@ -163,7 +163,7 @@ class Job:
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         os.kill(self.pids[rank], number)
 
-    def finish(self, limit: float = 60) -> Job:
+    def finish(self, limit: float = 40) -> Job:
         """Waits for all ranks; past the limit it prints their stacks to their stderr, kills them and fails."""
         self._await(set(self.pids) - set(self.codes), limit)
         if running := sorted(set(self.pids) - set(self.codes)):
@@ -192,9 +192,12 @@ class Job:
         time.sleep(0.5)
 
     def stop_store(self) -> Job:
+        """Ends the store; that it also ends in peace is a test of its own."""
         if self.store_pid is not None:
             with suppress(ProcessLookupError):
-                os.kill(self.store_pid, signal.SIGTERM)
+                os.kill(self.store_pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self.store_pid, 0)
         return self
 
 

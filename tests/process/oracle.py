@@ -63,7 +63,7 @@ def assert_no_process_left(job: Job) -> None:
 
 
 def assert_restarts(job: Job, expected: Iterable[Restart], call: int = 0) -> None:
-    """Every living rank tells of every restart, and all tell the same; one that dies on entry may fall silent before."""
+    """Every living rank tells of every restart, and all tell the same; one that dies on entry may not."""
     living = set(range(job.world))
     told, restarts = told_restarts(job, call), list(expected)
     for number, restart in enumerate(restarts, start=1):

@@ -58,8 +58,8 @@ def test_the_store_command_prints_its_endpoint_and_ends_on_sigterm(prepare: Laun
     assert job.endpoint is not None
     assert job.endpoint.startswith("127.0.0.1:")
     assert job.store_pid is not None
-    job.pids[0] = job.store_pid
-    job.stop_store()
+    job.pids[0], job.store_pid = job.store_pid, None
+    job.kill(0, signal.SIGTERM)
     assert job.finish(10).codes == {0: 0}
     assert "Traceback" not in job.errors("store")
     assert_no_process_left(job)

@@ -395,7 +395,7 @@ class Checker:
             return rank
         masked = rank.at == RUNNING and rank.section == 1
         seen = Seen(out=False, masked=masked, raised=0, alive=False)
-        if not any(isinstance(action, Fire) for action in InterruptionMachine().tick(seen, now=0.0)):
+        if not any(isinstance(action, Fire) for action in InterruptionMachine(unwind=10.0).tick(seen, now=0.0)):
             return rank
         assert not masked, f"I4: member {member} is interrupted in an atomic section"
         rank = rank._replace(aborted=True)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from xml.sax.saxutils import escape
 
-from demo_parts.schedule import KINDS
 from demo_parts.story import Point, Story, Strike
 
 __all__ = ["draw"]
@@ -21,6 +20,7 @@ RUN, CALM, FAULT, REPEAT, INK, FAINT = "#2563eb", "#94a3b8", "#dc2626", "#f59e0b
 FONT = "system-ui, DejaVu Sans, sans-serif"
 SMOOTHING = 0.9
 MOST_TICKS = 12
+LABEL_ROWS, LABEL_ADVANCE = 3, 7.3
 LOSS_TICKS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 
@@ -89,12 +89,23 @@ def _curve(frame: Frame, story: Story, colour: str, shift: float = 0.0) -> Itera
 
 
 def _faults(frame: Frame, story: Story) -> Iterator[str]:
-    for number, strike in enumerate(story.strikes):
+    """What each fault cost, and on top of all that its name."""
+    for strike in story.strikes:
         yield from _standstill(frame, story, strike)
-        x, row = frame.x(strike.wall), TOP - 30 + 18 * (number % 2)
-        yield f'<path d="M{x:.1f} {row + 4}V{TOP + PLOT_HEIGHT}" stroke="{FAULT}" stroke-dasharray="2 3"/>'
-        anchor = "end" if x > WIDTH * 0.75 else "start"
-        yield _text(x, row, _label(story, strike), colour=FAULT, weight="bold", anchor=anchor)
+    for strike, (x, y) in zip(story.strikes, _label_places(frame, story), strict=True):
+        yield _stroke(f"M{frame.x(strike.wall):.1f} {y + 4}V{TOP + PLOT_HEIGHT}", FAULT, dashes="2 3")
+        yield _text(x, y, _label(story, strike), colour=FAULT, weight="bold", halo=True)
+
+
+def _label_places(frame: Frame, story: Story) -> Iterator[tuple[float, float]]:
+    """Where each fault's label begins: at its moment, in the lowest row that is free there."""
+    ends = [-math.inf] * LABEL_ROWS
+    for strike in story.strikes:
+        width = LABEL_ADVANCE * len(_label(story, strike))
+        x = min(frame.x(strike.wall), WIDTH - RIGHT - width)
+        row = next((row for row, end in enumerate(ends) if end < x), LABEL_ROWS - 1)
+        ends[row] = x + width
+        yield x, TOP - 12 - 18 * row
 
 
 def _label(story: Story, strike: Strike) -> str:
@@ -130,23 +141,21 @@ def _box(
 def _lanes(frame: Frame, story: Story) -> Iterator[str]:
     """A bar for each rank, as long as it lived, with the faults that struck it."""
     for rank in range(story.ranks):
-        y = TOP + PLOT_HEIGHT + 40 + LANE * rank
-        struck = [strike for strike in story.strikes if strike.initial_rank == rank]
-        end = struck[-1].wall if rank in story.lost and struck else story.points[-1].wall
-        yield _text(LEFT - 10, y + 12, f"rank {rank}", anchor="end")
-        yield _box(LEFT, y, frame.x(end) - LEFT, LANE - 10, colour=RUN, opacity=0.75, round_by=3)
-        for strike in struck:
-            lost = KINDS[strike.kind].lethal
-            yield (
-                _cross(frame.x(strike.wall), y + (LANE - 10) / 2)
-                if lost
-                else _dot(frame.x(strike.wall), y + (LANE - 10) / 2)
-            )
+        top = TOP + PLOT_HEIGHT + 40 + LANE * rank
+        middle, end = top + (LANE - 10) / 2, frame.x(story.lost.get(rank, story.points[-1].wall))
+        yield _text(LEFT - 10, top + 12, f"rank {rank}", anchor="end")
+        yield _box(LEFT, top, end - LEFT, LANE - 10, colour=RUN, opacity=0.75, round_by=3)
+        yield from (_dot(frame.x(strike.wall), middle) for strike in story.strikes if _survived(story, strike, rank))
+        if rank in story.lost:
+            yield _cross(end, middle)
+
+
+def _survived(story: Story, strike: Strike, rank: int) -> bool:
+    return strike.initial_rank == rank and strike.wall != story.lost.get(rank)
 
 
 def _cross(x: float, y: float) -> str:
-    shape = f"M{x - 6:.1f} {y - 6}l12 12m0 -12l-12 12"
-    return f'<path d="{shape}" stroke="{FAULT}" stroke-width="3.5" stroke-linecap="round"/>'
+    return _stroke(f"M{x - 6:.1f} {y - 6}l12 12m0 -12l-12 12", FAULT, width=3.5)
 
 
 def _dot(x: float, y: float) -> str:
@@ -157,7 +166,7 @@ def _axes(frame: Frame) -> Iterator[str]:
     for loss in LOSS_TICKS:
         if frame.least <= loss <= frame.most:
             y = frame.y(loss)
-            yield f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="{FAINT}"/>'
+            yield _stroke(f"M{LEFT} {y:.1f}H{WIDTH - RIGHT}", FAINT)
             yield _text(LEFT - 10, y + 4, f"{loss:g}", anchor="end")
     middle = TOP + PLOT_HEIGHT / 2
     yield f'<g transform="rotate(-90 22 {middle})">{_text(22, middle, "loss (nats a byte)", anchor="middle")}</g>'
@@ -181,6 +190,10 @@ def _legend(story: Story, undisturbed: Story | None) -> Iterator[str]:
         yield _box(x, 51, 22, 10, colour=colour, opacity=opacity, round_by=2)
         yield _text(x + 28, 60, text)
         x += 60 + 6.6 * len(text)
+
+
+def _stroke(path: str, colour: str, *, width: float = 1, dashes: str = "none") -> str:
+    return f'<path d="{path}" stroke="{colour}" stroke-width="{width}" stroke-dasharray="{dashes}" fill="none"/>'
 
 
 def _text(

@@ -63,7 +63,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _column(story: Story, restart: Restart) -> tuple[str, ...]:
     costs = restart.costs
-    strike = next((strike for strike in story.strikes if strike.iteration == costs.ended_iteration), None)
+    strike = story.strike_before(costs.iteration)
     milliseconds = [f"{1000 * seconds:.1f}" for seconds in (*costs.phases.values(), costs.total)]
     ranks = f"{restart.before} → {restart.after}"
     return (*_struck(strike, restart), ranks, *milliseconds, *_again(story, restart, strike))

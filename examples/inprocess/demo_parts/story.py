@@ -69,8 +69,12 @@ class Again:
 class Story:
     """A run so far.
 
-    Args:
+    Attributes:
         ranks: how many ranks it began with.
+        points: the steps, those that were repeated, too.
+        lost: the initial ranks that are lost, and when.
+        finished: the initial ranks that came to the end.
+        sample: what the model wrote at the end.
     """
 
     ranks: int
@@ -78,7 +82,7 @@ class Story:
     strikes: list[Strike] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     agains: list[Again] = field(default_factory=list)
-    lost: set[int] = field(default_factory=set)
+    lost: dict[int, float] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     sample: str = ""
     _entries: dict[int, list[Line]] = field(default_factory=dict)
@@ -109,6 +113,10 @@ class Story:
         """The restart that answered a fault: the one that ended its iteration."""
         return next((restart for restart in self.restarts if restart.costs.ended_iteration == strike.iteration), None)
 
+    def strike_before(self, iteration: int) -> Strike | None:
+        """The fault of the schedule that led to an iteration, if it was one of the schedule."""
+        return next((strike for strike in self.strikes if strike.iteration == iteration - 1), None)
+
     def again_after(self, restart: Restart) -> Again | None:
         """The first step after a restart."""
         return next((again for again in self.agains if again.iteration == restart.costs.iteration), None)
@@ -126,5 +134,10 @@ class Story:
         if len(entries) == line["world_size"]:
             (costs,) = timeline.restarts(entries)
             self.restarts.append(Restart(costs, before=self.ranks - len(self.lost), after=len(entries)))
-            self.lost.update(costs.lost)
+            self.lost.update({rank: self._lost_at(rank, costs.iteration, line["wall"]) for rank in costs.lost})
             yield self.restarts[-1]
+
+    def _lost_at(self, rank: int, iteration: int, entered: float) -> float:
+        """When a rank was lost: by its own fault, or, when it had none, by the time the others went on."""
+        strike = self.strike_before(iteration)
+        return strike.wall if strike and strike.initial_rank == rank else entered

@@ -57,9 +57,9 @@ def train(
     model = DistributedDataParallel(network)
     for step in range(first, settings.steps):
         strikes.strike(step, call)
-        call.progress(step)
         set_learning_rate(optimizer, step, settings.steps)
         loss = take_step(model, optimizer, batches.share(step, rank, world_size), batches.tokens)
+        call.progress(step)
         if rank == 0:
             journal.write("step", step=step, loss=loss, iteration=call.iteration)
             if (step + 1) % settings.checkpoint_every == 0:

@@ -96,8 +96,8 @@ class View:
         self._terminal.say(f"    {phases}", Style.DIM)
 
     def _again(self, again: Again) -> None:
-        struck = max((strike.wall for strike in self._story.strikes if strike.wall < again.wall), default=again.wall)
-        first = f"first step {1000 * (again.wall - struck):.0f} ms after the fault"
+        strike = self._story.strike_before(again.iteration)
+        first = f"first step {1000 * (again.wall - strike.wall):.0f} ms after the fault" if strike else "first step"
         self._terminal.say(
             f"  ✓ {first}; {again.reached - again.step} steps since the checkpoint are repeated", Style.GREEN
         )

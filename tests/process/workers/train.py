@@ -107,7 +107,8 @@ class Trainer:
         return world_size
 
     def steps(self) -> Iterator[int]:
-        return iter(count() if self.plan.runs_on(self.iteration) else range(self.plan.steps))
+        endless = self.record.call == 0 and self.plan.runs_on(self.iteration)
+        return iter(count() if endless else range(self.plan.steps))
 
     def join(self, world_size: int) -> None:
         if not (self.plan.collective or self.plan.group):

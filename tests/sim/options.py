@@ -1,0 +1,77 @@
+"""What strikes in one simulated schedule, drawn from its seed; printed whole when the schedule fails."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """One schedule.
+
+    Attributes:
+        seed: all else, and all delays, follow from it.
+        ranks: how many members.
+        crashes, nodes, faults, leaves, hangs: how many strike; see `checker.Config`.
+        kills: monitor processes killed, and replaced after a while.
+        suspicions: members that live and are taken for dead.
+        atomic: how likely a function is in an atomic section.
+        discards: members discarded by the rank assignment.
+        errors: members on whom alone the rank assignment fails.
+        active: the most ranks that may be active; the others are reserves.
+        stubborn: how likely a function does not react to an interruption, or swallows it.
+        slow: factor of the store's delays.
+        completion: seconds within which all must complete.
+        last_call: seconds from the event to the abort.
+        shift: `ShiftRanks`, or else `FillGaps`.
+        active_for: seconds during which troubles strike.
+    """
+
+    seed: int
+    ranks: int
+    crashes: int
+    nodes: int
+    faults: int
+    leaves: int
+    hangs: int
+    kills: int
+    suspicions: int
+    atomic: float
+    discards: int
+    errors: int
+    active: int
+    stubborn: float
+    slow: float
+    completion: float
+    last_call: float
+    shift: bool
+    active_for: float
+
+    @classmethod
+    def draw(cls, seed: int, fewest: int = 2, most: int = 8) -> Options:
+        """The options that a seed stands for."""
+        rng = random.Random(seed)
+        ranks = rng.randint(fewest, most)
+
+        def some(share: float, most: int = 2) -> int:
+            return rng.randint(1, most) if rng.random() < share else 0
+
+        return cls(
+            seed=seed, ranks=ranks, crashes=some(0.6), nodes=some(0.15, 1), faults=some(0.6), leaves=some(0.2, 1),
+            hangs=some(0.2), kills=some(0.3), suspicions=some(0.1, 1), atomic=rng.choice((0.0, 0.3)), discards=some(0.2),
+            errors=some(0.1, 1), active=ranks if rng.random() < 0.6 else rng.randint(1, ranks),
+            stubborn=rng.choice((0.0, 0.0, 0.3)), slow=rng.choice((0.1, 1.0, 1.0, 10.0)),
+            completion=rng.choice((1e3, 1e3, 0.05)), last_call=rng.choice((0.0, 0.0, 0.002)), shift=rng.random() < 0.7,
+            active_for=rng.choice((0.01, 0.03, 0.1)),
+        )  # fmt: skip
+
+    @property
+    def troubles(self) -> int:
+        """How many restarts there may be at most, but for late completions."""
+        return self.crashes + self.nodes + self.faults + self.leaves + self.hangs + self.suspicions + self.errors
+
+    def __str__(self) -> str:
+        return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))

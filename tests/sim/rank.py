@@ -1,0 +1,369 @@
+"""One simulated rank: its main thread, monitor thread and monitor process, in the shape of the shells.
+
+What `nvrx_core.inprocess.call`, `monitor_thread` and `monitor_process` do with the machines, done here with the same
+machines in the same order, on virtual time. A name that they have means the same here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nvrx_core.errors import RankDiscarded, RestartError
+from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
+from nvrx_core.inprocess.round import Action, Announce, Enter, Finish, GiveUp, Obituary, Round
+from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
+from nvrx_core.rank_assignment.composition import assign
+
+from .record import feed
+from .world import Operation, Sleep, Steps, Task, Until, Watch
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
+__all__ = ["Rank", "Stage"]
+
+
+class Stage(enum.Enum):
+    """How it stands with a rank."""
+
+    ALIVE = "alive"
+    FINISHED = "finished"
+    LEFT = "left"
+    DEAD = "dead"
+
+
+class How(enum.Enum):
+    """How a function ended."""
+
+    RETURNED = enum.auto()
+    RESERVE = enum.auto()
+    INTERRUPTED = enum.auto()
+    FAILED = enum.auto()
+    LEFT = enum.auto()
+
+
+@dataclass
+class View:
+    """A round, as both threads see it."""
+
+    round: Round
+    finished: bool = False
+    aborted: bool = False
+    decision: Decision | None = None
+
+
+class Rank:
+    """One rank.
+
+    Args:
+        schedule: what it lives in.
+        member: its initial rank.
+    """
+
+    def __init__(self, schedule: Schedule, member: int) -> None:
+        size = schedule.options.ranks
+        self.schedule, self.world, self.member = schedule, schedule.world, member
+        self.view = View(Round(-1, member, frozenset(range(size)), schedule.timeouts))
+        self.state = State(member, size)
+        self.stage = Stage.ALIVE
+        self.gone = False  # with its monitor process
+        self.iteration, self.lost = -1, frozenset[int]()  # the progress page
+        self.inside: int | None = None
+        self.strike: How | None = None
+        self.hung = False
+        self.suspects = set[int]()
+        self._calm()
+        self.main = Task(self.world, member, str(member), self._main())
+        self.thread = Task(self.world, member, f"{member}'s thread", self._thread())
+        self.monitor = Task(self.world, member, f"{member}'s monitor", self._monitor())
+
+    def _calm(self) -> None:
+        self.armed = self.requested = self.raising = self.alive = self.out = self.blocked = False
+        self.depth = self.raised = self.swallows = 0
+
+    # What strikes it
+
+    def die(self, *, node: bool) -> None:
+        """The process ends, wherever it is."""
+        if self.stage is Stage.ALIVE:
+            self.world.note(str(self.member), "dies with its node" if node else "dies", self.iteration)
+            self.stage, self.inside, self.gone = Stage.DEAD, None, node
+            self.main.end()
+            self.thread.end()
+            if node:
+                self.monitor.end()
+            self.world.poke(self.member)
+
+    def replace_monitor(self) -> None:
+        """The monitor process is killed; after a while there is another one, which knows what the page says."""
+        if self.gone or not self.monitor.alive:
+            return
+        self.world.note(f"{self.member}'s monitor", "is killed", self.iteration)
+        self.monitor.end()
+
+        def again() -> None:
+            if not self.gone:
+                self.monitor = Task(self.world, self.member, f"{self.member}'s monitor", self._monitor())
+
+        self.world.after(self.world.rng.uniform(0.0, 0.02), again)
+
+    # The main thread
+
+    def _main(self) -> Steps:
+        decision = yield from self._arrive(Standing.ALIVE)
+        if self.member in decision.lost:
+            return self._end(Stage.LEFT)
+        while True:
+            left = yield from self._prepare(decision)
+            how = How.LEFT if left else (yield from self._execute())
+            if how in (How.RETURNED, How.RESERVE) and (yield from self._complete(how)):
+                return self._end(Stage.FINISHED)
+            following = None if left else (yield from self._restart(how))
+            if following is None:
+                return self._end(Stage.LEFT)
+            decision = following
+
+    def _end(self, stage: Stage) -> None:
+        self.world.note(str(self.member), f"has {stage.value}", self.iteration)
+        self.stage = stage
+        self.world.left.add(self.member)
+        self.thread.end()
+        if stage is Stage.FINISHED:
+            self.schedule.finished(self)
+
+    def _play(self, machine: Round | Obituary, actions: tuple[Action, ...]) -> Generator[Any, Any, list[Action]]:
+        pending, rest = deque(actions), []
+        while pending:
+            action = pending.popleft()
+            if isinstance(action, Finish):
+                rest.append(action)
+            else:
+                answer = yield Operation(action, machine.iteration)
+                pending.extend(feed(machine, answer, self.world.now))
+        return rest
+
+    def _wait(self, view: View, arrived: Any) -> Generator[Any, Any, None]:
+        while not arrived():
+            actions = view.round.tick(now=self.world.now)
+            assert not any(isinstance(action, GiveUp) for action in actions), f"deadlock: {self.member} gives up"
+            yield from self._play(view.round, actions)
+            if not arrived():
+                yield Until(arrived, view.round.deadline)
+
+    def _arrive(self, standing: Standing, fault: Fault | None = None) -> Generator[Any, Any, Decision]:
+        view = self.view
+        yield from self._play(view.round, view.round.arrive(self._arrival(standing, fault), now=self.world.now))
+        yield from self._wait(view, lambda: view.decision is not None)
+        assert view.decision is not None
+        return view.decision
+
+    def _prepare(self, decision: Decision) -> Generator[Any, Any, bool]:
+        """Take the place that the decision gives; True when there is none."""
+        self.lost |= set(decision.lost)
+        yield Sleep(self.world.delay())
+        try:
+            assignment = self.schedule.assignment(decision.iteration + 1, self.member)
+            assign(assignment, RankAssignmentCtx(self.state, self.schedule.store, set(decision.terminated)))
+        except RestartError as error:
+            yield from self._leave_early(error)
+            return True
+        if decision.iteration >= 0:
+            self.state.advance()
+        yield Sleep(self.world.delay())
+        self.iteration = self.state.iteration
+        return False
+
+    def _leave_early(self, error: RestartError) -> Generator[Any, Any, None]:
+        view, fault = self.view, None
+        if not isinstance(error, RankDiscarded):
+            fault = self._fault(Interruption.EXCEPTION)
+            yield from self._play(view.round, view.round.fault(fault, now=self.world.now))
+        leave = view.round.leave(self._arrival(Standing.LEAVING, fault), now=self.world.now)
+        yield from self._play(view.round, leave)
+
+    def _execute(self) -> Generator[Any, Any, How]:
+        self.schedule.enters(self)
+        self.inside = self.iteration
+        try:
+            yield Sleep(self.world.delay())
+            if self.state.mode is not Mode.ACTIVE:
+                return How.RESERVE
+            self.armed = True
+            return How.INTERRUPTED if self.requested else (yield from self._function())
+        finally:
+            self.armed, self.inside, self.out = False, None, True
+            self.world.poke(self.member)
+
+    def _function(self) -> Generator[Any, Any, How]:
+        """Work until all troubles are over, or something happens."""
+        rng, options = self.world.rng, self.schedule.options
+        early = rng.random() < 0.1
+        while early or self.world.now < options.active_for:
+            early = False
+            self.blocked = rng.random() < options.stubborn
+            self.swallows = rng.randint(0, 3) if rng.random() < options.stubborn else 0
+            if rng.random() < options.atomic:
+                if self.requested:
+                    return How.INTERRUPTED
+                self.depth = 1
+                yield Sleep(rng.uniform(0.0, 0.01))
+                self.depth = 0
+                self.world.poke(self.member)
+                if self.requested:
+                    return How.INTERRUPTED
+            end = self.world.now + rng.uniform(0.0, 0.02)
+            yield Until(lambda: self.raising or self.strike is not None, end)
+            if self.raising:
+                yield Sleep(rng.uniform(0.0, 0.002))
+                return How.INTERRUPTED
+            if self.strike is not None:
+                how, self.strike = self.strike, None
+                return how
+        return How.RETURNED
+
+    def signal(self) -> None:
+        """The interrupt signal reaches the main thread."""
+        if not self.requested or not self.armed or self.depth or self.alive or self.blocked:
+            return
+        self.raised += 1
+        if self.swallows:
+            self.swallows -= 1
+            return
+        self.alive = self.raising = True
+        self.world.poke(self.member)
+
+    def _complete(self, how: How) -> Generator[Any, Any, bool]:
+        view = self.view
+        yield from self._play(view.round, view.round.completed(now=self.world.now))
+        if how is How.RETURNED:
+            view.round.waits_for_completion(now=self.world.now)
+        yield from self._wait(view, lambda: view.finished or view.aborted)
+        return view.finished
+
+    def _restart(self, how: How) -> Generator[Any, Any, Decision | None]:
+        view, fault = self.view, None
+        if how in (How.FAILED, How.LEFT):
+            fault = self._fault(Interruption.EXCEPTION if how is How.FAILED else Interruption.BASE_EXCEPTION)
+            yield from self._play(view.round, view.round.fault(fault, now=self.world.now))
+        yield from self._wait(view, lambda: view.aborted)
+        yield Sleep(self.world.delay())  # finalize, health check
+        leaving = how is How.LEFT
+        decision = yield from self._arrive(Standing.LEAVING if leaving else Standing.ALIVE, fault)
+        return None if leaving or self.member in decision.lost else decision
+
+    def _arrival(self, standing: Standing, fault: Fault | None) -> Arrival:
+        size = self.state.world_size
+        return Arrival(
+            initial_rank=self.member, rank=self.state.rank, standing=standing, world_size=size, fault=fault,
+        )  # fmt: skip
+
+    def _fault(self, kind: Interruption) -> Fault:
+        return Fault(initial_rank=self.member, rank=self.state.rank, interruption=kind.name, struck=self.world.now)
+
+    # The monitor thread
+
+    def _thread(self) -> Steps:
+        while True:
+            view = self.view
+            if view.round.iteration >= 0:
+                cause = (yield Watch(view.round.iteration))[0]
+                actions = view.round.event(cause, now=self.world.now)
+                if any(isinstance(action, Finish) for action in actions):
+                    view.finished = True
+                    return
+                if actions:
+                    yield from self._end_function(view)
+            decision = yield Watch(view.round.iteration, decision=True)
+            actions = view.round.decided(decision, now=self.world.now)
+            view.decision = decision
+            enter = next((action for action in actions if isinstance(action, Enter)), None)
+            if enter is None:
+                return
+            self._calm()
+            self.view = View(Round(view.round.iteration + 1, self.member, enter.members, self.schedule.timeouts))
+
+    def _end_function(self, view: View) -> Generator[Any, Any, None]:
+        if view.round.timeouts.last_call:
+            yield Sleep(view.round.timeouts.last_call)
+        self.requested = True
+        while self.depth and not self.out:
+            yield Until(lambda: not self.depth or self.out)
+        assert not self.depth, f"I4: {self.member}'s collectives are aborted in an atomic section"
+        yield Sleep(self.world.delay())
+        view.aborted = True
+        self.world.poke(self.member)
+        yield from self._drive()
+
+    def _drive(self) -> Generator[Any, Any, None]:
+        machine = InterruptionMachine(unwind=10.0)
+        while not self.out:
+            if not self.armed:
+                yield Until(lambda: self.out)
+                return
+            seen = Seen(out=False, masked=self.depth > 0, raised=self.raised, alive=self.alive)
+            for action in machine.tick(seen, now=self.world.now):
+                if isinstance(action, Fire):
+                    assert not self.depth, f"I4: {self.member} is interrupted in an atomic section"
+                    self.signal()
+                else:
+                    self.blocked = False
+            if seen.masked:
+                yield Until(lambda: not self.depth or self.out)
+            else:
+                yield Until(lambda: self.out, machine.deadline)
+
+    # The monitor process
+
+    def _monitor(self) -> Steps:
+        spoken = self.world.now
+        while True:
+            if self.stage is Stage.DEAD:
+                yield from self._bury()
+                return
+            if self.stage is not Stage.ALIVE:
+                return
+            stale = self._stale()
+            if self.hung:
+                self.hung = False
+                if self.inside is not None:
+                    yield Operation(Announce(self._fault(Interruption.SOFT_TIMEOUT)), self.iteration)
+            elif stale and self.world.now >= spoken:
+                yield from self._speak_for(min(stale))
+                spoken = self.world.now + 0.005
+            else:
+                done = spoken if stale else float("inf")
+                yield Until(lambda: self.stage is not Stage.ALIVE or self.hung or bool(self._stale() - stale), done)
+
+    def _stale(self) -> set[int]:
+        """Members of whom no sign of life is seen, or is said to be seen."""
+        if not self.schedule.stale and not self.suspects:
+            return set()
+        known = set(range(self.schedule.options.ranks)) - self.lost - {self.member}
+        return {m for m in known & (self.schedule.stale | self.suspects) if m not in self.world.left}
+
+    def _speak_for(self, member: int) -> Generator[Any, Any, None]:
+        self.suspects.discard(member)
+        fault = Fault(initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, struck=self.world.now)
+        obituary = Obituary(self.iteration, member, self._members(), fault)
+        yield from self._play(obituary, obituary.died(now=self.world.now))
+
+    def _bury(self) -> Generator[Any, Any, None]:
+        fault = self._fault(Interruption.TERMINATED)
+        obituary: Obituary | None = Obituary(self.iteration, self.member, self._members(), fault)
+        while obituary is not None:
+            if (yield from self._play(obituary, obituary.died(now=self.world.now))):
+                break
+            decision = yield Watch(obituary.iteration, decision=True)
+            actions = obituary.decided(decision, now=self.world.now)
+            obituary = next((obituary.next(each.members) for each in actions if isinstance(each, Enter)), None)
+        self.world.left.add(self.member)
+
+    def _members(self) -> frozenset[int]:
+        return frozenset(range(self.schedule.options.ranks)) - self.lost
