@@ -177,6 +177,7 @@ class Equipment:
             interval,
             self.template,
             self._monitor_replaced,
+            observe=self.observer.count_collectives,
             silent=lambda: self.lose_store("no answer for 10 s"),
         )
         times = (p.barrier_timeout, p.completion_timeout, p.last_call_wait)
@@ -273,7 +274,7 @@ class Equipment:
 
     def abort(self) -> None:
         """Carry out the user's abort; runs in the monitor thread."""
-        self.page[Word.COLLECTIVES] = max(0, self.observer.collectives())
+        self.observer.count_collectives()
         self.stalled = time.monotonic() - self.page.alive_at() > self.parameters.soft_timeout.total_seconds() / 2
         if self.parameters.abort is not None:
             try:

@@ -41,6 +41,8 @@ __all__ = ["MonitorPlan", "MonitorProcess"]
 log = logging.getLogger("nvrx_core.inprocess.monitor_process")
 STORE_GRACE = 5.0
 """Seconds that a rank has to leave after the store was lost."""
+_WAY = (Word.ITERATION, Word.MEETINGS, Word.COLLECTIVES)
+"""How far a rank has come, comparable between ranks."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,6 @@ class MonitorProcess:
                     self.watch.others_on_the_way(self._somebody_is_on_the_way(), now=now)
                     again = True
                 case Poke():
-                    self.page[Word.REQUEST] = self.page[Word.ITERATION] + 1
                     send(self.plan.rank_pidfd, [self.plan.signum])
                 case Terminate(reason):
                     self._terminate(reason)
@@ -177,8 +178,8 @@ class MonitorProcess:
             stage=Stage(page[Word.STAGE]),
             alive_at=page.alive_at(),
             protected=page[Word.UNPROTECTED] == 0,
-            meeting=page[Word.MEETING] == 1,
             noticed=page[Word.NOTICED] == page[Word.ITERATION] + 1,
+            interrupting=page[Word.INTERRUPTING] == page[Word.ITERATION] + 1,
         )
 
     def _terminate(self, reason: str) -> None:
@@ -234,8 +235,9 @@ class MonitorProcess:
 
     def _lease(self) -> str:
         self.beats += 1
-        words = (Word.MONITOR_PID, Word.ITERATION, Word.MEETINGS, Word.STAGE)
-        return "/".join(str(value) for value in (self.beats, *(self.page[word] for word in words)))
+        stalled = time.monotonic() - self.page.alive_at() > self.plan.soft / 2
+        words = (Word.MONITOR_PID, Word.STAGE, *_WAY)
+        return "/".join(str(value) for value in (self.beats, int(stalled), *(self.page[word] for word in words)))
 
     def _look_at_siblings(self) -> None:
         now, members = time.monotonic(), sorted(self.page.members() - {self.plan.member})
@@ -276,8 +278,8 @@ class MonitorProcess:
         board.leave(member)
 
     def _somebody_is_on_the_way(self) -> bool:
-        """Whether a member has yet to come to where this rank waits: it has begun fewer iterations, or meetings."""
-        mine = (self.page[Word.ITERATION], self.page[Word.MEETINGS])
+        """Whether a member that is alive has yet to come to where this rank is, which may wait for it."""
+        mine = tuple(self.page[word] for word in _WAY)
         try:
             leases = self._connected().leases(self.page.members() - {self.plan.member})
         except StoreFailure:
@@ -328,13 +330,14 @@ def _told(fault: Fault) -> dict[str, object]:
     return {**{name: getattr(fault, name) for name in names}, "victim": fault.initial_rank}
 
 
-def _behind(lease: str, mine: tuple[int, int]) -> bool:
-    """Whether the lease's owner has yet to come to where `mine`, iteration and meetings, is."""
+def _behind(lease: str, mine: tuple[int, ...]) -> bool:
+    """Whether the lease's owner is alive and has yet to come to where `mine` is."""
     try:
-        _, _, iteration, meetings, stage = map(int, lease.split("/"))
+        _, stalled, _, stage, *way = map(int, lease.split("/"))
     except ValueError:
         return False
-    return stage in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING, Stage.ARRIVED) and (iteration, meetings) < mine
+    moving = stage in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING, Stage.ARRIVED)
+    return moving and not stalled and tuple(way) < mine
 
 
 def _configure_logging(path: str | None) -> None:

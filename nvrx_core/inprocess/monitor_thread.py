@@ -136,6 +136,7 @@ class MonitorThread:
         self._last_call(view.round.timeouts)
         self.interrupt.request(lambda: RankShouldRestart(abort.reason))
         self.interrupt.wait_unmasked()
+        self.page[Word.INTERRUPTING] = iteration + 1
         hit("abort-before")
         self._abort()
         with self.changed:

@@ -46,6 +46,7 @@ class ProgressWatchdog:
         interval: seconds between two questions.
         template: the monitor's template process.
         replaced: called with the reason when the monitor process was replaced.
+        observe: notes on the page what else shows how far the rank has come.
         silent: called once when the store has not answered for `SILENT_STORE` seconds.
     """
 
@@ -56,10 +57,11 @@ class ProgressWatchdog:
         template: Template,
         replaced: Callable[[str], None],
         *,
+        observe: Callable[[], None],
         silent: Callable[[], None],
     ) -> None:
         self.page, self.interval, self.template = page, interval, template
-        self._replaced, self._silent = replaced, silent
+        self._replaced, self._observe, self._silent = replaced, observe, silent
         self._work: deque[Callable[[], None]] = deque()
         self._asked = False
         self._ending = False
@@ -108,6 +110,7 @@ class ProgressWatchdog:
             self._asked = True
             _asking.append(self)
             ctypes.pythonapi.Py_AddPendingCall(_pending_call, None)
+        self._observe()
         beat = self.page[Word.MONITOR_BEAT] / 1e9
         if beat and now - beat > SILENT_STORE and not self.page[Word.STORE_LOST]:
             self._silent()

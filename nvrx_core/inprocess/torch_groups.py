@@ -92,7 +92,6 @@ class GroupObserver:
             finally:
                 self._note_new_sockets()
                 self._before_group = None
-                self.page[Word.MEETING] = 0
 
         return observed
 
@@ -101,18 +100,14 @@ class GroupObserver:
         def observed(store: dist.TCPStore, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> None:
             self.store_ports.add(port)
             self._begin_meeting()
-            try:
-                _await_server(host_name, port, args, kwargs)
-                init(store, host_name, port, *args, **kwargs)
-            finally:
-                self.page[Word.MEETING] = 0
+            _await_server(host_name, port, args, kwargs)
+            init(store, host_name, port, *args, **kwargs)
             self.store_ports.add(store.port)
 
         return observed
 
     def _begin_meeting(self) -> None:
-        self.page[Word.MEETINGS] = self.page[Word.MEETINGS] + 1
-        self.page[Word.MEETING] = 1
+        self.page[Word.MEETINGS] += 1
 
     def _note_new_sockets(self) -> None:
         """Note what a group's creation has opened: its listener, and the connections to those of other ranks."""
@@ -140,13 +135,13 @@ class GroupObserver:
         ]
         return sum(shut_down(s) for s in candidates)
 
-    def collectives(self) -> int:
-        """How many collectives the default group has begun, -1 when torch does not tell."""
+    def count_collectives(self) -> None:
+        """Note how many collectives the default group has begun; 0 when torch does not tell."""
         group: Any = dist.group.WORLD
         try:
-            return int(group._get_sequence_number_for_group()) if group is not None else 0
+            self.page[Word.COLLECTIVES] = 0 if group is None else group._get_sequence_number_for_group()
         except (AttributeError, RuntimeError):
-            return -1
+            self.page[Word.COLLECTIVES] = 0
 
     def release(self) -> None:
         """Let the groups of the ended round go, and torch's chain of exception hooks."""

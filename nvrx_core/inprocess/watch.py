@@ -2,10 +2,9 @@
 
 Soft timeout: restarts everyone and ends nobody. Hard timeout: ends the rank, after it had the time to confirm an
 interruption by leaving the function. Both count from the oldest of the rank's signs of life that are in use: bytecode
-run (always), `ping`, and a growing `progress` counter. A rank that creates a process group waits for the others by
-nature; it counts as hung only when
-nobody that it waits for
-is still on the way.
+run (always), `ping`, and a growing `progress` counter; the hard one also from the interruption, for a function that
+swallows it runs bytecode all the while. A rank that waits for another one is not hung: before it is reported, the
+others' leases are looked at, and it is excused while one that is behind it is alive.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ class Reading:
         stage: what the main thread is about.
         alive_at: the oldest sign of life in use.
         protected: False while the user has switched hang protection off.
-        meeting: True while a process group or a store is being created, where ranks wait for each other.
         noticed: the monitor thread has seen this round's event.
+        interrupting: the round has ended, and the main thread is being interrupted.
     """
 
     iteration: int
     stage: Stage
     alive_at: float
     protected: bool = True
-    meeting: bool = False
     noticed: bool = False
+    interrupting: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,7 @@ class Watch:
         self._excused_at = -math.inf
         self._to_blame = False
         self._poke_at = math.inf
+        self._interrupted_at = math.inf
         self._terminated_at = math.inf
 
     def look(self, reading: Reading, *, now: float) -> tuple[WatchAction, ...]:
@@ -106,6 +106,9 @@ class Watch:
         if not reading.protected or reading.stage not in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING):
             return ()
         alive_at = max(reading.alive_at, self._excused_at)
+        if reading.interrupting and reading.stage is Stage.RUNNING:
+            self._interrupted_at = min(self._interrupted_at, now)
+            alive_at = min(alive_at, self._interrupted_at)
         return self._hard(alive_at, now) or self._soft(reading, alive_at, now)
 
     def others_on_the_way(self, on_the_way: bool, *, now: float) -> None:
@@ -116,7 +119,7 @@ class Watch:
 
     def _begin(self, iteration: int) -> None:
         self._iteration, self._reported, self._to_blame = iteration, False, False
-        self._excused_at, self._poke_at = -math.inf, math.inf
+        self._excused_at, self._poke_at, self._interrupted_at = -math.inf, math.inf, math.inf
 
     def _hard(self, alive_at: float, now: float) -> tuple[WatchAction, ...]:
         if now < alive_at + self.hard:
@@ -141,7 +144,7 @@ class Watch:
         if now < alive_at + self.soft:
             self.deadline = min(self.deadline, alive_at + self.soft)
             return ()
-        if reading.meeting and not self._to_blame:
+        if not self._to_blame:
             return (AskOthers(),)
         self._reported, self._poke_at = True, now + POKE_AFTER
         self.deadline = min(self.deadline, self._poke_at)

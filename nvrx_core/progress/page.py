@@ -39,15 +39,13 @@ class Word(enum.IntEnum):
     STEP_AT = 9  # ns when the step counter last grew, 0: not used in this iteration
     STEP = 10  # the step counter plus one, 0: not used in this iteration
     UNPROTECTED = 11  # depth of disable_hang_protection
-    MEETING = 12  # 1 while one of them is being created
-    MEETINGS = 13  # process groups and stores begun in this iteration: calls in which ranks wait for each other
-    COLLECTIVES = 14  # collectives begun in this iteration, as far as torch tells
-    NOTICED = 15  # iteration plus one whose fault the monitor thread has seen
+    MEETINGS = 12  # process groups and stores begun in this iteration: calls in which ranks wait for each other
+    COLLECTIVES = 13  # collectives of the default group begun in this iteration
+    NOTICED = 14  # iteration plus one whose fault the monitor thread has seen
+    INTERRUPTING = 15  # iteration plus one whose function is being interrupted
     STORE_LOST = 16  # ns when the store was lost, 0: it was not
     MONITOR_BEAT = 17  # ns of the monitor process's last answer from the store
     MONITOR_PID = 18
-    REQUEST = 19  # iteration plus one whose function is to be interrupted, written by the monitor process
-    SOFT_REPORTED = 20  # iteration plus one whose soft timeout the monitor process has reported
 
 
 class Page:
@@ -81,7 +79,7 @@ class Page:
 
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
         """Note a new iteration; manual heartbeats start anew with it."""
-        for word in (Word.PING, Word.STEP_AT, Word.STEP, Word.MEETINGS, Word.COLLECTIVES, Word.MEETING):
+        for word in (Word.PING, Word.STEP_AT, Word.STEP, Word.MEETINGS, Word.COLLECTIVES):
             self.words[word] = 0
         self.words[Word.RANK] = rank
         self.words[Word.WORLD_SIZE] = world_size
