@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from nvrx_core.clock import SystemClock
-from nvrx_core.errors import StoreLost
+from nvrx_core.errors import RestartAbort, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess import environment
@@ -39,7 +39,7 @@ from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
 from nvrx_core.inprocess.store import another
 from nvrx_core.inprocess.torch_groups import GroupObserver
-from nvrx_core.process.lifeline import open_pidfd
+from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.process.template import Template
@@ -177,6 +177,7 @@ class Equipment:
             interval,
             self.template,
             self._monitor_replaced,
+            gone=self._template_gone,
             observe=self.observer.count_collectives,
             silent=lambda: self.lose_store("no answer for 10 s"),
         )
@@ -299,6 +300,16 @@ class Equipment:
     def _monitor_replaced(self, reason: str) -> None:
         self.events.write("monitor_replaced", self.state.iteration, reason=reason)
         os.eventfd_write(self.wake, 1)
+
+    def _template_gone(self) -> None:
+        """Nobody will replace the monitor process; without one, the rank does not go on."""
+        if is_running(self.page[Word.MONITOR_PID]):
+            log.warning("the template process is gone: the monitor process will not be replaced if it is lost")
+            return
+        reason = "no monitor process could be kept running; see monitor_process_logfile"
+        log.error("initial rank %d leaves: %s", self.member, reason)
+        self.interrupt.request(lambda: RestartAbort(reason, culprit=self.member))
+        self.interrupt.drive(self._unblock)
 
     def store_lost(self) -> StoreLost:
         """What the call ends with when the store is gone."""

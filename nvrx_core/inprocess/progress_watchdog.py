@@ -46,6 +46,7 @@ class ProgressWatchdog:
         interval: seconds between two questions.
         template: the monitor's template process.
         replaced: called with the reason when the monitor process was replaced.
+        gone: called when the template process has ended, and nothing will be replaced any more.
         observe: notes on the page what else shows how far the rank has come.
         silent: called once when the store has not answered for `SILENT_STORE` seconds.
     """
@@ -57,11 +58,12 @@ class ProgressWatchdog:
         template: Template,
         replaced: Callable[[str], None],
         *,
+        gone: Callable[[], None],
         observe: Callable[[], None],
         silent: Callable[[], None],
     ) -> None:
         self.page, self.interval, self.template = page, interval, template
-        self._replaced, self._observe, self._silent = replaced, observe, silent
+        self._replaced, self._gone, self._observe, self._silent = replaced, gone, observe, silent
         self._work: deque[Callable[[], None]] = deque()
         self._asked = False
         self._ending = False
@@ -120,6 +122,8 @@ class ProgressWatchdog:
         if news:
             log.warning("the monitor process was replaced: %s", news)
             self._replaced(news)
+        if news == "" and not self._ending:
+            self._gone()
         return news != ""
 
     def _do_work(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["catches", "how_it_ended", "open_pidfd", "send"]
+__all__ = ["catches", "how_it_ended", "is_running", "open_pidfd", "send"]
 
 
 def open_pidfd(pid: int) -> int:
@@ -18,6 +18,15 @@ def open_pidfd(pid: int) -> int:
         ProcessLookupError: when there is none.
     """
     return os.pidfd_open(pid)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in ("Z", "X")
 
 
 def send(pidfd: int, signals: Sequence[int]) -> None:

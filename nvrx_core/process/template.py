@@ -6,7 +6,7 @@ whenever one is needed. Both are in a session of their own, hold none of the cal
 keep, and are no children of the caller, whose `wait` calls stay its own.
 
 The worker that returns has done its work, and the template ends with it. One that is killed, stopped, or fails is
-replaced.
+replaced; after several that failed at once the template ends as well.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ __all__ = ["Template", "TemplateError"]
 READY_WITHIN: Final = 5.0
 TRIES: Final = 3
 SHORT_LIFE: Final = 1.0
+SHORT_LIVES: Final = 5
+"""Workers in a row that did not live for `SHORT_LIFE`, after which no more are forked."""
 MAX_MESSAGE: Final = 256
 
 
@@ -148,14 +150,15 @@ def _serve(work: Callable[[Callable[[], None]], None], channel: socket.socket) -
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    pause = 0.0
-    while True:
+    pause, short_lives = 0.0, 0
+    while short_lives < SHORT_LIVES:
         born = time.monotonic()
         worker = _fork_worker(work, channel, (wake_read, wake_write))
         why = _await_end(worker, channel, wake_read)
         if why is None:
             return
-        pause = min(1.0, 2 * pause + 0.01) if time.monotonic() - born < SHORT_LIFE else 0.0
+        short_lives = short_lives + 1 if time.monotonic() - born < SHORT_LIFE else 0
+        pause = 2 * pause + 0.01 if short_lives else 0.0
         with suppress(OSError):
             channel.send(f"{why} (pid {worker})".encode(), socket.MSG_DONTWAIT)
         select.select([], [], [], pause)
