@@ -44,13 +44,13 @@ class _Explained(BaseException):
 
 
 class RestartAbort(_Explained):
-    """Stop the job: no rank restarts. The wrapped function may raise it, too.
+    """Leave for good: the rank that raises it does not restart. Raised on all ranks alike, it ends the job.
 
     Attributes:
         culprit: the initial rank that the reason is about, None when it is about all of them.
     """
 
-    advice = "mend the cause and start the job again; it will not restart by itself"
+    advice = "mend the cause and start the job again; this rank will not restart by itself"
 
     def __init__(self, *args: object, culprit: int | None = None, advice: str | None = None) -> None:
         super().__init__(*args, advice=advice)

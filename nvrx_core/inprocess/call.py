@@ -7,7 +7,6 @@ store only for single quick operations; for everything that others decide it wai
 from __future__ import annotations
 
 import enum
-import gc
 import logging
 import threading
 import time
@@ -24,6 +23,7 @@ from nvrx_core.inprocess.environment import set_master
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import let_go
+from nvrx_core.inprocess.garbage import collect_garbage
 from nvrx_core.inprocess.interrupt import RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import RoundView
 from nvrx_core.inprocess.retry_limit import NoProgressLimit
@@ -142,8 +142,10 @@ class Call:
         state, kit = self.state, self.kit
         if state.active_rank == 0:
             kit.board.set_master(state.iteration, kit.reserve_port())
+        kit.enter(Stage.WAITING)
         if state.active_rank is not None and (place := kit.board.master(state.iteration)) is not None:
             set_master(*place)
+        kit.enter(Stage.STARTING)
 
     def _execute(self, function: Callable[[], Any]) -> Ended:
         """Run the function once; every way out of it ends here."""
@@ -152,13 +154,11 @@ class Call:
             return self._armed(function)
         except RankShouldRestart as request:
             kit.mark("interrupted")
-            return Ended(How.INTERRUPTED, error=request)
+            return Ended(How.INTERRUPTED if kit.interrupt.requested else How.FAILED, error=request)
         except SystemExit as done:
             if isinstance(done, StoreLost):
                 raise
             return Ended(How.EXITED if done.code in (0, None) else How.LEFT, error=done)
-        except HealthCheckError as error:
-            return Ended(How.LEFT, error=error)
         except Exception as error:  # boundary: the wrapped function
             return Ended(How.FAILED, error=error)
         except BaseException as error:  # boundary: the wrapped function
@@ -173,7 +173,10 @@ class Call:
         kit, parameters = self.kit, self.parameters
         if parameters.initialize is not None:
             parameters.initialize(self.state.freeze())
-        self._check_health()
+        try:
+            self._check_health()
+        except HealthCheckError as error:
+            return Ended(How.LEFT, error=error)
         reset_group_count()
         kit.mark("initialized")
         if self.state.mode is not Mode.ACTIVE:
@@ -319,7 +322,7 @@ class Call:
         kit.enter(Stage.ARRIVED)
         self._play(view, view.round.arrive(self._arrival(standing, fault), now=time.monotonic()))
         if view.round.iteration >= 0:
-            gc.collect()
+            collect_garbage()
         self._wait(view, lambda: view.decision is not None)
         kit.mark("decided")
         kit.enter(Stage.STARTING)

@@ -1,8 +1,8 @@
 """The environment: the one file of the core that reads or writes it.
 
-Iteration 0 sees the environment as the process found it. Every later one has RANK and WORLD_SIZE of its assignment and,
-so that a plain `init_process_group()` meets a store of its own, the address of the new rank 0 and a port that is free
-there.
+Every iteration has RANK and WORLD_SIZE of its assignment. Iteration 0 finds everything else as the process did; a later
+one has the address of the new rank 0 and a port that is free there, so that a plain `init_process_group()` meets in a
+store of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import Final
 __all__ = [
     "Job",
     "events_directory",
-    "flight_recorder_path",
     "job",
-    "local_rank",
     "master",
     "nccl_variables",
     "rank_and_world_size",
@@ -63,11 +61,6 @@ def rank_and_world_size() -> tuple[int, int]:
     return rank, world_size
 
 
-def local_rank() -> int | None:
-    """LOCAL_RANK, None when it is not set."""
-    return _number("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else None
-
-
 def master() -> tuple[str, int]:
     """MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and 29500."""
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT", 29500)
@@ -91,11 +84,6 @@ def store_endpoint() -> tuple[str, int] | None:
 def events_directory() -> str | None:
     """`NVRX_EVENTS_DIR`, None when it is not set."""
     return os.environ.get("NVRX_EVENTS_DIR") or None
-
-
-def flight_recorder_path() -> str | None:
-    """`NVRX_FR_TRACE_PATH`, None when it is not set."""
-    return os.environ.get("NVRX_FR_TRACE_PATH") or None
 
 
 def nccl_variables() -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Final
 
 import torch
 
@@ -16,6 +17,8 @@ from nvrx_core.inprocess.environment import nccl_variables
 __all__ = ["unmet_rules", "warn_about_environment"]
 
 log = logging.getLogger("nvrx_core.inprocess")
+NCCL_DEFAULT: Final = timedelta(minutes=10)
+"""torch's default timeout of an NCCL group."""
 
 
 def warn_about_environment(hard_timeout: timedelta) -> None:
@@ -46,7 +49,6 @@ def unmet_rules(variables: Mapping[str, str], nccl: tuple[int, ...], hard_timeou
         )
     if variables.get("TORCH_CPP_LOG_LEVEL", "").lower() not in ("error", "fatal"):
         rules.append("TORCH_CPP_LOG_LEVEL is not error or fatal: aborted collectives fill the log with warnings")
-    rules.append(
-        f"init_process_group(timeout=...) must be longer than hard_timeout={hard_timeout}: NCCL's watchdog kills"
-    )
+    if hard_timeout >= NCCL_DEFAULT:
+        rules.append(f"hard_timeout={hard_timeout}: give init_process_group a longer timeout, its NCCL watchdog kills")
     return rules

@@ -6,8 +6,6 @@ undone, and nothing is left.
 
 from __future__ import annotations
 
-import functools
-import gc
 import logging
 import os
 import select
@@ -16,7 +14,6 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
 import torch.distributed as dist
@@ -29,7 +26,9 @@ from nvrx_core.inprocess import environment
 from nvrx_core.inprocess.board import FOREVER, Board, StoreFailure
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import FaultMaker
+from nvrx_core.inprocess.garbage import freeze_on_entry
 from nvrx_core.inprocess.interrupt import Interrupt
+from nvrx_core.inprocess.log_handlers import own_stream_handlers
 from nvrx_core.inprocess.monitor_process import MonitorPlan, MonitorProcess
 from nvrx_core.inprocess.monitor_thread import MonitorThread, RoundView
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
@@ -41,7 +40,7 @@ from nvrx_core.inprocess.store import another
 from nvrx_core.inprocess.torch_groups import GroupObserver
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
-from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
+from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets, wait_closed
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
@@ -54,7 +53,7 @@ log = logging.getLogger("nvrx_core.inprocess")
 UNWIND_MOST: Final = 10.0
 MONITOR_LEAVES_WITHIN: Final = 2.0
 MONITOR_LINKS_WITHIN: Final = 5.0
-HOST_CLOSES_WITHIN: Final = timedelta(seconds=5)
+HOST_CLOSES_WITHIN: Final = 5.0
 
 
 class Equipment:
@@ -80,8 +79,9 @@ class Equipment:
         self._ended: RoundView | None = None
         job = environment.job()
         self.keys = Keys(job.name, job.restart, number)
-        _freeze_garbage()
+        freeze_on_entry()
         stack.enter_context(environment.restored())
+        stack.enter_context(own_stream_handlers())
         self._open_page(stack)
         self._start_monitor(stack)
         self._connect(stack)
@@ -133,6 +133,7 @@ class Equipment:
             hard=p.hard_timeout.total_seconds(),
             grace=p.termination_grace_time.total_seconds(),
             barrier=p.barrier_timeout,
+            interval=p.monitor_process_interval.total_seconds(),
             heartbeat=p.heartbeat_interval.total_seconds(),
             heartbeat_timeout=p.heartbeat_timeout.total_seconds(),
             signum=p.interrupt_signal,
@@ -223,6 +224,8 @@ class Equipment:
 
     def end_round(self, view: RoundView) -> None:
         """The round is aborted: take over the marks that the monitor thread has taken."""
+        if self._ended is not None:
+            self.report_restart()
         self._ended = view
         self.marks |= view.marks
 
@@ -276,7 +279,9 @@ class Equipment:
     def abort(self) -> None:
         """Carry out the user's abort; runs in the monitor thread."""
         self.observer.count_collectives()
-        self.stalled = time.monotonic() - self.page.alive_at() > self.parameters.soft_timeout.total_seconds() / 2
+        running = self.page[Word.STAGE] == Stage.RUNNING
+        still = time.monotonic() - self.page.alive_at()
+        self.stalled = running and still > self.parameters.soft_timeout.total_seconds() / 2
         if self.parameters.abort is not None:
             try:
                 self.parameters.abort(self.state.freeze())
@@ -347,8 +352,7 @@ class Equipment:
         if self.hosted:
             self._wait_for_guests(completed)
         elif completed and self.critical:
-            with suppress(StoreFailure):
-                self.board.wait_left([-1], HOST_CLOSES_WITHIN)
+            wait_closed((found for found in tcp_sockets() if found.inode in self._sockets), HOST_CLOSES_WITHIN)
 
     def _wait_for_guests(self, completed: bool) -> None:
         members = self.thread.view.round.members if completed else range(self.size)
@@ -381,10 +385,3 @@ class Equipment:
         self.page.enter(Stage.LEFT)
         os.eventfd_write(self.wake, 1)
         self.template.end(MONITOR_LEAVES_WITHIN)
-
-
-@functools.cache
-def _freeze_garbage() -> None:
-    """Once a process: what exists now is not looked through again at every restart."""
-    gc.collect()
-    gc.freeze()

@@ -112,7 +112,7 @@ class InterruptionMachine:
             return self._fire(Why.FIRST, now)
         actions: tuple[Fire | Unblock, ...] = ()
         if now >= self._unblocked_at:
-            self._unblocked_at = now + 10 * BLOCKED
+            self._unblocked_at = now + BLOCKED
             actions = (Unblock(),)
         if now >= self._fired_at + self._pause:
             self._pause = min(2 * self._pause, REPEAT_MOST)

@@ -58,6 +58,7 @@ class MonitorPlan:
         factory, kwargs: how to connect to the store.
         keys: the call's keys.
         soft, hard, grace: timeouts of progress, seconds.
+        interval: seconds between two looks at the page, at most.
         barrier: how long the others' decision is waited for after a death.
         heartbeat: seconds between two moves of the lease.
         heartbeat_timeout: seconds after which another member's lease has run out.
@@ -79,6 +80,7 @@ class MonitorPlan:
     hard: float
     grace: float
     barrier: timedelta
+    interval: float
     heartbeat: float
     heartbeat_timeout: float
     signum: int
@@ -148,7 +150,7 @@ class MonitorProcess:
                 self._keep_lease()
         if self.page[Word.STORE_LOST]:
             self._enforce_store_loss()
-        return min(self.watch.deadline, time.monotonic() + self.plan.heartbeat, self.lease_due or float("inf"))
+        return min(self.watch.deadline, time.monotonic() + self.plan.interval, self.lease_due or float("inf"))
 
     def _judge(self) -> bool:
         """Look at the rank's progress; True when there is an answer to look at again."""
@@ -279,7 +281,8 @@ class MonitorProcess:
 
     def _somebody_is_on_the_way(self) -> bool:
         """Whether a member that is alive has yet to come to where this rank is, which may wait for it."""
-        mine = tuple(self.page[word] for word in _WAY)
+        way = [self.page[word] for word in _WAY]
+        mine = (way[0], way[1] if self.page[Word.MEETING] else 0, way[2])
         try:
             leases = self._connected().leases(self.page.members() - {self.plan.member})
         except StoreFailure:
@@ -330,14 +333,20 @@ def _told(fault: Fault) -> dict[str, object]:
     return {**{name: getattr(fault, name) for name in names}, "victim": fault.initial_rank}
 
 
-def _behind(lease: str, mine: tuple[int, ...]) -> bool:
-    """Whether the lease's owner is alive and has yet to come to where `mine` is."""
+def _behind(lease: str, mine: tuple[int, int, int]) -> bool:
+    """Whether the lease's owner is alive and has yet to come to where this rank waits for it.
+
+    Args:
+        lease: what the owner's monitor process has written.
+        mine: this rank's iteration, the meeting it is inside of (0 for none), and its collectives.
+    """
     try:
-        _, stalled, _, stage, *way = map(int, lease.split("/"))
+        _, stalled, _, stage, iteration, meetings, collectives = map(int, lease.split("/"))
     except ValueError:
         return False
-    moving = stage in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING, Stage.ARRIVED)
-    return moving and not stalled and tuple(way) < mine
+    moving = stage in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING, Stage.ARRIVED) and not stalled
+    here = iteration == mine[0] and (meetings < mine[1] or collectives < mine[2])
+    return moving and (iteration < mine[0] or here)
 
 
 def _configure_logging(path: str | None) -> None:

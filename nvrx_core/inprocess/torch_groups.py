@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
@@ -84,9 +85,9 @@ class GroupObserver:
         @functools.wraps(create)
         def observed(*args: Any, **kwargs: Any) -> Any:
             self._before_group = socket_inodes()
-            self._begin_meeting()
             try:
-                created = create(*args, **kwargs)
+                with self._meeting():
+                    created = create(*args, **kwargs)
                 self._held.append(created)
                 return created
             finally:
@@ -99,15 +100,22 @@ class GroupObserver:
         @functools.wraps(init)
         def observed(store: dist.TCPStore, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> None:
             self.store_ports.add(port)
-            self._begin_meeting()
-            _await_server(host_name, port, args, kwargs)
-            init(store, host_name, port, *args, **kwargs)
+            with self._meeting():
+                _await_server(host_name, port, args, kwargs)
+                init(store, host_name, port, *args, **kwargs)
             self.store_ports.add(store.port)
 
         return observed
 
-    def _begin_meeting(self) -> None:
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """A call in which ranks wait for each other."""
         self.page[Word.MEETINGS] += 1
+        self.page[Word.MEETING] += 1
+        try:
+            yield
+        finally:
+            self.page[Word.MEETING] -= 1
 
     def _note_new_sockets(self) -> None:
         """Note what a group's creation has opened: its listener, and the connections to those of other ranks."""

@@ -9,12 +9,14 @@ duplicate.
 from __future__ import annotations
 
 import os
+import select
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["TcpSocket", "shut_down", "socket_inodes", "tcp_sockets"]
+__all__ = ["TcpSocket", "shut_down", "socket_inodes", "tcp_sockets", "wait_closed"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,15 @@ def shut_down(found: TcpSocket) -> bool:
         except OSError:
             return False
     return True
+
+
+def wait_closed(found: Iterable[TcpSocket], timeout: float) -> None:
+    """Wait until the other ends of connected sockets have closed, or one has sent something; `timeout` in seconds."""
+    deadline = time.monotonic() + timeout
+    for each in found:
+        with _duplicate(each.fd) as duplicate:
+            if duplicate is not None and each.peer_port:
+                select.select([duplicate], [], [], max(0.0, deadline - time.monotonic()))
 
 
 def _sockets() -> Iterator[tuple[int, int]]:

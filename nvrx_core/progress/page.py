@@ -46,6 +46,7 @@ class Word(enum.IntEnum):
     STORE_LOST = 16  # ns when the store was lost, 0: it was not
     MONITOR_BEAT = 17  # ns of the monitor process's last answer from the store
     MONITOR_PID = 18
+    MEETING = 19  # how many meetings this rank is inside of now
 
 
 class Page:
@@ -79,7 +80,7 @@ class Page:
 
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
         """Note a new iteration; manual heartbeats start anew with it."""
-        for word in (Word.PING, Word.STEP_AT, Word.STEP, Word.MEETINGS, Word.COLLECTIVES):
+        for word in (Word.PING, Word.STEP_AT, Word.STEP, Word.MEETINGS, Word.MEETING, Word.COLLECTIVES):
             self.words[word] = 0
         self.words[Word.RANK] = rank
         self.words[Word.WORLD_SIZE] = world_size
