@@ -281,7 +281,8 @@ class Equipment:
         self.observer.count_collectives()
         running = self.page[Word.STAGE] == Stage.RUNNING
         still = time.monotonic() - self.page.alive_at()
-        self.stalled = running and still > self.parameters.soft_timeout.total_seconds() / 2
+        silent = running and still > self.parameters.soft_timeout.total_seconds() / 2
+        self.stalled = silent or self.page[Word.STALLED] == self.page[Word.ITERATION] + 1
         if self.parameters.abort is not None:
             try:
                 self.parameters.abort(self.state.freeze())

@@ -159,6 +159,7 @@ class MonitorProcess:
         for action in self.watch.look(self.reading(), now=now):
             match action:
                 case SoftTimeout(reason):
+                    self.page[Word.STALLED] = self.page[Word.ITERATION] + 1
                     self._announce(Interruption.SOFT_TIMEOUT, reason)
                 case AskOthers():
                     self.watch.others_on_the_way(self._somebody_is_on_the_way(), now=now)

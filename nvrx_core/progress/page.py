@@ -47,6 +47,7 @@ class Word(enum.IntEnum):
     MONITOR_BEAT = 17  # ns of the monitor process's last answer from the store
     MONITOR_PID = 18
     MEETING = 19  # how many meetings this rank is inside of now
+    STALLED = 20  # iteration plus one in which the monitor process has reported a soft timeout
 
 
 class Page:
