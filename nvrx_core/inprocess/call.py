@@ -141,7 +141,7 @@ class Call:
         """Give the next process group a place to meet."""
         state, kit = self.state, self.kit
         if state.active_rank == 0:
-            kit.board.set_master(state.iteration, kit.reserve_port())
+            kit.board.set_master(state.iteration, kit.host_meeting())
         kit.enter(Stage.WAITING)
         if state.active_rank is not None and (place := kit.board.master(state.iteration)) is not None:
             set_master(*place)

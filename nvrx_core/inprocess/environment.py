@@ -1,8 +1,7 @@
 """The environment: the one file of the core that reads or writes it.
 
 Every iteration has RANK and WORLD_SIZE of its assignment. Iteration 0 finds everything else as the process did; a later
-one has the address of the new rank 0 and a port that is free there, so that a plain `init_process_group()` meets in a
-store of its own.
+one has the address of a store that the wrapper hosts on the new rank 0, in which a plain `init_process_group()` meets.
 """
 
 from __future__ import annotations
@@ -105,10 +104,10 @@ def set_ranks(rank: int | None, world_size: int | None) -> None:
 
 
 def set_master(address: str, port: int) -> None:
-    """Let `env://` meet at `address:port`, in a store that the new rank 0 hosts itself."""
+    """Let `env://` meet at `address:port`, where a store is hosted for all ranks, the new rank 0 included."""
     os.environ["MASTER_ADDR"] = address
     os.environ["MASTER_PORT"] = str(port)
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets, wai
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
-from nvrx_core.store.connection import local_address
+from nvrx_core.store.connection import listen, local_address
 from nvrx_core.store.keys import Keys
 
 __all__ = ["Equipment"]
@@ -75,7 +75,7 @@ class Equipment:
         self.lost: str | None = None
         self.faults = FaultMaker(self.member)
         self._losing = threading.Lock()
-        self._port: socket.socket | None = None
+        self._meeting: dist.Store | None = None
         self._ended: RoundView | None = None
         job = environment.job()
         self.keys = Keys(job.name, job.restart, number)
@@ -264,15 +264,18 @@ class Equipment:
         connection = another(self.store, self.parameters.store_factory, self.parameters.store_kwargs)
         return dist.PrefixStore(self.keys.user(self.state.iteration), connection)
 
-    def reserve_port(self) -> str:
-        """`host:port` of a free port of this host; bound but not listening, so that a store may take it over."""
-        if self._port is not None:
-            self._port.close()
+    def host_meeting(self) -> str:
+        """Host the store in which the next process group meets; returns its `host:port`.
+
+        It listens before anybody hears of it: no rank waits in a connection attempt, where no signal reaches it.
+        """
         address = local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
-        self._port = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._port.bind((address, 0))
-        return f"{address}:{self._port.getsockname()[1]}"
+        listener = listen(address, 0)
+        port = listener.getsockname()[1]
+        self._meeting = dist.TCPStore(
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+        return f"{address}:{port}"
 
     # Faults
 
@@ -374,8 +377,7 @@ class Equipment:
                 shut_down(found)
 
     def _drop_store(self) -> None:
-        if self._port is not None:
-            self._port.close()
+        self._meeting = None
         for name in ("store", "board", "waiting", "thread"):
             self.__dict__.pop(name, None)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen, Unblock
+from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen, Unblock, Why
 
 __all__ = ["Atomic", "Interrupt", "RankShouldRestart"]
 
@@ -54,6 +54,7 @@ class Interrupt:
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
         self._reference: weakref.ref[BaseException] | None = None
+        self._insist = False
         self._last_frame = ""
         self._previous: Any = None
 
@@ -90,7 +91,8 @@ class Interrupt:
         if not self.requested:
             if callable(self._previous):
                 self._previous(signum, frame)
-        elif self.armed and self.depth == 0 and not self.alive:
+        elif self.armed and self.depth == 0 and (self._insist or not self.alive):
+            self._insist = False
             self._last_frame = _place(frame)
             self._raise()
 
@@ -150,6 +152,7 @@ class Interrupt:
                     "signal %d was given another handler: no interruption possible; set Wrapper(interrupt_signal=...)",
                     self.signum,
                 )
+            self._insist = action.why is Why.STUCK
             signal.pthread_kill(self.thread, self.signum)
 
     def _name_swallower(self, swallowed: int) -> None:

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Fire", "InterruptionMachine", "Seen", "Unblock"]
+__all__ = ["Fire", "InterruptionMachine", "Seen", "Unblock", "Why"]
 
 REPEAT: Final = 0.005
 """Seconds after which an interrupt without effect is fired again; doubled each time, up to `REPEAT_MOST`."""

@@ -4,7 +4,7 @@ Soft timeout: restarts everyone and ends nobody. Hard timeout: ends the rank, af
 interruption by leaving the function. Both count from the oldest of the rank's signs of life that are in use: bytecode
 run (always), `ping`, and a growing `progress` counter; the hard one also from the interruption, for a function that
 swallows it runs bytecode all the while. A rank that waits for another one is not hung: before it is reported, the
-others' leases are looked at, and it is excused while one that is behind it is alive.
+others' leases are looked at, and it is excused while one that is behind it is alive, for the hard timeout at most.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Watch:
         if now < alive_at + self.soft:
             self.deadline = min(self.deadline, alive_at + self.soft)
             return ()
-        if not self._to_blame:
+        if not self._to_blame and now < reading.alive_at + self.hard:
             return (AskOthers(),)
         self._reported, self._poke_at = True, now + POKE_AFTER
         self.deadline = min(self.deadline, self._poke_at)

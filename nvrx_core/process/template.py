@@ -31,6 +31,8 @@ SHORT_LIFE: Final = 1.0
 SHORT_LIVES: Final = 5
 """Workers in a row that did not live for `SHORT_LIFE`, after which no more are forked."""
 MAX_MESSAGE: Final = 256
+DONE: Final = b"done"
+"""The worker's last word; what follows is its end, and the template's."""
 
 
 class TemplateError(RuntimeError):
@@ -43,11 +45,13 @@ class Template:
     Attributes:
         channel: becomes readable when a worker was replaced (`news`), and ends when the template has ended.
         worker: the worker's pid.
+        done: the worker has said its last word.
     """
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.worker = 0
+        self.done = False
 
     @classmethod
     def start(cls, work: Callable[[Callable[[], None]], None], keep: Iterable[int]) -> Template:
@@ -86,21 +90,24 @@ class Template:
         """Why the worker was replaced; "" when the template itself is gone, None when there is no news."""
         if not select.select([self.channel], [], [], 0)[0]:
             return None
-        message = self.channel.recv(MAX_MESSAGE).decode()
-        if message.startswith("ready "):
-            self.worker = int(message.split()[1])
-            return None
-        return message
+        received = self.channel.recv(MAX_MESSAGE)
+        if received.startswith(b"ready "):
+            self.worker = int(received.split()[1])
+        self.done = self.done or received == DONE
+        return None if received.startswith(b"ready ") or self.done else received.decode()
 
     def detach(self) -> None:
         """Let worker and template go on by themselves; they end when the work is done."""
         self.channel.close()
 
     def end(self, within: float) -> None:
-        """Wait until worker and template are gone; what is still there after `within` seconds is killed."""
+        """Wait until the worker is done, which ends it and the template; after `within` seconds it is killed."""
         deadline = time.monotonic() + within
+        if self.done:
+            self.channel.close()
+            return
         while select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if not self.channel.recv(MAX_MESSAGE):
+            if self.channel.recv(MAX_MESSAGE) in (b"", DONE):
                 self.channel.close()
                 return
         with suppress(OSError):
@@ -180,6 +187,7 @@ def _fork_worker(work: Callable[[Callable[[], None]], None], channel: socket.soc
 
         work(ready)
         code = 0
+        channel.send(DONE, socket.MSG_DONTWAIT)
     finally:
         os._exit(code)
 
