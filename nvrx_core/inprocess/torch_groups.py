@@ -13,6 +13,7 @@ own stores. Nothing they do is changed. A canary test fails with a clear text wh
 from __future__ import annotations
 
 import functools
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,12 +24,14 @@ from typing import Any, ClassVar, Final
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
+from nvrx_core.process.sockets import keep_open, shut_down, socket_inodes, tcp_sockets, wait_quiet
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.store.connection import StoreConnectionError, await_listener
 
 STORE_TIMEOUT: Final = timedelta(seconds=300)
 """torch's default."""
+QUIET_WITHIN: Final = 0.05
+"""Seconds that collectives of living ranks have to come to rest before the connections are cut."""
 HELD: Final = 64
 """Groups held at most; a function that makes and destroys many does not keep them all."""
 
@@ -58,6 +61,7 @@ class GroupObserver:
         self._init_store = dist.TCPStore.__init__
         self._excepthook: Any = sys.excepthook
         self._held: deque[Any] = deque(maxlen=HELD)
+        self._kept: list[socket.socket] = []
 
     def install(self) -> None:
         """Start to observe."""
@@ -69,7 +73,7 @@ class GroupObserver:
     def uninstall(self) -> None:
         """Stop to observe."""
         GroupObserver.current = None
-        self._held.clear()
+        self.release()
         c10d._new_process_group_helper = self._create
         dist.TCPStore.__init__ = self._init_store  # type: ignore[method-assign]
 
@@ -126,15 +130,21 @@ class GroupObserver:
             self._pairs |= {s.inode for s in new if s.peer_port and s.peer_port not in self.store_ports}
 
     def abort_gloo(self) -> int:
-        """Cut every gloo connection, at whichever end this rank holds; a listener stays, gloo dies with it.
+        """End what blocks in gloo in this process: let it read the end of the stream on all its connections.
 
-        A rank that hangs cuts nothing, so each rank cuts what it accepted and what it has connected.
+        Each rank does this for itself, and no rank sees another one's connections end: they are kept open until the
+        round is decided. For gloo loses a send that it could not hand to the kernel at once when the connection ends,
+        and the operation, with it the main thread, waits for ever (`Pair::signalException` passes over the unbound
+        buffers in `tx_`). So the cut waits until nothing travels any more, and only reading is shut.
         """
         self._note_new_sockets()
         found = tcp_sockets()
         ports = {s.local_port for s in found if s.listening and s.inode in self._listeners}
         ours = [s for s in found if s.peer_port and (s.local_port in ports or s.inode in self._pairs)]
-        return sum(shut_down(s) for s in ours)
+        kept = [connection for s in ours if (connection := keep_open(s)) is not None]
+        self._kept += kept
+        wait_quiet(kept, QUIET_WITHIN)
+        return sum(_shut_reading(connection) for connection in kept)
 
     def abort_stores(self) -> int:
         """Cut the client connections of the function's own stores; only when nothing else frees the main thread."""
@@ -152,8 +162,10 @@ class GroupObserver:
             self.page[Word.COLLECTIVES] = 0
 
     def release(self) -> None:
-        """Let the groups of the ended round go, and torch's chain of exception hooks."""
+        """Let the groups of the ended round go, their connections, and torch's chain of exception hooks."""
         self._held.clear()
+        while self._kept:
+            self._kept.pop().close()
         sys.excepthook = self._excepthook
 
 
@@ -165,6 +177,14 @@ def _await_server(host_name: str, port: int, args: tuple[Any, ...], kwargs: dict
             await_listener(host_name, port, given.get("timeout", STORE_TIMEOUT))
         except StoreConnectionError as error:
             raise dist.DistNetworkError(str(error)) from None
+
+
+def _shut_reading(connection: socket.socket) -> bool:
+    try:
+        connection.shutdown(socket.SHUT_RD)
+    except OSError:
+        return False
+    return True
 
 
 def abort_gloo() -> int:

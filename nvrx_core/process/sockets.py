@@ -8,15 +8,24 @@ duplicate.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
+import termios
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["TcpSocket", "shut_down", "socket_inodes", "tcp_sockets", "wait_closed"]
+__all__ = ["TcpSocket", "keep_open", "shut_down", "socket_inodes", "tcp_sockets", "wait_closed", "wait_quiet"]
+
+QUIET: Final = 0.001
+"""Seconds without traffic after which a connection is quiet."""
+TCP_INFO_BYTES: Final = 136
+TCP_INFO_TRAFFIC: Final = slice(120, 136)
+"""tcpi_bytes_acked and tcpi_bytes_received."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,37 @@ def shut_down(found: TcpSocket) -> bool:
         except OSError:
             return False
     return True
+
+
+def keep_open(found: TcpSocket) -> socket.socket | None:
+    """A second descriptor of the socket, which keeps the connection when the first is closed; None when it is gone."""
+    try:
+        duplicate = socket.socket(fileno=os.dup(found.fd))
+    except OSError:
+        return None
+    if os.fstat(duplicate.fileno()).st_ino == found.inode:
+        return duplicate
+    duplicate.close()
+    return None
+
+
+def wait_quiet(kept: Iterable[socket.socket], timeout: float) -> None:
+    """Wait until nothing travels on the connections any more; `timeout` in seconds."""
+    watched = list(kept)
+    deadline = time.monotonic() + timeout
+    before = None
+    while (now := [_traffic(each) for each in watched]) != before and time.monotonic() < deadline:
+        before = now
+        select.select([], [], [], QUIET)
+
+
+def _traffic(connection: socket.socket) -> bytes:
+    """What the kernel has acknowledged and received, from `struct tcp_info` (tcp(7)), and what is yet to be sent."""
+    try:
+        counters = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)[TCP_INFO_TRAFFIC]
+        return counters + fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4))
+    except OSError:
+        return b""
 
 
 def wait_closed(found: Iterable[TcpSocket], timeout: float) -> None:
