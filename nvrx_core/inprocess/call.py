@@ -19,7 +19,7 @@ from nvrx_core.errors import BarrierTimeout, HealthCheckError, RankDiscarded, Re
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.board import StoreFailure
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing
-from nvrx_core.inprocess.environment import set_master
+from nvrx_core.inprocess.environment import set_master, set_ranks
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import let_go
@@ -92,6 +92,7 @@ class Call:
                 self._break_away(error)
                 raise
             self._farewell(ended)
+        set_ranks(self.state.rank, self.state.world_size)
         if ended.error is not None:
             raise ended.error
         return ended.result
@@ -153,6 +154,7 @@ class Call:
         try:
             return self._armed(function)
         except RankShouldRestart as request:
+            kit.report_restart()
             kit.mark("interrupted")
             return Ended(How.INTERRUPTED if kit.interrupt.requested else How.FAILED, error=request)
         except SystemExit as done:
@@ -195,6 +197,7 @@ class Call:
     def _entered(self) -> None:
         self.kit.mark("entered")
         self.kit.report_restart()
+        self.kit.marks = {}
 
     def _check_health(self) -> None:
         if self.parameters.health_check is None:

@@ -152,8 +152,8 @@ class Equipment:
         self._sockets = socket_inodes() - before
         clock = SystemClock()
         self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
-        self.hosted: bool = getattr(self.store, "hosted", False)
         self.critical = tuple(getattr(self.store, "critical_ranks", ()))
+        self.hosted: bool = getattr(self.store, "hosted", self.member in self.critical)
         self.board = Board(self.store, self.keys, clock)
         self.waiting = Board(waiting, self.keys, clock, chunk=None if self._sockets else p.monitor_thread_interval)
 
@@ -224,8 +224,7 @@ class Equipment:
 
     def end_round(self, view: RoundView) -> None:
         """The round is aborted: take over the marks that the monitor thread has taken."""
-        if self._ended is not None:
-            self.report_restart()
+        self.report_restart()
         self._ended = view
         self.marks |= view.marks
 
@@ -235,14 +234,16 @@ class Equipment:
 
     def report_restart(self) -> None:
         """Write the event and the log line of a restart, in the watchdog's thread."""
-        ended, marks, self.marks, self._ended = self._ended, self.marks, {}, None
-        if ended is not None and ended.decision is not None:
-            state, decision = replace(self.state), ended.decision
-            if decision.cause is not None:
-                marks["struck"], marks["announced"] = self.faults.on_my_clock(decision.cause)
-            self.watchdog.defer(lambda: report(self.events, state, decision, marks))
-            if state.rank == 0 and decision.iteration > 1:
-                self.watchdog.defer(lambda: self.board.delete_round(decision.iteration - 2, self.size))
+        if self._ended is None or self._ended.decision is None:
+            return
+        state, decision, marks = replace(self.state), self._ended.decision, self.marks
+        self.marks, self._ended = {}, None
+        marks.setdefault("entered", time.monotonic())
+        if decision.cause is not None:
+            marks["struck"], marks["announced"] = self.faults.on_my_clock(decision.cause)
+        self.watchdog.defer(lambda: report(self.events, state, decision, marks))
+        if state.rank == 0 and decision.iteration > 1:
+            self.watchdog.defer(lambda: self.board.delete_round(decision.iteration - 2, self.size))
 
     def tell(self, fault: Fault) -> None:
         """Write a fault of this rank's own to the event file."""

@@ -1,7 +1,7 @@
 """Where the wrapper's log lines go, by specification 002, "Logging": to streams, not to files, and no further.
 
-The stream handlers are those of the first ancestor of our logger that has any. Without one, nothing is changed, and the
-standard library prints warnings to stderr.
+The stream handlers are those of the first ancestor of our logger that has handlers. Where none of these is a stream, or
+nobody has handlers, warnings go to stderr.
 """
 
 from __future__ import annotations
@@ -30,5 +30,9 @@ def own_stream_handlers() -> Iterator[None]:
 def _streams(logger: logging.Logger | None) -> list[logging.Handler]:
     while logger is not None and not logger.handlers:
         logger = logger.parent
-    handlers = [] if logger is None else logger.handlers
-    return [h for h in handlers if isinstance(h, logging.StreamHandler) and not isinstance(h, logging.FileHandler)]
+    if logger is None:
+        return []
+    streams: list[logging.Handler] = [
+        h for h in logger.handlers if isinstance(h, logging.StreamHandler) and not isinstance(h, logging.FileHandler)
+    ]
+    return streams or [h for h in [logging.lastResort] if h is not None]

@@ -51,7 +51,7 @@ class StoreMixin:
 
     @property
     def critical_ranks(self) -> Sequence[int]:
-        """The initial ranks whose loss ends the store, and with it the job."""
+        """The initial ranks that host the store: their loss ends it, and with it the job; they leave last."""
         return ()
 
 

@@ -1,0 +1,176 @@
+"""What a round's actions do to a torch store, and what is told of it."""
+
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeouts
+from nvrx_core.store.keys import Keys
+
+KEYS = Keys("job", 0, 0)
+MEMBERS = frozenset({0, 1})
+SOON = timedelta(milliseconds=20)
+
+
+class Clock:
+    def now(self):
+        return 1.0
+
+    def wall(self):
+        return 2.0
+
+
+@pytest.fixture
+def board():
+    return Board(dist.HashStore(), KEYS, Clock())
+
+
+def new(member, iteration=0):
+    return Round(iteration, member, MEMBERS, RoundTimeouts(60.0, 60.0))
+
+
+def fault(member):
+    return Fault(initial_rank=member, rank=member, interruption="EXCEPTION")
+
+
+def arrival(member, standing=Standing.ALIVE):
+    return Arrival(initial_rank=member, rank=member, standing=standing, world_size=2)
+
+
+def arrive(board, machine):
+    return board.play(machine, machine.arrive(arrival(machine.member), now=1.0))
+
+
+def test_the_first_fault_is_the_event(board):
+    for member in (1, 0):
+        machine = new(member)
+        assert board.play(machine, machine.fault(fault(member), now=1.0)) == []
+    assert board.wait_event(0) == fault(1)
+    board.announce(0, fault(0))
+    assert board.wait_event(0) == fault(1)
+
+
+def test_the_last_completion_is_the_event(board):
+    for member in MEMBERS:
+        machine = new(member)
+        assert board.play(machine, machine.completed(now=1.0)) == []
+    assert board.wait_event(0) is None
+
+
+def test_the_last_arrival_publishes_the_decision(board):
+    board.announce(0, fault(1))
+    assert arrive(board, new(0)) == []
+    assert not board.store.check([KEYS.decision(0)])
+    arrive(board, new(1))
+    assert board.wait_decision(0) == Decision(
+        iteration=0, lost=(), terminated=(), cause=fault(1), culprits=(1,), step=-1
+    )
+
+
+def test_a_member_counted_twice_does_not_close_the_barrier(board):
+    machine = new(0)
+    for _ in range(3):
+        board.play(machine, new(0).arrive(arrival(0), now=1.0))
+    assert not board.store.check([KEYS.decision(0)])
+    arrive(board, new(1))
+    assert board.wait_decision(0).lost == ()
+
+
+def test_there_is_one_decision(board):
+    for member in MEMBERS:
+        arrive(board, new(member))
+    obituary = Obituary(0, 1, MEMBERS, fault(1))
+    assert board.play(obituary, obituary.died(now=1.0)) == []
+    assert board.wait_decision(0).lost == ()
+    (enter,) = obituary.decided(board.wait_decision(0), now=1.0)
+    assert isinstance(enter, Enter)
+
+
+def test_the_monitor_process_of_the_dead_may_close_the_barrier(board):
+    arrive(board, new(0))
+    obituary = Obituary(0, 1, MEMBERS, fault(1))
+    board.play(obituary, obituary.died(now=1.0))
+    assert board.wait_decision(0).lost == (1,)
+
+
+def test_a_death_after_the_completion_is_told_so(board):
+    for member in MEMBERS:
+        machine = new(member)
+        board.play(machine, machine.completed(now=1.0))
+    obituary = Obituary(0, 1, MEMBERS, fault(1))
+    assert board.play(obituary, obituary.died(now=1.0)) == [Finish()]
+
+
+def test_what_is_not_the_store_s_is_handed_back(board):
+    assert board.play(new(0), (Finish(),)) == [Finish()]
+
+
+def test_garbage_in_the_store_is_a_failure_of_the_store(board):
+    board.store.set(KEYS.event(0), "garbage")
+    with pytest.raises(StoreFailure, match="not JSON"):
+        board.wait_event(0)
+
+
+def test_a_wait_has_an_end(board):
+    with pytest.raises(StoreFailure):
+        board.wait_decision(0, SOON)
+
+
+def test_a_wait_in_pieces_ends_when_it_is_stopped(board):
+    pieces = Board(board.store, KEYS, Clock(), chunk=SOON)
+    board.announce(0, fault(1))
+    assert pieces.wait_event(0) == fault(1)
+    pieces.stopped = True
+    with pytest.raises(StoreFailure, match="stopped"):
+        pieces.wait_event(1)
+
+
+def test_a_group_meets_where_its_rank_0_says(board):
+    board.set_master(0, "node7:1234")
+    assert board.master(0) == ("node7", 1234)
+    board.set_master(0, "")
+    assert board.master(0) == ("node7", 1234)
+    board.set_master(1, "")
+    assert board.master(1) is None
+
+
+def test_a_lease_moves_on_from_what_it_said(board):
+    assert board.move_lease(0, "", "1") == "1"
+    assert board.move_lease(0, "1", "2") == "2"
+    assert board.move_lease(0, "stale", "9") == "2"
+    assert board.leases([0, 1]) == {0: "2"}
+    assert board.leases([1]) == {}
+    board.move_lease(1, "", "5")
+    assert board.leases([0, 1]) == {0: "2", 1: "5"}
+
+
+def test_who_has_left_is_known(board):
+    assert not board.has_left(1)
+    board.leave(1)
+    assert board.has_left(1)
+    board.wait_left([1], SOON)
+    board.wait_left([], SOON)
+    with pytest.raises(StoreFailure):
+        board.wait_left([0], SOON)
+
+
+def test_the_keys_of_an_ended_round_are_deleted(board):
+    for member in MEMBERS:
+        arrive(board, new(member))
+    board.delete_round(0, 2)
+    assert not any(board.store.check([key]) for key in KEYS.round(0, 2))
+
+
+def test_a_store_that_cannot_delete_keeps_its_keys(tmp_path):
+    class Keeping(dist.HashStore):
+        def delete_key(self, key):
+            raise NotImplementedError
+
+    board = Board(Keeping(), KEYS, Clock())
+    board.announce(0, fault(1))
+    board.delete_round(0, 2)
+    assert board.wait_event(0) == fault(1)

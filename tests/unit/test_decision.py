@@ -1,0 +1,163 @@
+"""What a round decides: who is lost, who is to blame, the same bytes for everyone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvrx_core.inprocess.decision import (
+    Arrival,
+    Decision,
+    Standing,
+    decide,
+    decode_event,
+    encode_completion,
+)
+from nvrx_core.inprocess.fault import Fault
+
+ALIVE, LEAVING, DEAD = Standing.ALIVE, Standing.LEAVING, Standing.DEAD
+
+
+def fault(member, kind="EXCEPTION", message="broken", error_type=""):
+    return Fault(initial_rank=member, rank=member, interruption=kind, message=message, error_type=error_type)
+
+
+def arrivals(*all_of_them):
+    """By (standing, own fault, progress, stalled, step), all optional."""
+    made = {}
+    for member, given_ in enumerate(all_of_them):
+        standing, own, progress, stalled, step = (*given_, *(ALIVE, None, (), False, -1)[len(given_) :])
+        made[member] = Arrival(
+            initial_rank=member, rank=member if standing is not DEAD else -1, standing=standing,
+            world_size=len(all_of_them) if standing is not DEAD else 0, fault=own, step=step, progress=progress,
+            stalled=stalled,
+        )  # fmt: skip
+    return made
+
+
+def blame(event, *all_of_them):
+    return decide(3, arrivals(*all_of_them), event).culprits
+
+
+def test_who_is_not_alive_is_lost_and_their_places_are_terminated():
+    decision = decide(3, arrivals((ALIVE,), (LEAVING,), (ALIVE,), (DEAD,)), fault(3, "TERMINATED"))
+    assert (decision.iteration, decision.lost, decision.terminated) == (3, (1, 3), (1, 3))
+
+
+def test_places_are_those_of_the_iteration_and_not_of_the_job():
+    held = {0: (0, ALIVE), 5: (1, DEAD), 6: (2, ALIVE)}
+    made = {m: Arrival(initial_rank=m, rank=r, standing=s, world_size=3) for m, (r, s) in held.items()}
+    decision = decide(0, made, None)
+    assert (decision.lost, decision.terminated) == ((5,), (1,))
+
+
+def test_nobody_may_be_left():
+    decision = decide(0, arrivals((DEAD,), (LEAVING,)), fault(0, "TERMINATED"))
+    assert (decision.lost, decision.terminated) == ((0, 1), ())
+
+
+def test_the_highest_step_counts():
+    assert decide(0, arrivals((ALIVE, None, (), False, 7), (ALIVE, None, (), False, 9)), None).step == 9
+    assert decide(0, {}, None).step == -1
+
+
+# Who is to blame
+
+
+def test_the_event_is_the_cause():
+    decision = decide(0, arrivals((), ()), fault(1))
+    assert (decision.cause, decision.culprits) == (fault(1), (1,))
+
+
+def test_without_event_and_faults_there_is_no_cause():
+    decision = decide(-1, arrivals((), ()), None)
+    assert (decision.cause, decision.culprits) == (None, ())
+
+
+def test_two_faults_at_once_have_two_culprits():
+    assert blame(fault(1), (ALIVE,), (ALIVE, fault(1)), (DEAD, fault(2, "TERMINATED"))) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("message", "error_type"),
+    [
+        ("gloo/transport/tcp/pair.cc: Connection closed by peer", "RuntimeError"),
+        ("x", "torch.distributed.DistBackendError"),
+    ],
+)
+def test_a_broken_collective_is_a_symptom_of_what_broke_it(message, error_type):
+    symptom, death = fault(0, message=message, error_type=error_type), fault(1, "TERMINATED")
+    decision = decide(0, arrivals((ALIVE, symptom), (DEAD, death)), symptom)
+    assert (decision.cause, decision.culprits) == (death, (1,))
+
+
+def test_a_symptom_with_no_other_cause_is_the_cause():
+    symptom = fault(0, message="gloo: timed out")
+    decision = decide(0, arrivals((ALIVE, symptom), ()), symptom)
+    assert (decision.cause, decision.culprits) == (symptom, (0,))
+
+
+def test_of_those_that_stood_still_the_one_behind_is_to_blame():
+    stalled = fault(0, "SOFT_TIMEOUT")
+    assert blame(stalled, (ALIVE, None, (2, 9), True), (ALIVE, None, (2, 8), True), (ALIVE, None, (2, 9), True)) == (1,)
+
+
+def test_who_still_moves_is_not_to_blame_though_it_is_behind():
+    stalled = fault(0, "SOFT_TIMEOUT")
+    assert blame(stalled, (ALIVE, None, (2, 9), True), (ALIVE, None, (2, 8), False)) == (0,)
+
+
+def test_nobody_is_to_blame_when_all_stood_still_alike():
+    assert blame(fault(0, "SOFT_TIMEOUT"), (ALIVE, None, (2, 9), True), (ALIVE, None, (2, 9), True)) == ()
+
+
+def test_a_failure_outweighs_a_stall():
+    stalled = fault(0, "SOFT_TIMEOUT")
+    assert blame(stalled, (ALIVE, None, (1, 1), True), (ALIVE, fault(1), (2, 2), False)) == (1,)
+
+
+# On the wire
+
+FAULTS = st.builds(
+    Fault, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), interruption=st.just("EXCEPTION"),
+    message=st.text(max_size=20), struck=st.floats(0, 1e9),
+)  # fmt: skip
+ARRIVALS = st.builds(
+    Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), standing=st.sampled_from(Standing),
+    world_size=st.integers(0, 9), fault=st.none() | FAULTS, step=st.integers(-1, 99),
+    progress=st.tuples(st.integers(0, 9), st.integers(0, 9)) | st.just(()), stalled=st.booleans(),
+)  # fmt: skip
+
+
+@given(ARRIVALS)
+def test_an_arrival_survives_the_wire(one):
+    assert Arrival.decode(one.encode()) == Arrival.decode(one.encode().encode()) == one
+
+
+@given(st.lists(ARRIVALS, max_size=5), st.none() | FAULTS)
+def test_a_decision_survives_the_wire_whatever_arrived(all_of_them, event):
+    decision = decide(1, {one.initial_rank: one for one in all_of_them}, event)
+    assert Decision.decode(decision.encode()) == decision
+    assert list(decision.lost) == sorted(set(decision.lost))
+
+
+def test_the_order_of_arrivals_does_not_change_the_bytes():
+    made = arrivals((ALIVE,), (DEAD,), (LEAVING,))
+    backwards = dict(reversed(made.items()))
+    assert decide(1, made, fault(1)).encode() == decide(1, backwards, fault(1)).encode()
+
+
+def test_an_event_is_a_fault_or_the_completion():
+    assert decode_event(fault(1).encode()) == fault(1)
+    assert decode_event(encode_completion()) is None
+
+
+@pytest.mark.parametrize("text", ["", "no", b"\xff", "[]", "7", "[" * 100_000])
+def test_what_is_no_object_is_refused(text):
+    for decode in (Arrival.decode, Decision.decode, decode_event):
+        with pytest.raises(ValueError, match=r"not JSON|not a JSON object"):
+            decode(text)
+
+
+def test_an_event_that_is_no_fault_is_refused():
+    with pytest.raises(ValueError, match="not a fault record"):
+        decode_event("{}")

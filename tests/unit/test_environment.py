@@ -1,0 +1,103 @@
+"""What the environment says: who this rank is, where the store is, what is put back."""
+
+import pytest
+
+from nvrx_core.inprocess import environment
+
+NAMES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "NVRX_JOB_ID", "NVRX_STORE_ENDPOINT", "NVRX_EVENTS_DIR",
+)  # fmt: skip
+
+
+@pytest.fixture
+def variables(leak_check, monkeypatch):
+    """Sets variables; none of ours is set at first, and all is put back at the end."""
+    for name in NAMES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+    def set_them(**given):
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+
+    return set_them
+
+
+def test_the_rank_is_read(variables):
+    assert environment.rank_and_world_size() == (0, 1)
+    variables(RANK="2", WORLD_SIZE="4")
+    assert environment.rank_and_world_size() == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"RANK": "1"}, "RANK='1' is set alone"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE='2' is set alone"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK='x' is not a whole number"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK=2 is not in the range 0 <= RANK < WORLD_SIZE=2"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK=-1 is not in the range"),
+    ],
+)
+def test_a_wrong_rank_is_refused_by_name(variables, given, told):
+    variables(**given)
+    with pytest.raises(ValueError, match=told):
+        environment.rank_and_world_size()
+
+
+def test_the_job_is_named_by_whoever_names_it(variables):
+    assert environment.job() == environment.Job("job", 0)
+    variables(TORCHELASTIC_RUN_ID="run", TORCHELASTIC_RESTART_COUNT="3")
+    assert environment.job() == environment.Job("run", 3)
+    variables(NVRX_JOB_ID="mine")
+    assert environment.job().name == "mine"
+
+
+def test_the_master_has_torch_s_defaults(variables):
+    assert environment.master() == ("127.0.0.1", 29500)
+    variables(MASTER_ADDR="node7", MASTER_PORT="1234")
+    assert environment.master() == ("node7", 1234)
+
+
+def test_the_endpoint_is_host_and_port(variables):
+    assert environment.store_endpoint() is None
+    variables(NVRX_STORE_ENDPOINT="node7:1234")
+    assert environment.store_endpoint() == ("node7", 1234)
+    variables(NVRX_STORE_ENDPOINT="[fe80::1]:1234")
+    assert environment.store_endpoint() == ("fe80::1", 1234)
+
+
+@pytest.mark.parametrize("text", ["node7", ":1234", "node7:", "node7:x", "node7:0", "node7:65536"])
+def test_a_wrong_endpoint_is_refused(variables, text):
+    variables(NVRX_STORE_ENDPOINT=text)
+    with pytest.raises(ValueError, match="NVRX_STORE_ENDPOINT="):
+        environment.store_endpoint()
+
+
+def test_events_are_written_only_where_the_environment_says(variables):
+    assert environment.events_directory() is None
+    variables(NVRX_EVENTS_DIR="/e")
+    assert environment.events_directory() == "/e"
+
+
+def test_a_reserve_has_neither_rank_nor_world_size(variables):
+    environment.set_ranks(1, 2)
+    assert environment.rank_and_world_size() == (1, 2)
+    environment.set_ranks(None, None)
+    assert environment.rank_and_world_size() == (0, 1)
+
+
+def test_the_addresses_are_put_back(variables):
+    variables(MASTER_ADDR="as found")
+    with environment.restored():
+        environment.set_master("node7", 1234)
+        assert environment.master() == ("node7", 1234)
+    assert environment.master() == ("as found", 29500)
+
+
+def test_only_the_variables_of_nccl_are_looked_at(variables):
+    variables(NCCL_DEBUG="INFO", TORCH_NCCL_X="1", RANK="0")
+    found = environment.nccl_variables()
+    assert found["NCCL_DEBUG"] == "INFO"
+    assert all(name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_CPP_LOG_LEVEL")) for name in found)

@@ -1,0 +1,49 @@
+"""The record of a fault, on the wire and for people."""
+
+import json
+
+import pytest
+
+from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
+from nvrx_core.inprocess.fault import MAX_BYTES, Fault
+
+FAULT = Fault(
+    initial_rank=3, rank=1, interruption="EXCEPTION", message="ValueError: no", error_type="ValueError",
+    origin="train.py:7", struck=1.5, announced=1.6, wall=7.0, boot_id="b", host="h", pid=42,
+)  # fmt: skip
+
+
+def test_a_fault_survives_the_wire():
+    assert Fault.from_data(json.loads(FAULT.encode())) == FAULT
+
+
+def test_unknown_fields_are_ignored_and_the_others_have_defaults():
+    least = {"initial_rank": 3, "rank": 1, "interruption": "TERMINATED", "of_a_later_version": [1]}
+    assert Fault.from_data(least) == Fault(initial_rank=3, rank=1, interruption="TERMINATED")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"initial_rank": 1, "rank": 1, "interruption": "SURPRISE"},
+        {"initial_rank": "1", "rank": 1, "interruption": "EXCEPTION"},
+    ],
+)
+def test_a_record_without_kind_or_rank_is_refused(data):
+    with pytest.raises(ValueError, match="not a fault record"):
+        Fault.from_data(data)
+
+
+def test_the_record_stays_small():
+    long = Fault(initial_rank=0, rank=0, interruption="EXCEPTION", message="m" * 10**6, origin="o" * 10**6)
+    assert len(long.encode()) < MAX_BYTES
+
+
+def test_the_record_in_the_terms_of_the_wrapper():
+    assert FAULT.record == InterruptionRecord(1, Interruption.EXCEPTION)
+
+
+def test_a_fault_for_people():
+    assert str(FAULT) == "EXCEPTION on rank 1 (initial rank 3, h pid 42): ValueError: no at train.py:7"
+    assert str(Fault(initial_rank=3, rank=1, interruption="TERMINATED", message="gone")).endswith("): gone")

@@ -1,0 +1,38 @@
+"""Liveness of others by lease: only changes count, and only the observer's own clock."""
+
+import math
+
+from nvrx_core.inprocess.lease import LeaseTable
+
+
+def table(*leases):
+    made = LeaseTable(timeout=30.0)
+    for member, lease, now in leases:
+        made.observe(member, lease, now=now)
+    return made
+
+
+def test_a_lease_that_moves_on_is_alive():
+    assert table((1, "1", 0.0), (1, "2", 29.0)).stale(now=58.9) == ()
+
+
+def test_a_lease_that_stands_still_runs_out():
+    made = table((1, "1", 0.0), (1, "1", 20.0), (2, "1", 25.0))
+    assert made.stale(now=29.9) == ()
+    assert made.stale(now=30.0) == (1,)
+    assert made.stale(now=99.0) == (1, 2)
+
+
+def test_a_part_of_the_time_gives_doubt():
+    assert table((1, "1", 0.0)).stale(now=15.0, share=0.5) == (1,)
+
+
+def test_the_deadline_is_that_of_the_oldest():
+    assert table((1, "1", 5.0), (2, "1", 3.0)).deadline == 33.0
+    assert table().deadline == math.inf
+
+
+def test_only_the_watched_are_kept():
+    made = table((1, "1", 0.0), (2, "1", 0.0))
+    made.keep([2, 7])
+    assert made.stale(now=99.0) == (2,)

@@ -1,0 +1,275 @@
+"""One round of one member, and the obituary of a dead one: what each event asks the shell to do."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.round import (
+    Abort,
+    Announce,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Enter,
+    Finish,
+    GiveUp,
+    Leave,
+    Obituary,
+    Phase,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+    Round,
+    RoundTimeouts,
+)
+
+MEMBERS = frozenset(range(3))
+TIMEOUTS = RoundTimeouts(barrier=60.0, completion=30.0)
+FAULT = Fault(initial_rank=2, rank=1, interruption="EXCEPTION", message="broken")
+
+
+def new(iteration=4, member=1):
+    return Round(iteration, member, MEMBERS, TIMEOUTS)
+
+
+def arrival(member=1, standing=Standing.ALIVE, fault=None):
+    return Arrival(initial_rank=member, rank=member, standing=standing, world_size=3, fault=fault)
+
+
+def decision(*lost):
+    return Decision(iteration=4, lost=lost, terminated=lost, cause=FAULT, culprits=(2,), step=-1)
+
+
+def interrupted():
+    machine = new()
+    machine.event(FAULT, now=1.0)
+    return machine
+
+
+def arrived():
+    machine = interrupted()
+    machine.arrive(arrival(), now=2.0)
+    return machine
+
+
+# A round that restarts
+
+
+def test_a_fault_is_announced():
+    assert new().fault(FAULT, now=1.0) == (Announce(FAULT),)
+
+
+def test_a_fault_after_the_function_returned_is_announced_too():
+    machine = new()
+    machine.completed(now=1.0)
+    assert machine.fault(FAULT, now=2.0) == (Announce(FAULT),)
+
+
+def test_a_fault_in_a_round_that_has_ended_is_not_announced():
+    assert interrupted().fault(FAULT, now=2.0) == ()
+
+
+def test_the_event_aborts_and_says_why():
+    machine = new()
+    (abort,) = machine.event(FAULT, now=1.0)
+    assert isinstance(abort, Abort)
+    assert abort.cause is machine.cause is FAULT
+    assert abort.reason.startswith("iteration 4 ends: EXCEPTION on rank 1 (initial rank 2")
+
+
+def test_only_the_first_event_counts():
+    machine = interrupted()
+    assert machine.event(None, now=2.0) == machine.event(FAULT, now=2.0) == ()
+
+
+def test_an_arrival_is_written_before_it_is_counted():
+    machine = interrupted()
+    assert machine.arrive(arrival(), now=2.0) == (PutArrival(arrival()), CountArrival())
+    assert machine.deadline == 62.0
+
+
+def test_a_member_arrives_once():
+    assert arrived().arrive(arrival(), now=3.0) == ()
+
+
+def test_whoever_counts_as_many_as_there_are_members_reads_the_arrivals():
+    machine = arrived()
+    assert machine.arrival_counted(2, now=3.0) == ()
+    assert machine.arrival_counted(3, now=3.0) == machine.arrival_counted(7, now=3.0) == (ReadArrivals(MEMBERS),)
+
+
+def test_arrivals_are_decided_on_when_none_is_missing():
+    machine = arrived()
+    arrivals = {0: arrival(0), 1: arrival(1), 2: arrival(2, Standing.DEAD)}
+    assert machine.arrivals_read({0: arrival(0), 1: arrival(1)}, FAULT, now=3.0) == ()
+    (publish,) = machine.arrivals_read({**arrivals, 9: arrival(9, Standing.DEAD)}, FAULT, now=3.0)
+    assert isinstance(publish, Publish)
+    assert (publish.decision.iteration, publish.decision.lost, publish.decision.cause) == (4, (2,), FAULT)
+
+
+def test_the_decision_leads_into_the_next_round_with_those_not_lost():
+    machine = arrived()
+    assert machine.decided(decision(2), now=3.0) == (Enter(frozenset({0, 1}), decision(2)),)
+    assert machine.deadline == math.inf
+
+
+def test_a_lost_member_leaves():
+    (leave,) = arrived().decided(decision(1), now=3.0)
+    assert isinstance(leave, Leave)
+    assert leave.reason == "initial rank 1 is out of the job since iteration 4"
+
+
+def test_a_decision_that_was_taken_without_this_member_leads_nowhere():
+    assert interrupted().decided(decision(1), now=3.0) == ()
+
+
+def test_the_barrier_before_the_first_iteration_has_no_event():
+    machine = new(iteration=-1)
+    assert machine.arrive(arrival(), now=1.0) == (PutArrival(arrival()), CountArrival())
+    assert machine.decided(decision(), now=2.0) == (Enter(MEMBERS, decision()),)
+
+
+# A round that completes
+
+
+def test_a_completion_is_counted_once():
+    machine = new()
+    assert machine.completed(now=1.0) == (CountCompletion(),)
+    assert machine.completed(now=2.0) == ()
+
+
+def test_who_counts_the_last_completion_closes_the_round():
+    machine = new()
+    machine.completed(now=1.0)
+    assert machine.completion_counted(2, now=1.0) == ()
+    assert machine.completion_counted(3, now=1.0) == (CloseCompleted(),)
+
+
+def test_the_round_is_finished_when_all_completed():
+    machine = new()
+    machine.completed(now=1.0)
+    assert machine.event(None, now=2.0) == (Finish(),)
+    assert machine.arrive(arrival(), now=3.0) == ()
+    assert machine.phase is Phase.FINISHED
+
+
+def test_the_others_have_a_bound_for_their_completion():
+    machine = new()
+    machine.waits_for_completion(now=1.0)
+    assert machine.deadline == math.inf
+    machine.completed(now=1.0)
+    machine.waits_for_completion(now=2.0)
+    assert machine.deadline == 32.0
+    assert machine.tick(now=31.9) == ()
+    (announce,) = machine.tick(now=32.0)
+    assert isinstance(announce, Announce)
+    assert announce.fault.message == "iteration 4: not all of 3 ranks were complete after 30 s"
+    assert (announce.fault.initial_rank, announce.fault.struck) == (1, 32.0)
+    assert machine.tick(now=99.0) == ()
+
+
+def test_a_barrier_that_does_not_close_is_given_up():
+    machine = arrived()
+    assert machine.tick(now=61.9) == ()
+    assert machine.tick(now=62.0) == (GiveUp("iteration 4: not all of 3 ranks were in the barrier after 60 s"),)
+
+
+# Leaving early
+
+
+@pytest.mark.parametrize("machine", [new(), interrupted()], ids=["before", "after the event"])
+def test_who_leaves_before_the_round_began_is_waited_for_nowhere(machine):
+    left = arrival(standing=Standing.LEAVING)
+    assert machine.leave(left, now=2.0) == (PutArrival(left), CountArrival(), CountCompletion())
+    assert machine.event(FAULT, now=3.0) == ()
+
+
+def test_who_has_arrived_does_not_leave_early():
+    assert arrived().leave(arrival(standing=Standing.LEAVING), now=3.0) == ()
+
+
+# The machine's state
+
+
+def test_a_machine_rebuilt_from_its_state_answers_the_same():
+    for machine in (new(), interrupted(), arrived()):
+        rebuilt = Round.from_state(machine.state(), TIMEOUTS)
+        assert rebuilt.state() == machine.state()
+        assert rebuilt.decided(decision(2), now=3.0) == machine.decided(decision(2), now=3.0)
+
+
+def test_a_broken_invariant_is_noticed():
+    machine = new()
+    machine.phase = Phase.INTERRUPTED
+    with pytest.raises(AssertionError):
+        machine.check()
+    machine = new()
+    machine.deadline = 1.0
+    with pytest.raises(AssertionError):
+        machine.check()
+    with pytest.raises(AssertionError):
+        new(iteration=-2).check()
+
+
+INPUTS = st.sampled_from((
+    lambda m, t: m.fault(FAULT, now=t), lambda m, t: m.completed(now=t), lambda m, t: m.waits_for_completion(now=t),
+    lambda m, t: m.completion_counted(3, now=t), lambda m, t: m.event(FAULT, now=t), lambda m, t: m.event(None, now=t),
+    lambda m, t: m.arrive(arrival(), now=t), lambda m, t: m.arrival_counted(3, now=t), lambda m, t: m.tick(now=t),
+    lambda m, t: m.decided(decision(2), now=t), lambda m, t: m.leave(arrival(), now=t),
+))  # fmt: skip
+
+
+@given(st.lists(INPUTS, max_size=12))
+def test_no_order_of_events_breaks_the_machine(inputs):
+    machine, actions = new(), []
+    for now, told in enumerate(inputs):
+        actions += told(machine, now) or ()
+        machine.check()
+    kinds = [type(action) for action in actions]
+    assert kinds.count(PutArrival) <= 1
+    assert kinds.count(Finish) + kinds.count(Abort) <= 1
+    assert kinds.count(Enter) <= kinds.count(PutArrival)
+
+
+# The obituary of a dead member
+
+
+def obituary(fault=FAULT):
+    return Obituary(4, 2, MEMBERS, fault)
+
+
+def test_a_death_is_told_and_the_dead_arrives():
+    announce, put, count = obituary().died(now=1.0)
+    assert announce == Announce(FAULT)
+    assert put.arrival == Arrival(initial_rank=2, rank=1, standing=Standing.DEAD, fault=FAULT)
+    assert count == CountArrival()
+
+
+def test_nobody_waits_for_who_died_after_the_completion():
+    assert obituary().event(None, now=1.0) == (Finish(),)
+    assert obituary().event(FAULT, now=1.0) == ()
+
+
+def test_the_monitor_process_may_be_the_one_that_closes_the_barrier():
+    machine = obituary()
+    assert machine.arrival_counted(3, now=1.0) == (ReadArrivals(MEMBERS),)
+    arrivals = {0: arrival(0), 1: arrival(1), 2: arrival(2, Standing.DEAD, FAULT)}
+    (publish,) = machine.arrivals_read(arrivals, FAULT, now=1.0)
+    assert publish.decision.lost == (2,)
+
+
+def test_a_death_that_the_decision_knows_is_over():
+    (leave,) = obituary().decided(decision(2), now=1.0)
+    assert leave == Leave(decision(2), "the death of initial rank 2 is known to all")
+
+
+def test_a_death_that_the_decision_does_not_know_is_told_to_the_next_round():
+    machine = obituary()
+    (enter,) = machine.decided(decision(0), now=1.0)
+    assert enter == Enter(frozenset({1, 2}), decision(0))
+    following = machine.next(enter.members)
+    assert (following.iteration, following.members, following.fault.rank) == (5, frozenset({1, 2}), -1)

@@ -1,0 +1,130 @@
+"""The value rules of the wrapper's parameters: each names the parameter, the value and the rule."""
+
+import dataclasses
+import inspect
+import signal
+from datetime import timedelta
+
+import pytest
+
+from nvrx_core.errors import ParameterError, ParameterTypeError
+from nvrx_core.inprocess.compose import Compose
+from nvrx_core.inprocess.rank_assignment import ActivateAllRanks, MaxActiveWorldSize, ShiftRanks
+from nvrx_core.inprocess.rules import Parameters
+from nvrx_core.inprocess.wrap import Wrapper
+
+TIMES = [field.name for field in dataclasses.fields(Parameters) if field.type == "timedelta"]
+MAY_BE_ZERO = {"last_call_wait", "termination_grace_time"}
+HOUR = timedelta(hours=1)
+
+
+def parameters(**changed):
+    """The wrapper's defaults, some changed."""
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(Wrapper.__init__).parameters.items()
+        if parameter.default is not inspect.Parameter.empty and name in Parameters.__annotations__
+    }
+    return Parameters(**{**defaults, "store_kwargs": {}, **changed})
+
+
+def refused(error, told, **changed):
+    with pytest.raises(error, match=told) as found:
+        parameters(**changed)
+    return found.value
+
+
+def test_the_defaults_keep_the_rules():
+    assert parameters().soft_timeout < parameters().hard_timeout
+
+
+def test_every_field_is_a_parameter_of_the_wrapper():
+    assert {field.name for field in dataclasses.fields(Parameters)} <= inspect.signature(
+        Wrapper.__init__
+    ).parameters.keys()
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_time_is_a_timedelta(name):
+    error = refused(ParameterTypeError, f"{name}=3", **{name: 3})
+    assert isinstance(error, TypeError)
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_a_time_is_not_negative(name):
+    rule = "not negative" if name in MAY_BE_ZERO else "positive"
+    error = refused(ParameterError, rf"{name}=.*: must be {rule}", **{name: timedelta(seconds=-1)})
+    assert (error.parameter, error.rule) == (name, rule)
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_only_some_times_may_be_zero(name):
+    if name in MAY_BE_ZERO:
+        assert getattr(parameters(**{name: timedelta(0)}), name) == timedelta(0)
+    else:
+        refused(ParameterError, f"{name}=", **{name: timedelta(0)})
+
+
+@pytest.mark.parametrize(
+    ("shorter", "longer"),
+    [
+        ("soft_timeout", "hard_timeout"),
+        ("hard_timeout", "barrier_timeout"),
+        ("monitor_process_interval", "soft_timeout"),
+        ("heartbeat_timeout", "barrier_timeout"),
+        ("heartbeat_interval", "heartbeat_timeout"),
+        ("monitor_thread_interval", "soft_timeout"),
+        ("progress_watchdog_interval", "soft_timeout"),
+    ],
+)
+def test_times_are_in_order(shorter, longer):
+    value = getattr(parameters(), longer)
+    long = {"heartbeat_timeout": value * 2} if shorter == "monitor_process_interval" else {}
+    refused(ParameterError, rf"{shorter}=.*: must be shorter than {longer}=", **{**long, shorter: value})
+
+
+@pytest.mark.parametrize("name", ["monitor_process_interval", "monitor_process_logfile", "monitor_process_pidfile"])
+def test_paths_are_absolute_and_long_intervals_are_refused(name):
+    value = HOUR if name == "monitor_process_interval" else "relative.log"
+    refused(ParameterError, f"{name}=", **{name: value})
+
+
+def test_a_path_may_name_the_rank():
+    assert parameters(monitor_process_logfile="/tmp/{rank}.log").monitor_process_logfile == "/tmp/{rank}.log"
+
+
+@pytest.mark.parametrize(
+    "name", ["initialize", "abort", "finalize", "health_check", "completion", "terminate", "rank_filter"]
+)
+def test_a_plug_in_is_of_its_kind_or_none(name):
+    assert getattr(parameters(**{name: None}), name) is None
+    refused(ParameterTypeError, f"{name}=", **{name: print})
+
+
+@pytest.mark.parametrize("factory", [object, "TCPStore", lambda: None])
+def test_a_store_is_made_by_a_class_of_ours(factory):
+    refused(ParameterTypeError, "store_factory=.*StoreMixin", store_factory=factory)
+
+
+def test_a_stray_comma_is_named():
+    refused(TypeError, "comma", rank_assignment=(ShiftRanks(),))
+
+
+def test_a_move_runs_before_a_filter():
+    refused(
+        ParameterError,
+        "ShiftRanks runs before MaxActiveWorldSize",
+        rank_assignment=Compose(ShiftRanks(), MaxActiveWorldSize(2)),
+    )
+    assert parameters(rank_assignment=Compose(ActivateAllRanks(), ShiftRanks()))
+
+
+@pytest.mark.parametrize("signum", [0, 999, signal.SIGKILL, signal.SIGTERM, signal.SIGCHLD])
+def test_a_signal_is_one_that_may_be_used(signum):
+    refused(ParameterError, "interrupt_signal=", interrupt_signal=signum)
+
+
+def test_other_values():
+    refused(ParameterError, "thread_exceptions='raise': must be 'log' or 'fault'", thread_exceptions="raise")
+    refused(ParameterError, "no_progress_limit=0", no_progress_limit=0)
+    assert parameters(no_progress_limit=1, thread_exceptions="fault").no_progress_limit == 1

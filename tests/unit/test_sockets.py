@@ -1,0 +1,64 @@
+"""The TCP sockets of this process: found by inode, shut down without being closed."""
+
+import socket
+
+import pytest
+
+from nvrx_core.process.sockets import TcpSocket, shut_down, socket_inodes, tcp_sockets
+
+
+@pytest.fixture
+def pair():
+    """A listener, a client and the end that the listener accepted."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        with client, accepted:
+            yield listener, client, accepted
+
+
+def find(wanted):
+    (found,) = [s for s in tcp_sockets() if s.fd == wanted.fileno()]
+    return found
+
+
+def test_sockets_are_described(pair):
+    listener, client, accepted = pair
+    port, client_port = listener.getsockname()[1], client.getsockname()[1]
+    assert (find(listener).listening, find(listener).local_port, find(listener).peer_port) == (True, port, 0)
+    assert (find(client).listening, find(client).local_port, find(client).peer_port) == (False, client_port, port)
+    assert (find(accepted).local_port, find(accepted).peer_port) == (port, client_port)
+    assert {find(each).inode for each in pair} <= socket_inodes()
+
+
+def test_other_sockets_are_no_tcp_sockets():
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams, socket.socket() as loose:
+        fds = {found.fd for found in tcp_sockets()}
+        assert not fds & {ours.fileno(), theirs.fileno(), datagrams.fileno()}
+        assert find(loose).peer_port == 0
+
+
+def test_who_waits_on_a_socket_that_is_shut_down_is_woken(pair):
+    _, client, accepted = pair
+    assert shut_down(find(accepted))
+    assert client.recv(1) == b""
+    assert accepted.recv(1) == b""
+    assert accepted.fileno() >= 0
+
+
+def test_a_socket_whose_number_is_somebody_else_s_is_left_alone(pair):
+    _, client, accepted = pair
+    stranger = TcpSocket(find(accepted).fd, find(client).inode, listening=False, local_port=1, peer_port=1)
+    assert not shut_down(stranger)
+    client.send(b"x")
+    assert accepted.recv(1) == b"x"
+
+
+def test_a_socket_that_is_gone_or_not_connected_is_not_shut_down(pair):
+    _, client, _ = pair
+    gone = find(client)
+    client.close()
+    assert not shut_down(gone)
+    with socket.socket() as loose:
+        assert not shut_down(find(loose))

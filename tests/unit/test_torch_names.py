@@ -1,0 +1,88 @@
+"""The private names of torch that `nvrx_core.inprocess.torch_groups` touches are still there, in the shape we use."""
+
+import inspect
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from nvrx_core.inprocess import torch_groups
+from nvrx_core.inprocess.torch_groups import GroupObserver
+from nvrx_core.progress.page import Page, Word
+
+USED = {
+    "distributed_c10d._new_process_group_helper": "GroupObserver.install replaces it, to see groups being created",
+    "distributed_c10d._world.pg_map": "has_groups and forget_groups ask it for the groups that are alive",
+    "distributed_c10d._world.group_count": "reset_group_count sets it to 0 after a failed init_process_group",
+    "distributed_c10d._abort_process_group": "forget_groups aborts every group through it",
+    "TCPStore.__init__": "GroupObserver.install replaces it, to see stores being created",
+    "ProcessGroup._get_sequence_number_for_group": "GroupObserver counts the collectives begun by it",
+}
+
+
+def moved(name):
+    what = f"torch {torch.__version__}: torch.distributed.{name} has moved or changed"
+    return f"{what}; used in torch_groups.py: {USED[name]}"
+
+
+@pytest.mark.parametrize("name", [name for name in USED if name.startswith("distributed_c10d.")])
+def test_a_private_name_is_there(name):
+    found = c10d
+    for part in name.split(".")[1:]:
+        assert hasattr(found, part), moved(name)
+        found = getattr(found, part)
+
+
+def test_every_group_is_created_by_the_function_that_is_observed():
+    name = "distributed_c10d._new_process_group_helper"
+    callers = [inspect.getsource(function) for function in (dist.init_process_group, c10d._new_group_with_tag)]
+    assert all("_new_process_group_helper(" in source for source in callers), moved(name)
+
+
+def test_group_names_come_from_the_count_that_is_reset():
+    name = "distributed_c10d._world.group_count"
+    assert "group_count" in inspect.getsource(c10d._process_group_name), moved(name)
+    before = c10d._world.group_count
+    c10d._world.group_count = 7
+    torch_groups.reset_group_count()
+    assert c10d._world.group_count == 0, moved(name)
+    c10d._world.group_count = before
+
+
+def test_no_group_is_alive_here():
+    assert len(c10d._world.pg_map) == 0, moved("distributed_c10d._world.pg_map")
+    assert not torch_groups.has_groups()
+    torch_groups.forget_groups()
+
+
+def test_all_groups_are_aborted_without_arguments():
+    name = "distributed_c10d._abort_process_group"
+    parameters = inspect.signature(c10d._abort_process_group).parameters.values()
+    assert all(parameter.default is not inspect.Parameter.empty for parameter in parameters), moved(name)
+
+
+def test_a_store_is_made_by_its_constructor_and_tells_its_port():
+    page = Page(1)
+    observer = GroupObserver(page)
+    observer.install()
+    observer.begin()
+    try:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+        assert store.port in observer.store_ports, moved("TCPStore.__init__")
+        assert page[Word.MEETINGS] == 1, moved("TCPStore.__init__")
+        assert page[Word.MEETING] == 0
+    finally:
+        observer.uninstall()
+        page.close()
+
+
+def test_a_group_tells_how_many_collectives_it_has_begun():
+    name = "ProcessGroup._get_sequence_number_for_group"
+    assert callable(getattr(dist.ProcessGroup, "_get_sequence_number_for_group", None)), moved(name)
+
+
+def test_a_message_names_what_moved_and_where_it_is_used():
+    assert "_abort_process_group has moved or changed; used in torch_groups.py: " in moved(
+        "distributed_c10d._abort_process_group"
+    )
