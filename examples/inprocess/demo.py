@@ -5,7 +5,7 @@ of faults strikes it; each restart is shown as it happens, with what it cost. At
 beside an undisturbed run of the same training.
 
 Exit codes: 0 when every fault of the schedule was followed by its restart, the training was finished and no process
-was left behind; 1 otherwise; 2 for options that cannot be met; 130 after Ctrl-C.
+was left behind; 1 otherwise; 2 for options that cannot be met; 130 after Ctrl-C, 128 + n after signal n.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NoReturn
 from demo_parts.journal import Follower
 from demo_parts.options import Options, parse_options
 from demo_parts.picture import draw
-from demo_parts.processes import Run, StartError
+from demo_parts.processes import ENDING, Run, StartError
 from demo_parts.report import failures_of, restart_table, summary
 from demo_parts.schedule import KINDS, PlannedFault
 from demo_parts.settings import Settings
@@ -37,6 +37,14 @@ FRAME = 0.1
 """Seconds between two looks at what the ranks have written."""
 SILENCE = 60.0
 """Seconds without a word from any rank after which a run is given up."""
+
+
+class Ended(BaseException):
+    """A signal asks the demo to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.signal = signal.Signals(number)
 
 
 @dataclass(frozen=True)
@@ -59,17 +67,18 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    signal.signal(signal.SIGTERM, _leave)
+    for ending in ENDING:
+        signal.signal(ending, _leave)
     terminal = Terminal(sys.stdout)
     try:
         return demonstrate(options, terminal)
     except StartError as error:
         terminal.say(f"failed: {error}", Style.RED)
         return 1
-    except KeyboardInterrupt:
+    except Ended as ended:
         terminal.end_bar()
-        terminal.say("Interrupted; every process of the run has been ended.")
-        return 128 + signal.SIGINT
+        terminal.say(f"Ended by {ended.signal.name}; every process of the run has been ended, too.")
+        return 128 + ended.signal
 
 
 def demonstrate(options: Options, terminal: Terminal) -> int:
@@ -155,7 +164,7 @@ def _empty(*folders: Path) -> None:
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    sys.exit(128 + number)
+    raise Ended(number)
 
 
 if __name__ == "__main__":

@@ -238,7 +238,8 @@ class Equipment:
             return
         state, decision, marks = replace(self.state), self._ended.decision, self.marks
         self.marks, self._ended = {}, None
-        marks.setdefault("entered", time.monotonic())
+        for missed in ("initialized", "entered"):  # the iteration has failed before
+            marks.setdefault(missed, time.monotonic())
         if decision.cause is not None:
             marks["struck"], marks["announced"] = self.faults.on_my_clock(decision.cause)
         self.watchdog.defer(lambda: report(self.events, state, decision, marks))

@@ -13,6 +13,7 @@ import math
 import os
 import pathlib
 import random
+import signal
 import sys
 
 from figures import COLUMNS, FIGURES, Column, Figure
@@ -106,6 +107,7 @@ def values_of(figure: Figure, samples: list[Sample]) -> str:
 def main() -> None:
     """Runs the figures of the command line and prints the table."""
     options = arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     become_subreaper()
     bench = Bench(options)
     try:

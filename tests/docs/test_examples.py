@@ -64,13 +64,13 @@ def test_basic_example_as_bare_processes(port: int, arguments: list[str]) -> Non
     for number, (rank, output) in enumerate(zip(ranks, outputs, strict=True)):
         assert rank.returncode == 0, output
         assert f"rank {number} of {RANKS} has learned 1.000" in output
-        assert ("RuntimeError" in output) == bool(arguments), output
+    assert ("RuntimeError: a fault" in "".join(outputs)) == bool(arguments), outputs
 
 
 def test_basic_example_under_torchrun(port: int) -> None:
     options = ["--nproc-per-node", str(RANKS), "--master-addr", "127.0.0.1", "--master-port", str(port)]
-    command = [sys.executable, "-m", "torch.distributed.run", *options, EXAMPLE, "--fault"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, str(EXAMPLE), "--fault"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(f"of {RANKS} has learned 1.000") == RANKS
-    assert "RuntimeError" in done.stdout + done.stderr
+    assert "RuntimeError: a fault" in done.stdout + done.stderr

@@ -20,7 +20,7 @@ LIMIT = 240
 
 def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, DEMO, *options]
+    command = [sys.executable, str(DEMO), *options]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
@@ -62,14 +62,14 @@ def test_the_picture_shows_the_loss_and_every_fault(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
-    command = [sys.executable, DEMO, "--faults", "none", "--no-reference", "--output", str(tmp_path)]
+    command = [sys.executable, str(DEMO), "--faults", "none", "--no-reference", "--output", str(tmp_path)]
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as demo:
         assert demo.stdout is not None
         line = next((line for line in demo.stdout if "steps/s" in line), "")  # the training is under way
         demo.send_signal(signal.SIGINT)
         rest, _ = demo.communicate(timeout=LIMIT)
     assert demo.returncode == 130, line + rest
-    assert "Interrupted" in rest
+    assert "Ended by SIGINT" in rest
     assert processes_of(tmp_path) == []
 
 

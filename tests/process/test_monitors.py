@@ -46,10 +46,13 @@ def test_a_lost_monitor_is_replaced_and_a_later_hang_is_still_found(
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids="rank {}".format)
-def test_a_rank_that_vanishes_with_its_monitor_is_found_by_the_others(launch: Launch, victim: int) -> None:
-    job = launch({(2, 0, 10_000): "exception"}, wrapper={"heartbeat_timeout": 3.0})
+def test_a_rank_that_vanishes_with_its_monitor_is_found_by_the_others(
+    launch: Launch, tmp_path: Path, victim: int
+) -> None:
+    job = launch({(2, 0, 10_000): "exception"}, wrapper={"heartbeat_timeout": 3.0} | files(tmp_path))
     job.await_line("step", initial_rank=victim)
-    node = {*host.descendants(job.pids[victim]), job.pids[victim]}
+    watcher = monitor(tmp_path, victim)
+    node = (host.parent(watcher), watcher, job.pids[victim])
     for blow in (signal.SIGSTOP, signal.SIGKILL):  # first stop them all, so that none sees another die
         for pid in node:
             os.kill(pid, blow)

@@ -1,149 +1,25 @@
 """An explicit-state checker: every interleaving of a small job, over the real machines of a round.
 
-Each rank has a main thread, a monitor thread and a monitor process, as the shells have them; a step is one store
-operation, or one change behind which a crash could fall.
-
 `Checker.explore` visits every reachable state and asserts the invariants on the way. In the end every state from which
-nothing can happen must be one in which all is over, and no run may go round in circles: so every run ends, and ends well.
+nothing can happen must be one in which all is over, and no run may go round in circles: so every run ends well.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
 
-from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.decision import Arrival, Decision, Standing
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
-from nvrx_core.inprocess.round import Abort, Announce, Enter, Finish, Obituary, Phase, Round
-from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
-from nvrx_core.rank_assignment.composition import assign
-from nvrx_core.rank_assignment.moves import ShiftRanks
-
-from .numbers import TIMEOUTS, Mourner, Tables
-from .record import Record, Rules
+from .job import Config
+from .record import Rules
+from .steps import Steps
 
 __all__ = ["Checker", "Config", "Figures", "Violation"]
-
-# What a rank's main thread is about; it has ended in the last three.
-RUNNING, TELLING, COMPLETE, BARRIER = "running", "telling", "complete", "barrier"
-DECIDED, ASSIGNED, ERRING, LEAVING = "decided", "assigned", "erring", "leaving"
-FINISHED, LEFT, DEAD = "finished", "left", "dead"
-OVER: Final = (FINISHED, LEFT, DEAD)
-# What its monitor process is about.
-WATCHES, SPEAKS, BURIES, ENDED, GONE = "watches", "speaks", "buries", "ended", "gone"
 
 
 class Violation(AssertionError):
     """An invariant does not hold, or a run never ends; tells the steps that lead there."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """One job to explore: how many of each trouble may strike, anywhere and at any time.
-
-    Attributes:
-        ranks: how many members.
-        crashes: processes that die, their monitor process living on.
-        nodes: processes that die together with their monitor process.
-        faults: exceptions of the function.
-        leaves: exceptions by which a member leaves the job.
-        hangs: soft timeouts, announced by the monitor process of a member that lives.
-        kills: monitor processes killed and replaced between two operations.
-        suspicions: times that a sibling takes a living member for dead.
-        atomic: members that may be in atomic sections.
-        ghosts: whether a dead process's last operation may reach the store late.
-        discards: (iteration, member): whom the rank assignment discards.
-        errors: (iteration, member): on whom alone the rank assignment fails.
-    """
-
-    ranks: int
-    crashes: int = 0
-    nodes: int = 0
-    faults: int = 0
-    leaves: int = 0
-    hangs: int = 0
-    kills: int = 0
-    suspicions: int = 0
-    atomic: int = 0
-    ghosts: bool = False
-    discards: tuple[tuple[int, int], ...] = ()
-    errors: tuple[tuple[int, int], ...] = ()
-
-    def budget(self) -> tuple[int, ...]:
-        return self.crashes, self.nodes, self.faults, self.leaves, self.hangs, self.kills, self.suspicions
-
-    def __str__(self) -> str:
-        given = {name: value for name, value in vars(self).items() if value}
-        return ", ".join(f"{name}={value}" for name, value in given.items())
-
-
-CRASH, NODE, FAULT, LEAVE, HANG, KILL, SUSPICION = range(7)
-
-
-class Rank(NamedTuple):
-    """One member; machines, actions and rounds by number.
-
-    Attributes:
-        at: what the main thread is about.
-        round: the round of the monitor thread.
-        own: the machine of the main thread where it is another one, else -1.
-        queue: store operations that the main thread has to do.
-        section: 0 before an atomic section, 1 in it, 2 after it.
-        aborted: the abort is done.
-        expelled: the monitor thread has ended, its round's decision being known.
-        iteration: of the progress page.
-        known: the last round whose lost members the progress page knows.
-        rank, world: the wrapper's, of the iteration.
-        fault: this member's own in this round.
-        leaving: it leaves at the barrier.
-        monitor: what the monitor process is about.
-        obituary: the machine that it plays, else -1.
-        words: its store operations.
-        spoken: (iteration, members) for whom it has spoken.
-        ghost: the number of an operation of the dead process under way, and its iteration.
-    """
-
-    at: str
-    round: int
-    rank: int
-    world: int
-    queue: tuple[int, ...]
-    own: int = -1
-    section: int = 0
-    aborted: bool = False
-    expelled: bool = False
-    iteration: int = -1
-    known: int = -2
-    fault: Fault | None = None
-    leaving: bool = False
-    monitor: str = WATCHES
-    obituary: int = -1
-    words: tuple[int, ...] = ()
-    spoken: tuple[int, frozenset[int]] = (-2, frozenset())
-    ghost: tuple[int, int] | None = None
-
-
-class Job(NamedTuple):
-    """A state of the whole; records are those of rounds -1, 0, ..."""
-
-    ranks: tuple[Rank, ...]
-    records: tuple[int, ...]
-    budget: tuple[int, ...]
-
-    def rank(self, member: int, rank: Rank) -> Job:
-        return self._replace(ranks=(*self.ranks[:member], rank, *self.ranks[member + 1 :]))
-
-    def spend(self, trouble: int) -> Job:
-        left = (*self.budget[:trouble], self.budget[trouble] - 1, *self.budget[trouble + 1 :])
-        return self._replace(budget=left)
-
-
-Step = tuple[str, Job]
 
 
 @dataclass
@@ -171,10 +47,7 @@ class Checker:
     """
 
     def __init__(self, config: Config, rules: type[Rules] = Rules) -> None:
-        self.config, self.tables = config, Tables(rules)
-        self._places: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
-
-    # The search
+        self.config, self.steps = config, Steps(config, rules)
 
     def explore(self, limit: int = 3_000_000) -> Figures:
         """Visit every state.
@@ -182,13 +55,22 @@ class Checker:
         Raises:
             Violation: when an invariant breaks, or a run neither goes on nor is over.
         """
-        figures, begun, first = Figures(), time.perf_counter(), self._first()
+        collects = gc.isenabled()
+        gc.disable()  # nothing here is garbage, and looking for it takes most of the time
+        try:
+            return self._explore(limit)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _explore(self, limit: int) -> Figures:
+        figures, begun, first = Figures(), time.perf_counter(), self.steps.first()
         numbers, states, parents, labels = {first: 0}, [first], array("q", [-1]), [""]
         edges: list[array[int]] = []
         while len(edges) < len(states):
             job, out = states[len(edges)], array("q")
             try:
-                for label, following in self._steps(job):
+                for label, following in self.steps.of(job):
                     number = numbers.setdefault(following, len(states))
                     if number == len(states):
                         states.append(following)
@@ -196,9 +78,9 @@ class Checker:
                         labels.append(label)
                     out.append(number)
                 if not out:
-                    figures.ends.add(self._check_end(job))
+                    figures.ends.add(self.steps.check_end(job))
             except AssertionError as error:
-                raise Violation(f"{error}\n{_story(len(edges), parents, labels)}\n{self._picture(job)}") from error
+                raise Violation(f"{error}\n{_story(len(edges), parents, labels)}\n{self.steps.picture(job)}") from error
             edges.append(out)
             if len(states) > limit:
                 raise Violation(f"more than {limit} states: {self.config}")
@@ -206,360 +88,6 @@ class Checker:
         figures.states, figures.rounds = len(states), max(len(job.records) for job in states)
         figures.transitions, figures.seconds = sum(map(len, edges)), time.perf_counter() - begun
         return figures
-
-    def _first(self) -> Job:
-        members = frozenset(range(self.config.ranks))
-        ranks = []
-        for member in sorted(members):
-            machine = self.tables.machines(Round(-1, member, members, TIMEOUTS).state())
-            ranks.append(self._arrive(member, Rank(BARRIER, machine, member, len(members), ())))
-        return Job(tuple(ranks), (self.tables.empty,), self.config.budget())
-
-    def _picture(self, job: Job) -> str:
-        lines = [f"  member {member}: {rank}" for member, rank in enumerate(job.ranks)]
-        records = [f"  round {k}: {self.tables.records.values[number]}" for k, number in enumerate(job.records, -1)]
-        return "\n".join(lines + records)
-
-    def _check_end(self, job: Job) -> tuple[str, ...]:
-        for member, rank in enumerate(job.ranks):
-            assert rank.at in OVER, f"deadlock: member {member} waits for ever"
-            assert rank.monitor in (ENDED, GONE), f"deadlock: the monitor process of member {member} waits for ever"
-        return tuple(f"{rank.at} {rank.iteration}" for rank in job.ranks)
-
-    # The steps
-
-    def _steps(self, job: Job) -> Iterator[Step]:
-        for member, rank in enumerate(job.ranks):
-            if rank.at not in OVER:
-                yield from self._main_thread(job, member, rank)
-                yield from self._monitor_thread(job, member, rank)
-                yield from self._troubles(job, member, rank)
-            yield from self._monitor_process(job, member, rank)
-            if rank.ghost is not None:
-                label = f"{member}: its last {self.tables.name(rank.ghost[0])} arrives late"
-                yield label, self._store(job.rank(member, rank._replace(ghost=None)), *rank.ghost)[0]
-
-    def _store(self, job: Job, action: int, iteration: int) -> tuple[Job, tuple[str, object] | None]:
-        """Carry out one operation."""
-        records, place = job.records, iteration + 1
-        records += (self.tables.empty,) * (place + 1 - len(records))
-        record, answer = self.tables.perform(records[place], action)
-        return job._replace(records=(*records[:place], record, *records[place + 1 :])), answer
-
-    def _iteration(self, machine: int) -> int:
-        iteration: int = self.tables.machines.values[machine][0]
-        return iteration
-
-    def _phase(self, rank: Rank) -> Phase:
-        phase: Phase = self.tables.machines.values[rank.round][3]
-        return phase
-
-    # The main thread
-
-    def _main_thread(self, job: Job, member: int, rank: Rank) -> Iterator[Step]:
-        if rank.queue:
-            yield self._play(job, member, rank)
-        elif rank.at == RUNNING:
-            yield from self._function(job, member, rank)
-        elif rank.at == ERRING:
-            yield f"{member}: leaves early", job.rank(member, self._leave(member, rank))
-        elif rank.at == LEAVING:
-            yield f"{member}: leaves", job.rank(member, _end(rank, LEFT))
-        elif rank.at == DECIDED:
-            yield f"{member}: is assigned", job.rank(member, self._assign(job, member, rank))
-        elif rank.at == ASSIGNED:
-            yield f"{member}: enters {rank.iteration + 1}", job.rank(member, self._enter(job, member, rank))
-
-    def _play(self, job: Job, member: int, rank: Rank) -> Step:
-        action, machine = rank.queue[0], rank.own if rank.own >= 0 else rank.round
-        iteration = self._iteration(machine)
-        after, answer = self._store(job, action, iteration)
-        more: tuple[int, ...] = ()
-        if answer is not None and (answer[0] != "event" or isinstance(self.tables.machines.values[machine], Mourner)):
-            machine, more = self.tables.move(machine, *answer)
-        rank = rank._replace(queue=rank.queue[1:] + more, **{"own" if rank.own >= 0 else "round": machine})
-        return f"{member}: {self.tables.name(action)} in {iteration}", after.rank(member, self._wait(member, rank))
-
-    def _wait(self, member: int, rank: Rank) -> Rank:
-        """The main thread waits on the monitor thread, which may have been faster."""
-        if rank.queue:
-            return rank
-        if rank.at == BARRIER and (rank.own >= 0 or rank.expelled):
-            return rank._replace(at=DECIDED, own=-1)
-        if rank.at == COMPLETE and self._phase(rank) is Phase.FINISHED:
-            return _end(rank, FINISHED)
-        if rank.at in (TELLING, COMPLETE) and rank.aborted:
-            return self._arrive(member, rank)
-        return rank
-
-    def _function(self, job: Job, member: int, rank: Rank) -> Iterator[Step]:
-        if rank.section == 1:
-            after = self._interrupt(member, rank._replace(section=2))
-            yield f"{member}: leaves its atomic section", job.rank(member, after)
-            return
-        if member < self.config.atomic and rank.section == 0 and self._phase(rank) is not Phase.INTERRUPTED:
-            yield f"{member}: enters an atomic section", job.rank(member, rank._replace(section=1))
-        machine, queue = self.tables.move(rank.round, "completed")
-        done = self._wait(member, rank._replace(at=COMPLETE, round=machine, queue=queue))
-        yield f"{member}: completes", job.rank(member, done)
-        for trouble in (FAULT, LEAVE):
-            if job.budget[trouble]:
-                fault = _fault(member, rank.rank, Interruption.EXCEPTION)
-                machine, queue = self.tables.move(rank.round, "fault", fault)
-                told = rank._replace(at=TELLING, round=machine, queue=queue, fault=fault, leaving=trouble == LEAVE)
-                how = "fails" if trouble == FAULT else "leaves by an exception"
-                yield f"{member}: {how}", job.spend(trouble).rank(member, self._wait(member, told))
-
-    def _arrive(self, member: int, rank: Rank) -> Rank:
-        standing = Standing.LEAVING if rank.leaving else Standing.ALIVE
-        machine, queue = self.tables.move(rank.round, "arrive", _arrival(member, rank, standing))
-        return rank._replace(at=BARRIER, round=machine, queue=queue)
-
-    # Between two rounds
-
-    def _assign(self, job: Job, member: int, rank: Rank) -> Rank:
-        k, decision = rank.iteration, self._decision(job, rank.iteration)
-        if rank.leaving or member in decision.lost:
-            return _end(rank, LEFT)
-        if (k + 1, member) in self.config.errors:
-            return self._err(member, rank)
-        place = self._place(rank, decision)
-        gone = self._discarded(job, k + 1)
-        if member in gone:
-            return self._leave(member, rank)
-        below = sum(other < member for other in gone)
-        return rank._replace(at=ASSIGNED, known=k, rank=place[0] - below, world=place[1] - len(gone))
-
-    def _leave(self, member: int, rank: Rank) -> Rank:
-        """Leave the round that the monitor thread is in before it has begun here."""
-        machine, queue = self.tables.move(rank.round, "leave", _arrival(member, rank, Standing.LEAVING))
-        return rank._replace(at=LEAVING, known=rank.iteration, round=machine, queue=queue)
-
-    def _err(self, member: int, rank: Rank) -> Rank:
-        """The rank assignment failed here alone: the others count on this member, so they must be told."""
-        fault = _fault(member, rank.rank, Interruption.EXCEPTION)
-        machine, queue = self.tables.move(rank.round, "fault", fault)
-        return rank._replace(at=ERRING, known=rank.iteration, round=machine, queue=queue, fault=fault)
-
-    def _place(self, rank: Rank, decision: Decision) -> tuple[int, int]:
-        key = rank.rank, rank.world, decision.terminated
-        if key not in self._places:
-            state = State(rank.rank, rank.world)
-            assign(ShiftRanks(), RankAssignmentCtx(state, _NoStore(), set(decision.terminated)))
-            self._places[key] = state.rank, state.world_size
-        return self._places[key]
-
-    def _enter(self, job: Job, member: int, rank: Rank) -> Rank:
-        rank = rank._replace(at=RUNNING, iteration=rank.iteration + 1, fault=None, section=0)
-        self._check_entry(job, member, rank)
-        return self._arrive(member, rank) if rank.aborted else rank  # asked for before its first line: raised there
-
-    def _check_entry(self, job: Job, member: int, rank: Rank) -> None:
-        k, members = rank.iteration, self._members(job, rank.iteration)
-        assert member in members, f"I5: member {member} is out of the job and enters {k}"
-        staying = sorted(members - self._discarded(job, k))
-        assert rank.rank == staying.index(member), f"I1: member {member} enters {k} as rank {rank.rank} of {staying}"
-        assert rank.world == len(staying), f"I2: member {member} enters {k} with world size {rank.world} of {staying}"
-        assert self._iteration(rank.round) == k, f"I7: member {member} enters {k} in another round"
-        for other in members:
-            found = job.ranks[other]
-            inside = found.iteration < k and found.at in (RUNNING, TELLING, COMPLETE)
-            assert not inside, f"I3: member {member} enters {k} before {other} has left {found.iteration}"
-        assert self._record(job, k - 1).event != (None,), f"I11: member {member} enters {k} after a completed round"
-
-    # The monitor thread
-
-    def _monitor_thread(self, job: Job, member: int, rank: Rank) -> Iterator[Step]:
-        iteration, phase = self._iteration(rank.round), self._phase(rank)
-        record = self._record(job, iteration)
-        if record.event and iteration >= 0 and phase in (Phase.OPEN, Phase.COMPLETE):
-            yield f"{member}: learns the event of {iteration}", self._event(job, member, rank, record.event[0])
-        out = iteration < 0 or rank.aborted and rank.at in (TELLING, COMPLETE, BARRIER)
-        if record.decision and out and rank.own < 0 and not rank.expelled:
-            yield f"{member}: learns the decision of {iteration}", self._decided(job, member, rank, record.decision)
-
-    def _event(self, job: Job, member: int, rank: Rank, event: Fault | None) -> Job:
-        machine, actions = self.tables.move(rank.round, "event", event)
-        rank = rank._replace(round=machine)
-        for action in map(self.tables.actions.values.__getitem__, actions):
-            if isinstance(action, Finish):
-                self._check_finish(job, member, rank.iteration)
-                rank = self._wait(member, rank)
-            elif isinstance(action, Abort):
-                rank = self._interrupt(member, rank)
-        return job.rank(member, rank)
-
-    def _interrupt(self, member: int, rank: Rank) -> Rank:
-        """Abort and get the main thread out of the function, when the interruption's machine says so."""
-        if rank.aborted or self._phase(rank) is not Phase.INTERRUPTED:
-            return rank
-        masked = rank.at == RUNNING and rank.section == 1
-        seen = Seen(out=False, masked=masked, raised=0, alive=False)
-        if not any(isinstance(action, Fire) for action in InterruptionMachine(unwind=10.0).tick(seen, now=0.0)):
-            return rank
-        assert not masked, f"I4: member {member} is interrupted in an atomic section"
-        rank = rank._replace(aborted=True)
-        return self._arrive(member, rank) if rank.at == RUNNING else self._wait(member, rank)
-
-    def _check_finish(self, job: Job, member: int, k: int) -> None:
-        for other in self._members(job, k):
-            found = job.ranks[other]
-            done = found.at in (COMPLETE, *OVER) or (found.at == LEAVING and found.iteration < k)
-            assert done, f"I11: member {member} finishes {k}, and {other} does not"
-        assert self._record(job, k).decision is None, f"I11: {k} was completed, and ended by a decision"
-
-    def _decided(self, job: Job, member: int, rank: Rank, decision: Decision) -> Job:
-        machine, actions = self.tables.move(rank.round, "decided", decision)
-        for action in map(self.tables.actions.values.__getitem__, actions):
-            if isinstance(action, Enter):
-                following = Round(self._iteration(machine) + 1, member, action.members, TIMEOUTS)
-                number = self.tables.machines(following.state())
-                return job.rank(member, self._wait(member, rank._replace(own=machine, round=number, aborted=False)))
-        return job.rank(member, self._wait(member, rank._replace(round=machine, expelled=True)))
-
-    # The monitor process
-
-    def _monitor_process(self, job: Job, member: int, rank: Rank) -> Iterator[Step]:
-        if rank.monitor in (SPEAKS, BURIES):
-            if (step := self._mourn(job, member, rank)) is not None:
-                yield step
-            if job.budget[KILL]:
-                fresh = rank._replace(spoken=(-2, frozenset()))
-                yield f"{member}'s monitor is replaced", job.spend(KILL).rank(member, self._watch(job, member, fresh))
-        elif rank.monitor == WATCHES and rank.at not in OVER:
-            spoken = rank.spoken[1] if rank.spoken[0] == rank.iteration else frozenset()
-            for other in self._known(job, rank) - {member} - spoken:
-                found = job.ranks[other]
-                speaking = rank._replace(spoken=(rank.iteration, spoken | {other}))
-                if found.monitor == GONE:
-                    yield f"{member} speaks for {other}", job.rank(member, self._speak(job, speaking, other))
-                elif job.budget[SUSPICION] and found.at not in (FINISHED, LEFT):
-                    after = job.spend(SUSPICION).rank(member, self._speak(job, speaking, other))
-                    yield f"{member} takes {other} for dead", after
-
-    def _mourn(self, job: Job, member: int, rank: Rank) -> Step | None:
-        """One step of the obituary that the monitor process plays; none while it waits for a decision."""
-        state: Mourner = self.tables.machines.values[rank.obituary]
-        if rank.words:
-            after, answer = self._store(job, rank.words[0], state.iteration)
-            machine, more = self.tables.move(rank.obituary, *answer) if answer is not None else (rank.obituary, ())
-            label = f"{member}'s monitor: {self.tables.name(rank.words[0])} in {state.iteration}"
-            rank = rank._replace(obituary=machine, words=rank.words[1:] + more)
-            over = not rank.words and (rank.monitor == SPEAKS or self.tables.machines.values[machine].finished)
-        else:
-            after, decision = job, self._record(job, state.iteration).decision
-            if decision is None:
-                return None
-            label = f"{member}'s monitor learns the decision of {state.iteration}"
-            machine, actions = self.tables.move(rank.obituary, "decided", decision)
-            action = self.tables.actions.values[actions[0]]
-            over = not isinstance(action, Enter)
-            if isinstance(action, Enter):
-                rank = self._play_obituary(rank, BURIES, state.obituary().next(action.members))
-        if over:
-            rank = self._watch(job, member, rank) if rank.monitor == SPEAKS else _end_monitor(rank)
-        return label, after.rank(member, rank)
-
-    def _watch(self, job: Job, member: int, rank: Rank) -> Rank:
-        """What a monitor process is about that knows nothing but the progress page."""
-        rank = rank._replace(monitor=WATCHES, obituary=-1, words=())
-        if rank.at in (FINISHED, LEFT):
-            return _end_monitor(rank)
-        if rank.at != DEAD:
-            return rank
-        fault = _fault(member, rank.rank, Interruption.TERMINATED)
-        return self._play_obituary(rank, BURIES, Obituary(rank.iteration, member, self._known(job, rank), fault))
-
-    def _speak(self, job: Job, rank: Rank, other: int) -> Rank:
-        fault = _fault(other, -1, Interruption.UNRESPONSIVE)
-        return self._play_obituary(rank, SPEAKS, Obituary(rank.iteration, other, self._known(job, rank), fault))
-
-    def _play_obituary(self, rank: Rank, monitor: str, obituary: Obituary) -> Rank:
-        words = self.tables.queue(obituary.died(now=0.0))
-        return rank._replace(monitor=monitor, obituary=self.tables.machines(Mourner.of(obituary)), words=words)
-
-    # Troubles
-
-    def _troubles(self, job: Job, member: int, rank: Rank) -> Iterator[Step]:
-        if job.budget[HANG] and rank.at == RUNNING and rank.monitor == WATCHES:
-            fault = _fault(member, rank.rank, Interruption.SOFT_TIMEOUT)
-            obituary = Mourner.of(Obituary(rank.iteration, member, self._known(job, rank), fault))
-            told = self.tables.queue((Announce(fault),))
-            late = rank._replace(monitor=SPEAKS, obituary=self.tables.machines(obituary), words=told)
-            yield f"{member}'s monitor takes it for hung", job.spend(HANG).rank(member, late)
-        for trouble in (CRASH, NODE):
-            if job.budget[trouble]:
-                label = f"{member} dies" if trouble == CRASH else f"{member} and its monitor die"
-                dead = self._die(job, member, rank, trouble)
-                yield label, job.spend(trouble).rank(member, dead)
-                if self.config.ghosts and rank.queue:
-                    iteration = self._iteration(rank.own if rank.own >= 0 else rank.round)
-                    late = dead._replace(ghost=(rank.queue[0], iteration))
-                    yield f"{label}, an operation under way", job.spend(trouble).rank(member, late)
-
-    def _die(self, job: Job, member: int, rank: Rank, trouble: int) -> Rank:
-        dead = Rank(DEAD, self.tables.machines((99,)), rank.rank, rank.world, (), iteration=rank.iteration, known=rank.known)
-        if trouble == NODE:
-            return dead._replace(monitor=GONE)
-        if rank.monitor == WATCHES:
-            return self._watch(job, member, dead)
-        return dead._replace(monitor=rank.monitor, obituary=rank.obituary, words=rank.words, spoken=rank.spoken)
-
-    # What the store says
-
-    def _record(self, job: Job, iteration: int) -> Record:
-        place = iteration + 1
-        record: Record = self.tables.records.values[job.records[place] if place < len(job.records) else self.tables.empty]
-        return record
-
-    def _decision(self, job: Job, iteration: int) -> Decision:
-        decision = self._record(job, iteration).decision
-        assert decision is not None
-        return decision
-
-    def _members(self, job: Job, iteration: int) -> frozenset[int]:
-        """The members of a round."""
-        members = frozenset(range(self.config.ranks))
-        return members.difference(*(self._decision(job, k).lost for k in range(-1, iteration)))
-
-    def _known(self, job: Job, rank: Rank) -> frozenset[int]:
-        """The members, as the progress page knows them."""
-        return self._members(job, rank.known + 1)
-
-    def _discarded(self, job: Job, iteration: int) -> frozenset[int]:
-        """Whom the rank assignment discards before this round."""
-        return self._members(job, iteration) & {member for k, member in self.config.discards if k == iteration}
-
-
-class _NoStore:
-    """The built-in assignments ask nothing of it."""
-
-    def set(self, key: str, value: str, /) -> object:
-        raise NotImplementedError
-
-    def get(self, key: str, /) -> bytes:
-        raise NotImplementedError
-
-    def add(self, key: str, amount: int, /) -> int:
-        raise NotImplementedError
-
-
-def _fault(member: int, rank: int, kind: Interruption) -> Fault:
-    return Fault(initial_rank=member, rank=rank, interruption=kind.name)
-
-
-def _arrival(member: int, rank: Rank, standing: Standing) -> Arrival:
-    return Arrival(initial_rank=member, rank=rank.rank, standing=standing, world_size=rank.world, fault=rank.fault)
-
-
-def _end(rank: Rank, at: str) -> Rank:
-    """The rank when its call is over; a monitor process that is about something ends it first."""
-    ended = rank._replace(at=at, queue=(), own=-1, aborted=False, expelled=False, fault=None, section=0)
-    return _end_monitor(ended) if rank.monitor == WATCHES else ended
-
-
-def _end_monitor(rank: Rank) -> Rank:
-    return rank._replace(monitor=ENDED, obituary=-1, words=(), spoken=(-2, frozenset()))
 
 
 def _story(here: int, parents: array[int], labels: list[str]) -> str:

@@ -73,7 +73,7 @@ class Tables:
         return type(self.actions.values[action]).__name__
 
     def move(self, machine: int, method: str, *told: Any) -> tuple[int, tuple[int, ...]]:
-        """A machine's next state when a method is called, and its actions; an end that it declares is kept with its state."""
+        """A machine's next state when a method is called, and its actions; that it has ended is kept in its state."""
         key = machine, method, tuple(tuple(each.items()) if isinstance(each, Mapping) else each for each in told)
         known = self._moves.get(key)
         if known is None:

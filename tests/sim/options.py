@@ -61,8 +61,8 @@ class Options:
 
         return cls(
             seed=seed, ranks=ranks, crashes=some(0.6), nodes=some(0.15, 1), faults=some(0.6), leaves=some(0.2, 1),
-            hangs=some(0.2), kills=some(0.3), suspicions=some(0.1, 1), atomic=rng.choice((0.0, 0.3)), discards=some(0.2),
-            errors=some(0.1, 1), active=ranks if rng.random() < 0.6 else rng.randint(1, ranks),
+            hangs=some(0.2), kills=some(0.3), suspicions=some(0.1, 1), atomic=rng.choice((0.0, 0.3)),
+            discards=some(0.2), errors=some(0.1, 1), active=ranks if rng.random() < 0.6 else rng.randint(1, ranks),
             stubborn=rng.choice((0.0, 0.0, 0.3)), slow=rng.choice((0.1, 1.0, 1.0, 10.0)),
             completion=rng.choice((1e3, 1e3, 0.05)), last_call=rng.choice((0.0, 0.0, 0.002)), shift=rng.random() < 0.7,
             active_for=rng.choice((0.01, 0.03, 0.1)),

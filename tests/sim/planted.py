@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nvrx_core.inprocess import round as rounds
-from nvrx_core.inprocess.decision import decide
+from nvrx_core.inprocess.decision import Arrival, Standing, decide
 from nvrx_core.inprocess.interruption import InterruptionMachine
 from nvrx_core.inprocess.round import (
     Announce,
@@ -27,6 +27,7 @@ from nvrx_core.inprocess.round import (
     Round,
 )
 
+from .rank import Rank
 from .record import Record, Rules
 
 __all__ = ["PLANTED", "planted"]
@@ -102,8 +103,8 @@ def leaves_without_completion(self: Any, arrival: Any, *, now: float) -> Any:
 
 
 def the_dead_keep_their_place(self: Any, *, now: float) -> Any:
-    announce, put, count = DIED(self, now=now)
-    alive = put.arrival.__class__(initial_rank=self.member, rank=self.fault.rank, standing=rounds.Standing.ALIVE)
+    announce, _, count = DIED(self, now=now)
+    alive = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=Standing.ALIVE)
     return announce, PutArrival(alive), count
 
 
@@ -119,7 +120,10 @@ BARRIER = rounds._Barrier
 Place = tuple[type, str, Callable[..., Any]]
 
 PLANTED: dict[str, tuple[Place, ...]] = {
-    "abort ignores atomic": ((InterruptionMachine, "tick", abort_ignores_atomic),),
+    "abort ignores atomic": (
+        (InterruptionMachine, "tick", abort_ignores_atomic),
+        (Rank, "masked", lambda self: False),
+    ),
     "the barrier closes one early": (
         (BARRIER, "arrival_counted", closes_one_early),
         (BARRIER, "arrivals_read", decides_without_the_missing),

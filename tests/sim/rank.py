@@ -7,6 +7,8 @@ machines in the same order, on virtual time. A name that they have means the sam
 from __future__ import annotations
 
 import enum
+import functools
+import math
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -139,7 +141,7 @@ class Rank:
             self.schedule.finished(self)
 
     def _play(self, machine: Round | Obituary, actions: tuple[Action, ...]) -> Generator[Any, Any, list[Action]]:
-        pending, rest = deque(actions), []
+        pending, rest = deque(actions), list[Action]()
         while pending:
             action = pending.popleft()
             if isinstance(action, Finish):
@@ -228,6 +230,10 @@ class Rank:
                 return how
         return How.RETURNED
 
+    def masked(self) -> bool:
+        """It is in an atomic section."""
+        return self.depth > 0
+
     def signal(self) -> None:
         """The interrupt signal reaches the main thread."""
         if not self.requested or not self.armed or self.depth or self.alive or self.blocked:
@@ -293,8 +299,8 @@ class Rank:
         if view.round.timeouts.last_call:
             yield Sleep(view.round.timeouts.last_call)
         self.requested = True
-        while self.depth and not self.out:
-            yield Until(lambda: not self.depth or self.out)
+        while self.masked() and not self.out:
+            yield Until(lambda: not self.masked() or self.out)
         assert not self.depth, f"I4: {self.member}'s collectives are aborted in an atomic section"
         yield Sleep(self.world.delay())
         view.aborted = True
@@ -307,7 +313,7 @@ class Rank:
             if not self.armed:
                 yield Until(lambda: self.out)
                 return
-            seen = Seen(out=False, masked=self.depth > 0, raised=self.raised, alive=self.alive)
+            seen = Seen(out=False, masked=self.masked(), raised=self.raised, alive=self.alive)
             for action in machine.tick(seen, now=self.world.now):
                 if isinstance(action, Fire):
                     assert not self.depth, f"I4: {self.member} is interrupted in an atomic section"
@@ -315,7 +321,7 @@ class Rank:
                 else:
                     self.blocked = False
             if seen.masked:
-                yield Until(lambda: not self.depth or self.out)
+                yield Until(lambda: not self.masked() or self.out)
             else:
                 yield Until(lambda: self.out, machine.deadline)
 
@@ -338,8 +344,10 @@ class Rank:
                 yield from self._speak_for(min(stale))
                 spoken = self.world.now + 0.005
             else:
-                done = spoken if stale else float("inf")
-                yield Until(lambda: self.stage is not Stage.ALIVE or self.hung or bool(self._stale() - stale), done)
+                yield Until(functools.partial(self._news, stale), spoken if stale else math.inf)
+
+    def _news(self, known: set[int]) -> bool:
+        return self.stage is not Stage.ALIVE or self.hung or bool(self._stale() - known)
 
     def _stale(self) -> set[int]:
         """Members of whom no sign of life is seen, or is said to be seen."""

@@ -1,11 +1,12 @@
 """What the store knows of one round, and what each action of a machine does to it: one atomic operation.
 
-The same rules as `nvrx_core.inprocess.board`, on a value instead of a server. The answer names the method of the machine
-that is told the outcome, so that a simulation can deliver it later, or never.
+The same rules as `nvrx_core.inprocess.board`, on a value instead of a server. The answer names the method of the
+machine that is told the outcome, so that a simulation can deliver it later, or never.
 """
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from nvrx_core.inprocess.decision import Arrival, Decision
@@ -61,26 +62,31 @@ class Rules:
     @classmethod
     def perform(cls, record: Record, action: Action) -> tuple[Record, Answer] | None:
         """The record after the action, and the answer; None when the action is not the store's."""
+        answer: Answer = None
         match action:
             case Announce(fault):
                 record = cls.write_event(record, fault)
-                return record, ("event", record.event[0])
+                answer = "event", record.event[0]
             case CountCompletion():
-                return record._replace(completed=record.completed + 1), ("completion_counted", record.completed + 1)
+                record = record._replace(completed=record.completed + 1)
+                answer = "completion_counted", record.completed
             case CloseCompleted():
-                return cls.write_event(record, None), None
+                record = cls.write_event(record, None)
             case PutArrival(arrival):
                 arrivals = {**dict(record.arrivals), arrival.initial_rank: arrival}
-                return record._replace(arrivals=tuple(sorted(arrivals.items()))), None
+                record = record._replace(arrivals=tuple(sorted(arrivals.items(), key=itemgetter(0))))
             case CountArrival():
-                return record._replace(arrived=record.arrived + 1), ("arrival_counted", record.arrived + 1)
+                record = record._replace(arrived=record.arrived + 1)
+                answer = "arrival_counted", record.arrived
             case ReadArrivals(members):
                 found = {member: arrival for member, arrival in record.arrivals if member in members}
                 told = record.event[0] if record.event else None
-                return record, ("arrivals_read", found if len(found) == len(members) else {}, told)
+                answer = "arrivals_read", found if len(found) == len(members) else {}, told
             case Publish(decision):
-                return cls.write_decision(record, decision), None
-        return None
+                record = cls.write_decision(record, decision)
+            case _:
+                return None
+        return record, answer
 
 
 def feed(machine: Round | Obituary, answer: Answer, now: float) -> tuple[Action, ...]:

@@ -109,6 +109,8 @@ class Schedule:
                 rng.choice(self.ranks).replace_monitor()
             case "suspect":
                 rank.suspects.add(rng.randrange(self.options.ranks))
+            case _:
+                pass
         self._poke()
 
     def _grow_stale(self, member: int) -> None:
@@ -142,11 +144,13 @@ class Schedule:
         k, state = rank.iteration, rank.state
         entered = self.entries.setdefault(k, {})
         self.world.note(str(rank.member), f"enters as {state.rank} of {state.world_size}, {state.mode.name},", k)
-        assert rank.stage is Stage.ALIVE and rank.member not in entered, f"I7: {rank.member} enters {k} again"
+        assert rank.stage is Stage.ALIVE, f"I7: {rank.member} enters {k} and is {rank.stage}"
+        assert rank.member not in entered, f"I7: {rank.member} enters {k} again"
         assert k == 0 or rank.member in self.entries[k - 1], f"I7: {rank.member} enters {k} and was not in {k - 1}"
         for i in range(-1, k):
             decision = self.world.records[i].decision
-            assert decision is not None and rank.member not in decision.lost, f"I5: {rank.member} was lost in {i}"
+            assert decision is not None, f"I6: {rank.member} enters {k}, and {i} has no decision"
+            assert rank.member not in decision.lost, f"I5: {rank.member} was lost in {i}"
         assert 0 <= state.rank < state.world_size, f"I2: {rank.member} is {state.rank} of {state.world_size} in {k}"
         for other, (number, size) in entered.items():
             assert number != state.rank, f"I1: {rank.member} and {other} are both rank {number} in {k}"

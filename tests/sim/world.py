@@ -149,7 +149,7 @@ class World:
 
     def delay(self) -> float:
         """How long a message takes: mostly short, sometimes long."""
-        return self._latency / self._random() ** 0.7
+        return float(self._latency / self._random() ** 0.7)
 
     def after(self, seconds: float, what: Callable[[], None], task: Task | None = None, turn: int = 0) -> None:
         """Do something later; for a task, only if it is still at the same turn."""

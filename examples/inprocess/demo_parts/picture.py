@@ -17,6 +17,7 @@ __all__ = ["draw"]
 
 WIDTH, LEFT, RIGHT, TOP, PLOT_HEIGHT, LANE = 1100, 70, 30, 128, 330, 26
 RUN, CALM, FAULT, REPEAT, INK, FAINT = "#2563eb", "#94a3b8", "#dc2626", "#f59e0b", "#1e293b", "#e2e8f0"
+STYLE = "<style>text{paint-order:stroke;stroke:white;stroke-width:4px;stroke-linejoin:round}</style>"
 FONT = "system-ui, DejaVu Sans, sans-serif"
 SMOOTHING = 0.9
 MOST_TICKS = 12
@@ -59,7 +60,7 @@ def draw(story: Story, undisturbed: Story | None, title: str) -> str:
         _text(LEFT, 34, title, size=19, weight="bold"),
     ]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="{FONT}">'
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{height}" fill="white"/>', *parts, "</svg>\n"])
+    return "\n".join([head, STYLE, f'<rect width="{WIDTH}" height="{height}" fill="white"/>', *parts, "</svg>\n"])
 
 
 def _begin(story: Story) -> float:
@@ -89,12 +90,13 @@ def _curve(frame: Frame, story: Story, colour: str, shift: float = 0.0) -> Itera
 
 
 def _faults(frame: Frame, story: Story) -> Iterator[str]:
-    """What each fault cost, and on top of all that its name."""
-    for strike in story.strikes:
+    """What each fault cost, and on top of that its name."""
+    places = list(_label_places(frame, story))
+    for strike, (_, y) in zip(story.strikes, places, strict=True):
         yield from _standstill(frame, story, strike)
-    for strike, (x, y) in zip(story.strikes, _label_places(frame, story), strict=True):
         yield _stroke(f"M{frame.x(strike.wall):.1f} {y + 4}V{TOP + PLOT_HEIGHT}", FAULT, dashes="2 3")
-        yield _text(x, y, _label(story, strike), colour=FAULT, weight="bold", halo=True)
+    for strike, (x, y) in zip(story.strikes, places, strict=True):
+        yield _text(x, y, _label(story, strike), colour=FAULT, weight="bold")
 
 
 def _label_places(frame: Frame, story: Story) -> Iterator[tuple[float, float]]:

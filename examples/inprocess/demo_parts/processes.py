@@ -14,15 +14,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
 from demo_parts.settings import Settings
 
-__all__ = ["Run", "StartError"]
+__all__ = ["ENDING", "Run", "StartError"]
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a run early."""
 LOOPBACK = "127.0.0.1"
 LEAVE_WITHIN = 5.0
 """Seconds that the processes of a run have to be gone once its ranks are."""
@@ -85,17 +88,19 @@ class Run:
         return Path(self._settings.folder) / f"{name}.log"
 
     def close(self) -> None:
-        """Ends what still runs."""
-        for rank in self._ranks:
-            rank.kill()
-            rank.wait()
-        self._await_leaving()
-        if self._store is not None:
-            self._store.terminate()
-            self._store.communicate()
-        for pid in self._processes():
-            self.left_behind.append(pid)
-            os.kill(pid, signal.SIGKILL)
+        """Ends what still runs; no signal interrupts it."""
+        with _undisturbed():
+            for rank in self._ranks:
+                rank.kill()
+                rank.wait()
+            self._await_leaving()
+            if self._store is not None:
+                self._store.terminate()
+                self._store.communicate()
+            for pid in self._processes():
+                self.left_behind.append(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _start(self) -> None:
         self._store = self._spawn("store", "nvrx_core.store", "--host", LOOPBACK, "--port", "0", stdout=subprocess.PIPE)
@@ -151,6 +156,16 @@ class Run:
             for path in Path("/proc").glob("[0-9]*/environ")
             if mark in _content(path).split(b"\0")
         }
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """The signals that end the demo wait."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _content(path: Path) -> bytes:

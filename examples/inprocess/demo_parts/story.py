@@ -90,19 +90,16 @@ class Story:
     def read(self, lines: Iterable[Line]) -> Iterator[Strike | Restart | Again]:
         """Takes in new lines; yields what a viewer wants to hear of."""
         for line in lines:
-            match line["event"]:
-                case "step":
-                    yield from self._step(Point(line["wall"], line["step"], line["loss"], line["iteration"]))
-                case "struck":
-                    self.strikes.append(
-                        Strike(line["wall"], line["kind"], line["initial_rank"], line["step"], line["iteration"])
-                    )
-                    yield self.strikes[-1]
-                case "restart":
-                    yield from self._entered(line)
-                case "finished":
-                    self.finished.add(line["initial_rank"])
-                    self.sample = self.sample or line["sample"]
+            event = line["event"]
+            if event == "step":
+                yield from self._step(Point(line["wall"], line["step"], line["loss"], line["iteration"]))
+            elif event == "struck":
+                yield self._struck(line)
+            elif event == "restart":
+                yield from self._entered(line)
+            elif event == "finished":
+                self.finished.add(line["initial_rank"])
+                self.sample = line["sample"]
 
     @property
     def reached(self) -> int:
@@ -120,6 +117,10 @@ class Story:
     def again_after(self, restart: Restart) -> Again | None:
         """The first step after a restart."""
         return next((again for again in self.agains if again.iteration == restart.costs.iteration), None)
+
+    def _struck(self, line: Line) -> Strike:
+        self.strikes.append(Strike(line["wall"], line["kind"], line["initial_rank"], line["step"], line["iteration"]))
+        return self.strikes[-1]
 
     def _step(self, point: Point) -> Iterator[Again]:
         if self.points and self.points[-1].iteration != point.iteration:

@@ -46,8 +46,8 @@ class Strikes:
 
 def train(
     settings: Settings, batches: Batches, *, journal: Journal, strikes: Strikes, call: inprocess.CallWrapper
-) -> None:
-    """Trains to the last step, from the last checkpoint on."""
+) -> ByteTransformer:
+    """Trains to the last step, from the last checkpoint on; returns what has learned."""
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(settings.seed)
@@ -66,7 +66,7 @@ def train(
                 with call.atomic():
                     checkpoints.save(settings.checkpoints, step + 1, network, optimizer)
     dist.destroy_process_group()
-    journal.write("finished", sample=write_on(network, "def ", 200, seed=settings.seed) if rank == 0 else "")
+    return network
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, step: int, steps: int) -> None:
@@ -102,13 +102,14 @@ def main() -> None:
     settings = Settings.from_json(sys.argv[1])
     journal = Journal(settings.records, initial_rank=int(os.environ["RANK"]))
     wrapper = inprocess.Wrapper(
-        soft_timeout=timedelta(seconds=1.5),
-        hard_timeout=timedelta(seconds=3),
+        soft_timeout=timedelta(seconds=2),
+        hard_timeout=timedelta(seconds=4),
         no_progress_limit=3,
         events_dir=settings.records,
     )
     batches = Batches(load_text(), seed=settings.seed)
-    wrapper(train)(settings, batches, journal=journal, strikes=Strikes(settings, journal))
+    network = wrapper(train)(settings, batches, journal=journal, strikes=Strikes(settings, journal))
+    journal.write("finished", sample=write_on(network, "def ", 200, seed=settings.seed))
 
 
 if __name__ == "__main__":

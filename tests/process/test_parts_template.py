@@ -1,0 +1,146 @@
+"""The template process and its worker: replaced when lost, ended when asked, holding nothing of the caller's."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from nvrx_core.process import template as module
+from nvrx_core.process.template import Template, TemplateError
+
+Ready = Callable[[], None]
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+@pytest.fixture
+def started(pipe: tuple[int, int]) -> Iterator[Callable[[Callable[[Ready], None]], Template]]:
+    templates: list[Template] = []
+
+    def start(work: Callable[[Ready], None]) -> Template:
+        templates.append(Template.start(work, keep=pipe))
+        return templates[-1]
+
+    yield start
+    for template in templates:
+        if template.channel.fileno() >= 0:
+            template.end(0.0)
+
+
+def forever(ready: Ready) -> None:
+    ready()
+    signal.pause()
+
+
+def news_of(template: Template) -> str:
+    """The next news, which is there within a few seconds."""
+    for _ in range(2):
+        assert select.select([template.channel], [], [], 10)[0], "no news"
+        if (news := template.news()) is not None:
+            return news
+    raise AssertionError("a worker was ready twice")
+
+
+def await_worker_after(template: Template, before: int) -> None:
+    while template.worker == before:
+        assert select.select([template.channel], [], [], 10)[0], "no new worker"
+        template.news()
+
+
+def test_a_worker_that_returns_has_done_its_work(started: Callable[..., Template], pipe: tuple[int, int]) -> None:
+    def work(ready: Ready) -> None:
+        ready()
+        os.write(pipe[1], b"done")
+
+    template, begun = started(work), time.monotonic()
+    template.end(5.0)
+    assert time.monotonic() - begun < 2.0
+    assert os.read(pipe[0], 9) == b"done"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
+def test_a_lost_worker_is_replaced(started: Callable[..., Template], number: int) -> None:
+    template = started(forever)
+    before = template.worker
+    os.kill(before, number)
+    assert f"(pid {before})" in news_of(template)
+    await_worker_after(template, before)
+    template.end(0.0)
+
+
+def test_a_worker_that_fails_is_replaced(started: Callable[..., Template], pipe: tuple[int, int]) -> None:
+    def work(ready: Ready) -> None:
+        ready()
+        if os.read(pipe[0], 1) == b"x":
+            raise RuntimeError("planted")
+
+    template = started(work)
+    before = template.worker
+    os.write(pipe[1], b"x")
+    assert news_of(template)
+    await_worker_after(template, before)
+    os.write(pipe[1], b"y")
+    template.end(5.0)
+
+
+def test_a_worker_that_is_never_ready_is_an_error(
+    started: Callable[..., Template], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READY_WITHIN", 0.2)
+    with pytest.raises(TemplateError, match=r"not ready within 0\.2 s, 3 times in a row"):
+        started(lambda ready: signal.pause())
+
+
+def test_a_worker_that_does_not_return_is_ended(started: Callable[..., Template]) -> None:
+    template, begun = started(forever), time.monotonic()
+    template.end(0.1)
+    assert time.monotonic() - begun < 1.0
+    with pytest.raises(ProcessLookupError):
+        _ended(template.worker)
+
+
+def test_the_worker_has_none_of_the_caller_s_files(started: Callable[..., Template], pipe: tuple[int, int]) -> None:
+    def work(ready: Ready) -> None:
+        targets = set[str]()
+        for fd in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # the listing's own
+                targets.add(os.readlink(f"/proc/self/fd/{fd}"))
+        ready()
+        os.write(pipe[1], "\n".join(targets).encode())
+
+    with socket.socket() as mine:
+        inode = os.fstat(mine.fileno()).st_ino
+        template = started(work)
+        template.end(5.0)
+    held = os.read(pipe[0], 65536).decode().splitlines()
+    assert f"socket:[{inode}]" not in held
+    assert "/dev/null" in held
+
+
+def test_the_worker_is_in_a_session_of_its_own(started: Callable[..., Template]) -> None:
+    template = started(forever)
+    assert os.getsid(template.worker) != os.getsid(0)
+    template.end(0.0)
+
+
+def _ended(pid: int) -> None:
+    """Raises ProcessLookupError when no process of this pid runs; one that is only a zombie does not."""
+    for _ in range(100):
+        with open(f"/proc/{pid}/stat") if os.path.exists(f"/proc/{pid}/stat") else open(os.devnull) as status:
+            text = status.read()
+        if not text or text.rpartition(")")[2].split()[0] == "Z":
+            raise ProcessLookupError(pid)
+        time.sleep(0.02)

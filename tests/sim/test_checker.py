@@ -1,0 +1,80 @@
+"""Every interleaving of small jobs: the invariants hold, every run ends, and planted mistakes are found."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from .checker import Checker, Config, Violation
+from .job import Step
+from .planted import PLANTED, planted
+from .steps import Steps
+
+SMALL = (
+    Config(ranks=2, faults=1, leaves=1, atomic=1),
+    Config(ranks=2, crashes=1, kills=1),
+    Config(ranks=2, crashes=1, ghosts=True),
+    Config(ranks=2, nodes=1),
+    Config(ranks=2, hangs=1),
+    Config(ranks=2, faults=2, discards=((1, 0),)),
+    Config(ranks=2, faults=1, errors=((1, 0),)),
+    Config(ranks=3, faults=1, atomic=1),
+    Config(ranks=1, faults=1, crashes=1),
+)
+LARGE = (
+    Config(ranks=2, crashes=2, faults=1, ghosts=True),
+    Config(ranks=2, crashes=1, faults=2, atomic=1),
+    Config(ranks=2, crashes=1, hangs=1, kills=1),
+    Config(ranks=2, faults=1, suspicions=1),
+    Config(ranks=2, nodes=1, faults=1, kills=1),
+    Config(ranks=2, crashes=1, faults=1, errors=((1, 0),)),
+    Config(ranks=3, faults=2, atomic=1),
+    Config(ranks=3, crashes=1, faults=1),
+    Config(ranks=3, crashes=1, discards=((1, 1),)),
+)
+
+
+@pytest.mark.parametrize("config", SMALL, ids=str)
+def test_every_run_of_a_small_job_ends_well(config: Config) -> None:
+    assert Checker(config).explore().states > 10
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("config", LARGE, ids=str)
+def test_every_run_ends_well(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = Checker(config).explore()
+    with capsys.disabled():
+        print(f"\n{config}: {figures}", end=" ")
+    assert figures.states > 10_000
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_found(name: str) -> None:
+    with planted(name), pytest.raises(Violation, match=r"^(I\d+:|deadlock)"):
+        _explore_all()
+
+
+def _explore_all() -> None:
+    for config in SMALL:
+        Checker(config).explore(limit=50_000)
+
+
+def test_a_violation_tells_the_steps_that_lead_to_it() -> None:
+    with planted("no arrival for the dead"), pytest.raises(Violation) as found:
+        Checker(Config(ranks=2, crashes=1)).explore()
+    assert "  1. " in str(found.value)
+    assert "dies" in str(found.value)
+    assert "round -1: Record(" in str(found.value)
+
+
+def test_a_search_that_grows_too_large_is_given_up() -> None:
+    with pytest.raises(Violation, match="more than 50 states: ranks=2, faults=1"):
+        Checker(Config(ranks=2, faults=1)).explore(limit=50)
+
+
+def test_a_run_in_circles_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(steps: Steps, *_: object) -> Iterator[Step]:
+        yield "begins anew", steps.first()
+
+    monkeypatch.setattr(Steps, "_monitor_process", forgets)
+    with pytest.raises(Violation, match="circles"):
+        Checker(Config(ranks=1)).explore()
