@@ -113,7 +113,7 @@ def main() -> None:
     try:
         bench.run()
     except KeyboardInterrupt:
-        print("interrupted: the table has what was measured until here", file=sys.stderr)
+        print("interrupted: the table has only what was measured until here")
     environment = environment_lines(bench.pythons, bench.launches)
     print("\n".join(environment), "", table(bench.figures, bench.results), "", NOTES, sep="\n")
     print("\n".join(failures(bench.figures, bench.results)))
