@@ -146,6 +146,7 @@ class Call:
         kit.enter(Stage.WAITING)
         if state.active_rank is not None and (place := kit.board.master(state.iteration)) is not None:
             set_master(*place)
+            kit.observer.meeting_place = place
         kit.enter(Stage.STARTING)
 
     def _execute(self, function: Callable[[], Any]) -> Ended:

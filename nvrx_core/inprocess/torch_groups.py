@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from nvrx_core.process.sockets import keep_open, shut_down, socket_inodes, tcp_s
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.store.connection import StoreConnectionError, await_listener
 
+MEET_ATTEMPT: Final = timedelta(seconds=1)
 STORE_TIMEOUT: Final = timedelta(seconds=300)
 """torch's default."""
 QUIET_WITHIN: Final = 0.05
@@ -45,6 +47,7 @@ class GroupObserver:
         page: where the rank's progress is noted.
 
     Attributes:
+        meeting_place: host and port of the store that the wrapper hosts for the iteration's process group.
         current: the observer of the wrapped function that runs now.
     """
 
@@ -53,6 +56,7 @@ class GroupObserver:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.store_ports: set[int] = set()
+        self.meeting_place: tuple[str, int] | None = None
         self._listeners: set[int] = set()
         self._pairs: set[int] = set()
         self._before_group: frozenset[int] | None = None
@@ -104,8 +108,14 @@ class GroupObserver:
         @functools.wraps(init)
         def observed(store: dist.TCPStore, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> None:
             self.store_ports.add(port)
+            given = dict(zip(("world_size", "is_master", "timeout"), args, strict=False)) | kwargs
             with self._meeting():
-                _await_server(host_name, port, args, kwargs)
+                if (host_name, port) == self.meeting_place and not given.get("is_master", False):
+                    timeout = given.get("timeout", STORE_TIMEOUT)
+                    _meet(functools.partial(init, store, host_name, port), timeout)
+                    store.set_timeout(timeout)
+                    return
+                _await_server(host_name, port, given)
                 init(store, host_name, port, *args, **kwargs)
             self.store_ports.add(store.port)
 
@@ -169,14 +179,29 @@ class GroupObserver:
         sys.excepthook = self._excepthook
 
 
-def _await_server(host_name: str, port: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _await_server(host_name: str, port: int, given: dict[str, Any]) -> None:
     """Wait for a store's server in Python: torch's own wait for one that is not there yet ends by no signal."""
-    given = dict(zip(("world_size", "is_master", "timeout"), args, strict=False)) | kwargs
     if not given.get("is_master", False) and port:
         try:
             await_listener(host_name, port, given.get("timeout", STORE_TIMEOUT))
         except StoreConnectionError as error:
             raise dist.DistNetworkError(str(error)) from None
+
+
+def _meet(connect: Callable[..., None], timeout: timedelta) -> None:
+    """Become a client of the meeting place, in short attempts: a signal reaches the main thread between two of them.
+
+    torch connects again and again while the server is gone, as it is when its rank was lost. All ranks are clients
+    here, and the server is there before its address is, so that nobody needs to wait for the others.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        try:
+            connect(is_master=False, timeout=min(timeout, MEET_ATTEMPT), wait_for_workers=False)
+            return
+        except (dist.DistNetworkError, dist.DistStoreError):
+            if time.monotonic() >= deadline:
+                raise
 
 
 def _shut_reading(connection: socket.socket) -> bool:

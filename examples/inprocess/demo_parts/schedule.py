@@ -81,7 +81,11 @@ def _entry(part: str) -> tuple[str, int | None, int | None]:
         raise ValueError(f"{part!r} is not KIND[:RANK][@STEP]")
     if match["kind"] not in KINDS:
         raise ValueError(f"{match['kind']!r} is no kind of fault; there are {', '.join(KINDS)}")
-    return match["kind"], match["rank"] and int(match["rank"]), match["step"] and int(match["step"])
+    return match["kind"], _number(match["rank"]), _number(match["step"])
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
 
 
 def _check(asked: Sequence[_Asked], ranks: int, steps: int) -> None:

@@ -97,7 +97,5 @@ class View:
 
     def _again(self, again: Again) -> None:
         strike = self._story.strike_before(again.iteration)
-        first = f"first step {1000 * (again.wall - strike.wall):.0f} ms after the fault" if strike else "first step"
-        self._terminal.say(
-            f"  ✓ {first}; {again.reached - again.step} steps since the checkpoint are repeated", Style.GREEN
-        )
+        after = f" {1000 * (again.wall - strike.wall):.0f} ms after the fault" if strike else ""
+        self._terminal.say(f"  ✓ first step{after}; it goes on from the checkpoint of step {again.step}", Style.GREEN)
