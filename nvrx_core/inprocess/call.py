@@ -73,6 +73,7 @@ class Call:
         self.state = State.from_env()
         self.limit = NoProgressLimit(parameters.no_progress_limit)
         self.step = -1
+        self.place: tuple[str, int] | None = None
         self.failure: BaseException | None = None
 
     def run(self, function: Callable[[], Any]) -> Any:
@@ -143,11 +144,13 @@ class Call:
         state, kit = self.state, self.kit
         if state.active_rank == 0:
             kit.board.set_master(state.iteration, kit.host_meeting())
-        kit.enter(Stage.WAITING)
-        if state.active_rank is not None and (place := kit.board.master(state.iteration)) is not None:
-            set_master(*place)
-            kit.observer.meeting_place = place
-        kit.enter(Stage.STARTING)
+        if state.active_rank is not None:
+            kit.enter(Stage.WAITING)
+            self.place = kit.board.master(state.iteration)
+            kit.enter(Stage.STARTING)
+        if self.place is not None:
+            set_master(*self.place)
+        kit.observer.meeting_place = self.place
 
     def _execute(self, function: Callable[[], Any]) -> Ended:
         """Run the function once; every way out of it ends here."""
@@ -188,12 +191,20 @@ class Call:
         kit.observer.begin()
         kit.enter(Stage.RUNNING)
         hit("entry-before")
+        if self.state.iteration > 0 and self.place is None:
+            self._await_event()
         try:
             kit.interrupt.arm()
             self._entered()
             return Ended(How.RETURNED, result=function())
         finally:
             kit.interrupt.armed = False
+
+    def _await_event(self) -> None:
+        """The new rank 0 is lost, and its fault is told: there is nowhere to meet, and no function to enter."""
+        view = self.kit.thread.view
+        self.kit.enter(Stage.WAITING)
+        self._wait(view, lambda: view.aborted)
 
     def _entered(self) -> None:
         self.kit.mark("entered")

@@ -35,7 +35,7 @@ from nvrx_core.rank_assignment.moves import ShiftRanks
 
 __all__ = ["CallWrapper", "Wrapper"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 _SECOND: Final = timedelta(seconds=1)
 _calls = itertools.count()
 
@@ -172,14 +172,14 @@ class Wrapper:
         self.enabled = enabled
         self.parameters = Parameters(**given)
 
-    def __call__(self, fn: Function) -> Function:
+    def __call__(self, fn: Callable[..., Result]) -> Callable[..., Result]:
         """Wrap `fn`; each call of the result is one restartable job of all ranks."""
         if not self.enabled:
             return fn
         names = parameters_for(CallWrapper, fn)
 
         @functools.wraps(fn)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Result:
             if dist.is_initialized():
                 raise ValueError(
                     "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
@@ -192,9 +192,10 @@ class Wrapper:
                 wrapper = CallWrapper(call)
                 return fn(*args, **{**kwargs, **dict.fromkeys(_free(fn, names, args), wrapper)})
 
-            return call.run(function)
+            result: Result = call.run(function)
+            return result
 
-        return wrapped  # type: ignore[return-value]
+        return wrapped
 
 
 def _free(fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...]) -> tuple[str, ...]:
