@@ -29,7 +29,13 @@ from nvrx_core.process.sockets import keep_open, shut_down, socket_inodes, tcp_s
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.store.connection import StoreConnectionError, await_listener
 
+STORE_ARGUMENTS: Final = (
+    "world_size", "is_master", "timeout", "wait_for_workers", "multi_tenant", "master_listen_fd", "use_libuv",
+)  # fmt: skip
+"""Those of torch's `TCPStore` after host and port, in order."""
 MEET_ATTEMPT: Final = timedelta(seconds=1)
+CONNECT_ATTEMPT: Final = timedelta(seconds=5)
+"""How long a client of a store may be out of reach of a signal."""
 STORE_TIMEOUT: Final = timedelta(seconds=300)
 """torch's default."""
 QUIET_WITHIN: Final = 0.05
@@ -108,18 +114,36 @@ class GroupObserver:
         @functools.wraps(init)
         def observed(store: dist.TCPStore, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> None:
             self.store_ports.add(port)
-            given = dict(zip(("world_size", "is_master", "timeout"), args, strict=False)) | kwargs
+            given = dict(zip(STORE_ARGUMENTS, args, strict=False)) | kwargs
             with self._meeting():
-                if (host_name, port) == self.meeting_place and not given.get("is_master", False):
-                    timeout = given.get("timeout", STORE_TIMEOUT)
-                    _meet(functools.partial(init, store, host_name, port), timeout)
-                    store.set_timeout(timeout)
-                    return
-                _await_server(host_name, port, given)
-                init(store, host_name, port, *args, **kwargs)
+                if given.get("is_master", False):
+                    init(store, host_name, port, *args, **kwargs)
+                else:
+                    self._connect(functools.partial(init, store, host_name, port), given, host_name, port)
+                    store.set_timeout(given.get("timeout", STORE_TIMEOUT))
             self.store_ports.add(store.port)
 
         return observed
+
+    def _connect(self, init: Callable[..., None], given: dict[str, Any], host_name: str, port: int) -> None:
+        """Become a client of a store, in short attempts: between two of them a signal reaches the main thread.
+
+        torch waits in C++ for a server that is not there yet, and connects again and again when one is gone, as it is
+        when its rank was lost. At the meeting place all ranks are clients, and none needs to wait for the others.
+        """
+        timeout: timedelta = given.get("timeout", STORE_TIMEOUT)
+        ours = (host_name, port) == self.meeting_place
+        given = {"is_master": False, "wait_for_workers": False} if ours else given
+        attempt = min(timeout, MEET_ATTEMPT if ours else CONNECT_ATTEMPT)
+        deadline = time.monotonic() + timeout.total_seconds()
+        while True:
+            _await_server(host_name, port, timeout)
+            try:
+                init(**{**given, "timeout": attempt})
+                return
+            except (dist.DistNetworkError, dist.DistStoreError):
+                if time.monotonic() >= deadline:
+                    raise
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:
@@ -179,29 +203,12 @@ class GroupObserver:
         sys.excepthook = self._excepthook
 
 
-def _await_server(host_name: str, port: int, given: dict[str, Any]) -> None:
+def _await_server(host_name: str, port: int, timeout: timedelta) -> None:
     """Wait for a store's server in Python: torch's own wait for one that is not there yet ends by no signal."""
-    if not given.get("is_master", False) and port:
-        try:
-            await_listener(host_name, port, given.get("timeout", STORE_TIMEOUT))
-        except StoreConnectionError as error:
-            raise dist.DistNetworkError(str(error)) from None
-
-
-def _meet(connect: Callable[..., None], timeout: timedelta) -> None:
-    """Become a client of the meeting place, in short attempts: a signal reaches the main thread between two of them.
-
-    torch connects again and again while the server is gone, as it is when its rank was lost. All ranks are clients
-    here, and the server is there before its address is, so that nobody needs to wait for the others.
-    """
-    deadline = time.monotonic() + timeout.total_seconds()
-    while True:
-        try:
-            connect(is_master=False, timeout=min(timeout, MEET_ATTEMPT), wait_for_workers=False)
-            return
-        except (dist.DistNetworkError, dist.DistStoreError):
-            if time.monotonic() >= deadline:
-                raise
+    try:
+        await_listener(host_name, port, timeout)
+    except StoreConnectionError as error:
+        raise dist.DistNetworkError(str(error)) from None
 
 
 def _shut_reading(connection: socket.socket) -> bool:
