@@ -89,7 +89,7 @@ def test_twenty_restarts_leave_threads_files_children_and_memory_flat(launch: La
         for held in HELD:  # what an aborted group leaves may be on its way out at any one moment: hence least and most
             early, late = max(line[held] for line in usage[1:6]), min(line[held] for line in usage[-5:])
             assert late <= early, f"rank {rank} {held}: {early}, then {late}"
-        # The allocator takes an arena now and then for the threads of a group; a group that stays costs 1 MiB each time.
+        # The allocator takes an arena now and then for the threads of a group; a lost group costs 1 MiB each time.
         assert usage[-1]["pages"] - usage[3]["pages"] < 8 << 8, "more than 8 MiB in 17 restarts"
 
 
