@@ -71,7 +71,7 @@ class GroupObserver:
         self._init_store = dist.TCPStore.__init__
         self._excepthook: Any = sys.excepthook
         self._held: deque[Any] = deque(maxlen=HELD)
-        self._kept: list[socket.socket] = []
+        self._kept: dict[int, socket.socket] = {}
 
     def install(self) -> None:
         """Start to observe."""
@@ -175,10 +175,10 @@ class GroupObserver:
         found = tcp_sockets()
         ports = {s.local_port for s in found if s.listening and s.inode in self._listeners}
         ours = [s for s in found if s.peer_port and (s.local_port in ports or s.inode in self._pairs)]
-        kept = [connection for s in ours if (connection := keep_open(s)) is not None]
-        self._kept += kept
-        wait_quiet(kept, QUIET_WITHIN)
-        return sum(_shut_reading(connection) for connection in kept)
+        kept = {s.inode: connection for s in ours if s.inode not in self._kept and (connection := keep_open(s))}
+        self._kept |= kept
+        wait_quiet(kept.values(), QUIET_WITHIN)
+        return sum(map(_shut_reading, kept.values()))
 
     def abort_stores(self) -> int:
         """Cut the client connections of the function's own stores; only when nothing else frees the main thread."""
@@ -199,7 +199,7 @@ class GroupObserver:
         """Let the groups of the ended round go, their connections, and torch's chain of exception hooks."""
         self._held.clear()
         while self._kept:
-            self._kept.pop().close()
+            self._kept.popitem()[1].close()
         sys.excepthook = self._excepthook
 
 
