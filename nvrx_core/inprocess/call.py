@@ -1,14 +1,12 @@
 """One call of a wrapped function: its iterations, from entry to exit.
 
-This is the shell around `Round`: the main thread runs the function and does what the machine asks for. It blocks in the
-store only for single quick operations; for everything that others decide it waits on the monitor thread's condition.
+The shell around `Round` in the main thread: it runs the function, and goes through the barrier to the next iteration.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,17 +15,16 @@ from typing import Any
 
 from nvrx_core.errors import BarrierTimeout, HealthCheckError, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.barrier import Barrier
 from nvrx_core.inprocess.board import StoreFailure
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing
 from nvrx_core.inprocess.environment import set_master, set_ranks
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import let_go
-from nvrx_core.inprocess.garbage import collect_garbage
 from nvrx_core.inprocess.interrupt import RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import RoundView
 from nvrx_core.inprocess.retry_limit import NoProgressLimit
-from nvrx_core.inprocess.round import Action, GiveUp
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
 from nvrx_core.inprocess.torch_groups import reset_group_count
@@ -84,6 +81,7 @@ class Call:
         """
         with ExitStack() as stack:
             self.kit = Equipment(self.parameters, self.number, self.state, stack)
+            self.barrier = Barrier(self.kit)
             try:
                 ended = self._iterations(function)
             except StoreFailure as failure:
@@ -204,7 +202,7 @@ class Call:
         """The new rank 0 is lost, and its fault is told: there is nowhere to meet, and no function to enter."""
         view = self.kit.thread.view
         self.kit.enter(Stage.WAITING)
-        self._wait(view, lambda: view.aborted)
+        self.barrier.wait(view, lambda: view.aborted)
 
     def _entered(self) -> None:
         self.kit.mark("entered")
@@ -230,10 +228,10 @@ class Call:
             let_go(ended.error)
             kit.abort()
             kit.observer.release()
-        self._play(view, view.round.completed(now=time.monotonic()))
+        self.barrier.play(view, view.round.completed(now=time.monotonic()))
         if ended.how is not How.RESERVE:
             view.round.waits_for_completion(now=time.monotonic())
-        self._wait(view, lambda: view.finished or view.aborted)
+        self.barrier.wait(view, lambda: view.finished or view.aborted)
         return view.finished
 
     def _restart(self, ended: Ended, *, early: bool) -> Decision | None:
@@ -242,7 +240,7 @@ class Call:
         leaving = ended.how in (How.LEFT, How.EXITED)
         fault = self._tell(view, ended) if ended.how in (How.FAILED, How.LEFT) and not early else None
         if not early:
-            self._wait(view, lambda: view.aborted)
+            self.barrier.wait(view, lambda: view.aborted)
             self.kit.end_round(view)
         self.failure = ended.error if ended.how is How.FAILED else None
         let_go(ended.error)
@@ -266,7 +264,7 @@ class Call:
         assert ended.error is not None
         fault = self.kit.faults.of(ended.error, self.state.rank, self.kit.struck)
         actions = view.round.fault(fault, now=time.monotonic())
-        self._play(view, actions)
+        self.barrier.play(view, actions)
         if actions:
             self.kit.tell(fault)
         return fault
@@ -293,7 +291,7 @@ class Call:
         if not isinstance(ended.error, RankDiscarded):
             fault = self._tell(view, ended)
             self.kit.board.set_master(view.round.iteration, "")
-        self._play(view, view.round.leave(self._arrival(Standing.LEAVING, fault), now=time.monotonic()))
+        self.barrier.play(view, view.round.leave(self._arrival(Standing.LEAVING, fault), now=time.monotonic()))
 
     def _out_of_retries(self, decision: Decision, ended: Ended) -> bool:
         cause = decision.cause
@@ -328,54 +326,15 @@ class Call:
             except BaseException as error:  # boundary: a user's plug-in; its exception replaces the original
                 ended.error = error
 
-    # The barrier
-
     def _arrive(self, standing: Standing, fault: Fault | None = None) -> Decision:
-        """Arrive at the round's barrier and wait for its decision."""
-        kit, view = self.kit, self.kit.thread.view
-        hit("barrier-before")
-        kit.enter(Stage.ARRIVED)
-        self._play(view, view.round.arrive(self._arrival(standing, fault), now=time.monotonic()))
-        if view.round.iteration >= 0:
-            collect_garbage()
-        self._wait(view, lambda: view.decision is not None)
-        kit.mark("decided")
-        kit.enter(Stage.STARTING)
-        assert view.decision is not None
-        return view.decision
+        return self.barrier.arrive(self._arrival(standing, fault))
 
     def _arrival(self, standing: Standing, fault: Fault | None) -> Arrival:
-        state = self.state
+        state, kit = self.state, self.kit
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
-            fault=fault, step=self.step, progress=self.kit.progress(), stalled=self.kit.stalled,
+            fault=fault, step=self.step, progress=kit.progress(), stalled=kit.stalled,
         )  # fmt: skip
-
-    def _play(self, view: RoundView, actions: tuple[Action, ...]) -> None:
-        """Carry out what the machine asks for."""
-        for action in self.kit.board.play(view.round, actions):
-            if isinstance(action, GiveUp):
-                self._give_up(action.reason)
-
-    def _give_up(self, reason: str) -> None:
-        raise BarrierTimeout(reason, barrier="iteration", seconds=self.parameters.barrier_timeout.total_seconds())
-
-    def _wait(self, view: RoundView, arrived: Callable[[], bool]) -> None:
-        """Wait for the monitor thread, no longer than the round's deadline says.
-
-        Raises:
-            StoreLost: when the store is gone.
-        """
-        kit = self.kit
-        with kit.thread.changed:
-            while not arrived() and kit.lost is None:
-                now = time.monotonic()
-                actions = view.round.tick(now=now)
-                if actions:
-                    self._play(view, actions)
-                kit.thread.changed.wait(min(view.round.deadline - now, threading.TIMEOUT_MAX))
-        if kit.lost is not None and not arrived():
-            raise kit.store_lost()
 
     # The end of the call
 

@@ -95,7 +95,6 @@ class Equipment:
         stack.callback(self.events.close)
         self.page = Page(self.size)
         stack.callback(self.page.close)
-        self.page[Word.PID] = os.getpid()
         self.page.begin_round(-1, self.member, self.size)
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         stack.callback(os.close, self.wake)
@@ -248,10 +247,7 @@ class Equipment:
 
     def tell(self, fault: Fault) -> None:
         """Write a fault of this rank's own to the event file."""
-        names = ("rank", "interruption", "message", "origin", "struck", "announced")
-        self.events.write(
-            "fault", self.state.iteration, **{name: getattr(fault, name) for name in names}, victim=self.member
-        )
+        self.events.write("fault", self.state.iteration, **fault.told())
 
     # Stores
 

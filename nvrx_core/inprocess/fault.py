@@ -67,6 +67,11 @@ class Fault:
             raise ValueError(f"not a fault record: {dict(data)!r:.200}")
         return cls(**known)
 
+    def told(self) -> dict[str, object]:
+        """The fields of the `fault` event that tells of it."""
+        names = ("rank", "interruption", "message", "origin", "struck", "announced")
+        return {**{name: getattr(self, name) for name in names}, "victim": self.initial_rank}
+
     @property
     def record(self) -> InterruptionRecord:
         """The fault as the record that the wrapper's messages show."""

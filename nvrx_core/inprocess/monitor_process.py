@@ -194,7 +194,7 @@ class MonitorProcess:
     def _announce(self, kind: Interruption, reason: str) -> None:
         """Tell all ranks of a fault of this one, which lives."""
         fault = self._fault(kind, reason, struck=self.page.alive_at())
-        self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
+        self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
         log.warning("%s", fault)
         with suppress(StoreFailure):
             board = self._connected()
@@ -273,7 +273,7 @@ class MonitorProcess:
             pid=0,
         )
         log.warning("%s", fault)
-        self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
+        self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
         board = self._connected()
         obituary = Obituary(self.page[Word.ITERATION], member, self.page.members(), fault)
         board.play(obituary, obituary.died(now=now))
@@ -306,7 +306,7 @@ class MonitorProcess:
         struck = self.page.alive_at() if self.ended_by else time.monotonic()
         reason = "the rank left" if stage == Stage.GONE else f"process {how_it_ended(self.plan.rank_pid)}"
         fault = self._fault(kind, reason + (f" after {self.ended_by}" if self.ended_by else ""), struck)
-        self.plan.events.write("fault", self.page[Word.ITERATION], **_told(fault))
+        self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
         log.warning("%s", fault)
         with suppress(StoreFailure):
             self._bury(Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault))
@@ -326,12 +326,6 @@ class MonitorProcess:
 
 def _follow(obituary: Obituary, actions: tuple[Action, ...]) -> Obituary | None:
     return next((obituary.next(action.members) for action in actions if isinstance(action, Enter)), None)
-
-
-def _told(fault: Fault) -> dict[str, object]:
-    """A fault's own fields in the event file."""
-    names = ("rank", "interruption", "message", "origin", "struck", "announced")
-    return {**{name: getattr(fault, name) for name in names}, "victim": fault.initial_rank}
 
 
 def _behind(lease: str, mine: tuple[int, int, int]) -> bool:

@@ -5,8 +5,8 @@ torn. Times are nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host 
 rank: the members lost so far. The page outlives every monitor, so that a replacement starts from what its predecessor
 knew.
 
-Invariant: `STAGE` and `ITERATION` are written before `CHANGED`, and a reader that needs both reads `CHANGED` first and
-last.
+A reader may see half of a change. So a new stage comes after its sign of life: a rank seen in between has just moved,
+and is blamed for nothing.
 """
 
 from __future__ import annotations
@@ -28,26 +28,24 @@ class Word(enum.IntEnum):
     """The words of a page, by their place."""
 
     VERSION = 0
-    PID = 1
-    ITERATION = 2
-    RANK = 3
-    WORLD_SIZE = 4
-    STAGE = 5
-    CHANGED = 6  # ns of the last change of stage
-    AUTOMATIC = 7  # ns when the main thread last was seen to run bytecode
-    PING = 8  # ns of the last manual heartbeat, 0: none in this iteration
-    STEP_AT = 9  # ns when the step counter last grew, 0: not used in this iteration
-    STEP = 10  # the step counter plus one, 0: not used in this iteration
-    UNPROTECTED = 11  # depth of disable_hang_protection
-    MEETINGS = 12  # process groups and stores begun in this iteration: calls in which ranks wait for each other
-    COLLECTIVES = 13  # collectives of the default group begun in this iteration
-    NOTICED = 14  # iteration plus one whose fault the monitor thread has seen
-    INTERRUPTING = 15  # iteration plus one whose function is being interrupted
-    STORE_LOST = 16  # ns when the store was lost, 0: it was not
-    MONITOR_BEAT = 17  # ns of the monitor process's last answer from the store
-    MONITOR_PID = 18
-    MEETING = 19  # how many meetings this rank is inside of now
-    STALLED = 20  # iteration plus one in which the monitor process has reported a soft timeout
+    ITERATION = 1
+    RANK = 2
+    WORLD_SIZE = 3
+    STAGE = 4
+    AUTOMATIC = 5  # ns when the main thread last was seen to run bytecode
+    PING = 6  # ns of the last manual heartbeat, 0: none in this iteration
+    STEP_AT = 7  # ns when the step counter last grew, 0: not used in this iteration
+    STEP = 8  # the step counter plus one, 0: not used in this iteration
+    UNPROTECTED = 9  # depth of disable_hang_protection
+    MEETINGS = 10  # process groups and stores begun in this iteration: calls in which ranks wait for each other
+    COLLECTIVES = 11  # collectives of the default group begun in this iteration
+    NOTICED = 12  # iteration plus one whose fault the monitor thread has seen
+    INTERRUPTING = 13  # iteration plus one whose function is being interrupted
+    STORE_LOST = 14  # ns when the store was lost, 0: it was not
+    MONITOR_BEAT = 15  # ns of the monitor process's last answer from the store
+    MONITOR_PID = 16
+    MEETING = 17  # how many meetings this rank is inside of now
+    STALLED = 18  # iteration plus one in which the monitor process has reported a soft timeout
 
 
 class Page:
@@ -74,10 +72,8 @@ class Page:
 
     def enter(self, stage: Stage) -> None:
         """Note that the main thread is now about `stage`; that is progress too."""
-        now = time.monotonic_ns()
-        self.words[Word.AUTOMATIC] = now
+        self.words[Word.AUTOMATIC] = time.monotonic_ns()
         self.words[Word.STAGE] = stage
-        self.words[Word.CHANGED] = now
 
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
         """Note a new iteration; manual heartbeats start anew with it."""

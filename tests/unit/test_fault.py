@@ -47,3 +47,9 @@ def test_the_record_in_the_terms_of_the_wrapper():
 def test_a_fault_for_people():
     assert str(FAULT) == "EXCEPTION on rank 1 (initial rank 3, h pid 42): ValueError: no at train.py:7"
     assert str(Fault(initial_rank=3, rank=1, interruption="TERMINATED", message="gone")).endswith("): gone")
+
+
+def test_what_the_event_of_a_fault_tells():
+    told = FAULT.told()
+    assert told.pop("victim") == FAULT.initial_rank
+    assert told == {name: getattr(FAULT, name) for name in told}

@@ -28,7 +28,7 @@ def test_words_do_not_overlap(page):
 def test_a_new_stage_is_a_sign_of_life(page):
     page.enter(Stage.RUNNING)
     assert page[Word.STAGE] == Stage.RUNNING
-    assert 0 < page[Word.AUTOMATIC] == page[Word.CHANGED]
+    assert page[Word.AUTOMATIC] > 0
 
 
 def test_manual_heartbeats_start_anew_with_each_iteration(page):
