@@ -1,0 +1,30 @@
+"""The fault catalogue names a test for each fault, and the test is there."""
+
+import ast
+import functools
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).parents[2]
+CATALOGUE = ROOT / "docs" / "fault-catalogue.md"
+PROCESS = ROOT / "tests" / "process"
+
+
+def rows() -> dict[int, list[str]]:
+    """The tests of each fault, by its number."""
+    lines = [line.split("|") for line in CATALOGUE.read_text().splitlines() if re.match(r"\| \d", line)]
+    return {int(cells[1]): re.findall(r"`([^`]+)`", cells[5]) for cells in lines}
+
+
+@functools.cache
+def functions_of(file: str) -> frozenset[str]:
+    tree = ast.parse((PROCESS / file).read_text())
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def test_every_fault_has_a_test_and_every_test_named_exists():
+    found = rows()
+    assert len(found) >= 20, "the table is not read"
+    assert not [number for number, tests in found.items() if not tests]
+    named = [test.split("::") for tests in found.values() for test in tests]
+    assert not [f"{file}::{name}" for file, name in named if not name.startswith("test_") or name not in functions_of(file)]
