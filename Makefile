@@ -48,7 +48,8 @@ bench: $(VENV)/.installed ## how fast it recovers, and what it costs meanwhile
 bench-peer: $(VENV)/.installed $(PEER_VENV)/.installed ## the same beside nvidia-resiliency-ext, in one run
 	@$(PY) tests/benchmarks/bench.py --peer $(PEER_VENV)/bin/python $(BENCH_ARGS)
 
-docs: $(VENV)/.installed ## compile or run every code block of the documents
+docs: $(VENV)/.installed ## the documents as a site in build/site, with every code block tried
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@$(PY) -m pytest tests/docs $(PYTEST_ARGS)
 
 clean: ## remove caches and builds; the environments stay

@@ -14,6 +14,7 @@ NAMES: Final = (
     "store-connect", "init-pg-before", "init-pg-after", "atomic-enter", "atomic-exit", "abort-before",
     "abort-during", "barrier-before", "decision-after", "entry-before", "monitor-ready", "monitor-reattach",
 )  # fmt: skip
+"""The points."""
 
 _hook: Callable[[str], None] | None = None
 

@@ -13,11 +13,14 @@ from typing import Final
 __all__ = ["COMMON", "EVENTS", "GLOB", "MAX_LINE", "SCHEMA", "file_name"]
 
 SCHEMA: Final = 1
+"""The number of this schema, in each line."""
 GLOB: Final = "events-*.jsonl"
+"""Finds the files of a directory."""
 MAX_LINE: Final = 1 << 20
 """No line is longer, in bytes."""
 
 COMMON: Final = ("schema", "event", "wall", "monotonic", "host", "boot_id", "pid", "initial_rank", "iteration")
+"""The fields of every event."""
 
 EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "call_entered": ("world_size",),

@@ -23,6 +23,7 @@ from nvrx_core.events.schema import GLOB, MAX_LINE, SCHEMA
 __all__ = ["Event", "Events", "Restart", "main", "read", "render", "restarts"]
 
 Event = Mapping[str, object]
+"""One line of an event file, by field."""
 
 
 @dataclass(frozen=True)

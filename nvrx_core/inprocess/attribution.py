@@ -17,12 +17,19 @@ class Interruption(enum.Enum):
     """The kinds of interruption."""
 
     EXCEPTION = enum.auto()
+    """The function raised an `Exception`."""
     BASE_EXCEPTION = enum.auto()
+    """The function raised another `BaseException`; the rank leaves."""
     SOFT_TIMEOUT = enum.auto()
+    """No sign of life for `soft_timeout`."""
     HARD_TIMEOUT = enum.auto()
+    """No sign of life for `hard_timeout`; the process was ended."""
     TERMINATED = enum.auto()
+    """The process is gone."""
     UNRESPONSIVE = enum.auto()
+    """The rank's lease has not moved for `heartbeat_timeout`."""
     MONITOR_PROCESS_EXCEPTION = enum.auto()
+    """Not used: a monitor process that is lost is replaced."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ from nvrx_core.rank_assignment.moves import ShiftRanks
 __all__ = ["CallWrapper", "Wrapper"]
 
 Result = TypeVar("Result")
-_SECOND: Final = timedelta(seconds=1)
 _calls = itertools.count()
 
 
@@ -139,10 +138,10 @@ class Wrapper:
         health_check: HealthCheck | None = None,
         rank_assignment: RankAssignment | Compose = Compose(ActivateAllRanks(), ShiftRanks()),  # noqa: B008 (stateless)
         rank_filter: RankFilter | Compose | None = None,
-        monitor_thread_interval: timedelta = _SECOND,
-        monitor_process_interval: timedelta = _SECOND,
-        heartbeat_interval: timedelta = _SECOND,
-        progress_watchdog_interval: timedelta = _SECOND,
+        monitor_thread_interval: timedelta = timedelta(seconds=1),
+        monitor_process_interval: timedelta = timedelta(seconds=1),
+        heartbeat_interval: timedelta = timedelta(seconds=1),
+        progress_watchdog_interval: timedelta = timedelta(seconds=1),
         soft_timeout: timedelta = timedelta(seconds=60),
         hard_timeout: timedelta = timedelta(seconds=90),
         heartbeat_timeout: timedelta = timedelta(seconds=30),
