@@ -1,17 +1,17 @@
 """The error tree. Every error carries its facts as fields, and its text ends with what to do next.
 
-    BaseException
-    ├── RestartAbort                    no further restart: every rank leaves
-    ├── SystemExit ─ StoreLost          the control store is gone: the process leaves with code 75
-    └── Exception
-        ├── RestartError                base of what a restart may raise
-        │   ├── BarrierError            ─ BarrierTimeout, BarrierOverflow
-        │   ├── RankDiscarded           this rank has no place in the next iteration
-        │   ├── RankAssignmentError     rank_assignment gave no valid answer
-        │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError
-        │   └── InternalError           an invariant of nvrx is broken
-        ├── ValueError ─ ParameterError
-        └── TypeError  ─ ParameterTypeError
+BaseException
+├── RestartAbort                    no further restart: every rank leaves
+├── SystemExit ─ StoreLost          the control store is gone: the process leaves with code 75
+└── Exception
+    ├── RestartError                base of what a restart may raise
+    │   ├── BarrierError            ─ BarrierTimeout, BarrierOverflow
+    │   ├── RankDiscarded           this rank has no place in the next iteration
+    │   ├── RankAssignmentError     rank_assignment gave no valid answer
+    │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError
+    │   └── InternalError           an invariant of nvrx is broken
+    ├── ValueError ─ ParameterError
+    └── TypeError  ─ ParameterTypeError
 """
 
 from __future__ import annotations

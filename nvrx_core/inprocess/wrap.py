@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 

@@ -30,6 +30,7 @@ _SWALLOWED = 3
 _MUTEX_BYTES = 128  # larger than pthread_mutex_t on every Linux; all zero is an unlocked mutex of the default kind
 
 Stamp = Callable[[float], object]
+"""Is told the monotonic time in seconds, a moment before the fault."""
 
 
 class Fault(enum.Enum):

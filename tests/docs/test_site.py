@@ -1,0 +1,62 @@
+"""The documents make a site without a warning: no dead link, every public name in the reference, nothing fetched."""
+
+import importlib
+import os
+import pathlib
+import pkgutil
+import re
+import subprocess
+import sys
+import zlib
+
+import nvrx_core.testing
+import pytest
+import yaml
+from nvrx_core import inprocess
+
+ROOT = pathlib.Path(__file__).parents[2]
+INTERNAL = {"MonitorThread", "RoundView", "as_client", "another", "require", "require_type"}
+FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)="(https?://[^"]+)"')
+ADDRESS_OF_PAGE = re.compile(r'<link rel="canonical"[^>]*>')
+
+
+def public_modules() -> list[str]:
+    homes = [f"nvrx_core.inprocess.{name}" for name in inprocess._MODULES]
+    testing = [f"nvrx_core.testing.{module.name}" for module in pkgutil.iter_modules(nvrx_core.testing.__path__)]
+    others = ["errors", "failpoint", "events.schema", "events.timeline", "inprocess"]
+    return homes + testing + [f"nvrx_core.{name}" for name in others]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def documented(site: pathlib.Path) -> set[str]:
+    """The names in the site's inventory: four lines of text, then a name and its place on each line."""
+    lines = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4])
+    return {line.split()[0] for line in lines.decode().splitlines()}
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_every_public_name_is_in_the_reference(module: str, documented: set[str]) -> None:
+    names = getattr(importlib.import_module(module), "__all__", ())
+    missing = {name for name in names if f"{module}.{name}" not in documented} - INTERNAL
+    assert not missing, f"no docstring, or {module} is on no page of docs/reference"
+
+
+def test_a_page_fetches_nothing_when_it_is_read(site: pathlib.Path) -> None:
+    pages = [ADDRESS_OF_PAGE.sub("", page.read_text()) for page in site.rglob("*.html")]
+    assert len(pages) > 10
+    assert not [address for page in pages for address in FETCHED.findall(page)]
+
+
+def test_every_document_is_in_the_navigation() -> None:
+    listed = set(re.findall(r"\S+\.md", yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])))
+    assert listed == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
