@@ -1,5 +1,6 @@
 """The error tree. Every error carries its facts as fields, and its text ends with what to do next.
 
+```text
 BaseException
 ├── RestartAbort                    no further restart: every rank leaves
 ├── SystemExit ─ StoreLost          the control store is gone: the process leaves with code 75
@@ -10,8 +11,8 @@ BaseException
     │   ├── RankAssignmentError     rank_assignment gave no valid answer
     │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError
     │   └── InternalError           an invariant of nvrx is broken
-    ├── ValueError ─ ParameterError
-    └── TypeError  ─ ParameterTypeError
+    └── ParameterError, a ValueError; ParameterTypeError, a TypeError
+```
 """
 
 from __future__ import annotations

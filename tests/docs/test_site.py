@@ -9,9 +9,10 @@ import subprocess
 import sys
 import zlib
 
-import nvrx_core.testing
 import pytest
 import yaml
+
+import nvrx_core.testing
 from nvrx_core import inprocess
 
 ROOT = pathlib.Path(__file__).parents[2]
