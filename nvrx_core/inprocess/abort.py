@@ -36,7 +36,7 @@ class AbortTorchDistributed(Abort):
             return state
         from nvrx_core.inprocess.torch_groups import abort_gloo, forget_groups
 
-        hit("abort-during")
+        hit("abort-during", state.iteration)
         abort_gloo()
         forget_groups()
         return state

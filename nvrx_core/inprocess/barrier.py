@@ -37,10 +37,10 @@ class Barrier:
 
         Raises:
             BarrierTimeout: when not all ranks arrive in time.
-            StoreLost: when the store is gone.
+            StoreLost, RestartAbort: when the store is gone, or a part of this rank that it cannot do without.
         """
         kit, view = self.kit, self.kit.thread.view
-        hit("barrier-before")
+        hit("barrier-before", view.round.iteration)
         kit.enter(Stage.ARRIVED)
         self.play(view, view.round.arrive(arrival, now=time.monotonic()))
         if view.round.iteration >= 0:
@@ -66,15 +66,15 @@ class Barrier:
         """Wait until the monitor thread has brought what is awaited.
 
         Raises:
-            BarrierTimeout, StoreLost: as `arrive` does.
+            BarrierTimeout, StoreLost, RestartAbort: as `arrive` does.
         """
         kit = self.kit
         with kit.thread.changed:
-            while not arrived() and kit.lost is None:
+            while not arrived() and kit.broken is None:
                 now = time.monotonic()
                 actions = view.round.tick(now=now)
                 if actions:
                     self.play(view, actions)
                 kit.thread.changed.wait(min(view.round.deadline - now, threading.TIMEOUT_MAX))
-        if kit.lost is not None and not arrived():
-            raise kit.store_lost()
+        if kit.broken is not None and not arrived():
+            raise kit.broken()

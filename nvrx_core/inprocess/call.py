@@ -188,11 +188,13 @@ class Call:
             return Ended(How.RESERVE)
         kit.observer.begin()
         kit.enter(Stage.RUNNING)
-        hit("entry-before")
+        hit("entry-before", self.state.iteration)
         if self.state.iteration > 0 and self.place is None:
             self._await_event()
         try:
             kit.interrupt.arm()
+            if kit.broken is not None:
+                raise kit.broken()
             self._entered()
             return Ended(How.RETURNED, result=function())
         finally:

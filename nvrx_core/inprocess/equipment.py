@@ -12,6 +12,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -73,6 +74,8 @@ class Equipment:
         self.struck = 0.0
         self.stalled = False
         self.lost: str | None = None
+        self.broken: Callable[[], BaseException] | None = None
+        self._entered = False
         self.faults = FaultMaker(self.member)
         self._losing = threading.Lock()
         self._meeting: dist.Store | None = None
@@ -84,9 +87,14 @@ class Equipment:
         stack.enter_context(own_stream_handlers())
         self._open_page(stack)
         self._start_monitor(stack)
-        self._connect(stack)
-        self._take_over(stack)
-        self._start_threads(stack)
+        try:
+            self._connect(stack)
+            self._take_over(stack)
+            self._start_threads(stack)
+            self._entered = True
+        except BaseException:  # boundary: whatever keeps this rank from entering, the others do not wait for it
+            self.page.enter(Stage.GONE)
+            raise
 
     # In
 
@@ -144,7 +152,7 @@ class Equipment:
     def _connect(self, stack: ExitStack) -> None:
         """Two connections of our own, one for the main thread and one for the monitor thread."""
         p, before = self.parameters, socket_inodes()
-        hit("store-connect")
+        hit("store-connect", -1)
         self.store = p.store_factory(**p.store_kwargs)
         stack.callback(self._drop_store)
         waiting = another(self.store, p.store_factory, p.store_kwargs)
@@ -191,7 +199,7 @@ class Equipment:
             abort=self.abort,
             unblock=self._unblock,
             decided=self.observer.release,
-            store_lost=self.lose_store,
+            failed=self._monitor_thread_failed,
         )
         self.watchdog.start()
         stack.callback(self.watchdog.stop)
@@ -287,7 +295,7 @@ class Equipment:
         if self.parameters.abort is not None:
             try:
                 self.parameters.abort(self.state.freeze())
-            except Exception:  # boundary: a user's abort; the interruption must follow all the same
+            except BaseException:  # boundary: a user's abort; the interruption must follow all the same
                 log.exception("abort failed")
 
     def _unblock(self) -> None:
@@ -315,8 +323,29 @@ class Equipment:
             return
         reason = "no monitor process could be kept running; see monitor_process_logfile"
         log.error("initial rank %d leaves: %s", self.member, reason)
-        self.interrupt.request(lambda: RestartAbort(reason, culprit=self.member))
+        self._give_up(reason)
+
+    def _monitor_thread_failed(self, error: BaseException) -> None:
+        """The thread that hears of faults has ended: without it, the rank does not go on."""
+        if isinstance(error, StoreFailure):
+            self.lose_store(str(error))
+            return
+        reason = f"the monitor thread failed: {error!r}"
+        log.error("initial rank %d leaves: %s", self.member, reason, exc_info=error)
+        self._give_up(reason)
+
+    def _give_up(self, reason: str) -> None:
+        """Get the main thread out, wherever it is; called in another thread."""
+        self._break(lambda: RestartAbort(reason, culprit=self.member))
+        self.abort()
         self.interrupt.drive(self._unblock)
+
+    def _break(self, make: Callable[[], BaseException]) -> None:
+        """From now on the main thread neither waits for others nor enters the function."""
+        self.broken = make
+        self.interrupt.request(make)
+        with self.thread.changed:
+            self.thread.changed.notify_all()
 
     def store_lost(self) -> StoreLost:
         """What the call ends with when the store is gone."""
@@ -333,10 +362,8 @@ class Equipment:
         os.eventfd_write(self.wake, 1)
         log.error("%s (%s)", self.store_lost(), reason)
         self.events.write("store_lost", self.state.iteration, endpoint=f"{self.endpoint[0]}:{self.endpoint[1]}")
-        self.interrupt.request(self.store_lost)
         self._cut()
-        with self.thread.changed:
-            self.thread.changed.notify_all()
+        self._break(self.store_lost)
         if threading.get_ident() != self.interrupt.thread:
             self.abort()
             self.interrupt.drive(self._unblock)
@@ -380,9 +407,11 @@ class Equipment:
             self.__dict__.pop(name, None)
 
     def _end_monitor(self) -> None:
-        if self.page[Word.STAGE] == Stage.GONE:
+        gone = self.page[Word.STAGE] == Stage.GONE
+        if gone and self._entered:
             self.template.detach()
             return
-        self.page.enter(Stage.LEFT)
+        if not gone:
+            self.page.enter(Stage.LEFT)
         os.eventfd_write(self.wake, 1)
         self.template.end(MONITOR_LEAVES_WITHIN)

@@ -22,9 +22,10 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final
 
+from nvrx_core import failpoint
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen, Unblock, Why
 
-__all__ = ["Atomic", "Interrupt", "RankShouldRestart"]
+__all__ = ["Atomic", "Interrupt", "RankShouldRestart", "new_atomic"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 NAME_SWALLOWER_AFTER: Final = 3
@@ -200,6 +201,37 @@ class Atomic:
             interrupt.free.set()
             if interrupt.armed and not interrupt.alive:
                 interrupt._raise()
+
+
+class _ObservedAtomic(Atomic):
+    """An atomic section with its failpoints, both passed while it is open."""
+
+    __slots__ = ("_iteration",)
+
+    def __init__(self, interrupt: Interrupt, iteration: int) -> None:
+        super().__init__(interrupt)
+        self._iteration = iteration
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            failpoint.hit("atomic-enter", self._iteration)
+        except BaseException as error:  # boundary: what the hook raises closes the section
+            super().__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            failpoint.hit("atomic-exit", self._iteration)
+        finally:
+            super().__exit__(kind, error, trace)
+
+
+def new_atomic(interrupt: Interrupt, iteration: int) -> Atomic:
+    """The sections of one iteration; a section knows failpoints only if a hook was there before the iteration."""
+    return _ObservedAtomic(interrupt, iteration) if failpoint.installed() else Atomic(interrupt)
 
 
 def _place(frame: FrameType | None) -> str:

@@ -30,7 +30,7 @@ from nvrx_core.inprocess.lease import LeaseTable
 from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
 from nvrx_core.inprocess.store import Factory, as_client
 from nvrx_core.inprocess.watch import AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
-from nvrx_core.process.lifeline import catches, how_it_ended, send
+from nvrx_core.process.lifeline import catches, how_it_ended, is_stopped, send
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
@@ -43,6 +43,8 @@ STORE_GRACE = 5.0
 """Seconds that a rank has to leave after the store was lost."""
 _WAY = (Word.ITERATION, Word.MEETINGS, Word.COLLECTIVES)
 """How far a rank has come, comparable between ranks."""
+_MAY_WAIT = (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED)
+"""Stages in which no progress is expected of a rank."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class MonitorProcess:
         self.watch = Watch(plan.soft, plan.hard, plan.grace)
         self.siblings = LeaseTable(plan.heartbeat_timeout)
         self.board: Board | None = None
+        self.replaces = False
+        self.stopped_at = 0.0
         self.beats = 0
         self.lease = ""
         self.lease_due = self.sibling_due = 0.0
@@ -111,10 +115,18 @@ class MonitorProcess:
     def run(self, ready: Callable[[], None]) -> None:
         """Watch until the rank has left or is dead and its death is known to all."""
         _configure_logging(self.plan.logfile)
+        try:
+            self._watch(ready)
+        except BaseException:  # boundary: the process ends; its replacement goes on
+            log.exception("the monitor process of rank %d failed", self.plan.member)
+            raise
+
+    def _watch(self, ready: Callable[[], None]) -> None:
         if self.plan.pidfile:
             _write_pidfile(self.plan.pidfile)
+        self.replaces = bool(self.page[Word.MONITOR_PID])
         self.page[Word.MONITOR_PID] = os.getpid()
-        hit("monitor-ready")
+        hit("monitor-ready", self.page[Word.ITERATION])
         ready()
         poll = select.poll()
         poll.register(self.plan.rank_pidfd, select.POLLIN)
@@ -145,6 +157,7 @@ class MonitorProcess:
         """Do what is due; returns when the next turn is."""
         while self._judge():
             pass
+        self._judge_stopped()
         if self.page[Word.STAGE] != Stage.OUTSIDE:
             with suppress(StoreFailure):
                 self._keep_lease()
@@ -172,6 +185,16 @@ class MonitorProcess:
                     log.warning("kill rank %d: %s", self.plan.member, reason)
                     send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM, signal.SIGKILL])
         return again
+
+    def _judge_stopped(self) -> None:
+        """Where a rank may wait for any time, a stopped one looks like one that waits; the others wait for it."""
+        waits = self.page[Word.STAGE] in _MAY_WAIT and not self.page[Word.UNPROTECTED]
+        now = time.monotonic()
+        self.stopped_at = (self.stopped_at or now) if waits and is_stopped(self.plan.rank_pid) else 0.0
+        if self.stopped_at and now >= self.stopped_at + self.plan.hard:
+            self.ended_by = f"it was stopped for {self.plan.hard:g} s (hard_timeout)"
+            log.warning("end rank %d: %s", self.plan.member, self.ended_by)
+            send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM, signal.SIGKILL])
 
     def reading(self) -> Reading:
         """What the page says now."""
@@ -214,7 +237,8 @@ class MonitorProcess:
                     self.board = Board(self.plan.factory(**self.plan.kwargs), self.plan.keys, SystemClock())
             except Exception as error:  # boundary: a user's store factory
                 raise StoreFailure(str(error)) from error
-            hit("monitor-reattach")
+            if self.replaces:
+                hit("monitor-reattach", self.page[Word.ITERATION])
         return self.board
 
     def _keep_lease(self) -> None:
@@ -300,10 +324,10 @@ class MonitorProcess:
     def _rank_died(self) -> None:
         """Announce the death, arrive for the dead, and follow until a decision says so."""
         stage = Stage(self.page[Word.STAGE])
-        if stage in (Stage.LEFT, Stage.OUTSIDE) or self.page[Word.STORE_LOST]:
+        if stage == Stage.LEFT or self.page[Word.STORE_LOST]:
             return
         kind = Interruption.HARD_TIMEOUT if self.ended_by else Interruption.TERMINATED
-        struck = self.page.alive_at() if self.ended_by else time.monotonic()
+        struck = (self.stopped_at or self.page.alive_at()) if self.ended_by else time.monotonic()
         reason = "the rank left" if stage == Stage.GONE else f"process {how_it_ended(self.plan.rank_pid)}"
         fault = self._fault(kind, reason + (f" after {self.ended_by}" if self.ended_by else ""), struck)
         self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.decision import Decision
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
@@ -61,7 +61,7 @@ class MonitorThread:
         abort: ends what the function waits in; called with the round's machine idle.
         unblock: closes what no signal gets the main thread out of.
         decided: called after each decision, while the main thread goes on.
-        store_lost: called with the reason when the store is gone.
+        failed: called with what has ended the thread, a `StoreFailure` or an error; without it the rank must not go on.
     """
 
     def __init__(
@@ -74,12 +74,13 @@ class MonitorThread:
         abort: Callable[[], None],
         unblock: Callable[[], None],
         decided: Callable[[], None],
-        store_lost: Callable[[str], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self.board, self.page, self.interrupt = board, page, interrupt
         self.view = RoundView(first)
         self.changed = threading.Condition()
-        self._abort, self._unblock, self._decided, self._store_lost = abort, unblock, decided, store_lost
+        self._abort, self._unblock, self._decided = abort, unblock, decided
+        self._failed = failed
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="nvrx-monitor-thread", daemon=True)
 
@@ -102,9 +103,9 @@ class MonitorThread:
         try:
             while self._round():
                 pass
-        except StoreFailure as failure:
+        except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:
-                self._store_lost(str(failure))
+                self._failed(error)
 
     def _round(self) -> bool:
         """One round; whether another one follows."""
@@ -112,7 +113,7 @@ class MonitorThread:
         if view.round.iteration >= 0 and not self._ended(view):
             return False
         decision = self.board.wait_decision(view.round.iteration)
-        hit("decision-after")
+        hit("decision-after", view.round.iteration)
         return self._next(view, decision)
 
     def _ended(self, view: RoundView) -> bool:
@@ -137,7 +138,7 @@ class MonitorThread:
         self.interrupt.request(lambda: RankShouldRestart(abort.reason))
         self.interrupt.wait_unmasked()
         self.page[Word.INTERRUPTING] = iteration + 1
-        hit("abort-before")
+        hit("abort-before", iteration)
         self._abort()
         with self.changed:
             view.marks["aborted"] = time.monotonic()

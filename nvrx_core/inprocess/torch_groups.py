@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from nvrx_core.failpoint import hit
 from nvrx_core.process.sockets import keep_open, shut_down, socket_inodes, tcp_sockets, wait_quiet
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.store.connection import StoreConnectionError, await_listener
@@ -100,9 +101,11 @@ class GroupObserver:
         def observed(*args: Any, **kwargs: Any) -> Any:
             self._before_group = socket_inodes()
             try:
+                hit("init-pg-before", self.page[Word.ITERATION])
                 with self._meeting():
                     created = create(*args, **kwargs)
                 self._held.append(created)
+                hit("init-pg-after", self.page[Word.ITERATION])
                 return created
             finally:
                 self._note_new_sockets()

@@ -24,7 +24,7 @@ from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize
 from nvrx_core.inprocess.injection import parameters_for
-from nvrx_core.inprocess.interrupt import Atomic
+from nvrx_core.inprocess.interrupt import Atomic, new_atomic
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.store import Factory, TCPStore
 from nvrx_core.inprocess.terminate import Terminate
@@ -44,7 +44,7 @@ class CallWrapper:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._atomic = Atomic(call.kit.interrupt)
+        self._atomic = new_atomic(call.kit.interrupt, call.state.iteration)
         self._words = call.kit.page.words
 
     @property

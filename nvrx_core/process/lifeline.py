@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["catches", "how_it_ended", "is_running", "open_pidfd", "send"]
+__all__ = ["catches", "how_it_ended", "is_running", "is_stopped", "open_pidfd", "send"]
 
 
 def open_pidfd(pid: int) -> int:
@@ -22,11 +22,20 @@ def open_pidfd(pid: int) -> int:
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
+    return _state(pid) not in ("", "Z", "X")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is stopped by a signal; one that a debugger holds is not."""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    """The state of a process, from field 3 of /proc/<pid>/stat (proc(5)); "" when there is no such process."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False
-    return state not in ("Z", "X")
+        return ""
 
 
 def send(pidfd: int, signals: Sequence[int]) -> None:

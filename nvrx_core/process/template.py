@@ -31,6 +31,8 @@ SHORT_LIFE: Final = 1.0
 SHORT_LIVES: Final = 5
 """Workers in a row that did not live for `SHORT_LIFE`, after which no more are forked."""
 MAX_MESSAGE: Final = 256
+FINISHED: Final = 71
+"""The exit code of a worker whose work is done: not 0, with which anything may end a process."""
 DONE: Final = b"done"
 """The worker's last word; what follows is its end, and the template's."""
 
@@ -186,7 +188,7 @@ def _fork_worker(work: Callable[[Callable[[], None]], None], channel: socket.soc
             channel.send(f"ready {os.getpid()}".encode(), socket.MSG_DONTWAIT)
 
         work(ready)
-        code = 0
+        code = FINISHED
         channel.send(DONE, socket.MSG_DONTWAIT)
     finally:
         os._exit(code)
@@ -219,4 +221,5 @@ def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
 def _why(status: int) -> str | None:
     if os.WIFSIGNALED(status):
         return f"lost to {signal.Signals(os.WTERMSIG(status)).name}"
-    return None if os.WEXITSTATUS(status) == 0 else f"failed with exit code {os.WEXITSTATUS(status)}"
+    code = os.WEXITSTATUS(status)
+    return None if code == FINISHED else f"failed with exit code {code}"

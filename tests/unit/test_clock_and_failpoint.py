@@ -11,7 +11,7 @@ from nvrx_core.clock import Clock, SystemClock
 @pytest.fixture
 def hook():
     seen = []
-    failpoint.install(seen.append)
+    failpoint.install(lambda name, iteration: seen.append(name))
     yield seen
     failpoint.clear()
 
@@ -24,7 +24,7 @@ def test_the_system_clock_is_the_hosts():
 
 def test_a_point_calls_the_hook_with_its_name(hook):
     for name in failpoint.NAMES:
-        failpoint.hit(name)
+        failpoint.hit(name, 0)
     assert tuple(hook) == failpoint.NAMES
 
 
@@ -34,23 +34,23 @@ def test_there_are_twelve_points_with_different_names():
 
 def test_a_point_without_a_hook_does_nothing(hook):
     failpoint.clear()
-    failpoint.hit("entry-before")
-    failpoint.hit("no such point: nothing looks at the name")
+    failpoint.hit("entry-before", 0)
+    failpoint.hit("no such point: nothing looks at the name", 0)
     assert hook == []
 
 
 def test_a_misspelt_point_is_noticed_under_a_hook(hook):
     with pytest.raises(ValueError, match="no failpoint 'entry'; the failpoints are store-connect, "):
-        failpoint.hit("entry")
+        failpoint.hit("entry", 0)
 
 
 def test_what_a_hook_raises_reaches_the_point():
-    def strike(name):
+    def strike(name, iteration):
         raise KeyError(name)
 
     failpoint.install(strike)
     try:
         with pytest.raises(KeyError, match="abort-during"):
-            failpoint.hit("abort-during")
+            failpoint.hit("abort-during", 0)
     finally:
         failpoint.clear()
