@@ -30,7 +30,7 @@ from nvrx_core.inprocess.state import State
 from nvrx_core.inprocess.torch_groups import reset_group_count
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
-from nvrx_core.rank_assignment.composition import assign
+from nvrx_core.rank_assignment.composition import assign, declare, snapshot
 
 __all__ = ["Call"]
 
@@ -72,6 +72,7 @@ class Call:
         self.step = -1
         self.place: tuple[str, int] | None = None
         self.failure: BaseException | None = None
+        self.keys: tuple[str, ...] = ()
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Run the function until all ranks have completed it.
@@ -97,17 +98,18 @@ class Call:
         return ended.result
 
     def _iterations(self, function: Callable[[], Any]) -> Ended:
-        decision = self._arrive(Standing.ALIVE)
         ended = Ended(How.LEFT)
-        if self._expelled(decision, ended):
+        leaving = self._declare(ended, -1)
+        decision = self._arrive(Standing.LEAVING if leaving else Standing.ALIVE)
+        if leaving or self._expelled(decision, ended):
             self._terminate(ended)
             return ended
         while True:
-            leaving = self._prepare(decision)
-            ended = leaving or self._execute(function)
-            if leaving is None and ended.how in (How.RETURNED, How.EXITED, How.RESERVE) and self._complete(ended):
+            early = self._prepare(decision)
+            ended = early or self._execute(function)
+            if early is None and ended.how in (How.RETURNED, How.EXITED, How.RESERVE) and self._complete(ended):
                 return ended
-            following = self._restart(ended, early=leaving is not None)
+            following = self._restart(ended, early=early is not None)
             if following is None:
                 return ended
             decision = following
@@ -120,7 +122,10 @@ class Call:
         kit.page.lose(decision.lost)
         try:
             store = kit.assignment_store()
-            assign(self.parameters.rank_assignment, RankAssignmentCtx(state, store, set(decision.terminated)))
+            ranks, terminated = self.parameters.rank_assignment, set(decision.terminated)
+            round_, keys = decision.iteration, decision.keys
+            facts = snapshot(ranks, state.freeze(), iteration=round_, terminated=terminated, columns=keys)
+            assign(ranks, RankAssignmentCtx(state, store, terminated, facts))
             if self.parameters.rank_filter is not None:
                 self.parameters.rank_filter(RankAssignmentCtx(state, store, set()))
         except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves
@@ -248,7 +253,7 @@ class Call:
         let_go(ended.error)
         if not leaving:
             ended.error = None
-            leaving = self._recover(ended)
+            leaving = self._recover(ended) or self._declare(ended, view.round.iteration)
         if early:
             self._leave_early(view, ended)
             self._terminate(ended)
@@ -285,6 +290,15 @@ class Call:
             return True
         finally:
             self.state.fn_exception = None
+        return False
+
+    def _declare(self, ended: Ended, iteration: int) -> bool:
+        """Evaluate the keys that the others need; True when that failed and the rank leaves."""
+        try:
+            self.keys = declare(self.parameters.rank_assignment, self.state, iteration)
+        except BaseException as error:  # boundary: a user's key function; whatever it raises, the rank leaves
+            ended.error = error
+            return True
         return False
 
     def _leave_early(self, view: RoundView, ended: Ended) -> None:

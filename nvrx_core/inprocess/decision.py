@@ -1,6 +1,7 @@
 """What a round decides: the arrivals go in, one frozen decision comes out, the same bytes for everyone.
 
-Pure. Traffic stays linear in the number of ranks: a decision names the lost ranks only, never the living ones.
+Pure. Traffic stays linear in the number of ranks: a decision names the lost ranks only, never the living ones. Where
+the rank assignment needs keys of all ranks, it carries them, as runs over neighbours with equal keys.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.fault import Fault
+from nvrx_core.rank_assignment.snapshot import Column, columns_of
 
 __all__ = ["Arrival", "Decision", "Standing", "decide", "decode_event", "encode_completion"]
 
@@ -48,6 +50,7 @@ class Arrival:
         step: the highest step it has reported, -1 when it reports none.
         progress: what it had done when it was interrupted, comparable between ranks: meetings begun, collectives begun.
         stalled: it had shown no sign of life for half the soft timeout.
+        keys: what its rank assignment needs the others to know of it.
     """
 
     initial_rank: int
@@ -58,10 +61,11 @@ class Arrival:
     step: int = -1
     progress: tuple[int, ...] = ()
     stalled: bool = False
+    keys: tuple[str, ...] = ()
 
     def encode(self) -> str:
         """The arrival as JSON."""
-        return json.dumps({**asdict(self), "standing": self.standing.value})
+        return _encode({**asdict(self), "standing": self.standing.value})
 
     @classmethod
     def decode(cls, text: str | bytes) -> Arrival:
@@ -76,6 +80,7 @@ class Arrival:
             initial_rank=int(data["initial_rank"]), rank=int(data["rank"]), standing=Standing(data["standing"]),
             world_size=int(data["world_size"]), fault=fault, step=int(data["step"]),
             progress=tuple(data["progress"]), stalled=bool(data["stalled"]),
+            keys=tuple(map(str, data.get("keys", ()))),
         )  # fmt: skip
 
 
@@ -90,6 +95,7 @@ class Decision:
         cause: the fault that ended the round: the one told first, unless that is a symptom of another.
         culprits: the initial ranks that failed; empty when all were stalled alike.
         step: the highest step any rank has reported, -1 when none has.
+        keys: one column for each key that the ranks declared.
     """
 
     iteration: int
@@ -98,10 +104,11 @@ class Decision:
     cause: Fault | None
     culprits: tuple[int, ...]
     step: int
+    keys: tuple[Column, ...] = ()
 
     def encode(self) -> str:
         """The decision as JSON."""
-        return json.dumps(asdict(self))
+        return _encode(asdict(self))
 
     @classmethod
     def decode(cls, text: str | bytes) -> Decision:
@@ -115,6 +122,7 @@ class Decision:
         return cls(
             iteration=int(data["iteration"]), lost=tuple(data["lost"]), terminated=tuple(data["terminated"]),
             cause=cause, culprits=tuple(data["culprits"]), step=int(data["step"]),
+            keys=tuple(tuple((int(n), str(key)) for n, key in column) for column in data.get("keys", ())),
         )  # fmt: skip
 
 
@@ -138,6 +146,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: Fault | None)
         cause=cause,
         culprits=_culprits(arrivals.values(), faults, cause),
         step=max((a.step for a in arrivals.values()), default=-1),
+        keys=columns_of(a.keys for a in sorted(alive, key=lambda a: a.rank)),
     )
 
 
@@ -180,6 +189,11 @@ def decode_event(text: str | bytes) -> Fault | None:
     """
     data = _object(text)
     return None if data.get(_COMPLETED) is True else Fault.from_data(data)
+
+
+def _encode(data: dict[str, Any]) -> str:
+    """JSON; a job whose ranks declare no keys says nothing of them."""
+    return json.dumps({name: value for name, value in data.items() if name != "keys" or value})
 
 
 def _object(text: str | bytes) -> dict[str, Any]:

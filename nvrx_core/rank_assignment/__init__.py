@@ -13,18 +13,24 @@ if TYPE_CHECKING:
         RankAssignmentCtx,
         RankDiscarded,
         RankFilter,
+        Snapshot,
         State,
     )
-    from nvrx_core.rank_assignment.filters import ActivateAllRanks, MaxActiveWorldSize
+    from nvrx_core.rank_assignment.filters import ActivateAllRanks, ActiveWorldSizeDivisibleBy, MaxActiveWorldSize
+    from nvrx_core.rank_assignment.groups import FilterCountGroupedByKey, FilterGroupedByKey
     from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
+    from nvrx_core.rank_assignment.tree import Layer, LayerFlag, Tree
 
 __all__ = [
-    "ActivateAllRanks", "FillGaps", "FrozenState", "MaxActiveWorldSize", "Mode", "RankAssignment", "RankAssignmentCtx",
-    "RankDiscarded", "RankFilter", "ShiftRanks", "State",
+    "ActivateAllRanks", "ActiveWorldSizeDivisibleBy", "FillGaps", "FilterCountGroupedByKey", "FilterGroupedByKey",
+    "FrozenState", "Layer", "LayerFlag", "MaxActiveWorldSize", "Mode", "RankAssignment", "RankAssignmentCtx",
+    "RankDiscarded", "RankFilter", "ShiftRanks", "Snapshot", "State", "Tree",
 ]  # fmt: skip
 
 _FILES = {
-    "ActivateAllRanks": "filters", "MaxActiveWorldSize": "filters", "FillGaps": "moves", "ShiftRanks": "moves",
+    "ActivateAllRanks": "filters", "ActiveWorldSizeDivisibleBy": "filters", "MaxActiveWorldSize": "filters",
+    "FilterCountGroupedByKey": "groups", "FilterGroupedByKey": "groups", "FillGaps": "moves", "ShiftRanks": "moves",
+    "Layer": "tree", "LayerFlag": "tree", "Tree": "tree",
 }  # fmt: skip
 
 

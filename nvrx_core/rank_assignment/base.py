@@ -12,12 +12,15 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol, cast
 
 from nvrx_core.errors import RankDiscarded
+from nvrx_core.rank_assignment.snapshot import Snapshot
 
 __all__ = [
-    "FrozenState", "Mode", "RankAssignment", "RankAssignmentCtx", "RankDiscarded", "RankFilter", "RoundStore", "State",
+    "FrozenState", "Mode", "RankAssignment", "RankAssignmentCtx", "RankDiscarded", "RankFilter", "RoundStore",
+    "Snapshot", "State",
 ]  # fmt: skip
 
 
@@ -108,7 +111,10 @@ class State:
 
 
 class RoundStore(Protocol):
-    """What a user's own assignment may ask of the round's store; the built-in ones ask nothing."""
+    """What an assignment may ask of the round's store; in the wrapper it is a torch store, empty at first.
+
+    The built-in assignments ask nothing while the keys that they need travel in the barrier.
+    """
 
     def set(self, key: str, value: str, /) -> object:
         """Write a value."""
@@ -122,6 +128,10 @@ class RoundStore(Protocol):
         """Count up and read the sum."""
         ...
 
+    def wait(self, keys: list[str], timeout: timedelta, /) -> object:
+        """Wait until all these keys are there; raises a RuntimeError when that takes too long."""
+        ...
+
 
 @dataclass
 class RankAssignmentCtx:
@@ -132,11 +142,13 @@ class RankAssignmentCtx:
         store: the round's store, for assignments that exchange facts of their own.
         terminated_ranks: the ranks, of the iteration that ended, that have no place in the next. A filter may add to
             them; the assignment that renumbers the others leaves an empty set.
+        snapshot: what all ranks know alike of the iteration that ended; None in a context of your own making.
     """
 
     state: State
     store: RoundStore
     terminated_ranks: set[int]
+    snapshot: Snapshot | None = None
 
 
 class RankAssignment(ABC):

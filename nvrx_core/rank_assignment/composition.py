@@ -6,14 +6,18 @@ with 0 <= active_rank < active_world_size, or inactive with active_rank None.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from nvrx_core.errors import ParameterError, RankAssignmentError, RankDiscarded, RestartAbort, require_type
-from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx, RankFilter, State
+from nvrx_core.rank_assignment.base import FrozenState, Mode, RankAssignment, RankAssignmentCtx, RankFilter, State
 from nvrx_core.rank_assignment.filters import activate
+from nvrx_core.rank_assignment.groups import FilterCountGroupedByKey
+from nvrx_core.rank_assignment.keys import Keyed
 from nvrx_core.rank_assignment.moves import RankMove
+from nvrx_core.rank_assignment.snapshot import Column, Snapshot, spread
+from nvrx_core.rank_assignment.tree import Tree
 
-__all__ = ["assign", "check", "settle"]
+__all__ = ["assign", "check", "declare", "settle", "snapshot"]
 
 
 def check(assignment: object) -> None:
@@ -21,18 +25,67 @@ def check(assignment: object) -> None:
 
     Raises:
         TypeError: when it is no `RankAssignment`; for a tuple the error names the trailing comma.
-        ValueError: when one of our moves runs after a filter, whose choice of active ranks it would make wrong.
+        ValueError: when one of our moves runs after a filter, whose choice of active ranks it would make wrong; when
+            nothing removes the ranks that a filter terminates; when a `Tree` is composed with anything.
     """
     require_type("rank_assignment", assignment, RankAssignment)
-    filtered = None
-    for stage in _stages(assignment):
+    stages = list(_stages(assignment))
+    if len(stages) > 1 and any(isinstance(stage, Tree) for stage in stages):
+        raise ParameterError("rank_assignment", assignment, "a Tree alone: it decides all that the others decide")
+    filtered = condemning = None
+    for stage in stages:
         if isinstance(stage, RankFilter):
             filtered = filtered or stage
-        elif isinstance(stage, RankMove) and filtered is not None:
-            names = type(stage).__name__, type(filtered).__name__
-            raise ParameterError(
-                "rank_assignment", assignment, "composed so that {0} runs before {1}: list {0} after {1}".format(*names)
-            )
+        elif isinstance(stage, FilterCountGroupedByKey):
+            condemning = stage
+        else:
+            condemning = None
+            if isinstance(stage, RankMove) and filtered is not None:
+                names = type(stage).__name__, type(filtered).__name__
+                rule = "composed so that {0} runs before {1}: list {0} after {1}".format(*names)
+                raise ParameterError("rank_assignment", assignment, rule)
+    if condemning is not None:
+        name = type(condemning).__name__
+        rule = f"composed so that ShiftRanks or FillGaps runs after {name}, and removes whom it terminates: list "
+        raise ParameterError("rank_assignment", assignment, f"{rule}{name} after it")
+
+
+def declare(assignment: RankAssignment, state: State, iteration: int) -> tuple[str, ...]:
+    """This rank's keys: all that the composition needs to know of it when iteration `iteration` has ended.
+
+    Raises:
+        BaseException: whatever a user's key function raises.
+    """
+    frozen = state.freeze()
+    return tuple(key(frozen) for stage in _declaring(assignment) for key in stage.key_functions(iteration))
+
+
+def snapshot(
+    assignment: RankAssignment,
+    state: FrozenState,
+    *,
+    iteration: int,
+    terminated: Collection[int],
+    columns: tuple[Column, ...],
+) -> Snapshot:
+    """What the round's decision says, as the stages of the composition read it.
+
+    Args:
+        assignment: the composition.
+        state: this rank's, of the iteration that ended.
+        iteration: the round that ended.
+        terminated: the ranks that nobody has.
+        columns: the keys of the living ranks.
+
+    Raises:
+        RankAssignmentError: when the keys are not those that this rank's composition declares.
+    """
+    stages = {stage: len(stage.key_functions(iteration)) for stage in _declaring(assignment)}
+    if sum(stages.values()) != len(columns):
+        raise _error(state, f"the ranks declare other keys than this one, which declares {sum(stages.values())}")
+    vacant = frozenset(terminated)
+    keys = iter([spread(column, state.world_size, vacant) for column in columns])
+    return Snapshot(iteration, {stage: tuple(next(keys) for _ in range(n)) for stage, n in stages.items() if n})
 
 
 def assign(assignment: RankAssignment, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
@@ -72,11 +125,27 @@ def settle(ctx: RankAssignmentCtx) -> RankAssignmentCtx:
 def _stages(assignment: object) -> Iterator[object]:
     """The stages of a composition, in the order in which they run."""
     instances = getattr(assignment, "instances", None)
-    if isinstance(instances, tuple):
+    if isinstance(instances, tuple) and _ours(assignment):
         for instance in reversed(instances):
             yield from _stages(instance)
     else:
         yield assignment
+
+
+def _declaring(assignment: object) -> tuple[Keyed, ...]:
+    """The stages whose keys are known ahead: those that run before any class of the user's, which may renumber."""
+    ahead, behind = list[Keyed](), list[Keyed]()
+    seen = ahead
+    for stage in _stages(assignment):
+        if not _ours(stage):
+            seen = behind
+        elif isinstance(stage, Keyed):
+            seen.append(stage)
+    return tuple(dict.fromkeys(stage for stage in ahead if stage not in behind))
+
+
+def _ours(stage: object) -> bool:
+    return getattr(type(stage).__call__, "__module__", "").startswith("nvrx_core.")
 
 
 def _valid(state: State) -> bool:
@@ -88,5 +157,5 @@ def _valid(state: State) -> bool:
     return state.active_rank is not None and 0 <= state.active_rank < size
 
 
-def _error(state: State, message: str, advice: str | None = None) -> RankAssignmentError:
+def _error(state: State | FrozenState, message: str, advice: str | None = None) -> RankAssignmentError:
     return RankAssignmentError(message, rank=state.rank, world_size=state.world_size, advice=advice)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nvrx_core.errors import require
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, RankFilter, State
 
-__all__ = ["ActivateAllRanks", "MaxActiveWorldSize", "activate"]
+__all__ = ["ActivateAllRanks", "ActiveWorldSizeDivisibleBy", "MaxActiveWorldSize", "activate"]
 
 
 def activate(state: State, active_world_size: int) -> None:
@@ -47,6 +47,34 @@ class MaxActiveWorldSize(RankFilter):
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         """Assign, see `RankAssignment`."""
-        bounds = (ctx.state.world_size, ctx.state.active_world_size, self.max_active_world_size)
-        activate(ctx.state, min(bound for bound in bounds if bound is not None))
+        size = _active_world_size(ctx.state)
+        limit = self.max_active_world_size
+        activate(ctx.state, size if limit is None else min(size, limit))
         return ctx
+
+
+class ActiveWorldSizeDivisibleBy(RankFilter):
+    """As many ranks are active as a multiple of the divisor allows.
+
+    Args:
+        divisor: what the active world size is a multiple of.
+
+    Raises:
+        ValueError: when the divisor is below 1.
+    """
+
+    def __init__(self, divisor: int = 1) -> None:
+        require(divisor >= 1, "divisor", divisor, "at least 1")
+        self.divisor = divisor
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        """Assign, see `RankAssignment`."""
+        size = _active_world_size(ctx.state)
+        activate(ctx.state, size - size % self.divisor)
+        return ctx
+
+
+def _active_world_size(state: State) -> int:
+    """What the filter before chose; all living ranks, where there was none."""
+    chosen = state.active_world_size
+    return state.world_size if chosen is None else min(state.world_size, chosen)

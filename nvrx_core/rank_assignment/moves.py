@@ -10,9 +10,22 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from nvrx_core.errors import RankAssignmentError, RankDiscarded
-from nvrx_core.rank_assignment.base import RankAssignment, RankAssignmentCtx
+from nvrx_core.rank_assignment.base import RankAssignment, RankAssignmentCtx, State
 
-__all__ = ["FillGaps", "RankMove", "ShiftRanks"]
+__all__ = ["FillGaps", "RankMove", "ShiftRanks", "require_known"]
+
+
+def require_known(state: State, terminated: Sequence[int]) -> None:
+    """Check that all terminated ranks, ascending, are ranks.
+
+    Raises:
+        RankAssignmentError: when one is not.
+    """
+    if terminated and not 0 <= terminated[0] <= terminated[-1] < state.world_size:
+        raise RankAssignmentError(
+            f"terminated ranks {list(terminated)} are not all among the ranks 0 to {state.world_size - 1}",
+            rank=state.rank, world_size=state.world_size,
+        )  # fmt: skip
 
 
 class RankMove(RankAssignment):
@@ -31,19 +44,21 @@ class RankMove(RankAssignment):
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         """Assign, see `RankAssignment`."""
         state, terminated = ctx.state, sorted(ctx.terminated_ranks)
-        if terminated and not 0 <= terminated[0] <= terminated[-1] < state.world_size:
-            raise RankAssignmentError(
-                f"terminated ranks {terminated} are not all among the ranks 0 to {state.world_size - 1}",
-                rank=state.rank, world_size=state.world_size,
-            )  # fmt: skip
+        require_known(state, terminated)
         if state.rank in ctx.terminated_ranks:
             raise RankDiscarded(
                 f"rank {state.rank} is among the terminated ranks {terminated}", rank=state.rank, terminated=terminated
             )
+        if ctx.snapshot is not None:
+            ctx.snapshot = ctx.snapshot.renumbered(lambda: self._places(state.world_size, terminated))
         state.rank = self.place(state.rank, state.world_size, terminated)
         state.world_size -= len(terminated)
         ctx.terminated_ranks = set()
         return ctx
+
+    def _places(self, world_size: int, terminated: Sequence[int]) -> dict[int, int]:
+        survivors = set(range(world_size)).difference(terminated)
+        return {rank: self.place(rank, world_size, terminated) for rank in survivors}
 
 
 class ShiftRanks(RankMove):

@@ -1,0 +1,111 @@
+"""Keys: how a rank says which group it belongs to, and how the others come to know it. Pure.
+
+A stage that needs keys declares them, and they travel in the round's barrier. Where that cannot be, because the stage
+runs behind a user's own assignment or is called by it, the ranks exchange keys through the round's store.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Hashable
+from datetime import timedelta
+from typing import Any
+
+from nvrx_core.errors import ParameterError, ParameterTypeError, RankAssignmentError
+from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankAssignmentCtx
+from nvrx_core.rank_assignment.snapshot import Keys, columns_of, spread
+
+__all__ = ["KeyFunction", "KeyOrFn", "Keyed"]
+
+KeyOrFn = str | Callable[[Any], Hashable] | Callable[[int, int], Hashable]
+
+
+class KeyFunction:
+    """A rank's key: a constant, or what a user's function answers, as text.
+
+    Args:
+        key_or_fn: the key, f(state), or the older f(rank, world_size). A function that can be called both ways gets
+            the state.
+
+    Raises:
+        TypeError: when it is neither text nor callable.
+        ValueError: when the function takes neither one argument nor two.
+    """
+
+    def __init__(self, key_or_fn: KeyOrFn) -> None:
+        if not (isinstance(key_or_fn, str) or callable(key_or_fn)):
+            raise ParameterTypeError("key_or_fn", key_or_fn, "str or Callable")
+        self.key_or_fn = key_or_fn
+        self._older = callable(key_or_fn) and _takes_rank_and_world_size(key_or_fn)
+
+    def __call__(self, state: FrozenState) -> str:
+        """The rank's key.
+
+        Raises:
+            TypeError: when the function's answer is not hashable.
+        """
+        answer: Any = self.key_or_fn
+        if callable(answer):
+            answer = answer(state.rank, state.world_size) if self._older else answer(state)
+        hash(answer)
+        return str(answer)
+
+
+def _takes_rank_and_world_size(function: Callable[..., object]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a C function without a signature
+        return False
+    for arguments in (1, 2):
+        try:
+            signature.bind(*range(arguments))
+        except TypeError:
+            continue
+        return arguments == 2
+    raise ParameterError("key_or_fn", function, "callable as f(state) or f(rank, world_size)")
+
+
+class Keyed(RankAssignment):
+    """A stage that needs to know keys of all ranks."""
+
+    @abstractmethod
+    def key_functions(self, iteration: int) -> tuple[KeyFunction, ...]:
+        """What each rank evaluates before it arrives at the barrier that ends an iteration, -1 the first barrier."""
+
+    def columns(self, ctx: RankAssignmentCtx, timeout: timedelta, iteration: int = 0) -> tuple[Keys, ...]:
+        """The keys of all ranks, from the snapshot, or else from the store.
+
+        Raises:
+            RankAssignmentError: when not all ranks have told theirs within `timeout`.
+        """
+        declared = ctx.snapshot and ctx.snapshot.keys.get(self)
+        if declared:
+            return declared
+        state = ctx.state.freeze()
+        own = tuple(function(state) for function in self.key_functions(iteration))
+        return _exchange(ctx, type(self).__name__, own, timeout)
+
+
+def _exchange(ctx: RankAssignmentCtx, name: str, own: tuple[str, ...], timeout: timedelta) -> tuple[Keys, ...]:
+    """Tell the others; the last to tell reads what all told and writes it for everyone.
+
+    Every rank counts its own exchanges in the round, so the n-th of one is the n-th of all.
+    """
+    store, size, vacant = ctx.store, ctx.state.world_size, ctx.terminated_ranks
+    turn = f"exchange/{store.add(f'exchanges/{ctx.state.initial_rank}', 1)}"
+    living = [rank for rank in range(size) if rank not in vacant]
+    if ctx.state.rank not in vacant:
+        store.set(f"{turn}/{ctx.state.rank}", json.dumps(own))
+        if store.add(f"{turn}/told", 1) == len(living):
+            rows = [tuple(json.loads(store.get(f"{turn}/{rank}"))) for rank in living]
+            store.set(f"{turn}/all", json.dumps(columns_of(rows)))
+    try:
+        store.wait([f"{turn}/all"], timeout)
+    except RuntimeError as error:
+        raise RankAssignmentError(
+            f"{name}: not all of {len(living)} ranks told their keys within {timeout.total_seconds():g} s",
+            rank=ctx.state.rank, world_size=size,
+        ) from error  # fmt: skip
+    return tuple(spread(column, size, vacant) for column in json.loads(store.get(f"{turn}/all")))

@@ -1,0 +1,104 @@
+"""What a `Tree` costs each rank of a large job: time a call, bytes in the decision, memory over many calls.
+
+`python -m tests.benchmarks.tree [--ranks N] [--calls N]` prints a JSON object. A call is what a rank does between the
+decision and its new place: read the keys out of the decision (at the start only), then `Tree`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+from nvrx_core.inprocess.decision import Decision
+from nvrx_core.rank_assignment import Layer, LayerFlag, RankAssignmentCtx, State, Tree
+from nvrx_core.rank_assignment.composition import assign, declare, snapshot
+from nvrx_core.rank_assignment.snapshot import columns_of
+
+__all__ = ["measure"]
+
+HOST, RACK = 8, 64
+
+
+def tree() -> Tree:
+    """A cluster of racks of 8 hosts of 8 ranks; a host that loses a rank is lost, a rack replaces what it can."""
+    layers = [
+        Layer(flag=LayerFlag.RESERVE),
+        Layer(max_ranks=RACK - HOST, key_or_fn=lambda state: state.rank // RACK, flag=LayerFlag.RESERVE),
+        Layer(min_ranks=HOST, key_or_fn=lambda state: f"host-{state.rank // HOST:05}", flag=LayerFlag.RESERVE),
+    ]
+    return Tree(layers, world_size_filter=lambda size: size // HOST * HOST)
+
+
+def start(assignment: Tree, ranks: int) -> str:
+    """The decision of the first barrier, as it is in the store."""
+    keys = columns_of(declare(assignment, State(rank, ranks), -1) for rank in range(ranks))
+    return Decision(iteration=-1, lost=(), terminated=(), cause=None, culprits=(), step=-1, keys=keys).encode()
+
+
+def call(assignment: Tree, state: State, text: str) -> None:
+    """What the wrapper does with a decision."""
+    decision = Decision.decode(text)
+    terminated = set(decision.terminated)
+    facts = snapshot(
+        assignment, state.freeze(), iteration=decision.iteration, terminated=terminated, columns=decision.keys
+    )
+    assign(assignment, RankAssignmentCtx(state, None, terminated, facts))  # type: ignore[arg-type]
+
+
+def losses(ranks: int, calls: int) -> Iterator[int]:
+    """Each call loses another rank; never the last, which is the one measured."""
+    rng = random.Random(0)
+    for _ in range(calls):
+        yield rng.randrange(ranks // 2)
+
+
+def measure(ranks: int = 16_384, calls: int = 100) -> dict[str, Any]:
+    """Seconds of the first call and of the later ones, bytes of the first decision, bytes that later calls add."""
+    assignment, state = tree(), State(ranks - 1, ranks)
+    text = start(assignment, ranks)
+    began = time.perf_counter()
+    call(assignment, state, text)
+    first, later = time.perf_counter() - began, list[float]()
+    for number, lost in enumerate(losses(ranks, calls)):
+        began = time.perf_counter()
+        call(assignment, state, _loss(number, lost))
+        later.append(time.perf_counter() - began)
+    later.sort()
+    return {
+        "ranks": ranks, "first_call_s": first, "later_calls_median_s": later[len(later) // 2],
+        "later_calls_worst_s": later[-1], "calls": calls, "first_decision_bytes": len(text),
+        "living_at_the_end": state.world_size, "active_at_the_end": state.active_world_size,
+        "bytes_added_by_the_calls": growth(ranks, calls),
+    }  # fmt: skip
+
+
+def growth(ranks: int, calls: int) -> int:
+    """Bytes that are held after so many calls and were not held after the first."""
+    assignment, state = tree(), State(ranks - 1, ranks)
+    tracemalloc.start()
+    try:
+        call(assignment, state, start(assignment, ranks))
+        before = tracemalloc.get_traced_memory()[0]
+        for number, lost in enumerate(losses(ranks, calls)):
+            call(assignment, state, _loss(number, lost))
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+def _loss(iteration: int, rank: int) -> str:
+    lost = (rank,)
+    return Decision(iteration=iteration, lost=lost, terminated=lost, cause=None, culprits=(), step=-1).encode()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=16_384)
+    parser.add_argument("--calls", type=int, default=100)
+    options = parser.parse_args()
+    print(json.dumps(measure(options.ranks, options.calls), indent=2))
