@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["alive", "eventually", "free_ports", "parent", "reap_orphans", "switches", "tagged"]
+__all__ = ["alive", "eventually", "free_ports", "listening", "parent", "reap_orphans", "switches", "tagged"]
 
 TAG = "NVRX_TEST_TAG"
+LISTEN = "0A"  # the kernel's TCP_LISTEN, as /proc/net/tcp writes it
 
 
 def tagged(tag: str) -> dict[int, str]:
@@ -47,6 +48,13 @@ def reap_orphans(ours: Iterable[int]) -> None:
     for pid in children - set(ours):
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+
+
+def listening() -> set[int]:
+    """The TCP ports that somebody listens on, on any address of this machine."""
+    tables = (Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6"))
+    fields = [line.split() for table in tables for line in table]
+    return {int(field[1].rpartition(":")[2], 16) for field in fields if field[3] == LISTEN}
 
 
 def parent(pid: int) -> int:

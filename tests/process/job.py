@@ -88,7 +88,8 @@ class Job:
         self.codes: dict[int, int] = {}
         self.store_pid: int | None = None
         self.endpoint: str | None = None
-        for name in ("records", "events"):
+        self.routes: dict[int, str] = {}  # initial rank: the endpoint by which it reaches the store
+        for name in ("records", "events", "temporary", "checkpoints"):
             (directory / name).mkdir(parents=True)
 
     def environment(self, rank: int | None = None, **more: str | None) -> dict[str, str]:
@@ -98,7 +99,9 @@ class Job:
             **self.plan.environment(),
             "NVRX_TEST_RECORDS": str(self.directory / "records"),
             "NVRX_EVENTS_DIR": str(self.directory / "events"),
-            "NVRX_STORE_ENDPOINT": self.endpoint,
+            "NVRX_STORE_ENDPOINT": self.endpoint if rank is None else self.routes.get(rank, self.endpoint),
+            "NVRX_TEST_CHECKPOINTS": str(self.directory / "checkpoints"),
+            "TMPDIR": str(self.directory / "temporary"),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port),
         }
@@ -107,7 +110,7 @@ class Job:
         return {name: value for name, value in (ours | more).items() if value is not None}
 
     def start(self, module: str = TRAIN, **more: str | None) -> Job:
-        if self.own_store:
+        if self.own_store and self.store_pid is None:
             self.start_store()
         for rank in range(self.world):
             environment = self.environment(rank, **more)

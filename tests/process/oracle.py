@@ -1,14 +1,16 @@
 """Was anything lost? The checks that every job must pass, whatever struck it.
 
-No process outlives its job; the ids of an iteration are unique and, once it runs, complete; nobody enters an iteration
-before all living ranks left the one before; an atomic section runs to its end; the finishing iteration does each step
-once; exit codes are as documented; one restart for each set of faults, with its cause and culprit in every survivor's
-events; and the phases of a restart add up to the time that the ranks themselves measured.
+No process outlives its job, no file is left in its temporary directory, nobody listens on its ports; the ids of an
+iteration are unique and, once it runs, complete; nobody enters an iteration before all living ranks left the one
+before; an atomic section runs to its end; the finishing iteration does each step once; the checkpoint is whole; exit
+codes are as documented; one restart for each set of faults, with its cause and culprit in every survivor's events and
+in a line of the log; the wrapper's own events keep its promises; and the phases of a restart add up to the time that
+the ranks themselves measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,7 +21,10 @@ from . import host
 from .job import Job
 from .workers.record import HELD
 
-__all__ = ["Restart", "assert_latency_agrees", "assert_nothing_lost", "restart"]
+__all__ = ["Restart", "assert_latency_agrees", "assert_nothing_lost", "assert_promises", "restart"]
+
+TOLD_WITHIN = 20
+"""The lines from the end of a log in which the last restart is told."""
 
 Line = dict[str, Any]
 
@@ -48,14 +53,23 @@ def assert_nothing_lost(
         spares: how many of the last iteration's living ranks are reserves.
         call: the call of the wrapped function whose iterations are checked.
     """
-    assert_no_process_left(job)
+    assert_nothing_left(job)
     assert job.codes == dict.fromkeys(job.pids, 0) | dict(codes or {})
     assert_restarts(job, restarts, call)
+    assert_promises(job, call)
+    assert_said(job, call)
     assert_ids(job, call, job.world - sum(len(restart.lost) for restart in restarts), spares)
-    assert_order(job, call)
+    assert_order(job, call, {rank for restart in restarts if "UNRESPONSIVE" in restart.causes for rank in restart.lost})
     assert_sections(job)
     assert_steps(job, call)
     assert_nothing_held(job)
+
+
+def assert_nothing_left(job: Job) -> None:
+    """Nothing on the machine tells of the job any more, but its own directories."""
+    assert_no_process_left(job)
+    assert not list((job.directory / "temporary").iterdir()), "files are left in the temporary directory"
+    assert not host.listening() & {job.port, job.port + 1}, "somebody still listens"
 
 
 def assert_no_process_left(job: Job) -> None:
@@ -133,10 +147,13 @@ def assert_ids(job: Job, call: int, living: int, spares: int) -> None:
     assert last[0]["world_size"] == living - spares
 
 
-def assert_order(job: Job, call: int) -> None:
-    """Iterations only go up, and none is entered before every living rank left the one before."""
+def assert_order(job: Job, call: int, cut_off: Collection[int] = ()) -> None:
+    """Iterations only go up, and none is entered before every living rank left the one before.
+
+    One that is cut off cannot be told to leave; it must not come back.
+    """
     left: dict[int, float] = {}
-    for line in job.lines("leave", call=call):
+    for line in (line for line in job.lines("leave", call=call) if line["initial_rank"] not in cut_off):
         left[line["iteration"]] = max(line["at"], left.get(line["iteration"], 0.0))
     for line in job.lines("enter", call=call):
         assert line["at"] >= left.get(line["iteration"] - 1, 0.0), f"entered before all had left: {line}"
@@ -153,13 +170,43 @@ def assert_sections(job: Job) -> None:
 
 
 def assert_steps(job: Job, call: int) -> None:
-    """Each rank that came to the end did each step of the last iteration once."""
+    """Each rank that came to the end did each step of the last iteration once, from its last checkpoint on."""
     last = max(line["iteration"] for line in job.lines("enter", call=call))
+    first = max((line["step"] for line in job.lines("resume", call=call, iteration=last)), default=0)
     for done in job.lines("done", call=call):
         rank = done["initial_rank"]
         if job.lines("enter", call=call, initial_rank=rank, iteration=last):
             steps = [line["step"] for line in job.lines("step", call=call, initial_rank=rank, iteration=last)]
-            assert steps == list(range(job.plan.steps)), f"rank {rank} did {steps}"
+            assert steps == list(range(first, job.plan.steps)), f"rank {rank} did {steps}"
+
+
+def assert_promises(job: Job, call: int = 0) -> None:
+    """What the wrapper's own events say of S1, S2, S4 and S5 (docs/restart-protocol.md); S3 is `assert_sections`."""
+    left: dict[int, int] = {}
+    for iteration, lines in sorted(told_restarts(job, call).items()):
+        ranks = [line["rank"] for line in lines]
+        assert len(set(ranks)) == len(ranks), f"S1: iteration {iteration} has {ranks}"
+        marks = [line["marks"] for line in lines]
+        assert max(m["finalized"] for m in marks) <= min(m["entered"] for m in marks), f"S2: iteration {iteration}"
+        told = {(str(line["cause"]), *map(tuple, (line["lost"], line["culprits"]))) for line in lines}
+        assert len(told) == 1, f"S5: iteration {iteration} has several decisions: {told}"
+        assert not {line["initial_rank"] for line in lines} & set(left), f"S4: {left} came back"
+        left |= dict.fromkeys(lines[0]["lost"], iteration)
+    for line in job.lines("enter", call=call):
+        assert line["iteration"] < left.get(line["initial_rank"], 1 << 30), f"S4: a lost rank came back: {line}"
+
+
+def assert_said(job: Job, call: int) -> None:
+    """The last restart is told at the end of the log: kind, rank, host, process and iteration."""
+    told = told_restarts(job, call)
+    for line in told.get(max(told, default=0), []):
+        if line["rank"] == 0 and call == job.plan.calls - 1:
+            cause = line["cause"]
+            said = [text for text in job.errors(line["initial_rank"]).splitlines() if "[c10d]" not in text]
+            words = [f"restart {line['iteration']} in", cause["interruption"], f"rank {cause['rank']} "]
+            words += [f"initial rank {cause['initial_rank']}, {cause['host']} pid {cause['pid']}"]
+            tail = said[-TOLD_WITHIN:]
+            assert any(all(word in text for word in words) for text in tail), f"{words} not in {tail}"
 
 
 def assert_nothing_held(job: Job) -> None:

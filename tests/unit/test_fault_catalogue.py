@@ -27,6 +27,5 @@ def test_every_fault_has_a_test_and_every_test_named_exists():
     assert len(found) >= 20, "the table is not read"
     assert not [number for number, tests in found.items() if not tests]
     named = [test.split("::") for tests in found.values() for test in tests]
-    assert not [
-        f"{file}::{name}" for file, name in named if not name.startswith("test_") or name not in functions_of(file)
-    ]
+    assert all(name.startswith("test_") for _, name in named)
+    assert not [f"{file}::{name}" for file, name in named if name not in functions_of(file)]

@@ -41,6 +41,7 @@ class Plan:
     unprotected: dict[str, float] = field(default_factory=dict)  # initial rank: seconds asleep without hang protection
     late: dict[str, float] = field(default_factory=dict)  # initial rank: seconds before it joins the group
     slow: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it adds to step 1
+    abort: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that its abort takes
     gate: str = ""  # a fault waits for this file
     together: str = ""  # faults wait for each other: a file with the moment of all of them
     progress: bool = False  # the ranks report each step

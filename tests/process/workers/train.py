@@ -42,8 +42,11 @@ def wrapped(plan: Plan, record: Record, initial_rank: int) -> Callable[..., int 
     from nvrx_core import inprocess
 
     trainer = Trainer(plan, record, initial_rank)
+    settings = wrapper_settings(plan)
+    if seconds := plan.abort.get(str(initial_rank)):
+        settings["abort"] = slow_abort(seconds, record)
 
-    @inprocess.Wrapper(rank_assignment=assignment(plan, record), **wrapper_settings(plan))
+    @inprocess.Wrapper(rank_assignment=assignment(plan, record), **settings)
     def train(call: inprocess.CallWrapper) -> int:
         entered = time.monotonic()
         return trainer(call, entered)
@@ -75,6 +78,19 @@ def mortal(plan: Plan, record: Record) -> Any:
 
     assignments = count()
     return Mortal()
+
+
+def slow_abort(seconds: float, record: Record) -> Any:
+    """An abort that takes its time before it does what it should."""
+    from nvrx_core.inprocess.abort import AbortTorchDistributed
+
+    class Slow(AbortTorchDistributed):
+        def __call__(self, state):  # type: ignore[no-untyped-def]
+            record("abort", iteration=state.iteration)
+            time.sleep(seconds)
+            return super().__call__(state)
+
+    return Slow()
 
 
 class Trainer:

@@ -1,0 +1,105 @@
+"""A network between a rank and the store: a proxy for TCP that is slow, or falls silent and heals.
+
+A proxy that is cut off keeps its connections open and forwards nothing, as a network does whose other end vanished.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from types import TracebackType
+
+__all__ = ["Proxy"]
+
+CHUNK = 1 << 16
+
+
+class Proxy:
+    """Forwards connections to `endpoint` while it is entered as a context.
+
+    Args:
+        endpoint: `host:port` of the store.
+        delay: seconds that each piece of data takes, either way.
+    """
+
+    def __init__(self, endpoint: str, delay: float = 0.0) -> None:
+        host, _, port = endpoint.rpartition(":")
+        self._target, self._delay = (host, int(port)), delay
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._wake = os.eventfd(0)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._others: dict[socket.socket, socket.socket] = {}
+        self._travelling: deque[tuple[float, socket.socket, bytes]] = deque()
+        self._cut = self._ending = False
+        self._thread = threading.Thread(target=self._run, name="proxy")
+
+    def __enter__(self) -> Proxy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ending = True
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        for each in [self._listener, *self._others]:
+            each.close()
+        self._selector.close()
+        os.close(self._wake)
+
+    def cut(self) -> None:
+        """From now on nothing gets through."""
+        self._cut = True
+        os.eventfd_write(self._wake, 1)
+
+    def heal(self) -> None:
+        """What was held up gets through, and all that follows."""
+        self._cut = False
+        os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        while not self._ending:
+            if not self._cut:
+                self._deliver()
+            due = self._travelling[0][0] - time.monotonic() if self._travelling and not self._cut else None
+            ready = self._selector.select(None if due is None else max(0.0, due))
+            for key, _ in ready:
+                self._read(key.fileobj)
+
+    def _deliver(self) -> None:
+        while self._travelling and self._travelling[0][0] <= time.monotonic():
+            _, to, data = self._travelling.popleft()
+            with suppress(OSError):
+                if data:
+                    to.sendall(data)
+                else:
+                    to.shutdown(socket.SHUT_WR)
+
+    def _read(self, source: object) -> None:
+        if source == self._wake:
+            os.eventfd_read(self._wake)
+        elif source is self._listener:
+            self._accept()
+        elif isinstance(source, socket.socket):
+            try:
+                data = source.recv(CHUNK)
+            except OSError:
+                data = b""
+            if not data:
+                self._selector.unregister(source)
+            self._travelling.append((time.monotonic() + self._delay, self._others[source], data))
+
+    def _accept(self) -> None:
+        ours, _ = self._listener.accept()
+        theirs = socket.create_connection(self._target)
+        for one, other in ((ours, theirs), (theirs, ours)):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._others[one] = other
+            self._selector.register(one, selectors.EVENT_READ)

@@ -1,0 +1,67 @@
+"""The network between a rank and the store: slow, silent, and silent for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from . import host
+from .conftest import Launch
+from .job import Job
+from .oracle import assert_no_process_left, assert_nothing_lost, assert_promises, restart
+from .proxy import Proxy
+
+STORE_LOST = 75
+DISCARDED = 1
+QUICK = {"heartbeat_interval": 0.2, "monitor_process_interval": 0.2, "heartbeat_timeout": 2.0}
+
+
+@contextmanager
+def behind_proxies(job: Job, ranks: Iterable[int], delay: float = 0.0) -> Iterator[dict[int, Proxy]]:
+    """Starts the job, with a proxy between each of `ranks` and the store."""
+    with ExitStack() as stack:
+        job.start_store()
+        assert job.endpoint is not None
+        proxies = {rank: stack.enter_context(Proxy(job.endpoint, delay)) for rank in ranks}
+        job.routes = {rank: proxy.endpoint for rank, proxy in proxies.items()}
+        stack.callback(job.template.sweep)
+        job.start()
+        yield proxies
+
+
+def test_a_slow_store_is_no_death(prepare: Launch) -> None:
+    job = prepare({(1, 0, 3): "exception", (2, 1, 3): "kill"}, wrapper=QUICK | {"heartbeat_timeout": 1.0})
+    with behind_proxies(job, range(3), delay=0.05):
+        job.finish()
+    first, second = restart("EXCEPTION", by=[1]), restart("TERMINATED", by=[2], lost=[2])
+    assert_nothing_lost(job, first, second, codes={2: -9})
+
+
+def test_a_rank_that_was_cut_off_and_returns_is_fenced(prepare: Launch) -> None:
+    job = prepare({(0, 0, 10_000): "exception"}, wrapper=QUICK)
+    with behind_proxies(job, [1]) as proxies:
+        job.await_line("step", initial_rank=1, step=2)
+        proxies[1].cut()
+        assert host.eventually(lambda: len(job.lines("enter", iteration=1)) == 2, 20), "not declared lost"
+        assert 1 not in job.codes
+        proxies[1].heal()
+        job.finish()
+    assert_nothing_lost(job, restart("UNRESPONSIVE", by=[1], lost=[1]), codes={1: DISCARDED})
+    assert "declared lost by the others" in job.errors(1)
+
+
+def test_a_store_that_vanishes_without_a_word_ends_all_in_time(prepare: Launch) -> None:
+    whole, part = prepare({(0, 0, 10_000): "exception"}), prepare({(0, 0, 10_000): "exception"}, wrapper=QUICK)
+    with behind_proxies(whole, range(3)) as all_three, behind_proxies(part, [1]) as one:
+        for job in (whole, part):
+            job.await_line("step", initial_rank=1, step=2)
+        for proxy in (*all_three.values(), *one.values()):
+            proxy.cut()
+        part.finish(20)
+        whole.finish(20)
+    assert whole.codes == dict.fromkeys(range(3), STORE_LOST)
+    assert_nothing_lost(part, restart("UNRESPONSIVE", by=[1], lost=[1]), codes={1: STORE_LOST})
+    for job, rank in ((whole, 0), (whole, 1), (whole, 2), (part, 1)):
+        assert f"the control store at {job.routes[rank]} is lost" in job.errors(rank)
+    assert_no_process_left(whole)
+    assert_promises(whole)
