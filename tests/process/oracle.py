@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from nvrx_core.events import timeline
@@ -19,9 +20,12 @@ from nvrx_core.events.phases import MARKS, phases_from_marks
 
 from . import host
 from .job import Job
+from .workers.disk import load
 from .workers.record import HELD
 
-__all__ = ["Restart", "assert_latency_agrees", "assert_nothing_lost", "assert_promises", "restart"]
+__all__ = [
+    "Restart", "assert_checkpoint", "assert_latency_agrees", "assert_nothing_lost", "assert_promises", "restart",
+]  # fmt: skip
 
 TOLD_WITHIN = 20
 """The lines from the end of a log in which the last restart is told."""
@@ -178,6 +182,12 @@ def assert_steps(job: Job, call: int) -> None:
         if job.lines("enter", call=call, initial_rank=rank, iteration=last):
             steps = [line["step"] for line in job.lines("step", call=call, initial_rank=rank, iteration=last)]
             assert steps == list(range(first, job.plan.steps)), f"rank {rank} did {steps}"
+
+
+def assert_checkpoint(folder: Path, steps: int) -> None:
+    """The last checkpoint is whole, has counted each step once, and nothing unfinished lies beside it."""
+    assert load(folder) == steps
+    assert not list(folder.glob("*.unfinished"))
 
 
 def assert_promises(job: Job, call: int = 0) -> None:

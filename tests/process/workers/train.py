@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from nvrx_core.testing.faults import Fault, Point, strike
+from tests.process.workers.disk import Checkpoints
 from tests.process.workers.plan import BEFORE_GROUP, ON_ENTRY, Plan, wrapper_settings
 from tests.process.workers.record import Record, settle, usage, usage_after
 
@@ -99,6 +100,8 @@ class Trainer:
     def __init__(self, plan: Plan, record: Record, initial_rank: int) -> None:
         self.plan, self.record, self.me = plan, record, initial_rank
         self.schedule = plan.schedule()
+        self.checkpoints = Checkpoints(plan.disk, record)
+        self.first = 0
 
     def __call__(self, call, entered: float) -> int:  # type: ignore[no-untyped-def]
         self.call, self.iteration = call, call.iteration
@@ -112,19 +115,22 @@ class Trainer:
     def train(self, world_size: int) -> int:
         self.strike(ON_ENTRY)
         self.join(world_size)
+        if self.plan.save_every:
+            self.first = self.checkpoints.resume(self.iteration)
         self.record("usage", iteration=self.iteration, **usage())
         self.sections()
         for step in self.steps():
             self.strike(step)
             self.work(step, world_size)
             self.record("step", iteration=self.iteration, step=step)
+            self.save(step + 1)
         if dist.is_initialized():
             dist.destroy_process_group()
         return world_size
 
     def steps(self) -> Iterator[int]:
         endless = self.record.call == 0 and self.plan.runs_on(self.iteration)
-        return iter(count() if endless else range(self.plan.steps))
+        return iter(count(self.first) if endless else range(self.first, self.plan.steps))
 
     def join(self, world_size: int) -> None:
         if not (self.plan.collective or self.plan.group):
@@ -160,6 +166,16 @@ class Trainer:
             dist.all_reduce(ones)
             if ones.tolist() != [world_size] * 4:
                 raise AssertionError(f"all_reduce of ones gave {ones.tolist()} on {world_size} ranks")
+
+    def save(self, done: int) -> None:
+        """The first of the ranks saves what is done, in a section that no restart interrupts."""
+        if self.plan.save_every:
+            self.checkpoints.count_step()
+            if done % self.plan.save_every == 0 and os.environ["RANK"] == "0":
+                with self.call.atomic():
+                    self.record("atomic", iteration=self.iteration)
+                    self.checkpoints.save(done, self.iteration)
+                    self.record("atomic_end", iteration=self.iteration)
 
     def strike(self, step: int) -> None:
         point = Point(self.me, self.iteration, step)
