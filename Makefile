@@ -30,7 +30,7 @@ demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it r
 	@$(PY) examples/inprocess/demo.py $(DEMO_ARGS)
 
 test: coverage ## every test (PYTEST_ARGS="-k name")
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "not nightly" $(PYTEST_ARGS)
 
 coverage: $(VENV)/.installed ## the pure modules: every branch taken by unit tests and simulations
 	@$(PY) -m coverage run -m pytest -qq -m "not exhaustive" $(wildcard tests/unit tests/sim)

@@ -31,7 +31,9 @@ def resumed(job: Job, iteration: int) -> set[int]:
     [("full", ["Errno 28", "No space left on device"]), ("fsync", ["Errno 5", "Input/output error"])],
     ids=["disk full", "fsync fails"],
 )
-def test_a_disk_that_fails_costs_a_restart_and_names_the_checkpoint(launch: Launch, disk: str, words: list[str]) -> None:
+def test_a_disk_that_fails_costs_a_restart_and_names_the_checkpoint(
+    launch: Launch, disk: str, words: list[str]
+) -> None:
     job = launch({}, disk=disk, **SAVES).finish()
     assert_nothing_lost(job, restart("EXCEPTION", by=[0]))
     message = job.events("restart", iteration=1)[0]["cause"]["message"]

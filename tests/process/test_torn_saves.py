@@ -16,7 +16,7 @@ from .job import Template
 from .workers.disk import load
 
 WRITER = "tests.process.workers.writer"
-LINES = 25
+LINES = 21
 """Lines of code that a save runs; a kill before each of them is a kill between any two of its operations."""
 SAVE_SECONDS = 0.02
 
