@@ -1,4 +1,4 @@
-"""The disk fails, or a rank dies while it writes to it: the last good checkpoint is used, and each step counted once."""
+"""The disk fails, or a rank dies while it writes: the last good checkpoint is used, and each step counted once."""
 
 from __future__ import annotations
 

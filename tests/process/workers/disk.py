@@ -22,7 +22,7 @@ import torch
 from tests.process.workers.record import Record
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "inprocess"))
-from demo_parts import checkpoints  # noqa: E402 (an example is no package of the project)
+from demo_parts import checkpoints
 
 __all__ = ["Checkpoints", "Counter", "hooked", "load"]
 
@@ -169,7 +169,7 @@ TROUBLES = {"full": full, "fsync": fsync_fails, "kill": fsync_kills, "hang": fsy
 
 
 def mount_small_disk(folder: Path) -> None:
-    """A disk of a few pages in the mount namespace of the tests; its owner sees to it that the test's stays as it is."""
+    """A disk of a few pages, in the mount namespace of the tests."""
     if os.readlink("/proc/self/ns/mnt") == os.readlink(f"/proc/{os.getppid()}/ns/mnt"):
         raise AssertionError("no mount namespace of the tests' own")
     if ctypes.CDLL(None, use_errno=True).mount(b"small", os.fsencode(folder), b"tmpfs", 0, SMALL) != 0:
