@@ -5,6 +5,7 @@ It runs as the one rank of a job of its own, in an empty folder.
 
 import os
 import pathlib
+import random
 import re
 import socket
 import subprocess
@@ -66,9 +67,9 @@ def free_port() -> int:
     """A port that is free, and so is the next one: rank 0 hosts its store there."""
     while True:
         with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
+            port = random.randrange(12_000, 31_000)
             try:
+                first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.1", port + 1))
             except OSError:
                 continue

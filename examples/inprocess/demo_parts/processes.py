@@ -7,6 +7,7 @@ the run's name in their environment, by which they are found.
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import select
 import signal
@@ -186,6 +187,9 @@ def _wait_for_end(pid: int, seconds: float) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """Below the range from which outgoing connections get their ports: one of them could take it meanwhile."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
