@@ -349,7 +349,7 @@ class Call:
         state, kit = self.state, self.kit
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
-            fault=fault, step=self.step, progress=kit.progress(), stalled=kit.stalled,
+            fault=fault, step=self.step, progress=kit.progress(), stalled=kit.stalled, keys=self.keys,
         )  # fmt: skip
 
     # The end of the call
