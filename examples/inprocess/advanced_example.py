@@ -35,6 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nvrx_core import inprocess
 from nvrx_core.events import timeline
+from nvrx_core.inprocess.rank_assignment import Layer, LayerFlag, Tree
 from nvrx_core.inprocess.state import FrozenState
 from nvrx_core.testing.faults import Point, Schedule
 
@@ -187,10 +188,10 @@ class FreeSpace(inprocess.health_check.HealthCheck):
 
 
 def wrapper(options: argparse.Namespace, feed: Feed) -> inprocess.Wrapper:
-    """In a `Compose` the last one listed runs first."""
-    assignment, active = inprocess.rank_assignment, int(os.environ["WORLD_SIZE"]) - options.reserves
+    """In a `Compose` the last one listed runs first. Hosts that fail as a whole would be a second `Layer`."""
+    job = Layer(max_ranks=int(os.environ["WORLD_SIZE"]) - options.reserves, flag=LayerFlag.RESERVE)
     return inprocess.Wrapper(
-        rank_assignment=inprocess.Compose(assignment.MaxActiveWorldSize(active), assignment.FillGaps()),
+        rank_assignment=Tree([job]),
         initialize=inprocess.initialize.RetryController(max_iterations=10, min_active_world_size=options.min_ranks),
         abort=inprocess.Compose(StopFeed(feed), inprocess.abort.AbortTorchDistributed()),
         finalize=JoinFeed(feed),
