@@ -125,8 +125,10 @@ def _by_rank(domains: Domains, world_size: int) -> list[int]:
 
 def _require_place(state: State, domains: Domains, leaf: int) -> None:
     if not domains.living:
-        root = domains.root
-        raise RestartAbort(f"Tree leaves no rank: fewer than min_ranks={root.layer.min_ranks} are left")
+        few = f"fewer than min_ranks={domains.root.layer.min_ranks} are left"
+        raise RestartAbort(
+            f"Tree leaves no rank: {few if domains.root in domains.killed else 'every domain has too few'}"
+        )
     if domains.lives(leaf):
         return
     domain = domains.killed_with(leaf)
