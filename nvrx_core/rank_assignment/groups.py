@@ -62,3 +62,4 @@ class FilterCountGroupedByKey(Keyed):
 
 
 FilterGroupedByKey = FilterCountGroupedByKey
+"""The older name."""
