@@ -30,10 +30,14 @@ _MODULES = (
     "health_check",
     "initialize",
     "monitor_thread",
+    "nested_restarter",
+    "progress_watchdog",
     "rank_assignment",
+    "rank_filter",
     "state",
     "store",
     "terminate",
+    "wait_daemon",
     "wrap",
 )
 

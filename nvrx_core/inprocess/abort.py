@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import abc
+import logging
+import os
 import sys
+from collections.abc import Callable
 
 from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.environment import flight_record_directory, flight_recorder_is_on
 from nvrx_core.inprocess.state import FrozenState
 
-__all__ = ["Abort", "AbortTorchDistributed"]
+__all__ = ["Abort", "AbortTorchDistributed", "AbortTransformerEngine", "carry_out"]
+
+log = logging.getLogger("nvrx_core.inprocess")
 
 
 class Abort(abc.ABC):
@@ -27,16 +33,70 @@ class AbortTorchDistributed(Abort):
     """Ends the collectives of `torch.distributed` and clears its groups.
 
     gloo has no abort of its own: its connections are shut down, which ends a blocked collective within milliseconds.
-    NCCL communicators are aborted by torch. Does nothing when torch.distributed was not used.
+    NCCL communicators are aborted by torch, all at once. Does nothing when torch.distributed was not used.
+
+    Args:
+        torch_fr_trace_path: where torch's flight record is written first, if torch keeps one; default
+            `NVRX_FR_TRACE_PATH`, else none is written.
     """
+
+    def __init__(self, torch_fr_trace_path: str | os.PathLike[str] | None = None) -> None:
+        self.torch_fr_trace_path = torch_fr_trace_path
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """Abort all process groups."""
         if "torch.distributed" not in sys.modules:
             return state
-        from nvrx_core.inprocess.torch_groups import abort_gloo, forget_groups
+        from nvrx_core.inprocess.flight_record import write_flight_record
+        from nvrx_core.inprocess.torch_groups import abort_gloo, forget_groups, has_groups
 
+        directory = self.torch_fr_trace_path or flight_record_directory()
+        if directory is not None and flight_recorder_is_on() and has_groups():
+            write_flight_record(directory, state)
         hit("abort-during", state.iteration)
         abort_gloo()
         forget_groups()
         return state
+
+
+def carry_out(abort: Abort, state: FrozenState) -> None:
+    """Run a user's abort; where it fails, the default one, so that no group is left that the next one would meet."""
+    for each in (abort, AbortTorchDistributed()):
+        try:
+            each(state)
+            return
+        except BaseException:  # boundary: a user's abort; the interruption must follow all the same
+            log.exception("abort failed")
+
+
+class AbortTransformerEngine(Abort):
+    """Lets go of the communicators and of the FP8 state that Transformer Engine keeps in its modules.
+
+    List it before `AbortTorchDistributed`, so that it runs after it. It acts on what the function has imported and
+    imports nothing itself; without Transformer Engine it does nothing. What fails is one warning.
+    """
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Destroy the user buffers and reset the FP8 state."""
+        errors = []
+        for act in filter(None, (_destroy_user_buffers(), _reset_fp8())):
+            try:
+                act()
+            except Exception as error:  # boundary: another library, half way through an iteration
+                errors.append(f"{type(error).__name__}: {error}")
+        if errors:
+            log.warning("Transformer Engine was not aborted: %s", "; ".join(errors))
+        return state
+
+
+def _destroy_user_buffers() -> Callable[[], object] | None:
+    return getattr(sys.modules.get("transformer_engine.pytorch.module.base"), "destroy_ub", None)
+
+
+def _reset_fp8() -> Callable[[], object] | None:
+    """Its home since 2.10 is `quantization`; `fp8` warns from then on when it is asked."""
+    for home in ("quantization", "fp8"):
+        manager = getattr(sys.modules.get(f"transformer_engine.pytorch.{home}"), "FP8GlobalStateManager", None)
+        if manager is not None:
+            return getattr(manager, "reset", None)
+    return None

@@ -1,4 +1,4 @@
-"""A call that may hang, bounded in time: it runs in a thread of its own, on the caller's CUDA device.
+"""Calls that may hang, bounded in time: each runs in a thread of its own.
 
 A thread cannot be ended from outside: one that hangs is left behind as a daemon, and its caller goes on with an error.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from nvrx_core.errors import TimeoutError
 
-__all__ = ["call_bounded", "cuda_device"]
+__all__ = ["call_all_bounded", "call_bounded", "cuda_device"]
 
 
 def cuda_device() -> int | None:
@@ -24,7 +25,7 @@ def cuda_device() -> int | None:
 
 
 def call_bounded(fn: Callable[[], object], timeout: timedelta, name: str) -> None:
-    """Run `fn` in a daemon thread and wait for it.
+    """Run `fn` in a daemon thread, on the caller's CUDA device, and wait for it.
 
     Args:
         fn: the call.
@@ -35,28 +36,44 @@ def call_bounded(fn: Callable[[], object], timeout: timedelta, name: str) -> Non
         TimeoutError: nvrx's, when the call lasts longer.
         BaseException: whatever the call raised.
     """
-    call = _Call(fn, cuda_device())
-    thread = threading.Thread(target=call.run, name=name, daemon=True)
-    thread.start()
-    thread.join(timeout.total_seconds())
-    if thread.is_alive():
-        raise TimeoutError(f"{name} has not ended within {timeout}", what=name, seconds=timeout.total_seconds())
-    if call.error is not None:
-        try:
-            raise call.error
-        finally:
-            call.error = None  # else the error's traceback and this frame keep each other alive
+    errors = call_all_bounded({name: fn}, timeout, cuda_device())
+    if errors:
+        raise errors.pop(name)  # in no variable: the error's traceback and this frame would keep each other alive
 
 
-class _Call:
-    def __init__(self, fn: Callable[[], object], device: int | None) -> None:
-        self.fn, self.device = fn, device
-        self.error: BaseException | None = None
+def call_all_bounded(
+    calls: Mapping[str, Callable[[], object]], timeout: timedelta, device: int | None = None
+) -> dict[str, BaseException]:
+    """Run calls at once, each in a daemon thread, and wait for all of them.
 
-    def run(self) -> None:
-        try:
-            if self.device is not None:
-                sys.modules["torch"].cuda.set_device(self.device)
-            self.fn()
-        except BaseException as error:  # boundary: the thread ends here, its caller raises the error
-            self.error = error
+    Args:
+        calls: the calls, by the names of their threads.
+        timeout: how long to wait, for all together.
+        device: the CUDA device to make current in the threads; None to leave CUDA alone.
+
+    Returns:
+        What went wrong, by name: what a call raised, or nvrx's `TimeoutError` for one that has not ended.
+    """
+    errors = dict[str, BaseException]()
+    threads = {
+        name: threading.Thread(target=_run, name=name, args=(fn, device, name, errors), daemon=True)
+        for name, fn in calls.items()
+    }
+    for thread in threads.values():
+        thread.start()
+    seconds = timeout.total_seconds()
+    deadline = time.monotonic() + seconds
+    for name, thread in threads.items():
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            errors[name] = TimeoutError(f"{name} has not ended within {timeout}", what=name, seconds=seconds)
+    return errors
+
+
+def _run(fn: Callable[[], object], device: int | None, name: str, errors: dict[str, BaseException]) -> None:
+    try:
+        if device is not None:
+            sys.modules["torch"].cuda.set_device(device)
+        fn()
+    except BaseException as error:  # boundary: the thread ends here, its caller gets the error
+        errors[name] = error

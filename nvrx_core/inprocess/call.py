@@ -73,6 +73,7 @@ class Call:
         self.place: tuple[str, int] | None = None
         self.failure: BaseException | None = None
         self.keys: tuple[str, ...] = ()
+        self.over = False
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Run the function until all ranks have completed it.

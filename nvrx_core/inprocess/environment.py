@@ -16,6 +16,8 @@ from typing import Final
 __all__ = [
     "Job",
     "events_directory",
+    "flight_record_directory",
+    "flight_recorder_is_on",
     "job",
     "master",
     "nccl_variables",
@@ -83,6 +85,18 @@ def store_endpoint() -> tuple[str, int] | None:
 def events_directory() -> str | None:
     """`NVRX_EVENTS_DIR`, None when it is not set."""
     return os.environ.get("NVRX_EVENTS_DIR") or None
+
+
+def flight_record_directory() -> str | None:
+    """`NVRX_FR_TRACE_PATH`, None when it is not set."""
+    return os.environ.get("NVRX_FR_TRACE_PATH") or None
+
+
+def flight_recorder_is_on() -> bool:
+    """Whether torch was told to keep a flight record; the first name that is set counts, as for torch."""
+    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    size = next((os.environ[name] for name in names if name in os.environ), "")
+    return size.isdigit() and int(size) > 0
 
 
 def nccl_variables() -> dict[str, str]:

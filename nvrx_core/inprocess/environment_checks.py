@@ -14,7 +14,7 @@ import torch
 
 from nvrx_core.inprocess.environment import nccl_variables
 
-__all__ = ["unmet_rules", "warn_about_environment"]
+__all__ = ["unmet_rules", "warn_about_environment", "warn_about_watchdog", "watchdog_is_off"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 NCCL_DEFAULT: Final = timedelta(minutes=10)
@@ -26,6 +26,23 @@ def warn_about_environment(hard_timeout: timedelta) -> None:
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
         for rule in unmet_rules(nccl_variables(), torch.cuda.nccl.version(), hard_timeout):
             log.warning("%s", rule)
+
+
+def warn_about_watchdog(timeout: timedelta, hard_timeout: timedelta) -> None:
+    """Warn when the watchdog of an NCCL group with this timeout would end a process before the wrapper helps it."""
+    if timeout <= hard_timeout and not watchdog_is_off(nccl_variables()):
+        log.warning(
+            "an NCCL group has timeout=%s and the wrapper hard_timeout=%s: the group's watchdog kills first; make its "
+            "timeout the longer one",
+            timeout,
+            hard_timeout,
+        )
+
+
+def watchdog_is_off(variables: Mapping[str, str]) -> bool:
+    """Whether torch's NCCL watchdog only watches, and ends no process."""
+    names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+    return next((variables[name] for name in names if name in variables), "") == "0"
 
 
 def unmet_rules(variables: Mapping[str, str], nccl: tuple[int, ...], hard_timeout: timedelta) -> list[str]:
@@ -49,6 +66,6 @@ def unmet_rules(variables: Mapping[str, str], nccl: tuple[int, ...], hard_timeou
         )
     if variables.get("TORCH_CPP_LOG_LEVEL", "").lower() not in ("error", "fatal"):
         rules.append("TORCH_CPP_LOG_LEVEL is not error or fatal: aborted collectives fill the log with warnings")
-    if hard_timeout >= NCCL_DEFAULT:
+    if hard_timeout >= NCCL_DEFAULT and not watchdog_is_off(variables):
         rules.append(f"hard_timeout={hard_timeout}: give init_process_group a longer timeout, its NCCL watchdog kills")
     return rules

@@ -24,7 +24,9 @@ from nvrx_core.errors import RestartAbort, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess import environment
+from nvrx_core.inprocess.abort import carry_out
 from nvrx_core.inprocess.board import FOREVER, Board, StoreFailure
+from nvrx_core.inprocess.environment_checks import warn_about_watchdog
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import FaultMaker
 from nvrx_core.inprocess.garbage import freeze_on_entry
@@ -170,7 +172,7 @@ class Equipment:
         self.interrupt = Interrupt(p.interrupt_signal, unwind)
         self.interrupt.install()
         stack.callback(self.interrupt.uninstall)
-        self.observer = GroupObserver(self.page)
+        self.observer = GroupObserver(self.page, lambda timeout: warn_about_watchdog(timeout, p.hard_timeout))
         self.observer.install()
         stack.callback(self.observer.uninstall)
         if p.thread_exceptions == "fault":
@@ -263,12 +265,15 @@ class Equipment:
         """The store that a user's rank assignment may use in the coming round."""
         return dist.PrefixStore(f"{self.keys.user(self.state.iteration + 1)}/assignment", self.store)
 
-    def iteration_store(self) -> dist.Store:
-        """A torch store for the iteration, on a connection of its own."""
+    def another_store(self) -> dist.Store:
+        """The control store on a connection of the function's, which is cut when nothing else gets it out."""
         if self.endpoint[1]:
             self.observer.store_ports.add(self.endpoint[1])
-        connection = another(self.store, self.parameters.store_factory, self.parameters.store_kwargs)
-        return dist.PrefixStore(self.keys.user(self.state.iteration), connection)
+        return another(self.store, self.parameters.store_factory, self.parameters.store_kwargs)
+
+    def iteration_store(self) -> dist.Store:
+        """A torch store for the iteration, on a connection of its own."""
+        return dist.PrefixStore(self.keys.user(self.state.iteration), self.another_store())
 
     def host_meeting(self) -> str:
         """Host the store in which the next process group meets; returns its `host:port`.
@@ -293,10 +298,7 @@ class Equipment:
         silent = running and still > self.parameters.soft_timeout.total_seconds() / 2
         self.stalled = silent or self.page[Word.STALLED] == self.page[Word.ITERATION] + 1
         if self.parameters.abort is not None:
-            try:
-                self.parameters.abort(self.state.freeze())
-            except BaseException:  # boundary: a user's abort; the interruption must follow all the same
-                log.exception("abort failed")
+            carry_out(self.parameters.abort, self.state.freeze())
 
     def _unblock(self) -> None:
         cut = self.observer.abort_gloo() + self.observer.abort_stores()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from abc import ABC, abstractmethod
 from datetime import timedelta
+from typing import ClassVar
 
 from nvrx_core.errors import FaultCounterExceeded, require
 from nvrx_core.inprocess.bounded import call_bounded, cuda_device
 from nvrx_core.rank_assignment.base import FrozenState
 
-__all__ = ["CudaHealthCheck", "FaultCounter", "FaultCounterExceeded", "HealthCheck"]
+__all__ = [
+    "ChainedGPUHealthCheck", "ChainedNVLHealthCheck", "ChainedNicHealthCheck", "CudaHealthCheck", "FaultCounter",
+    "FaultCounterExceeded", "HealthCheck",
+]  # fmt: skip
+
+log = logging.getLogger("nvrx_core.inprocess")
 
 
 class HealthCheck(ABC):
@@ -87,3 +94,42 @@ class FaultCounter(HealthCheck):
             message = f"initial rank {state.initial_rank} has failed {self.faults} times, max_rank_faults={limit}"
             raise FaultCounterExceeded(message, faults=self.faults, limit=limit)
         return state
+
+
+class _NotYet(HealthCheck):
+    """A check of hardware that this version cannot look at; it says so once and finds nothing.
+
+    Args:
+        device_index: the device to check, None for that of the local rank.
+    """
+
+    looks_at: ClassVar[str]
+
+    def __init__(self, device_index: int | None = None) -> None:
+        self.device_index = device_index
+        self._said = False
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Pass."""
+        if not self._said:
+            log.warning("%s is off: this version cannot ask for %s", type(self).__name__, self.looks_at)
+            self._said = True
+        return state
+
+
+class ChainedGPUHealthCheck(_NotYet):
+    """The GPU's own word on whether it must be reset; off in this version, with one warning."""
+
+    looks_at = "a GPU's recovery action"
+
+
+class ChainedNVLHealthCheck(_NotYet):
+    """The state of a GPU's NVLinks; off in this version, with one warning."""
+
+    looks_at = "the state of NVLinks"
+
+
+class ChainedNicHealthCheck(_NotYet):
+    """Link losses of the network device next to a GPU; off in this version, with one warning."""
+
+    looks_at = "a network device's link losses"

@@ -182,6 +182,11 @@ class Atomic:
     def __init__(self, interrupt: Interrupt) -> None:
         self._interrupt = interrupt
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a section is open now."""
+        return self._interrupt.depth > 0
+
     def __enter__(self) -> None:
         interrupt = self._interrupt
         if threading.get_ident() != interrupt.thread:

@@ -21,7 +21,7 @@ from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.round import Abort, Enter, Finish, Round, RoundTimeouts
 from nvrx_core.progress.page import Page, Word
 
-__all__ = ["MonitorThread", "RoundView"]
+__all__ = ["MonitorThread", "RankShouldRestart", "RoundView"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 

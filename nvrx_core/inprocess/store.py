@@ -16,10 +16,14 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from nvrx_core.errors import BarrierError, BarrierOverflow, BarrierTimeout
 from nvrx_core.inprocess.environment import master, rank_and_world_size, store_endpoint
 from nvrx_core.store.connection import StoreConnectionError, answer_deadline, await_listener, listen
 
-__all__ = ["FileStore", "StoreConnectionError", "StoreMixin", "TCPStore", "another", "as_client", "client_only"]
+__all__ = [
+    "BarrierError", "BarrierOverflow", "BarrierTimeout", "FileStore", "StoreConnectionError", "StoreMixin", "TCPStore",
+    "another", "as_client", "client_only",
+]  # fmt: skip
 
 _CLIENT: ContextVar[bool] = ContextVar("nvrx_store_client", default=False)
 DEFAULT_TIMEOUT: Final = timedelta(seconds=300)

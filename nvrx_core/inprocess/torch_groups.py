@@ -13,6 +13,7 @@ own stores. Nothing they do is changed. A canary test fails with a clear text wh
 from __future__ import annotations
 
 import functools
+import logging
 import socket
 import sys
 import time
@@ -22,10 +23,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
+import torch
+import torch._C._distributed_c10d as bindings
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.bounded import call_all_bounded
 from nvrx_core.process.sockets import keep_open, shut_down, socket_inodes, tcp_sockets, wait_quiet
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.store.connection import StoreConnectionError, await_listener
@@ -41,10 +45,14 @@ STORE_TIMEOUT: Final = timedelta(seconds=300)
 """torch's default."""
 QUIET_WITHIN: Final = 0.05
 """Seconds that collectives of living ranks have to come to rest before the connections are cut."""
+ABORT_WITHIN: Final = timedelta(seconds=10)
+"""How long an abort of NCCL may take."""
 HELD: Final = 64
 """Groups held at most; a function that makes and destroys many does not keep them all."""
 
-__all__ = ["GroupObserver", "abort_gloo", "forget_groups", "has_groups", "reset_group_count"]
+__all__ = ["GroupObserver", "abort_gloo", "flight_recorders", "forget_groups", "has_groups", "reset_group_count"]
+
+log = logging.getLogger("nvrx_core.inprocess")
 
 
 class GroupObserver:
@@ -52,6 +60,7 @@ class GroupObserver:
 
     Args:
         page: where the rank's progress is noted.
+        nccl_timeout: told the timeout of an NCCL group's watchdog, each timeout once.
 
     Attributes:
         meeting_place: host and port of the store that the wrapper hosts for the iteration's process group.
@@ -60,8 +69,9 @@ class GroupObserver:
 
     current: ClassVar[GroupObserver | None] = None
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, nccl_timeout: Callable[[timedelta], None] = lambda timeout: None) -> None:
         self.page = page
+        self._nccl_timeout = functools.cache(nccl_timeout)
         self.store_ports: set[int] = set()
         self.meeting_place: tuple[str, int] | None = None
         self._listeners: set[int] = set()
@@ -105,6 +115,7 @@ class GroupObserver:
                 with self._meeting():
                     created = create(*args, **kwargs)
                 self._held.append(created)
+                self._tell_timeout(created[0])
                 hit("init-pg-after", self.page[Word.ITERATION])
                 return created
             finally:
@@ -112,6 +123,11 @@ class GroupObserver:
                 self._before_group = None
 
         return observed
+
+    def _tell_timeout(self, group: Any) -> None:
+        timeout = getattr(getattr(_nccl(group), "options", None), "_timeout", None)
+        if timeout is not None:
+            self._nccl_timeout(timeout)
 
     def _connecting(self, init: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(init)
@@ -232,15 +248,45 @@ def has_groups() -> bool:
     return bool(c10d._world.pg_map) or dist.is_initialized()
 
 
-def forget_groups() -> None:
-    """Abort all groups, as far as their backend can, and clear torch's tables."""
+def forget_groups(within: timedelta = ABORT_WITHIN) -> None:
+    """Abort all groups, as far as their backend can, and clear torch's tables; what fails is one error line.
+
+    The communicators of NCCL are aborted all at once: each may wait until its peers' kernels end, and one that hangs
+    keeps none of the others. Older versions of torch lack some of the names: the next best is taken.
+    """
     if not dist.is_initialized():
         return
-    abort = getattr(c10d, "_abort_process_group", None)
-    if abort is not None:
-        abort()
-    else:
-        dist.destroy_process_group()
+    errors = call_all_bounded(_nccl_aborts(), within)
+    clear = getattr(c10d, "_abort_process_group", dist.destroy_process_group)
+    errors |= call_all_bounded({"clear the groups": clear}, within)
+    if errors:
+        log.error("abort: %s", "; ".join(f"{name}: {type(e).__name__}: {e}" for name, e in errors.items()))
+
+
+def _nccl_aborts() -> dict[str, Callable[[], object]]:
+    """What aborts each group's NCCL communicators, by a name for its thread."""
+    backends = {str(name): _nccl(group) for group, name in list(c10d._world.pg_names.items())}
+    return {
+        f"abort group {name}": getattr(backend, "abort", None) or backend._shutdown
+        for name, backend in backends.items()
+        if backend is not None
+    }
+
+
+def _nccl(group: Any) -> Any:
+    """The NCCL backend of a group, None where it has none; what is no group has none."""
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+    except (AttributeError, RuntimeError):
+        return None
+    return backend if type(backend).__name__ == "ProcessGroupNCCL" else None
+
+
+def flight_recorders() -> dict[str, Callable[[], bytes]]:
+    """What dumps each flight recorder that this torch has, as JSON and without stack traces."""
+    names = {"nccl": "_dump_nccl_trace_json", "cpu": "_dump_fr_trace_json"}
+    found = {recorder: getattr(bindings, name, None) for recorder, name in names.items()}
+    return {recorder: dump for recorder, dump in found.items() if dump is not None}
 
 
 def reset_group_count() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import os
 import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch.distributed as dist
 
@@ -21,31 +23,48 @@ from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.environment_checks import warn_about_environment
 from nvrx_core.inprocess.finalize import Finalize
+from nvrx_core.inprocess.handles import AtomicLock, MonitorHandle
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize
 from nvrx_core.inprocess.injection import parameters_for
 from nvrx_core.inprocess.interrupt import Atomic, new_atomic
+from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.store import Factory, TCPStore
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.progress.page import Word
-from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
+from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankFilter
 from nvrx_core.rank_assignment.filters import ActivateAllRanks
 from nvrx_core.rank_assignment.moves import ShiftRanks
 
-__all__ = ["CallWrapper", "Wrapper"]
+__all__ = ["CallWrapper", "HealthCheckPassed", "Wrapper"]
 
 Result = TypeVar("Result")
 _calls = itertools.count()
 
 
-class CallWrapper:
-    """What a wrapped function may ask of its wrapper; injected by annotation, or by the name `call_wrapper`."""
+class HealthCheckPassed(Exception):
+    """For code that names it; nothing raises it here."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+
+class CallWrapper:
+    """What a wrapped function may ask of its wrapper; injected by annotation, or by the name `call_wrapper`.
+
+    Its attributes can be read and not assigned. An instance belongs to one iteration.
+    """
+
+    def __init__(self, call: Call, wrapper: Wrapper) -> None:
+        self._call, self._wrapper = call, wrapper
         self._atomic = new_atomic(call.kit.interrupt, call.state.iteration)
         self._words = call.kit.page.words
+        self._store: dist.Store | None = None
+        self._base_store: dist.Store | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
 
     @property
     def iteration(self) -> int:
@@ -89,9 +108,61 @@ class CallWrapper:
         """A torch store for this iteration, empty at its start, the same on all ranks."""
         return self._call.kit.iteration_store()
 
+    def shutdown(self) -> None:
+        """Nothing once the call is over: it ends its threads and processes itself.
+
+        Raises:
+            RuntimeError: in the function, which would run on unprotected; return from it instead.
+        """
+        if not self._call.over:
+            raise RuntimeError(
+                "shutdown() inside the wrapped function: return from it, and the call ends for all ranks"
+            )
+
+    @property
+    def state(self) -> FrozenState:
+        """This rank's state, as it is now."""
+        return self._call.state.freeze()
+
+    @property
+    def wrapper(self) -> Wrapper:
+        """The wrapper whose call this is."""
+        return self._wrapper
+
+    @property
+    def store(self) -> dist.Store:
+        """`iteration_store()`, made once."""
+        if self._store is None:
+            self._store = self.iteration_store()
+        return self._store
+
+    @property
+    def base_store(self) -> dist.Store:
+        """The control store itself, without a prefix, on a connection of its own; nvrx's keys begin with `nvrx/`."""
+        if self._base_store is None:
+            self._base_store = self._call.kit.another_store()
+        return self._base_store
+
+    @property
+    def monitor_process(self) -> MonitorHandle:
+        """The monitor process: `pid`, `is_alive()`."""
+        return MonitorHandle(self._call.kit.page)
+
+    @property
+    def progress_watchdog(self) -> ProgressWatchdog:
+        """The thread that asks the main thread for automatic heartbeats."""
+        return self._call.kit.watchdog
+
+    @property
+    def atomic_lock(self) -> AtomicLock:
+        """`atomic()` as a lock."""
+        return AtomicLock(self._atomic)
+
 
 class Wrapper:
     """Restarts a function in the process after a fault on any rank.
+
+    Each parameter can be read as an attribute, and not assigned.
 
     Args:
         store_factory: class of the control store; derives from `StoreMixin`.
@@ -171,6 +242,15 @@ class Wrapper:
         self.enabled = enabled
         self.parameters = Parameters(**given)
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @property
+    def restart_health_check(self) -> HealthCheck | Compose | None:
+        """What checks a rank before it restarts: `health_check`."""
+        return self.parameters.health_check
+
     def __call__(self, fn: Callable[..., Result]) -> Callable[..., Result]:
         """Wrap `fn`; each call of the result is one restartable job of all ranks."""
         if not self.enabled:
@@ -188,13 +268,20 @@ class Wrapper:
             warn_about_environment(self.parameters.hard_timeout)
 
             def function() -> Any:
-                wrapper = CallWrapper(call)
+                wrapper = CallWrapper(call, self)
                 return fn(*args, **{**kwargs, **dict.fromkeys(_free(fn, names, args), wrapper)})
 
-            result: Result = call.run(function)
+            try:
+                result: Result = call.run(function)
+            finally:
+                call.over = True
             return result
 
         return wrapped
+
+
+for _parameter in fields(Parameters):
+    setattr(Wrapper, _parameter.name, property(operator.attrgetter(f"parameters.{_parameter.name}")))
 
 
 def _free(fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...]) -> tuple[str, ...]:

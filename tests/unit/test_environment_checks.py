@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nvrx_core.inprocess import environment_checks
-from nvrx_core.inprocess.environment_checks import unmet_rules, warn_about_environment
+from nvrx_core.inprocess.environment_checks import unmet_rules, warn_about_environment, warn_about_watchdog
 
 GOOD = {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "TORCH_CPP_LOG_LEVEL": "error"}
 NEW, SHORT = (2, 29, 0), timedelta(seconds=90)
@@ -56,6 +56,23 @@ def test_the_hard_timeout_must_be_shorter_than_the_watchdog_of_nccl(minutes, met
     rules = unmet(hard_timeout=timedelta(minutes=minutes))
     assert len(rules) == (not met)
     assert all("hard_timeout=" in rule and "init_process_group" in rule for rule in rules)
+
+
+@pytest.mark.parametrize("name", ["TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"])
+@pytest.mark.parametrize(("value", "off"), [("0", True), ("1", False), ("3", False), ("", False)])
+def test_a_watchdog_that_is_off_may_be_as_quick_as_it_likes(name, value, off, monkeypatch, caplog):
+    monkeypatch.setattr(environment_checks, "nccl_variables", lambda: {name: value})
+    assert (unmet(hard_timeout=timedelta(minutes=10), **{name: value}) == []) is off
+    warn_about_watchdog(SHORT, SHORT)
+    assert (caplog.messages == []) is off
+
+
+@pytest.mark.parametrize(("seconds", "met"), [(30, False), (90, False), (91, True), (1800, True)])
+def test_the_watchdog_of_a_group_must_be_slower_than_the_hard_timeout(seconds, met, monkeypatch, caplog):
+    monkeypatch.setattr(environment_checks, "nccl_variables", dict)
+    warn_about_watchdog(timedelta(seconds=seconds), SHORT)
+    assert len(caplog.messages) == (not met)
+    assert all(f"timeout={timedelta(seconds=seconds)}" in line and f"={SHORT}:" in line for line in caplog.messages)
 
 
 def test_each_broken_rule_has_a_line_of_its_own():

@@ -1,6 +1,7 @@
 """The private names of torch that `nvrx_core.inprocess.torch_groups` touches are still there, in the shape we use."""
 
 import inspect
+import json
 
 import pytest
 import torch
@@ -13,10 +14,13 @@ from nvrx_core.progress.page import Page, Word
 
 USED = {
     "distributed_c10d._new_process_group_helper": "GroupObserver.install replaces it, to see groups being created",
+    "distributed_c10d._world.pg_names": "forget_groups asks it for the groups whose NCCL communicators it aborts",
     "distributed_c10d._world.pg_map": "has_groups and forget_groups ask it for the groups that are alive",
     "distributed_c10d._world.group_count": "reset_group_count sets it to 0 after a failed init_process_group",
     "distributed_c10d._abort_process_group": "forget_groups aborts every group through it",
     "TCPStore.__init__": "GroupObserver.install replaces it, to see stores being created",
+    "ProcessGroup._get_backend": "forget_groups asks it for a group's NCCL backend",
+    "_dump_fr_trace_json": "flight_recorders dumps gloo's record by it, and NCCL's by _dump_nccl_trace_json",
     "ProcessGroup._get_sequence_number_for_group": "GroupObserver counts the collectives begun by it",
 }
 
@@ -80,6 +84,22 @@ def test_a_store_is_made_by_its_constructor_and_tells_its_port():
 def test_a_group_tells_how_many_collectives_it_has_begun():
     name = "ProcessGroup._get_sequence_number_for_group"
     assert callable(getattr(dist.ProcessGroup, "_get_sequence_number_for_group", None)), moved(name)
+
+
+def test_a_group_tells_its_backend():
+    name = "ProcessGroup._get_backend"
+    assert callable(getattr(dist.ProcessGroup, "_get_backend", None)), moved(name)
+
+
+def test_nccl_where_it_is_there_can_be_aborted_and_tells_its_timeout():
+    for nccl in [dist.ProcessGroupNCCL] if dist.is_nccl_available() else []:
+        assert callable(getattr(nccl, "abort", None)), "forget_groups falls back to _shutdown()"
+        assert hasattr(nccl.Options(), "_timeout"), "GroupObserver reads it"
+
+
+def test_the_flight_record_comes_as_json_without_stack_traces():
+    entries = json.loads(torch_groups.flight_recorders()["cpu"]())["entries"]
+    assert not any("frames" in entry for entry in entries), moved("_dump_fr_trace_json")
 
 
 def test_a_message_names_what_moved_and_where_it_is_used():

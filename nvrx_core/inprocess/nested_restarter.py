@@ -1,0 +1,108 @@
+"""Lines for a restarter around this one: what the in-process restart is about, on the stdout of one rank.
+
+A launcher that restarts whole processes can tell by them whether the ranks are about to help themselves. The line is
+`[NestedRestarter] name=[InProcess] state=<state>`, with ` stage=<stage>` where there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final
+
+from nvrx_core.inprocess.abort import Abort
+from nvrx_core.inprocess.completion import Completion
+from nvrx_core.inprocess.initialize import Initialize
+from nvrx_core.inprocess.terminate import Terminate
+from nvrx_core.rank_assignment.base import FrozenState
+
+__all__ = [
+    "NestedRestarterAborted", "NestedRestarterCallback", "NestedRestarterFinalized",
+    "NestedRestarterHandlingCompleted", "NestedRestarterHandlingStarting",
+]  # fmt: skip
+
+LOGGER: Final = "InprocessRestarter.Restarter"
+
+
+class NestedRestarterCallback:
+    """Says one state, on the rank whose initial rank is `special_rank`.
+
+    Args:
+        restarter_state: the state.
+        restarter_stage: the stage in that state.
+        logger: where to say it; default the logger `InprocessRestarter.Restarter`, which writes to stdout unless it was
+            given handlers.
+        special_rank: the initial rank that speaks.
+    """
+
+    def __init__(
+        self,
+        restarter_state: str,
+        restarter_stage: str | None = None,
+        logger: logging.Logger | None = None,
+        special_rank: int = 0,
+    ) -> None:
+        self.restarter_state, self.restarter_stage = restarter_state, restarter_stage
+        self.logger, self.special_rank = logger, special_rank
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Say it."""
+        if state.initial_rank == self.special_rank:
+            stage = f" stage={self.restarter_stage}" if self.restarter_stage is not None else ""
+            logger = self.logger or _to_stdout()
+            logger.info("[NestedRestarter] name=[InProcess] state=%s%s", self.restarter_state, stage)
+        return state
+
+
+class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
+    """Says `initialize` when it is called first, later that a restart is handled.
+
+    List it first in the composition of `initialize`: it then runs last, when nothing of the restart is left to do.
+    """
+
+    def __init__(self, special_rank: int = 0) -> None:
+        super().__init__("initialize", special_rank=special_rank)
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Say it."""
+        super().__call__(state)
+        self.restarter_state, self.restarter_stage = "handling", "completed"
+        return state
+
+
+class NestedRestarterHandlingStarting(NestedRestarterCallback, Abort):
+    """Says that a restart begins; list it last in the composition of `abort`, so that it runs first."""
+
+    def __init__(self, special_rank: int = 0) -> None:
+        super().__init__("handling", "starting", special_rank=special_rank)
+
+
+class NestedRestarterFinalized(NestedRestarterCallback, Completion):
+    """Says that the job is completed."""
+
+    def __init__(self, special_rank: int = 0) -> None:
+        super().__init__("finalized", special_rank=special_rank)
+
+
+class NestedRestarterAborted(NestedRestarterCallback, Terminate):
+    """Says that this rank leaves, and nothing more is restarted on it."""
+
+    def __init__(self, special_rank: int = 0) -> None:
+        super().__init__("aborted", special_rank=special_rank)
+
+
+class _Stdout(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what `sys.stdout` is at that moment, the bare line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stdout
+        super().emit(record)
+
+
+def _to_stdout() -> logging.Logger:
+    logger = logging.getLogger(LOGGER)
+    if not logger.handlers:
+        logger.addHandler(_Stdout(sys.stdout))
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    return logger

@@ -1,0 +1,58 @@
+"""`python -m nvrx_core.inprocess.wait_daemon PIDFILE`: waits until the processes of a pid file have ended.
+
+A job scheduler ends what is left of a step when its last task has ended, monitor processes too. A task that waits for
+its monitor process leaves it the moment in which it tells the others of the rank's end.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from pathlib import Path
+
+__all__ = ["main", "wait"]
+
+
+def main(arguments: list[str]) -> int:
+    """Wait; returns the exit code: 0, 1 for a file that cannot be read, 2 for a wrong call."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m nvrx_core.inprocess.wait_daemon PIDFILE", file=sys.stderr)
+        return 2
+    try:
+        wait(Path(arguments[0]))
+    except (OSError, ValueError) as error:
+        print(f"{arguments[0]}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def wait(pidfile: Path) -> None:
+    """Return when all processes that the file names have ended, and those it names by then, too.
+
+    Raises:
+        OSError: when the file cannot be read.
+        ValueError: when it holds something else than process ids.
+    """
+    seen = set[int]()
+    while new := {int(word) for word in pidfile.read_text(encoding="ascii").split()} - seen:
+        seen |= new
+        for pid in new:
+            _await_end(pid)
+
+
+def _await_end(pid: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll()
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
