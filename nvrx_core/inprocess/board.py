@@ -14,7 +14,7 @@ from typing import Final
 import torch.distributed as dist
 
 from nvrx_core.clock import Clock
-from nvrx_core.inprocess.decision import Arrival, Decision, decode_event, encode_completion
+from nvrx_core.inprocess.decision import Arrival, Decision, decode_arrivals, decode_event, encode_completion
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import (
     Action,
@@ -33,6 +33,9 @@ from nvrx_core.store.keys import Keys
 __all__ = ["FOREVER", "Board", "StoreFailure"]
 
 FOREVER: Final = timedelta(days=365)
+BATCH: Final = 256
+"""Keys asked for at once. torch's server parses a request anew with each piece of it that comes in, so the time for one
+that asks for all keys grows with their square."""
 
 
 class StoreFailure(Exception):
@@ -98,19 +101,24 @@ class Board:
         return ()
 
     def _once(self, key: str, value: str) -> bytes:
-        """Write the value unless the key has one; returns what it has."""
+        """Write the value unless the key has one; returns what it has.
+
+        It reads a key that is known to be there in one exchange; `get` takes two, for it waits for the key first.
+        """
         return bytes(self.store.compare_set(key, "", value))
 
     def _arrivals(self, iteration: int, members: frozenset[int]) -> Mapping[int, Arrival]:
         names = sorted(members)
         keys = [self.keys.arrival(iteration, member) for member in names]
-        if not self.store.check(keys):
+        parts = [keys[first : first + BATCH] for first in range(0, len(keys), BATCH)]
+        if not all(self.store.check(part) for part in parts):
             return {}
-        return dict(zip(names, map(Arrival.decode, self.store.multi_get(keys)), strict=True))
+        values = [value for part in parts for value in self.store.multi_get(part)]
+        return dict(zip(names, decode_arrivals(values), strict=True))
 
     def _event(self, iteration: int) -> Fault | None:
         key = self.keys.event(iteration)
-        return decode_event(self.store.get(key)) if self.store.check([key]) else None
+        return decode_event(self._once(key, "")) if self.store.check([key]) else None
 
     def announce(self, iteration: int, fault: Fault) -> None:
         """Write the fault of a member that lives as the round's event, unless it has one."""
@@ -130,11 +138,11 @@ class Board:
     def _wait(self, key: str, timeout: timedelta) -> bytes:
         if self.chunk is None:
             self.store.wait([key], timeout)
-            return bytes(self.store.get(key))
+            return self._once(key, "")
         while not self.stopped:
             try:
                 self.store.wait([key], self.chunk)
-                return bytes(self.store.get(key))
+                return self._once(key, "")
             except dist.DistStoreError:
                 continue
         raise StoreFailure("the wait was stopped")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
@@ -52,8 +52,11 @@ class Fault:
 
     def encode(self) -> str:
         """The fault as JSON, its text cut to a bound."""
-        data = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in asdict(self).items()}
-        return json.dumps(data)
+        return json.dumps(self.to_data())
+
+    def to_data(self) -> dict[str, Any]:
+        """What `from_data` reads."""
+        return {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
@@ -62,7 +65,7 @@ class Fault:
         Raises:
             ValueError: when a field is missing or the kind is unknown.
         """
-        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
         if known.get("interruption") not in Interruption.__members__ or not isinstance(known.get("initial_rank"), int):
             raise ValueError(f"not a fault record: {dict(data)!r:.200}")
         return cls(**known)

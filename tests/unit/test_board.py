@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.board import BATCH, Board, StoreFailure
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeouts
@@ -174,3 +174,19 @@ def test_a_store_that_cannot_delete_keeps_its_keys(tmp_path):
     board.announce(0, fault(1))
     board.delete_round(0, 2)
     assert board.wait_event(0) == fault(1)
+
+
+def test_more_arrivals_than_are_asked_for_at_once(board):
+    members = frozenset(range(2 * BATCH + 1))
+    for member in members:
+        machine = Round(0, member, members, RoundTimeouts(60.0, 60.0))
+        board.play(machine, machine.arrive(arrival(member, Standing.ALIVE), now=1.0))
+    assert board.wait_decision(0).lost == ()
+
+
+@pytest.mark.parametrize("text", ["garbage", "1", "{}", '{"initial_rank": null}', '{}, {"a": 1}'])
+def test_an_arrival_that_is_none_is_a_failure_of_the_store(board, text):
+    board.play(new(0), new(0).arrive(arrival(0), now=1.0))
+    board.store.set(KEYS.arrival(0, 0), text)
+    with pytest.raises(StoreFailure, match="not "):
+        arrive(board, new(1))
