@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
 
 from nvrx_core.errors import ParameterTypeError, RestartAbort, require, require_type
 from nvrx_core.rank_assignment.base import RankAssignmentCtx
 from nvrx_core.rank_assignment.keys import Keyed, KeyFunction, KeyOrFn
 
 __all__ = ["FilterCountGroupedByKey", "FilterGroupedByKey"]
-
-_MINUTE: Final = timedelta(seconds=60)
 
 
 class FilterCountGroupedByKey(Keyed):
@@ -32,7 +29,9 @@ class FilterCountGroupedByKey(Keyed):
         ValueError: when the function takes neither one argument nor two, or the timeout is not positive.
     """
 
-    def __init__(self, key_or_fn: KeyOrFn, condition: Callable[[int], object], timeout: timedelta = _MINUTE) -> None:
+    def __init__(
+        self, key_or_fn: KeyOrFn, condition: Callable[[int], object], timeout: timedelta = timedelta(seconds=60)
+    ) -> None:
         if not callable(condition):
             raise ParameterTypeError("condition", condition, "Callable")
         require_type("timeout", timeout, timedelta)

@@ -29,12 +29,14 @@ class Tree(Keyed):
     """Assigns active ranks along a tree of failure domains. It decides everything: it is not composed with others.
 
     At the start the ranks are seated depth first, a rank stays inactive where a domain above it is full. In each round,
-     1. a domain with fewer living ranks than `min_ranks` is terminated as a whole;
-     2. a lost active rank is replaced by the rank of its domain that became inactive last, or of the next domain above,
-        as long as the layers have `RESERVE`;
-     3. else by the ranks of highest active rank in the highest domain above it up to which all layers have `BACKFILL`;
-     4. the gaps that are left are closed by shifting, and the active world is that much smaller;
-     5. `world_size_filter` may make it smaller still; the last ones become inactive.
+
+    1. a domain with fewer living ranks than `min_ranks` is terminated as a whole;
+    2. a lost active rank is replaced by the rank of its domain that became inactive last, or of the next domain above,
+       as long as the layers have `RESERVE`;
+    3. else by the ranks of highest active rank in the highest domain above it up to which all layers have `BACKFILL`;
+    4. the gaps that are left are closed by shifting, and the active world is that much smaller;
+    5. `world_size_filter` may make it smaller still; the last ones become inactive.
+
     The wrapper's ranks are the living ones, depth first.
 
     Args:
