@@ -14,7 +14,7 @@ __all__ = ["FrozenState", "Mode", "State"]
 
 @dataclass
 class State(PureState):
-    """The state of this rank; see `nvrx_core.rank_assignment.base.State`."""
+    """The state of this rank; its fields are those of `FrozenState`."""
 
     @classmethod
     def from_env(cls) -> Self:

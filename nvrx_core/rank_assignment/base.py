@@ -39,7 +39,20 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True)
 class FrozenState:
-    """A snapshot of `State`, as the plug-ins get it; the exception is the same object, not a copy."""
+    """A snapshot of `State`, as the plug-ins get it.
+
+    Attributes:
+        rank: the wrapper's rank in this iteration.
+        world_size: how many ranks live.
+        active_rank: RANK of the wrapped function, None for a rank that does not call it.
+        active_world_size: how many ranks call it.
+        initial_rank: RANK on entry; names the rank for its whole life.
+        initial_world_size: WORLD_SIZE on entry.
+        iteration: how often the wrapped function was restarted.
+        mode: what the rank does in this iteration.
+        fn_exception: what the wrapped function raised on this rank, from finalize to health check only; the
+            same object, not a copy.
+    """
 
     rank: int
     world_size: int
@@ -54,19 +67,7 @@ class FrozenState:
 
 @dataclass
 class State:
-    """The state of one rank.
-
-    Attributes:
-        rank: the wrapper's rank in this iteration.
-        world_size: how many ranks live.
-        active_rank: RANK of the wrapped function, None for a rank that does not call it.
-        active_world_size: how many ranks call it.
-        initial_rank: RANK on entry; names the rank for its whole life. None stands for `rank`.
-        initial_world_size: WORLD_SIZE on entry. None stands for `world_size`.
-        iteration: how often the wrapped function was restarted.
-        mode: what the rank does in this iteration.
-        fn_exception: what the wrapped function raised on this rank, from finalize to health check only.
-    """
+    """The state of one rank; its fields are those of `FrozenState`."""
 
     rank: int
     world_size: int

@@ -16,13 +16,14 @@ import nvrx_core.testing
 from nvrx_core import inprocess
 
 ROOT = pathlib.Path(__file__).parents[2]
-INTERNAL = {"MonitorThread", "RoundView", "as_client", "another", "require", "require_type"}
+INTERNAL = {"MonitorThread", "RoundView", "as_client", "another", "carry_out", "require", "require_type"}
+NAMED_ONLY = {"progress_watchdog", "rank_filter"}  # modules that code written for the peer names
 FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)="(https?://[^"]+)"')
 ADDRESS_OF_PAGE = re.compile(r'<link rel="canonical"[^>]*>')
 
 
 def public_modules() -> list[str]:
-    homes = [f"nvrx_core.inprocess.{name}" for name in inprocess._MODULES]
+    homes = [f"nvrx_core.inprocess.{name}" for name in inprocess._MODULES if name not in NAMED_ONLY]
     testing = [f"nvrx_core.testing.{module.name}" for module in pkgutil.iter_modules(nvrx_core.testing.__path__)]
     others = ["errors", "failpoint", "events.schema", "events.timeline", "inprocess"]
     return homes + testing + [f"nvrx_core.{name}" for name in others]
