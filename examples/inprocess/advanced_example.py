@@ -201,6 +201,7 @@ def wrapper(options: argparse.Namespace, feed: Feed) -> inprocess.Wrapper:
         soft_timeout=timedelta(seconds=options.soft_timeout),
         hard_timeout=timedelta(seconds=2 * options.soft_timeout),
         no_progress_limit=3,
+        monitor_process_logfile=str(options.folder.resolve() / "monitor-{rank}.log"),
         events_dir=options.folder / "events",
     )
 

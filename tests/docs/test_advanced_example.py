@@ -79,7 +79,8 @@ def test_a_reserve_takes_the_place_of_a_killed_rank(trained: Run) -> None:
 def test_each_step_is_counted_once(trained: Run) -> None:
     assert trained.losses == pytest.approx(undisturbed(STEPS), rel=1e-3, abs=1e-6)
     assert re.search(rf"^{STEPS} steps, loss 14\.\d+ -> \S+e-\d+$", trained.output, re.MULTILINE)
-    assert {path.name for path in trained.folder.iterdir()} == {"checkpoint.pt", "events"}
+    logs = {f"monitor-{rank}.log" for rank in range(4)}
+    assert {path.name for path in trained.folder.iterdir()} == {"checkpoint.pt", "events", *logs}
 
 
 def test_under_torchrun_it_goes_on_from_there_through_a_hang(trained: Run) -> None:
