@@ -169,11 +169,12 @@ class MonitorProcess:
         """Look at the rank's progress; True when there is an answer to look at again."""
         now = time.monotonic()
         again = False
-        for action in self.watch.look(self.reading(), now=now):
+        reading = self.reading()
+        for action in self.watch.look(reading, now=now):
             match action:
                 case SoftTimeout(reason):
-                    self.page[Word.STALLED] = self.page[Word.ITERATION] + 1
-                    self._announce(Interruption.SOFT_TIMEOUT, reason)
+                    self.page[Word.STALLED] = reading.iteration + 1
+                    self._announce(reading.iteration, Interruption.SOFT_TIMEOUT, reason)
                 case AskOthers():
                     self.watch.others_on_the_way(self._somebody_is_on_the_way(), now=now)
                     again = True
@@ -214,14 +215,13 @@ class MonitorProcess:
         graceful = self.plan.grace > 0 and catches(self.plan.rank_pid, signal.SIGTERM)
         send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM] + ([] if graceful else [signal.SIGKILL]))
 
-    def _announce(self, kind: Interruption, reason: str) -> None:
-        """Tell all ranks of a fault of this one, which lives."""
+    def _announce(self, iteration: int, kind: Interruption, reason: str) -> None:
+        """Tell all ranks of a fault of this one, which lives, and may be on its way into the next iteration by now."""
         fault = self._fault(kind, reason, struck=self.page.alive_at())
-        self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
+        self.plan.events.write("fault", iteration, **fault.told())
         log.warning("%s", fault)
         with suppress(StoreFailure):
-            board = self._connected()
-            board.announce(self.page[Word.ITERATION], fault)
+            self._connected().announce(iteration, fault)
 
     def _fault(self, kind: Interruption, reason: str, struck: float) -> Fault:
         page, now = self.page, time.monotonic()
