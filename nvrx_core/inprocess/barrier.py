@@ -70,11 +70,11 @@ class Barrier:
         """
         kit = self.kit
         with kit.thread.changed:
-            while not arrived() and kit.broken is None:
+            while not arrived() and kit.departure.reason is None:
                 now = time.monotonic()
                 actions = view.round.tick(now=now)
                 if actions:
                     self.play(view, actions)
                 kit.thread.changed.wait(min(view.round.deadline - now, threading.TIMEOUT_MAX))
-        if kit.broken is not None and not arrived():
-            raise kit.broken()
+        if kit.departure.reason is not None and not arrived():
+            raise kit.departure.reason()

@@ -199,8 +199,8 @@ class Call:
             self._await_event()
         try:
             kit.interrupt.arm()
-            if kit.broken is not None:
-                raise kit.broken()
+            if kit.departure.reason is not None:
+                raise kit.departure.reason()
             self._entered()
             return Ended(How.RETURNED, result=function())
         finally:
@@ -369,7 +369,7 @@ class Call:
 
     def _break_away(self, error: BaseException) -> None:
         """Leave out of turn; the monitor process tells the others."""
-        if self.kit.lost is None and not isinstance(error, BarrierTimeout):
+        if not isinstance(error, (StoreLost, BarrierTimeout)):
             log.warning("initial rank %d leaves: %r", self.state.initial_rank, error)
             self.kit.enter(Stage.GONE)
 

@@ -12,7 +12,6 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -26,6 +25,7 @@ from nvrx_core.failpoint import hit
 from nvrx_core.inprocess import environment
 from nvrx_core.inprocess.abort import carry_out
 from nvrx_core.inprocess.board import FOREVER, Board, StoreFailure
+from nvrx_core.inprocess.departure import Departure
 from nvrx_core.inprocess.environment_checks import warn_about_watchdog
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import FaultMaker
@@ -75,11 +75,8 @@ class Equipment:
         self.marks: dict[str, float] = {}
         self.struck = 0.0
         self.stalled = False
-        self.lost: str | None = None
-        self.broken: Callable[[], BaseException] | None = None
         self._entered = False
         self.faults = FaultMaker(self.member)
-        self._losing = threading.Lock()
         self._meeting: dist.Store | None = None
         self._ended: RoundView | None = None
         job = environment.job()
@@ -190,6 +187,7 @@ class Equipment:
             gone=self._template_gone,
             observe=self.observer.count_collectives,
             silent=lambda: self.lose_store("no answer for 10 s"),
+            failed=self._watcher_failed,
         )
         times = (p.barrier_timeout, p.completion_timeout, p.last_call_wait)
         timeouts = RoundTimeouts(*(time_.total_seconds() for time_ in times))
@@ -201,8 +199,9 @@ class Equipment:
             abort=self.abort,
             unblock=self._unblock,
             decided=self.observer.release,
-            failed=self._monitor_thread_failed,
+            failed=self._watcher_failed,
         )
+        self.departure = Departure(self.interrupt, self._wake_main, abort=self.abort, unblock=self._unblock)
         self.watchdog.start()
         stack.callback(self.watchdog.stop)
         self.thread.start()
@@ -323,29 +322,22 @@ class Equipment:
         if is_running(self.page[Word.MONITOR_PID]):
             log.warning("the template process is gone: the monitor process will not be replaced if it is lost")
             return
-        reason = "no monitor process could be kept running; see monitor_process_logfile"
-        log.error("initial rank %d leaves: %s", self.member, reason)
-        self._give_up(reason)
+        self._leave_for("no monitor process could be kept running; see monitor_process_logfile")
 
-    def _monitor_thread_failed(self, error: BaseException) -> None:
-        """The thread that hears of faults has ended: without it, the rank does not go on."""
+    def _watcher_failed(self, error: BaseException) -> None:
+        """One of our own threads has ended."""
         if isinstance(error, StoreFailure):
             self.lose_store(str(error))
-            return
-        reason = f"the monitor thread failed: {error!r}"
-        log.error("initial rank %d leaves: %s", self.member, reason, exc_info=error)
-        self._give_up(reason)
+        else:
+            self._leave_for(f"{threading.current_thread().name} failed: {error!r}", error)
 
-    def _give_up(self, reason: str) -> None:
-        """Get the main thread out, wherever it is; called in another thread."""
-        self._break(lambda: RestartAbort(reason, culprit=self.member))
-        self.abort()
-        self.interrupt.drive(self._unblock)
+    def _leave_for(self, reason: str, error: BaseException | None = None) -> None:
+        """This rank has lost a part that it must not go on without."""
+        if self.departure.decide(lambda: RestartAbort(reason, culprit=self.member)):
+            log.error("initial rank %d leaves: %s", self.member, reason, exc_info=error)
+            self.departure.carry_out()
 
-    def _break(self, make: Callable[[], BaseException]) -> None:
-        """From now on the main thread neither waits for others nor enters the function."""
-        self.broken = make
-        self.interrupt.request(make)
+    def _wake_main(self) -> None:
         with self.thread.changed:
             self.thread.changed.notify_all()
 
@@ -355,20 +347,15 @@ class Equipment:
 
     def lose_store(self, reason: str) -> None:
         """The store is gone: get the main thread out; its process leaves, or is ended by its monitor process."""
-        with self._losing:
-            if self.lost is not None:
-                return
-            self.lost = reason
+        if not self.departure.decide(self.store_lost):
+            return
         if not self.page[Word.STORE_LOST]:
             self.page[Word.STORE_LOST] = time.monotonic_ns()
         os.eventfd_write(self.wake, 1)
         log.error("%s (%s)", self.store_lost(), reason)
         self.events.write("store_lost", self.state.iteration, endpoint=f"{self.endpoint[0]}:{self.endpoint[1]}")
         self._cut()
-        self._break(self.store_lost)
-        if threading.get_ident() != self.interrupt.thread:
-            self.abort()
-            self.interrupt.drive(self._unblock)
+        self.departure.carry_out()
 
     # Out
 

@@ -8,6 +8,7 @@ the store. All that it knows lies in the page and in the store, so that a replac
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import signal
@@ -43,8 +44,6 @@ STORE_GRACE = 5.0
 """Seconds that a rank has to leave after the store was lost."""
 _WAY = (Word.ITERATION, Word.MEETINGS, Word.COLLECTIVES)
 """How far a rank has come, comparable between ranks."""
-_MAY_WAIT = (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED)
-"""Stages in which no progress is expected of a rank."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,6 @@ class MonitorProcess:
         self.siblings = LeaseTable(plan.heartbeat_timeout)
         self.board: Board | None = None
         self.replaces = False
-        self.stopped_at = 0.0
         self.beats = 0
         self.lease = ""
         self.lease_due = self.sibling_due = 0.0
@@ -157,7 +155,6 @@ class MonitorProcess:
         """Do what is due; returns when the next turn is."""
         while self._judge():
             pass
-        self._judge_stopped()
         if self.page[Word.STAGE] != Stage.OUTSIDE:
             with suppress(StoreFailure):
                 self._keep_lease()
@@ -187,16 +184,6 @@ class MonitorProcess:
                     send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM, signal.SIGKILL])
         return again
 
-    def _judge_stopped(self) -> None:
-        """Where a rank may wait for any time, a stopped one looks like one that waits; the others wait for it."""
-        waits = self.page[Word.STAGE] in _MAY_WAIT and not self.page[Word.UNPROTECTED]
-        now = time.monotonic()
-        self.stopped_at = (self.stopped_at or now) if waits and is_stopped(self.plan.rank_pid) else 0.0
-        if self.stopped_at and now >= self.stopped_at + self.plan.hard:
-            self.ended_by = f"it was stopped for {self.plan.hard:g} s (hard_timeout)"
-            log.warning("end rank %d: %s", self.plan.member, self.ended_by)
-            send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM, signal.SIGKILL])
-
     def reading(self) -> Reading:
         """What the page says now."""
         page = self.page
@@ -204,6 +191,7 @@ class MonitorProcess:
             iteration=page[Word.ITERATION],
             stage=Stage(page[Word.STAGE]),
             alive_at=page.alive_at(),
+            stopped=is_stopped(self.plan.rank_pid),
             protected=page[Word.UNPROTECTED] == 0,
             noticed=page[Word.NOTICED] == page[Word.ITERATION] + 1,
             interrupting=page[Word.INTERRUPTING] == page[Word.ITERATION] + 1,
@@ -327,13 +315,16 @@ class MonitorProcess:
         if stage == Stage.LEFT or self.page[Word.STORE_LOST]:
             return
         kind = Interruption.HARD_TIMEOUT if self.ended_by else Interruption.TERMINATED
-        struck = (self.stopped_at or self.page.alive_at()) if self.ended_by else time.monotonic()
+        struck = self._stood_still_since() if self.ended_by else time.monotonic()
         reason = "the rank left" if stage == Stage.GONE else f"process {how_it_ended(self.plan.rank_pid)}"
         fault = self._fault(kind, reason + (f" after {self.ended_by}" if self.ended_by else ""), struck)
         self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
         log.warning("%s", fault)
         with suppress(StoreFailure):
             self._bury(Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault))
+
+    def _stood_still_since(self) -> float:
+        return self.watch.stopped_at if self.watch.stopped_at < math.inf else self.page.alive_at()
 
     def _bury(self, obituary: Obituary | None) -> None:
         board = self._connected()

@@ -49,6 +49,7 @@ class ProgressWatchdog:
         gone: called when the template process has ended, and nothing will be replaced any more.
         observe: notes on the page what else shows how far the rank has come.
         silent: called once when the store has not answered for `SILENT_STORE` seconds.
+        failed: called with what has ended the thread, if anything does.
     """
 
     def __init__(
@@ -61,9 +62,11 @@ class ProgressWatchdog:
         gone: Callable[[], None],
         observe: Callable[[], None],
         silent: Callable[[], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self.page, self.interval, self.template = page, interval, template
-        self._replaced, self._gone, self._observe, self._silent = replaced, gone, observe, silent
+        self._replaced, self._gone, self._observe = replaced, gone, observe
+        self._silent, self._failed = silent, failed
         self._work: deque[Callable[[], None]] = deque()
         self._asked = False
         self._ending = False
@@ -92,6 +95,12 @@ class ProgressWatchdog:
             self.page.words[Word.AUTOMATIC] = time.monotonic_ns()
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
+            self._failed(error)
+
+    def _watch(self) -> None:
         due = time.monotonic()
         watched: list[Any] = [self.template.channel, self._wake]
         while not self._ending:

@@ -5,6 +5,8 @@ interruption by leaving the function. Both count from the oldest of the rank's s
 run (always), `ping`, and a growing `progress` counter; the hard one also from the interruption, for a function that
 swallows it runs bytecode all the while. A rank that waits for another one is not hung: before it is reported, the
 others' leases are looked at, and it is excused while one that is behind it is alive, for the hard timeout at most.
+Where a rank may wait for any time no progress is expected, and one whose process is stopped looks like one that waits:
+there the hard timeout counts from the stop.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ class Reading:
         iteration: the round.
         stage: what the main thread is about.
         alive_at: the oldest sign of life in use.
+        stopped: the process is stopped, as by SIGSTOP.
         protected: False while the user has switched hang protection off.
         noticed: the monitor thread has seen this round's event.
         interrupting: the round has ended, and the main thread is being interrupted.
@@ -37,6 +40,7 @@ class Reading:
     iteration: int
     stage: Stage
     alive_at: float
+    stopped: bool = False
     protected: bool = True
     noticed: bool = False
     interrupting: bool = False
@@ -95,6 +99,7 @@ class Watch:
         self._poke_at = math.inf
         self._interrupted_at = math.inf
         self._terminated_at = math.inf
+        self.stopped_at = math.inf
 
     def look(self, reading: Reading, *, now: float) -> tuple[WatchAction, ...]:
         """What the page says asks for; `deadline` says when to look again at the latest."""
@@ -103,8 +108,10 @@ class Watch:
             return self._ending(now)
         if reading.iteration != self._iteration:
             self._begin(reading.iteration)
-        if not reading.protected or reading.stage not in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING):
+        if not reading.protected or reading.stage in (Stage.LEFT, Stage.GONE):
             return ()
+        if reading.stage in (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED):
+            return self._stopped(reading.stopped, now)
         alive_at = max(reading.alive_at, self._excused_at)
         if reading.interrupting and reading.stage is Stage.RUNNING:
             self._interrupted_at = min(self._interrupted_at, now)
@@ -120,6 +127,10 @@ class Watch:
     def _begin(self, iteration: int) -> None:
         self._iteration, self._reported, self._to_blame = iteration, False, False
         self._excused_at, self._poke_at, self._interrupted_at = -math.inf, math.inf, math.inf
+
+    def _stopped(self, stopped: bool, now: float) -> tuple[WatchAction, ...]:
+        self.stopped_at = min(self.stopped_at, now) if stopped else math.inf
+        return self._hard(self.stopped_at, now)
 
     def _hard(self, alive_at: float, now: float) -> tuple[WatchAction, ...]:
         if now < alive_at + self.hard:

@@ -39,6 +39,16 @@ def test_a_rank_that_waits_for_others_does_not_hang(watch, stage):
     assert watch.deadline == math.inf
 
 
+@pytest.mark.parametrize("stage", [Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED])
+def test_a_rank_that_is_stopped_while_it_waits_is_ended(watch, stage):
+    assert watch.look(reading(stage=stage, stopped=True), now=5.0) == ()
+    assert watch.deadline == 5.0 + HARD
+    assert watch.look(reading(stage=stage, stopped=False), now=6.0) == ()
+    assert watch.look(reading(stage=stage, stopped=True), now=7.0) == ()
+    assert isinstance(watch.look(reading(stage=stage, stopped=True), now=7.0 + HARD)[0], Terminate)
+    assert watch.stopped_at == 7.0
+
+
 def test_without_hang_protection_nothing_is_judged(watch):
     assert watch.look(reading(protected=False), now=1e6) == ()
 
