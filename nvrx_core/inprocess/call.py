@@ -357,11 +357,16 @@ class Call:
 
     def _farewell(self, ended: Ended) -> None:
         """All ranks are done, or this one leaves: the completion callback, then the barrier before the exit."""
-        if ended.how in (How.RETURNED, How.EXITED, How.RESERVE) and self.kit.thread.view.finished:
-            self.kit.events.write("completed", self.state.iteration)
-            self._completion()
-        else:
-            self.kit.events.write("left", self.state.iteration, reason=repr(ended.error))
+        try:
+            if ended.how in (How.RETURNED, How.EXITED, How.RESERVE) and self.kit.thread.view.finished:
+                self.kit.events.write("completed", self.state.iteration)
+                self._completion()
+            else:
+                self.kit.events.write("left", self.state.iteration, reason=repr(ended.error))
+        finally:
+            self._say_farewell()
+
+    def _say_farewell(self) -> None:
         try:
             self.kit.leave(completed=self.kit.thread.view.finished)
         except StoreFailure as failure:

@@ -77,6 +77,15 @@ def test_a_base_exception_in_a_later_plug_in_makes_its_rank_leave(prepare: Launc
     assert results(job) == {0: 1, 2: 1}
 
 
+def test_a_base_exception_in_completion_leaves_after_the_others_were_told(prepare: Launch) -> None:
+    job = prepare(world=2, store=False)
+    run_prepared(job, "witnesses", {"leave in completion": [[1, 0]]}, 0, MODULE)
+    assert by_rank(job, "left", "text") == {1: "planted in completion"}
+    assert results(job) == {0: 0}
+    ended = [line["at"] for what in ("left", "done") for line in job.lines(what)]
+    assert max(ended) - min(ended) < 5, "the host of the store waits for the others"
+
+
 def test_an_abort_that_fails_leaves_no_group_behind(prepare: Launch) -> None:
     job = run(prepare, "abort_first", FAILS | {"abort": [[0, 0], [1, 0]]})
     assert results(job) == {0: 1, 1: 1}
@@ -202,3 +211,7 @@ def test_what_code_reaches_for_can_be_read_and_not_assigned(prepare: Launch) -> 
     assert len(job.lines("shutdown")) == 4
     assert by_rank(job, "after", "state") == by_rank(job, "after", "iteration") == {0: 1, 1: 1}
     assert all(by_rank(job, "after", "mine").values())
+    told = (job.directory / "application.log").iterdir()
+    assert sorted(path.name for path in told) == ["events-0.jsonl", "events-1.jsonl"], (
+        "events_dir goes before NVRX_EVENTS_DIR"
+    )

@@ -8,9 +8,17 @@ from types import SimpleNamespace
 import pytest
 
 from nvrx_core.errors import FaultCounterExceeded, RestartAbort, RestartError, TimeoutError
+from nvrx_core.inprocess import rank_assignment, rank_filter
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.finalize import Finalize, ThreadedFinalize
-from nvrx_core.inprocess.health_check import CudaHealthCheck, FaultCounter, HealthCheck
+from nvrx_core.inprocess.health_check import (
+    ChainedGPUHealthCheck,
+    ChainedNicHealthCheck,
+    ChainedNVLHealthCheck,
+    CudaHealthCheck,
+    FaultCounter,
+    HealthCheck,
+)
 from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.rank_assignment.base import State
@@ -203,3 +211,22 @@ def test_fault_counter_without_a_limit_only_counts():
 def test_fault_counter_refuses_a_negative_limit():
     with pytest.raises(ValueError, match="max_rank_faults=-1: must be at least 0"):
         FaultCounter(-1)
+
+
+@pytest.mark.parametrize("kind", [ChainedGPUHealthCheck, ChainedNVLHealthCheck, ChainedNicHealthCheck])
+@pytest.mark.parametrize("device", [None, 3])
+def test_a_check_that_is_off_says_so_once_and_passes(kind, device, caplog):
+    check, before = kind(device_index=device), state()
+    assert check.device_index == device
+    assert isinstance(check, HealthCheck)
+    assert check(before) is check(before) is before
+    (line,) = caplog.messages
+    assert line.startswith(f"{kind.__name__} is off: ")
+
+
+def test_the_former_home_of_the_filters_warns():
+    for name in rank_filter.__all__:
+        with pytest.warns(DeprecationWarning, match=f"rank_filter.{name} is now inprocess.rank_assignment.{name}"):
+            assert getattr(rank_filter, name) is getattr(rank_assignment, name)
+    with pytest.raises(AttributeError, match="has no attribute 'ShiftRanks'"):
+        _ = rank_filter.ShiftRanks

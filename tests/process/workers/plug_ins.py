@@ -132,7 +132,7 @@ def nested(rank: Rank) -> None:
 
 def handles(rank: Rank) -> None:
     kept: list[CallWrapper] = []
-    wrapper = inprocess.Wrapper(soft_timeout=timedelta(seconds=30))
+    wrapper = inprocess.Wrapper(soft_timeout=timedelta(seconds=30), events_dir=os.environ["NVRX_TEST_LOG"])
 
     @wrapper
     def train(call_wrapper: CallWrapper) -> int:
