@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import torch.distributed as dist
 
@@ -28,14 +28,19 @@ from nvrx_core.inprocess.round import (
     ReadArrivals,
     Round,
 )
+from nvrx_core.inprocess.slowest import Slowest
 from nvrx_core.store.keys import Keys
 
 __all__ = ["FOREVER", "Board", "StoreFailure"]
 
+T = TypeVar("T")
 FOREVER: Final = timedelta(days=365)
 BATCH: Final = 256
 """Keys asked for at once. torch's server parses a request anew with each piece of it that comes in, so the time for one
 that asks for all keys grows with their square."""
+NOTHING: Final = "-"
+"""No key has this text as its value, but `master`, where it says the same."""
+SURVEY_WITHIN: Final = timedelta(seconds=2)
 
 
 class StoreFailure(Exception):
@@ -101,24 +106,25 @@ class Board:
         return ()
 
     def _once(self, key: str, value: str) -> bytes:
-        """Write the value unless the key has one; returns what it has.
-
-        It reads a key that is known to be there in one exchange; `get` takes two, for it waits for the key first.
-        """
+        """Write the value unless the key has one; returns what it has."""
         return bytes(self.store.compare_set(key, "", value))
+
+    def _peek(self, key: str) -> bytes:
+        """What the key has, or `NOTHING`; in one exchange, where `get` takes two, for it waits for the key first."""
+        return bytes(self.store.compare_set(key, NOTHING, NOTHING))
 
     def _arrivals(self, iteration: int, members: frozenset[int]) -> Mapping[int, Arrival]:
         names = sorted(members)
         keys = [self.keys.arrival(iteration, member) for member in names]
-        parts = [keys[first : first + BATCH] for first in range(0, len(keys), BATCH)]
+        parts = list(_batches(keys))
         if not all(self.store.check(part) for part in parts):
             return {}
         values = [value for part in parts for value in self.store.multi_get(part)]
         return dict(zip(names, decode_arrivals(values), strict=True))
 
     def _event(self, iteration: int) -> Fault | None:
-        key = self.keys.event(iteration)
-        return decode_event(self._once(key, "")) if self.store.check([key]) else None
+        text = self._peek(self.keys.event(iteration))
+        return None if text == NOTHING.encode() else decode_event(text)
 
     def announce(self, iteration: int, fault: Fault) -> None:
         """Write the fault of a member that lives as the round's event, unless it has one."""
@@ -138,11 +144,11 @@ class Board:
     def _wait(self, key: str, timeout: timedelta) -> bytes:
         if self.chunk is None:
             self.store.wait([key], timeout)
-            return self._once(key, "")
+            return self._peek(key)
         while not self.stopped:
             try:
                 self.store.wait([key], self.chunk)
-                return self._once(key, "")
+                return self._peek(key)
             except dist.DistStoreError:
                 continue
         raise StoreFailure("the wait was stopped")
@@ -175,11 +181,46 @@ class Board:
     def leases(self, members: Iterable[int]) -> dict[int, str]:
         """The leases of those members that have one."""
         with _guard():
-            named = {member: self.keys.lease(member) for member in members}
-            if not self.store.check(list(named.values())):
-                named = {member: key for member, key in named.items() if self.store.check([key])}
-            values = self.store.multi_get(list(named.values())) if named else []
-            return {member: bytes(value).decode() for member, value in zip(named, values, strict=True)}
+            return dict(pair for part in _batches(list(members)) for pair in self._leases(part))
+
+    def _leases(self, members: list[int]) -> Iterator[tuple[int, str]]:
+        keys = [self.keys.lease(member) for member in members]
+        together = len(keys) > 1 and self.store.check(keys)
+        values = self.store.multi_get(keys) if together else map(self._peek, keys)
+        for member, value in zip(members, values, strict=True):
+            if (lease := bytes(value).decode()) != NOTHING:
+                yield member, lease
+
+    def slowest(self, members: frozenset[int], me: int) -> Slowest:
+        """Where the slowest members are.
+
+        When thousands ask at the same time, as they do when all wait for one rank, one of them reads the leases of all
+        and tells the others: each takes the first survey that ends after it has asked.
+        """
+        if len(members) <= BATCH:
+            return Slowest.of(self.leases(members).values())
+        key, late = self.keys.survey(), ""
+        with _guard():
+            for _ in range(3):
+                last = self._peek(key).decode()
+                number = 0 if last == NOTHING else int(last.partition("/")[0])
+                if last in (NOTHING, late) or self.store.check([self.keys.survey(number)]):
+                    number += 1
+                    mine = f"{number}/{me}"
+                    if self.store.compare_set(key, last.removeprefix(NOTHING), mine) == mine.encode():
+                        return self._survey(number, members)
+                try:
+                    self.store.wait([self.keys.survey(number)], SURVEY_WITHIN)
+                    return Slowest.decode(self._peek(self.keys.survey(number)))
+                except dist.DistStoreError:
+                    late = self._peek(key).decode()
+        raise StoreFailure("nobody ends a survey")
+
+    def _survey(self, number: int, members: frozenset[int]) -> Slowest:
+        found = Slowest.of(self.leases(members).values())
+        self.store.set(self.keys.survey(number), found.encode())
+        self._delete([self.keys.survey(number - 2)])
+        return found
 
     def leave(self, member: int) -> None:
         """Say that the member needs the store no longer."""
@@ -201,8 +242,15 @@ class Board:
 
     def delete_round(self, iteration: int, members: int) -> None:
         """Delete the keys of a round that nobody reads any more, where the store can."""
+        self._delete(self.keys.round(iteration, members))
+
+    def _delete(self, keys: Iterable[str]) -> None:
         try:
-            for key in self.keys.round(iteration, members):
+            for key in keys:
                 self.store.delete_key(key)
         except (RuntimeError, NotImplementedError):
             return
+
+
+def _batches(whole: list[T]) -> Iterator[list[T]]:
+    return (whole[first : first + BATCH] for first in range(0, len(whole), BATCH))

@@ -15,11 +15,12 @@ import signal
 import socket
 import threading
 import time
+from bisect import bisect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from nvrx_core.clock import SystemClock
 from nvrx_core.events.log import EventLog, boot_id
@@ -42,6 +43,8 @@ __all__ = ["MonitorPlan", "MonitorProcess"]
 log = logging.getLogger("nvrx_core.inprocess.monitor_process")
 STORE_GRACE = 5.0
 """Seconds that a rank has to leave after the store was lost."""
+REACH: Final = 64
+"""How many members are watched for each that is silent: a lost host's own ranks watch each other no longer."""
 _WAY = (Word.ITERATION, Word.MEETINGS, Word.COLLECTIVES)
 """How far a rank has come, comparable between ranks."""
 
@@ -255,12 +258,12 @@ class MonitorProcess:
         return "/".join(str(value) for value in (self.beats, int(stalled), *(self.page[word] for word in words)))
 
     def _look_at_siblings(self) -> None:
-        now, members = time.monotonic(), sorted(self.page.members() - {self.plan.member})
+        now, me, members = time.monotonic(), self.plan.member, sorted(self.page.members() - {self.plan.member})
         if not members or self.page[Word.STAGE] == Stage.LEFT:
             return
-        following = [m for m in members if m > self.plan.member] + members
+        first = bisect(members, me)
         doubted = self.siblings.stale(now=now, share=0.5)
-        watched = members if doubted else following[:1]
+        watched = (members[first:] + members[:first])[: max(1, REACH * len(doubted))]
         self.siblings.keep(watched)
         for member, lease in self._connected().leases(watched).items():
             self.siblings.observe(member, lease, now=now)
@@ -294,13 +297,12 @@ class MonitorProcess:
 
     def _somebody_is_on_the_way(self) -> bool:
         """Whether a member that is alive has yet to come to where this rank is, which may wait for it."""
-        way = [self.page[word] for word in _WAY]
-        mine = (way[0], way[1] if self.page[Word.MEETING] else 0, way[2])
+        iteration, meetings, collectives = (self.page[word] for word in _WAY)
         try:
-            leases = self._connected().leases(self.page.members() - {self.plan.member})
+            slowest = self._connected().slowest(self.page.members() - {self.plan.member}, self.plan.member)
         except StoreFailure:
             return False
-        return any(_behind(lease, mine) for lease in leases.values())
+        return slowest.behind(iteration, meetings if self.page[Word.MEETING] else 0, collectives)
 
     def _enforce_store_loss(self) -> None:
         """The store is gone: the rank leaves by itself, or is ended."""
@@ -341,22 +343,6 @@ class MonitorProcess:
 
 def _follow(obituary: Obituary, actions: tuple[Action, ...]) -> Obituary | None:
     return next((obituary.next(action.members) for action in actions if isinstance(action, Enter)), None)
-
-
-def _behind(lease: str, mine: tuple[int, int, int]) -> bool:
-    """Whether the lease's owner is alive and has yet to come to where this rank waits for it.
-
-    Args:
-        lease: what the owner's monitor process has written.
-        mine: this rank's iteration, the meeting it is inside of (0 for none), and its collectives.
-    """
-    try:
-        _, stalled, _, stage, iteration, meetings, collectives = map(int, lease.split("/"))
-    except ValueError:
-        return False
-    moving = stage in (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING, Stage.ARRIVED) and not stalled
-    here = iteration == mine[0] and (meetings < mine[1] or collectives < mine[2])
-    return moving and (iteration < mine[0] or here)
 
 
 def _configure_logging(path: str | None) -> None:

@@ -50,6 +50,10 @@ class Keys:
         """A member's lease: a counter that grows while its monitor process lives."""
         return f"{self.prefix}/lease/{member}"
 
+    def survey(self, number: int | None = None) -> str:
+        """What a survey of the members' leases has found; without a number, which survey was begun last and by whom."""
+        return f"{self.prefix}/survey/{'last' if number is None else number}"
+
     def left(self, member: int) -> str:
         """Set when a member needs the store no longer."""
         return f"{self.prefix}/left/{member}"

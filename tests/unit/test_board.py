@@ -1,5 +1,6 @@
 """What a round's actions do to a torch store, and what is told of it."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,8 @@ from nvrx_core.inprocess.board import BATCH, Board, StoreFailure
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeouts
+from nvrx_core.inprocess.slowest import Slowest
+from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
 
 KEYS = Keys("job", 0, 0)
@@ -190,3 +193,69 @@ def test_an_arrival_that_is_none_is_a_failure_of_the_store(board, text):
     board.store.set(KEYS.arrival(0, 0), text)
     with pytest.raises(StoreFailure, match="not "):
         arrive(board, new(1))
+
+
+def moving(collectives, iteration=0):
+    return f"5/0/1/{Stage.RUNNING:d}/{iteration}/0/{collectives}"
+
+
+MANY = frozenset(range(BATCH + 1))
+
+
+@pytest.fixture
+def crowded(board):
+    for member in MANY - {3}:
+        board.move_lease(member, "", moving(10 + member))
+    return board
+
+
+def test_a_survey_of_many_reads_every_lease(crowded):
+    assert len(crowded.leases(MANY)) == BATCH
+    assert crowded.slowest(MANY, me=7) == Slowest({0: (0, 10)})
+
+
+def test_surveys_are_made_one_after_the_other_and_keep_no_keys(crowded):
+    for beat in range(5):
+        crowded.store.set(KEYS.lease(0), moving(beat))
+        assert crowded.slowest(MANY, me=beat) == Slowest({0: (0, beat)})
+    assert crowded.store.num_keys() == BATCH + 3
+
+
+def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
+    crowded.store.set(KEYS.survey(), "4/9")
+    end = threading.Timer(0.02, crowded.store.set, (KEYS.survey(4), Slowest({0: (1, 2)}).encode()))
+    end.start()
+    assert crowded.slowest(MANY, me=7) == Slowest({0: (1, 2)})
+    end.join()
+
+
+def test_a_survey_that_nobody_ends_is_made_by_another(crowded, monkeypatch):
+    monkeypatch.setattr("nvrx_core.inprocess.board.SURVEY_WITHIN", SOON)
+    crowded.store.set(KEYS.survey(), "4/9")
+    assert crowded.slowest(MANY, me=7) == Slowest({0: (0, 10)})
+    assert crowded.store.get(KEYS.survey()) == b"5/7"
+
+
+def test_surveys_that_nobody_ends_are_a_failure_of_the_store(crowded, monkeypatch):
+    class Racing(dist.PrefixStore):
+        def compare_set(self, key, expected, desired):
+            return b"5/9"
+
+    monkeypatch.setattr("nvrx_core.inprocess.board.SURVEY_WITHIN", SOON)
+    with pytest.raises(StoreFailure, match="nobody ends"):
+        Board(Racing("", crowded.store), KEYS, Clock()).slowest(MANY, me=7)
+
+
+@pytest.mark.parametrize("kind", ["hash", "tcp", "file"])
+def test_a_key_that_is_not_there_is_read_as_nothing_and_not_made(kind, tmp_path):
+    stores = {
+        "hash": dist.HashStore,
+        "tcp": lambda: dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
+        "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
+    }
+    board = Board(stores[kind](), KEYS, Clock())
+    assert board.leases([0]) == {}
+    assert board._event(0) is None
+    assert not board.store.check([KEYS.lease(0)])
+    board.move_lease(0, "", "1")
+    assert board.leases([0]) == {0: "1"}

@@ -1,0 +1,54 @@
+"""Who is waited for: one that moves, and has yet to come to where the waiting rank is."""
+
+import pytest
+
+from nvrx_core.inprocess.slowest import Slowest
+from nvrx_core.progress.stage import Stage
+
+
+def lease(iteration=1, meetings=2, collectives=30, stage=Stage.RUNNING, stalled=0):
+    return f"7/{stalled}/1234/{stage:d}/{iteration}/{meetings}/{collectives}"
+
+
+def behind(*leases, mine=(1, 2, 30)):
+    slowest = Slowest.of(leases)
+    assert Slowest.decode(slowest.encode()) == slowest
+    return slowest.behind(*mine)
+
+
+@pytest.mark.parametrize("slow", [lease(iteration=0), lease(meetings=1), lease(collectives=29)])
+def test_one_that_is_behind_is_waited_for(slow):
+    assert behind(lease(), slow, lease(iteration=2))
+
+
+def test_nobody_waits_for_those_that_are_here_or_ahead():
+    assert not behind(lease(), lease(meetings=3), lease(collectives=31), lease(iteration=2, meetings=0, collectives=0))
+    assert not behind()
+
+
+def test_a_rank_that_is_in_no_meeting_waits_for_none():
+    assert not behind(lease(meetings=0), mine=(1, 0, 30))
+
+
+@pytest.mark.parametrize("stage", [Stage.WAITING, Stage.LEFT, Stage.GONE])
+def test_who_waits_itself_is_not_waited_for(stage):
+    assert not behind(lease(iteration=0, stage=stage))
+
+
+def test_who_is_stalled_is_not_waited_for():
+    assert not behind(lease(iteration=0, stalled=1))
+
+
+def test_the_least_of_many_counts():
+    assert behind(lease(meetings=5), lease(collectives=29, meetings=1), mine=(1, 2, 0))
+    assert behind(lease(meetings=1, collectives=50), lease(meetings=5, collectives=29), mine=(1, 0, 30))
+
+
+def test_a_malformed_lease_says_nothing():
+    assert not behind("", "1/2", "a/b/c/d/e/f/g")
+
+
+@pytest.mark.parametrize("text", ["-", "1", "[1]", "[[1, 2]]", '[["a", 1, 2]]', "[[null, 1, 2]]"])
+def test_what_is_no_survey_is_told_so(text):
+    with pytest.raises(ValueError, match="not a survey"):
+        Slowest.decode(text)
