@@ -265,8 +265,10 @@ class MonitorProcess:
         doubted = self.siblings.stale(now=now, share=0.5)
         watched = (members[first:] + members[:first])[: max(1, REACH * len(doubted))]
         self.siblings.keep(watched)
-        for member, lease in self._connected().leases(watched).items():
-            self.siblings.observe(member, lease, now=now)
+        leases, all_have_arrived = self._connected().leases(watched), self.page[Word.ITERATION] >= 0
+        for member in watched:
+            if member in leases or all_have_arrived:  # one that is late to start has no lease yet
+                self.siblings.observe(member, leases.get(member, ""), now=now)
         for member in self.siblings.stale(now=now):
             if not self._connected().has_left(member):
                 self._speak_for(member)

@@ -35,6 +35,8 @@ FINISHED: Final = 71
 """The exit code of a worker whose work is done: not 0, with which anything may end a process."""
 DONE: Final = b"done"
 """The worker's last word; what follows is its end, and the template's."""
+WHY: Final = b"why "
+"""Before the exception that worker or template failed with; their end follows."""
 
 
 class TemplateError(RuntimeError):
@@ -48,12 +50,14 @@ class Template:
         channel: becomes readable when a worker was replaced (`news`), and ends when the template has ended.
         worker: the worker's pid.
         done: the worker has said its last word.
+        reason: the exception that the last worker, or the template, failed with; "" for none.
     """
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.worker = 0
         self.done = False
+        self.reason = ""
 
     @classmethod
     def start(cls, work: Callable[[Callable[[], None]], None], keep: Iterable[int]) -> Template:
@@ -79,24 +83,33 @@ class Template:
     def _await_ready(self) -> None:
         for _ in range(TRIES):
             if select.select([self.channel], [], [], READY_WITHIN)[0]:
-                message = self.channel.recv(MAX_MESSAGE).decode()
-                if message.startswith("ready "):
-                    self.worker = int(message.split()[1])
+                message = self._receive()
+                if message.startswith(b"ready "):
                     return
                 if not message:
                     break
         self.end(0.0)
-        raise TemplateError(f"the monitor process was not ready within {READY_WITHIN:g} s, {TRIES} times in a row")
+        why = f"; it failed with {self.reason}" if self.reason else ""
+        raise TemplateError(f"the monitor process was not ready within {READY_WITHIN:g} s, {TRIES} times in a row{why}")
+
+    def _receive(self) -> bytes:
+        """The next message that is no reason for another one; notes what it says."""
+        while (received := self.channel.recv(MAX_MESSAGE)).startswith(WHY):
+            self.reason = received.removeprefix(WHY).decode(errors="replace")
+        if received.startswith(b"ready "):
+            self.worker = int(received.split()[1])
+        return received
 
     def news(self) -> str | None:
         """Why the worker was replaced; "" when the template itself is gone, None when there is no news."""
         if not select.select([self.channel], [], [], 0)[0]:
             return None
-        received = self.channel.recv(MAX_MESSAGE)
-        if received.startswith(b"ready "):
-            self.worker = int(received.split()[1])
+        self.reason = ""
+        received = self._receive()
         self.done = self.done or received == DONE
-        return None if received.startswith(b"ready ") or self.done else received.decode()
+        if received.startswith(b"ready ") or self.done:
+            return None
+        return ": ".join(filter(None, (received.decode(), self.reason))) if received else ""
 
     def detach(self) -> None:
         """Let worker and template go on by themselves; they end when the work is done."""
@@ -131,8 +144,15 @@ def _detach_and_serve(work: Callable[[Callable[[], None]], None], channel: socke
         _drop_files({channel.fileno(), *keep})
         _reset_signals()
         _serve(work, channel)
+    except BaseException as error:  # boundary: the process ends here, its caller is told why
+        _tell(channel, error)
     finally:
         os._exit(0)
+
+
+def _tell(channel: socket.socket, error: BaseException) -> None:
+    with suppress(OSError):
+        channel.send((WHY + f"{type(error).__name__}: {error}".encode())[:MAX_MESSAGE], socket.MSG_DONTWAIT)
 
 
 def _drop_files(keep: set[int]) -> None:
@@ -190,6 +210,8 @@ def _fork_worker(work: Callable[[Callable[[], None]], None], channel: socket.soc
         work(ready)
         code = FINISHED
         channel.send(DONE, socket.MSG_DONTWAIT)
+    except BaseException as error:  # boundary: the process ends here, its caller is told why
+        _tell(channel, error)
     finally:
         os._exit(code)
 

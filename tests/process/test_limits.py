@@ -1,0 +1,69 @@
+"""A rank runs out of files, processes, threads or memory: it says so, and the others go on or end in time."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Launch
+from .job import Job
+from .oracle import assert_nothing_left, assert_promises, assert_restarts, restart
+
+LIMITS = "tests.process.workers.limits"
+
+
+def start(prepare: Launch, case: str, limit: int = 0) -> Job:
+    return prepare(world=2).start(LIMITS, NVRX_TEST_CASE=case, NVRX_TEST_LIMIT=str(limit))
+
+
+@pytest.mark.parametrize(
+    ("case", "limits", "words"),
+    [
+        ("few_files", (6, 10, 13), ["Too many open files"]),
+        ("few_processes", (1, 3, 4, 5), ["Resource temporarily unavailable", "can't start new thread"]),
+    ],
+    ids=["files", "processes and threads"],
+)
+def test_a_rank_that_cannot_start_says_what_it_lacks(
+    prepare: Launch, case: str, limits: tuple[int, ...], words: list[str]
+) -> None:
+    jobs = {limit: start(prepare, case, limit) for limit in limits}
+    for limit, job in jobs.items():
+        job.finish(20)
+        assert job.codes[1] == 1, f"limit {limit}"
+        assert any(word in job.errors(1) for word in words), job.errors(1)
+        assert job.lines("enter", initial_rank=1) == []
+        told = job.codes[0] == 0 or "not all of 2 ranks were in the barrier" in job.errors(0)
+        assert told, f"limit {limit}: rank 0 ended with {job.codes[0]}: {job.errors(0)}"
+    for job in jobs.values():
+        assert_nothing_left(job)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [("files", "Too many open files: '/dev/null'"), ("memory", "MemoryError")],
+    ids=["files", "memory"],
+)
+def test_what_the_function_took_is_given_back_by_the_restart(prepare: Launch, case: str, words: str) -> None:
+    job = start(prepare, case).finish(20)
+    assert job.codes == {0: 0, 1: 0}
+    assert {line["result"] for line in job.lines("done")} == {1}
+    assert_restarts(job, [restart("EXCEPTION", by=[1])])
+    assert words in job.errors(0)
+    assert_promises(job)
+    assert_nothing_left(job)
+
+
+def test_files_that_are_lost_for_good_end_the_job_with_the_reason(prepare: Launch) -> None:
+    job = start(prepare, "files_for_good").finish(20)
+    assert job.codes == {0: 1, 1: 1}
+    assert "Too many open files" in job.errors(1).splitlines()[-1]
+    assert "Too many open files" in job.errors(0)
+    assert "no_progress_limit=3" in job.errors(0).splitlines()[-1]
+    assert_promises(job)
+    assert_nothing_left(job)
+
+
+def test_a_rank_whose_monitor_process_reaches_no_store_is_not_waited_for(prepare: Launch) -> None:
+    job = start(prepare, "few_processes", 6).finish(20)
+    assert job.codes[1] != 0
+    assert_nothing_left(job)
