@@ -60,14 +60,23 @@ def call_all_bounded(
         for name, fn in calls.items()
     }
     for thread in threads.values():
-        thread.start()
+        _start(thread)
     seconds = timeout.total_seconds()
     deadline = time.monotonic() + seconds
     for name, thread in threads.items():
-        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.ident is not None:
+            thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
             errors[name] = TimeoutError(f"{name} has not ended within {timeout}", what=name, seconds=seconds)
     return errors
+
+
+def _start(thread: threading.Thread) -> None:
+    """Where no further thread is to be had, call now: unbounded is better than not at all."""
+    try:
+        thread.start()
+    except RuntimeError:
+        thread.run()
 
 
 def _run(fn: Callable[[], object], device: int | None, name: str, errors: dict[str, BaseException]) -> None:

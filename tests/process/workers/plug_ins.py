@@ -4,6 +4,7 @@ import functools
 import os
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core import inprocess
-from nvrx_core.inprocess import CallWrapper
+from nvrx_core.inprocess import CallWrapper, torch_groups
 from nvrx_core.inprocess.abort import AbortTorchDistributed
 from nvrx_core.inprocess.health_check import FaultCounter
 from nvrx_core.inprocess.initialize import RetryController
@@ -88,6 +89,14 @@ def abort_first(rank: Rank) -> None:
 def older_torch(rank: Rank) -> None:
     """Without what came with later versions of torch."""
     del c10d._abort_process_group, dist.Store.clone, dist.ProcessGroup.abort  # type: ignore[attr-defined]
+    reducing(rank)
+
+
+def nccl(rank: Rank) -> None:
+    """All groups have an NCCL backend, as far as the wrapper can see."""
+    options = SimpleNamespace(_timeout=timedelta(seconds=10))
+    backend = SimpleNamespace(options=options, abort=lambda: rank.record("aborted"))
+    torch_groups._nccl = lambda group: backend
     reducing(rank)
 
 
@@ -191,6 +200,6 @@ def error_of(act: Any) -> str:
 if __name__ == "__main__":
     cases = (
         witnesses, abort_first, older_torch, flight_record, flight_record_by_variable, explicit_restarts,
-        fault_counter, nested, handles,
+        fault_counter, nested, handles, nccl,
     )  # fmt: skip
     {case.__name__: case for case in cases}[os.environ["NVRX_TEST_CASE"]](Rank())
