@@ -55,3 +55,9 @@ def test_every_file_that_is_named_exists(document: pathlib.Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS[:2], ids=name)
 def test_every_link_has_an_end(document: pathlib.Path) -> None:
     assert not [link for link in LINK.findall(document.read_text()) if not (ROOT / link).exists()]
+
+
+def test_the_architecture_names_every_file() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    files = [path.relative_to(ROOT) for path in (ROOT / "nvrx_core").rglob("*.py") if not path.stem.startswith("__")]
+    assert not [str(file) for file in files if f"{file.name}`" not in text]
