@@ -240,7 +240,8 @@ def functions_in(path):
 @pytest.mark.parametrize("module", inprocess._MODULES)
 def test_no_public_name_is_missing_in_the_table(module):
     public = set(importlib.import_module(f"nvrx_core.inprocess.{module}").__all__)
-    assert public == {row.name for row in ROWS if row.module == module and re.fullmatch(r"\w+", row.name)}
+    rows = {row.name for row in ROWS if row.module == module and re.fullmatch(r"\w+", row.name)}
+    assert public == rows, "NAMES has a row for each public name, with the test of what it does"
 
 
 def test_no_member_of_what_a_function_gets_is_missing_in_the_table():

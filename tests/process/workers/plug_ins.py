@@ -88,7 +88,8 @@ def abort_first(rank: Rank) -> None:
 
 def older_torch(rank: Rank) -> None:
     """Without what came with later versions of torch."""
-    del c10d._abort_process_group, dist.Store.clone, dist.ProcessGroup.abort  # type: ignore[attr-defined]
+    del c10d._abort_process_group, dist.Store.clone  # type: ignore[attr-defined]
+    del dist.ProcessGroup.abort, dist.ProcessGroup._get_sequence_number_for_group
     reducing(rank)
 
 
