@@ -21,6 +21,10 @@ def test_room_imports_no_torch(room):
     assert "torch" not in loaded_by(*modules(room))
 
 
+def test_what_waits_for_a_monitor_imports_no_torch():
+    assert "torch" not in loaded_by("nvrx_core.inprocess.wait_daemon")
+
+
 @pytest.mark.parametrize("package", ["nvrx_core", "nvrx_core.inprocess", "nvrx_core.store"])
 def test_package_imports_nothing_eagerly(package):
     loaded = {name for name in loaded_by(package) if name.split(".")[0] in ("nvrx_core", "torch")}
