@@ -1,4 +1,43 @@
 """What a user needs to test a job against faults; no product code imports it.
 
-`faults` strikes a process with a fault of a named kind, or by a schedule of (initial rank, iteration, step).
+| module | what it has |
+|---|---|
+| `faults` | the kinds of fault, and `strike`, which breaks this process by one of them |
+| `schedule` | which fault strikes where, by rank, iteration, and step or failpoint |
+| `failpoints` | a schedule's faults inside the wrapper, in the rank or in its monitor process |
+| `injection` | `inject_fault`: one fault, at once or after a while |
+| `fakes` | a clock, a store and a `CallWrapper` for tests without processes |
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from nvrx_core.testing import failpoints
+    from nvrx_core.testing.fakes import FakeCallWrapper, ManualClock, MemoryStore
+    from nvrx_core.testing.faults import Delay, Fault, InjectedFault, strike
+    from nvrx_core.testing.injection import inject_fault
+    from nvrx_core.testing.schedule import Hit, Point, Schedule
+
+__all__ = [
+    "Delay", "FakeCallWrapper", "Fault", "Hit", "InjectedFault", "ManualClock", "MemoryStore", "Point", "Schedule",
+    "failpoints", "inject_fault", "strike",
+]  # fmt: skip
+
+_HOMES: Final = {
+    "fakes": ("FakeCallWrapper", "ManualClock", "MemoryStore"),
+    "faults": ("Delay", "Fault", "InjectedFault", "strike"),
+    "injection": ("inject_fault",),
+    "schedule": ("Hit", "Point", "Schedule"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a module when it, or a name in it, is asked for."""
+    home = next((module for module, names in _HOMES.items() if name in names), name)
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{home}")
+    return module if home == name else getattr(module, name)

@@ -1,9 +1,9 @@
-"""Fault injection: break this process in a named way, at a named point of a training.
+"""Faults: break this process in a named way.
 
 A job that claims to survive faults is believed when faults were planted and it went on. `strike` breaks the calling
-process at once; a `Schedule` says which rank breaks, in which iteration, at which step. Just before the fault its
-moment (monotonic seconds) goes to the `stamp` callback: the latency of a recovery is measured from there, apart from
-what the wrapper reports. Nothing is printed, and no fault leaves a core file.
+process at once; `nvrx_core.testing.schedule` says which rank breaks where. Just before the fault its moment (monotonic
+seconds) goes to the `stamp` callback: the latency of a recovery is measured from there, apart from what the wrapper
+reports. Nothing is printed, and no fault leaves a core file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn, Protocol
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final, Protocol
 
-__all__ = ["Call", "Fault", "InjectedFault", "Point", "Schedule", "Stamp", "strike"]
+__all__ = ["Call", "Delay", "Fault", "InjectedFault", "Kind", "Stamp", "Store", "kind_of", "raise_on_signal", "strike"]
 
 _FOREVER = 1e6
 _sleep = time.sleep  # noqa: TID251 - a hang is what is wanted here
@@ -58,14 +59,52 @@ class Fault(enum.Enum):
     GIL_LOCKED = "gil_locked"  # the same in a call that no signal ends: only a kill helps
     SWALLOW = "swallow"  # hangs, and catches BaseException three times before it lets one out
     SWALLOW_ALL = "swallow_all"  # hangs, and catches every BaseException
+    INT = "int"  # SIGINT
+    MEMORY_ERROR = "memory_error"  # an allocation that no machine can serve
+    ASYNC_EXCEPTION = "async_exception"  # an Exception comes up in the main thread, from outside of its code
+    SIGNAL_EXCEPTION = "signal_exception"  # a handler of SIGUSR1 raises an Exception in the main thread
+    THREAD_EXCEPTION = "thread_exception"  # an Exception ends another thread; the caller goes on
+    MONITOR_KILL = "monitor_kill"  # SIGKILL to this rank's monitor process; the caller goes on
+    MONITOR_STOP = "monitor_stop"  # SIGSTOP to this rank's monitor process; the caller goes on
+    GPU_ERROR = "gpu_error"  # an assertion fails in a CUDA kernel; no later CUDA call of the process works
+    GPU_SLEEP = "gpu_sleep"  # blocked in cudaDeviceSynchronize, behind a kernel that does not end
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Not a fault: the caller is late by so many seconds."""
+
+    seconds: float
+
+    @property
+    def value(self) -> str:
+        """The name used in a schedule's text."""
+        return f"delay:{self.seconds:g}"
+
+
+Kind = Fault | Delay
+"""What may strike."""
+
+
+def kind_of(text: str) -> Kind:
+    """The kind that a schedule's text names.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    name, _, seconds = text.partition(":")
+    return Delay(float(seconds)) if name == "delay" and seconds else Fault(text)
 
 
 class InjectedFault(RuntimeError):
-    """The exception that `Fault.EXCEPTION` raises."""
+    """The exception that kinds which raise one raise, and those that come to an end although they should not."""
 
 
-class _Store(Protocol):
-    def get(self, key: str, /) -> bytes: ...
+class Store(Protocol):
+    """What HANG_STORE needs of a store."""
+
+    def get(self, key: str, /) -> bytes:
+        """Waits for a key."""
 
 
 class Call(Protocol):
@@ -84,11 +123,15 @@ class Call(Protocol):
 @dataclass(frozen=True)
 class _Target:
     call: Call | None
-    store: _Store | None
+    store: Store | None
 
     def check(self, kind: Fault) -> None:
-        if kind in (Fault.HANG_ATOMIC, Fault.LIVELOCK, Fault.STAGNATION):
+        if kind in _NEEDS_CALL:
             self.wrapper()
+        if kind in (Fault.MONITOR_KILL, Fault.MONITOR_STOP):
+            self.monitor()
+        if kind in (Fault.GPU_ERROR, Fault.GPU_SLEEP):
+            _cuda()
         if kind is Fault.HANG_STORE:
             self.blocking_store()
 
@@ -97,99 +140,63 @@ class _Target:
             raise ValueError("this kind of fault needs call=, the CallWrapper of the wrapped function")
         return self.call
 
-    def blocking_store(self) -> _Store:
+    def monitor(self) -> int:
+        """The pid of the monitor process."""
+        from nvrx_core.inprocess.wrap import CallWrapper
+        from nvrx_core.progress.page import Word
+
+        call = self.wrapper()
+        if not isinstance(call, CallWrapper) or not hasattr(call, "_call"):
+            raise ValueError(
+                "this kind of fault needs call= of a function that a wrapper runs: it has a monitor process"
+            )
+        return call._call.kit.page[Word.MONITOR_PID]
+
+    def blocking_store(self) -> Store:
         if self.store is None:
             raise ValueError("Fault.HANG_STORE needs store=, the store to block in")
         return self.store
 
 
-class Point(NamedTuple):
-    """A point of a training: the rank's initial number, the restart iteration, and the step within it."""
+def strike(
+    kind: Kind | str, *, stamp: Stamp | None = None, call: Call | None = None, store: Store | None = None
+) -> None:
+    """Breaks this process. Returns for a `Delay` and for kinds that leave the caller alone, else for none.
 
-    initial_rank: int
-    iteration: int
-    step: int
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Which fault strikes where.
-
-    Example:
-        >>> schedule = Schedule.parse("1:0:3=kill, 0:1:5=exception")
-        >>> schedule.due(Point(initial_rank=1, iteration=0, step=3))
-        <Fault.KILL: 'kill'>
-    """
-
-    faults: Mapping[Point, Fault] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> Schedule:
-        """Reads `initial_rank:iteration:step=kind` entries, separated by commas; the reverse of `str`.
-
-        Raises:
-            ValueError: an entry is malformed, names an unknown kind, or repeats a point; the entry is quoted.
-        """
-        faults: dict[Point, Fault] = {}
-        for entry in filter(None, map(str.strip, text.split(","))):
-            point, kind = _parse_entry(entry)
-            if point in faults:
-                raise ValueError(f"{entry!r}: a fault is already scheduled at this point")
-            faults[point] = kind
-        return cls(faults)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{p.initial_rank}:{p.iteration}:{p.step}={kind.value}" for p, kind in sorted(self))
-
-    def __iter__(self) -> Iterator[tuple[Point, Fault]]:
-        return iter(self.faults.items())
-
-    def __len__(self) -> int:
-        return len(self.faults)
-
-    def due(self, point: Point) -> Fault | None:
-        """The fault scheduled at `point`, if any."""
-        return self.faults.get(point)
-
-    def of_iteration(self, iteration: int) -> dict[Point, Fault]:
-        """The faults of one iteration."""
-        return {point: kind for point, kind in self if point.iteration == iteration}
-
-    def strike(self, point: Point, *, stamp: Stamp, call: Call | None = None, store: _Store | None = None) -> None:
-        """Strikes if a fault is due at `point`; else returns at once. Parameters as for the function `strike`."""
-        if (kind := self.due(point)) is not None:
-            strike(kind, stamp=stamp, call=call, store=store)
-
-
-def strike(kind: Fault | str, *, stamp: Stamp, call: Call | None = None, store: _Store | None = None) -> NoReturn:
-    """Breaks this process. Does not return; kinds that a signal or an abort can end leave by its exception.
+    Kinds that a signal or an abort can end leave by its exception.
 
     Args:
-        kind: a `Fault` or its value.
+        kind: a `Fault`, a `Delay`, or the value of one.
         stamp: called with the monotonic time in seconds, immediately before the fault.
-        call: the wrapped function's `CallWrapper`; needed by HANG_ATOMIC, LIVELOCK and STAGNATION.
+        call: the wrapped function's `CallWrapper`; needed by HANG_ATOMIC, LIVELOCK, STAGNATION and MONITOR_*.
         store: the store whose `get` blocks; needed by HANG_STORE.
 
     Raises:
-        ValueError: the kind is unknown, or lacks `call` or `store`.
-        InjectedFault: the kind is EXCEPTION.
+        ValueError: the kind is unknown, or lacks `call`, `store` or a CUDA device.
+        InjectedFault: the kind raises, or came to an end.
     """
-    fault, target = Fault(kind), _Target(call, store)
-    target.check(fault)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    stamp(time.monotonic())
+    fault, target = kind_of(kind) if isinstance(kind, str) else kind, _Target(call, store)
+    if isinstance(fault, Fault):
+        target.check(fault)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if stamp is not None:
+        stamp(time.monotonic())
+    if isinstance(fault, Delay):
+        _sleep(fault.seconds)
+        return
     _BLOWS[fault](target)
-    raise InjectedFault(f"{fault.value} came to an end by itself")
+    if fault not in _SPARES_THE_CALLER:
+        raise InjectedFault(f"{fault.value} came to an end by itself")
 
 
-def _parse_entry(entry: str) -> tuple[Point, Fault]:
-    where, _, kind = entry.partition("=")
-    try:
-        initial_rank, iteration, step = map(int, where.split(":"))
-        return Point(initial_rank, iteration, step), Fault(kind.strip())
-    except ValueError as error:
-        known = ", ".join(known.value for known in Fault)
-        raise ValueError(f"{entry!r} is not initial_rank:iteration:step=kind with a kind of {known}") from error
+def raise_on_signal(signum: int) -> None:
+    """The next such signal raises an `InjectedFault` in the main thread; then its old handler is back."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        signal.signal(signum, former)
+        raise InjectedFault(f"raised by the handler of {signal.Signals(number).name}")
+
+    former = signal.signal(signum, handler)
 
 
 def _exception(target: _Target) -> None:
@@ -243,6 +250,52 @@ def _stagnation(target: _Target) -> None:
         _sleep(0.01)
 
 
+def _async_exception(target: _Target) -> None:
+    main = threading.main_thread().ident
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main or 0), ctypes.py_object(InjectedFault))
+    _await_exception()
+
+
+def _signal_exception(target: _Target) -> None:
+    if threading.current_thread() is threading.main_thread():
+        raise_on_signal(signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    _await_exception()
+
+
+def _await_exception() -> None:
+    """Run bytecode until it comes up, if it comes up in this thread."""
+    while threading.current_thread() is threading.main_thread():
+        _sleep(0.001)
+
+
+def _thread_exception(target: _Target) -> None:
+    thread = threading.Thread(target=_exception, args=(target,), name="nvrx-injected-fault")
+    thread.start()
+    thread.join()
+
+
+def _cuda() -> Any:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError("this kind of fault needs a CUDA device")
+    return torch
+
+
+def _gpu_error(target: _Target) -> None:
+    torch = _cuda()
+    torch.zeros(1, device="cuda")[torch.tensor([1], device="cuda")]
+    torch.cuda.synchronize()
+
+
+def _gpu_sleep(target: _Target) -> None:
+    torch = _cuda()
+    while True:
+        torch.cuda._sleep(1 << 34)
+        torch.cuda.synchronize()
+
+
 def _gil_locked(target: _Target) -> None:
     mutex = ctypes.create_string_buffer(_MUTEX_BYTES)
     libc = ctypes.PyDLL(None)
@@ -275,7 +328,8 @@ _BLOWS: dict[Fault, Callable[[_Target], object]] = {
     Fault.EXIT_3: lambda target: sys.exit(3),
     Fault.OS_EXIT_0: lambda target: os._exit(0),
     Fault.KILL: lambda target: os.kill(os.getpid(), signal.SIGKILL),
-    Fault.TERM: lambda target: signal.raise_signal(signal.SIGTERM),
+    Fault.TERM: lambda target: os.kill(os.getpid(), signal.SIGTERM),
+    Fault.INT: lambda target: os.kill(os.getpid(), signal.SIGINT),
     Fault.SEGV: lambda target: ctypes.string_at(0),
     Fault.ABORT: lambda target: os.abort(),
     Fault.STOP: _stop,
@@ -291,4 +345,14 @@ _BLOWS: dict[Fault, Callable[[_Target], object]] = {
     Fault.GIL_LOCKED: _gil_locked,
     Fault.SWALLOW: _swallow,
     Fault.SWALLOW_ALL: _swallow_all,
+    Fault.MEMORY_ERROR: lambda target: bytearray(1 << 56),
+    Fault.ASYNC_EXCEPTION: _async_exception,
+    Fault.SIGNAL_EXCEPTION: _signal_exception,
+    Fault.THREAD_EXCEPTION: _thread_exception,
+    Fault.MONITOR_KILL: lambda target: os.kill(target.monitor(), signal.SIGKILL),
+    Fault.MONITOR_STOP: lambda target: os.kill(target.monitor(), signal.SIGSTOP),
+    Fault.GPU_ERROR: _gpu_error,
+    Fault.GPU_SLEEP: _gpu_sleep,
 }
+_NEEDS_CALL: Final = (Fault.HANG_ATOMIC, Fault.LIVELOCK, Fault.STAGNATION)
+_SPARES_THE_CALLER: Final = (Fault.THREAD_EXCEPTION, Fault.MONITOR_KILL, Fault.MONITOR_STOP)

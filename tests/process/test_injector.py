@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nvrx_core.testing.faults import Fault, InjectedFault, Point, Schedule, strike
+from nvrx_core.testing import Fault, InjectedFault, Point, Schedule, strike
 
 
 def test_a_schedule_reads_what_it_writes() -> None:

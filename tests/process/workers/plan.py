@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvrx_core.testing.faults import Fault, Point, Schedule
+from nvrx_core.testing import Fault, Point, Schedule
 
 __all__ = ["BEFORE_GROUP", "ON_ENTRY", "Plan"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nvrx_core.testing.faults import Fault, Point, strike
+from nvrx_core.testing import Fault, Point, failpoints, strike
 from tests.process.workers.disk import Checkpoints
 from tests.process.workers.plan import BEFORE_GROUP, ON_ENTRY, Plan, wrapper_settings
 from tests.process.workers.record import Record, settle, usage, usage_after

@@ -1,0 +1,136 @@
+"""Fakes for tests without processes: time that a test moves, a store in memory, a wrapped function's `CallWrapper`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from nvrx_core.inprocess.store import StoreMixin
+from nvrx_core.inprocess.wrap import CallWrapper
+
+__all__ = ["FakeCallWrapper", "ManualClock", "MemoryStore"]
+
+
+class ManualClock:
+    """A `nvrx_core.clock.Clock` that stands still until it is moved.
+
+    Args:
+        now: monotonic seconds to begin with.
+        wall: seconds since 1970 to begin with.
+    """
+
+    def __init__(self, now: float = 0.0, wall: float = 0.0) -> None:
+        self._now, self._wall = now, wall
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._now
+
+    def wall(self) -> float:
+        """Seconds since 1970."""
+        return self._wall
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, on both.
+
+        Raises:
+            ValueError: when it would run backwards.
+        """
+        if seconds < 0:
+            raise ValueError(f"seconds={seconds}: a monotonic clock never goes back")
+        self._now += seconds
+        self._wall += seconds
+
+
+class MemoryStore(StoreMixin, dist.HashStore):
+    """A torch store in this process, shared by all threads that have it; waits block until another thread sets the key.
+
+    It serves functions and rank assignments under test. A `Wrapper` cannot use it: its monitor process is another
+    process.
+    """
+
+    endpoint = ("memory", 0)
+    hosted = False
+
+    @property
+    def critical_ranks(self) -> Sequence[int]:
+        """None: it is lost with its process only."""
+        return ()
+
+
+class FakeSection:
+    """What `FakeCallWrapper.atomic` returns; sections nest."""
+
+    def __init__(self, call: FakeCallWrapper) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        self._call.depth += 1
+        self._call.sections += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._call.depth -= 1
+
+
+class FakeCallWrapper(CallWrapper):
+    """A `CallWrapper` without a wrapper: it counts what a function asks of it, and never interrupts.
+
+    Example:
+        >>> call = FakeCallWrapper(iteration=1)
+        >>> train(call)
+        >>> assert call.steps[-1] == 99
+
+    Args:
+        iteration: what `iteration` says.
+        store: what `iteration_store` prefixes; default a `MemoryStore` of its own. Ranks that are threads share one.
+
+    Attributes:
+        pings: how often the function has pinged.
+        steps: the steps it has reported.
+        sections: how many atomic sections it has entered.
+        depth: how many of them are open.
+        unprotected: how many `disable_hang_protection` are open.
+    """
+
+    def __init__(self, iteration: int = 0, store: dist.Store | None = None) -> None:
+        self._iteration = iteration
+        self._store = MemoryStore() if store is None else store
+        self.pings = self.sections = self.depth = self.unprotected = 0
+        self.steps: list[int] = []
+
+    @property
+    def iteration(self) -> int:
+        """How often the function was restarted; `restart` counts on."""
+        return self._iteration
+
+    def restart(self) -> None:
+        """Begin the next iteration, with an empty `iteration_store`."""
+        self._iteration += 1
+
+    def ping(self) -> None:
+        """Count a ping."""
+        self.pings += 1
+
+    def progress(self, step: int) -> None:
+        """Note a step."""
+        self.steps.append(step)
+
+    def atomic(self) -> Any:
+        """A section that is counted."""
+        return FakeSection(self)
+
+    @contextmanager
+    def disable_hang_protection(self) -> Iterator[None]:
+        """A context that is counted while it is open."""
+        self.unprotected += 1
+        try:
+            yield
+        finally:
+            self.unprotected -= 1
+
+    def iteration_store(self) -> dist.Store:
+        """A store for this iteration."""
+        return dist.PrefixStore(str(self._iteration), self._store)
