@@ -254,8 +254,10 @@ def forget_groups(within: timedelta = ABORT_WITHIN) -> None:
     The communicators of NCCL are aborted all at once: each may wait until its peers' kernels end, and one that hangs
     keeps none of the others. Older versions of torch lack some of the names: the next best is taken.
     """
-    if not dist.is_initialized():
+    if not has_groups():
         return
+    if not dist.is_initialized():  # made, and interrupted or failed before torch called it the default group
+        c10d._update_default_pg(next(iter(c10d._world.pg_map)))
     errors = call_all_bounded(_nccl_aborts(), within)
     clear = getattr(c10d, "_abort_process_group", dist.destroy_process_group)
     errors |= call_all_bounded({"clear the groups": clear}, within)
@@ -290,10 +292,11 @@ def flight_recorders() -> dict[str, Callable[[], bytes]]:
 
 
 def reset_group_count() -> None:
-    """Reset torch's group counter when no group is alive.
+    """Reset torch's group counter when there is no default group.
 
-    A failed `init_process_group` leaves it raised; ranks that got different far would then wait on different keys for
-    ever.
+    A failed `init_process_group` leaves it raised, and perhaps a group that is not the default one yet; ranks that got
+    different far would then wait on different keys for ever.
     """
-    if not has_groups():
+    if not dist.is_initialized():
+        forget_groups()
         c10d._world.group_count = 0

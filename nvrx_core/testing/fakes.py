@@ -97,7 +97,7 @@ class FakeCallWrapper(CallWrapper):
 
     def __init__(self, iteration: int = 0, store: dist.Store | None = None) -> None:
         self._iteration = iteration
-        self._store = MemoryStore() if store is None else store
+        self._shared = MemoryStore() if store is None else store
         self.pings = self.sections = self.depth = self.unprotected = 0
         self.steps: list[int] = []
 
@@ -133,4 +133,4 @@ class FakeCallWrapper(CallWrapper):
 
     def iteration_store(self) -> dist.Store:
         """A store for this iteration."""
-        return dist.PrefixStore(str(self._iteration), self._store)
+        return dist.PrefixStore(str(self._iteration), self._shared)

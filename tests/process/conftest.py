@@ -31,7 +31,7 @@ def prepare(template: Template, tmp_path: Path, request: pytest.FixtureRequest) 
     jobs = request.node.stash.setdefault(_JOBS, [])
 
     def prepare(
-        faults: dict[tuple[int, int, int], str] | None = None, *, world: int = 3, store: bool = True, **plan: Any
+        faults: dict[tuple[int, int, int | str], str] | None = None, *, world: int = 3, store: bool = True, **plan: Any
     ) -> Job:
         planned = Plan(faults=schedule_text(faults or {}), **plan)
         jobs.append(Job(template, tmp_path / f"job-{len(jobs)}", planned, world=world, store=store))

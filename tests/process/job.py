@@ -20,8 +20,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from nvrx_core.testing import failpoints
+
 from . import host
-from .workers.plan import Plan
+from .workers.plan import STRIKES, Plan
 
 __all__ = ["Job", "Template"]
 
@@ -98,6 +100,7 @@ class Job:
             **self.template.environment(),
             **self.plan.environment(),
             "NVRX_TEST_RECORDS": str(self.directory / "records"),
+            STRIKES: str(self.directory / "strikes"),
             "NVRX_EVENTS_DIR": str(self.directory / "events"),
             "NVRX_STORE_ENDPOINT": self.endpoint if rank is None else self.routes.get(rank, self.endpoint),
             "NVRX_TEST_CHECKPOINTS": str(self.directory / "checkpoints"),
@@ -149,6 +152,10 @@ class Job:
         """The wrapper's events of one kind, in the order of time."""
         lines = [line for path in (self.directory / "events").iterdir() for line in _json_lines(path)]
         return _select(sorted(lines, key=lambda line: line["monotonic"]), {"event": event} if event else {}, fields)
+
+    def struck(self) -> list[str]:
+        """The failpoints at which a fault has struck, as a schedule writes them."""
+        return [line["hit"] for line in failpoints.read_record(self.directory / "strikes")]
 
     def errors(self, name: int | str) -> str:
         """What a rank, or another process of the job, wrote to stderr."""

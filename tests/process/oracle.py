@@ -47,22 +47,28 @@ def restart(causes: str, by: Iterable[int] | None, lost: Iterable[int] = ()) -> 
 
 
 def assert_nothing_lost(
-    job: Job, *restarts: Restart, codes: Mapping[int, int] | None = None, spares: int = 0, call: int = 0
+    job: Job,
+    *restarts: Restart,
+    codes: Mapping[int, int] | None = None,
+    absent: Collection[int] = (),
+    spares: int = 0,
+    call: int = 0,
 ) -> None:
     """Asserts that the finished job went as it should have.
 
     Args:
         restarts: what each restart must say, in order; there must be no other.
         codes: exit codes by initial rank; a rank that is not named must end with 0.
+        absent: the initial ranks that were lost before the first iteration.
         spares: how many of the last iteration's living ranks are reserves.
         call: the call of the wrapped function whose iterations are checked.
     """
     assert_nothing_left(job)
     assert job.codes == dict.fromkeys(job.pids, 0) | dict(codes or {})
-    assert_restarts(job, restarts, call)
+    assert_restarts(job, restarts, call, absent)
     assert_promises(job, call)
     assert_said(job, call)
-    assert_ids(job, call, job.world - sum(len(restart.lost) for restart in restarts), spares)
+    assert_ids(job, call, job.world - len(absent) - sum(len(restart.lost) for restart in restarts), spares)
     assert_order(job, call, {rank for restart in restarts if "UNRESPONSIVE" in restart.causes for rank in restart.lost})
     assert_sections(job)
     assert_steps(job, call)
@@ -80,9 +86,9 @@ def assert_no_process_left(job: Job) -> None:
     assert host.eventually(lambda: not job.template.leftovers(), 1.0), f"left behind: {job.template.leftovers()}"
 
 
-def assert_restarts(job: Job, expected: Iterable[Restart], call: int = 0) -> None:
+def assert_restarts(job: Job, expected: Iterable[Restart], call: int = 0, absent: Collection[int] = ()) -> None:
     """Every living rank tells of every restart, and all tell the same; one that dies on entry may not."""
-    living = set(range(job.world))
+    living = set(range(job.world)) - set(absent)
     told, restarts = told_restarts(job, call), list(expected)
     for number, restart in enumerate(restarts, start=1):
         living -= restart.lost

@@ -17,6 +17,7 @@ USED = {
     "distributed_c10d._world.pg_names": "forget_groups asks it for the groups whose NCCL communicators it aborts",
     "distributed_c10d._world.pg_map": "has_groups and forget_groups ask it for the groups that are alive",
     "distributed_c10d._world.group_count": "reset_group_count sets it to 0 after a failed init_process_group",
+    "distributed_c10d._update_default_pg": "forget_groups adopts by it a group that is not the default one yet",
     "distributed_c10d._abort_process_group": "forget_groups aborts every group through it",
     "TCPStore.__init__": "GroupObserver.install replaces it, to see stores being created",
     "ProcessGroup._get_backend": "forget_groups asks it for a group's NCCL backend",
@@ -60,6 +61,15 @@ def test_no_group_is_alive_here():
     torch_groups.forget_groups()
 
 
+def test_a_group_that_never_became_the_default_one_is_forgotten():
+    store = dist.HashStore()
+    c10d._new_process_group_helper(1, 0, [], "gloo", store, "half", timeout=c10d.default_pg_timeout)
+    assert torch_groups.has_groups()
+    assert not dist.is_initialized()
+    torch_groups.reset_group_count()
+    assert not torch_groups.has_groups(), moved("distributed_c10d._update_default_pg")
+
+
 def test_all_groups_are_aborted_without_arguments():
     name = "distributed_c10d._abort_process_group"
     parameters = inspect.signature(c10d._abort_process_group).parameters.values()
@@ -98,7 +108,7 @@ def test_nccl_where_it_is_there_can_be_aborted_and_tells_its_timeout():
 
 
 def test_the_flight_record_comes_as_json_without_stack_traces():
-    entries = json.loads(torch_groups.flight_recorders()["cpu"]())["entries"]
+    entries = json.loads(torch_groups.flight_recorders()["cpu"]()).get("entries", [])
     assert not any("frames" in entry for entry in entries), moved("_dump_fr_trace_json")
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvrx_core.testing import Fault, Point, Schedule
+from nvrx_core.testing import Fault, Hit, Point, Schedule
 
-__all__ = ["BEFORE_GROUP", "ON_ENTRY", "Plan"]
+__all__ = ["BEFORE_GROUP", "ON_ENTRY", "STRIKES", "Plan"]
 
 ENVIRONMENT = "NVRX_TEST_PLAN"
+STRIKES = "NVRX_TEST_STRIKES"  # the file that tells which failpoints were struck
 ON_ENTRY = -2  # the step of a fault that strikes as the function's first act
 BEFORE_GROUP = -1  # the step of a fault that strikes while the others are inside init_process_group
 _ENDS_THE_RANK_ONLY = (Fault.EXIT_0,)
@@ -65,8 +67,10 @@ class Plan:
         return bool(faults) and waits if self.endless is None else self.endless and bool(faults)
 
 
-def schedule_text(faults: dict[tuple[int, int, int], str]) -> str:
-    return str(Schedule({Point(*point): Fault(kind) for point, kind in faults.items()}))
+def schedule_text(faults: Mapping[tuple[int, int, int | str], str]) -> str:
+    """Of faults by initial rank, iteration, and step or failpoint."""
+    places = {place: Hit(*place) if isinstance(place[2], str) else Point(*place) for place in faults}
+    return str(Schedule({places[place]: Fault(kind) for place, kind in faults.items()}))
 
 
 def wrapper_settings(plan: Plan) -> dict[str, Any]:

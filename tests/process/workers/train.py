@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from nvrx_core.testing import Fault, Point, failpoints, strike
 from tests.process.workers.disk import Checkpoints
-from tests.process.workers.plan import BEFORE_GROUP, ON_ENTRY, Plan, wrapper_settings
+from tests.process.workers.plan import BEFORE_GROUP, ON_ENTRY, STRIKES, Plan, wrapper_settings
 from tests.process.workers.record import Record, settle, usage, usage_after
 
 
@@ -31,6 +31,8 @@ def main() -> None:
     initial_rank = int(os.environ.get("RANK", "0"))
     set_clock_ahead(plan.clock_ahead.get(str(initial_rank), 0.0))
     settle()
+    if plan.schedule().hits(initial_rank):
+        failpoints.install(plan.schedule(), initial_rank=initial_rank, record=os.environ[STRIKES])
     train = wrapped(plan, record, initial_rank)
     for record.call in range(plan.calls):
         before, environment = usage(), dict(os.environ)
