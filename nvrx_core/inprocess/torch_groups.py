@@ -245,7 +245,7 @@ def abort_gloo() -> int:
 
 def has_groups() -> bool:
     """Whether any process group is alive."""
-    return bool(c10d._world.pg_map) or dist.is_initialized()
+    return dist.is_initialized() or bool(c10d._world.pg_map)
 
 
 def forget_groups(within: timedelta = ABORT_WITHIN) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import torch.distributed as dist
 
+from nvrx_core.inprocess.handles import AtomicLock, MonitorHandle
+from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.store import StoreMixin
-from nvrx_core.inprocess.wrap import CallWrapper
+from nvrx_core.inprocess.wrap import CallWrapper, Wrapper
+from nvrx_core.rank_assignment.base import FrozenState, Mode, State
 
 __all__ = ["FakeCallWrapper", "ManualClock", "MemoryStore"]
 
@@ -67,6 +70,11 @@ class FakeSection:
     def __init__(self, call: FakeCallWrapper) -> None:
         self._call = call
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a section is open."""
+        return self._call.depth > 0
+
     def __enter__(self) -> None:
         self._call.depth += 1
         self._call.sections += 1
@@ -86,6 +94,8 @@ class FakeCallWrapper(CallWrapper):
     Args:
         iteration: what `iteration` says.
         store: what `iteration_store` prefixes; default a `MemoryStore` of its own. Ranks that are threads share one.
+        rank: what `state` says.
+        world_size: likewise.
 
     Attributes:
         pings: how often the function has pinged.
@@ -95,20 +105,22 @@ class FakeCallWrapper(CallWrapper):
         unprotected: how many `disable_hang_protection` are open.
     """
 
-    def __init__(self, iteration: int = 0, store: dist.Store | None = None) -> None:
-        self._iteration = iteration
+    def __init__(self, iteration: int = 0, store: dist.Store | None = None, rank: int = 0, world_size: int = 1) -> None:
+        self._state = State(rank, world_size, rank, world_size, iteration=iteration, mode=Mode.ACTIVE)
         self._shared = MemoryStore() if store is None else store
+        self._store = self._base_store = None
         self.pings = self.sections = self.depth = self.unprotected = 0
         self.steps: list[int] = []
 
     @property
     def iteration(self) -> int:
         """How often the function was restarted; `restart` counts on."""
-        return self._iteration
+        return self._state.iteration
 
     def restart(self) -> None:
         """Begin the next iteration, with an empty `iteration_store`."""
-        self._iteration += 1
+        self._state.advance()
+        self._store = None
 
     def ping(self) -> None:
         """Count a ping."""
@@ -122,6 +134,11 @@ class FakeCallWrapper(CallWrapper):
         """A section that is counted."""
         return FakeSection(self)
 
+    @property
+    def atomic_lock(self) -> AtomicLock:
+        """`atomic()` as a lock."""
+        return AtomicLock(self.atomic())
+
     @contextmanager
     def disable_hang_protection(self) -> Iterator[None]:
         """A context that is counted while it is open."""
@@ -133,4 +150,40 @@ class FakeCallWrapper(CallWrapper):
 
     def iteration_store(self) -> dist.Store:
         """A store for this iteration."""
-        return dist.PrefixStore(str(self._iteration), self._shared)
+        return dist.PrefixStore(str(self.iteration), self._shared)
+
+    @property
+    def base_store(self) -> dist.Store:
+        """The store that all iterations share."""
+        return self._shared
+
+    @property
+    def state(self) -> FrozenState:
+        """The state of an active rank."""
+        return self._state.freeze()
+
+    def shutdown(self) -> None:
+        """Nothing: there is nothing to end."""
+
+    @property
+    def wrapper(self) -> Wrapper:
+        """There is none.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise _absent("wrapper")
+
+    @property
+    def monitor_process(self) -> MonitorHandle:
+        """There is none, as `wrapper`."""
+        raise _absent("monitor_process")
+
+    @property
+    def progress_watchdog(self) -> ProgressWatchdog:
+        """There is none, as `wrapper`."""
+        raise _absent("progress_watchdog")
+
+
+def _absent(name: str) -> AttributeError:
+    return AttributeError(f"a FakeCallWrapper has no {name}: run the function in a Wrapper to test what it does there")

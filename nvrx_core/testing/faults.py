@@ -142,15 +142,12 @@ class _Target:
 
     def monitor(self) -> int:
         """The pid of the monitor process."""
-        from nvrx_core.inprocess.wrap import CallWrapper
-        from nvrx_core.progress.page import Word
-
-        call = self.wrapper()
-        if not isinstance(call, CallWrapper) or not hasattr(call, "_call"):
+        process = getattr(self.wrapper(), "monitor_process", None)
+        if process is None:
             raise ValueError(
                 "this kind of fault needs call= of a function that a wrapper runs: it has a monitor process"
             )
-        return call._call.kit.page[Word.MONITOR_PID]
+        return int(process.pid)
 
     def blocking_store(self) -> Store:
         if self.store is None:
@@ -185,7 +182,8 @@ def strike(
         _sleep(fault.seconds)
         return
     _BLOWS[fault](target)
-    if fault not in _SPARES_THE_CALLER:
+    spared = fault in _SPARES_THE_CALLER or (fault in _STRIKES_THE_MAIN_THREAD and not _in_main_thread())
+    if not spared:
         raise InjectedFault(f"{fault.value} came to an end by itself")
 
 
@@ -257,7 +255,7 @@ def _async_exception(target: _Target) -> None:
 
 
 def _signal_exception(target: _Target) -> None:
-    if threading.current_thread() is threading.main_thread():
+    if _in_main_thread():
         raise_on_signal(signal.SIGUSR1)
     os.kill(os.getpid(), signal.SIGUSR1)
     _await_exception()
@@ -265,8 +263,12 @@ def _signal_exception(target: _Target) -> None:
 
 def _await_exception() -> None:
     """Run bytecode until it comes up, if it comes up in this thread."""
-    while threading.current_thread() is threading.main_thread():
+    while _in_main_thread():
         _sleep(0.001)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _thread_exception(target: _Target) -> None:
@@ -355,4 +357,5 @@ _BLOWS: dict[Fault, Callable[[_Target], object]] = {
     Fault.GPU_SLEEP: _gpu_sleep,
 }
 _NEEDS_CALL: Final = (Fault.HANG_ATOMIC, Fault.LIVELOCK, Fault.STAGNATION)
+_STRIKES_THE_MAIN_THREAD: Final = (Fault.ASYNC_EXCEPTION, Fault.SIGNAL_EXCEPTION)
 _SPARES_THE_CALLER: Final = (Fault.THREAD_EXCEPTION, Fault.MONITOR_KILL, Fault.MONITOR_STOP)
