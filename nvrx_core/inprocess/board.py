@@ -29,6 +29,7 @@ from nvrx_core.inprocess.round import (
     Round,
 )
 from nvrx_core.inprocess.slowest import Slowest
+from nvrx_core.inprocess.wire import address
 from nvrx_core.store.keys import Keys
 
 __all__ = ["FOREVER", "Board", "StoreFailure"]
@@ -120,7 +121,10 @@ class Board:
         if not all(self.store.check(part) for part in parts):
             return {}
         values = [value for part in parts for value in self.store.multi_get(part)]
-        return dict(zip(names, decode_arrivals(values), strict=True))
+        arrivals = decode_arrivals(values)
+        if [arrival.initial_rank for arrival in arrivals] != names:
+            raise ValueError(f"the arrivals of {names!r:.100} are those of others")
+        return dict(zip(names, arrivals, strict=True))
 
     def _event(self, iteration: int) -> Fault | None:
         text = self._peek(self.keys.event(iteration))
@@ -139,7 +143,10 @@ class Board:
     def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
         """Block until the round has its decision."""
         with _guard():
-            return Decision.decode(self._wait(self.keys.decision(iteration), timeout))
+            decision = Decision.decode(self._wait(self.keys.decision(iteration), timeout))
+            if decision.iteration != iteration:
+                raise ValueError(f"the decision of round {iteration} is of round {decision.iteration}")
+            return decision
 
     def _wait(self, key: str, timeout: timedelta) -> bytes:
         if self.chunk is None:
@@ -159,13 +166,13 @@ class Board:
             if address:
                 self.store.set(self.keys.master(iteration), address)
             else:
-                self._once(self.keys.master(iteration), "-")
+                self._once(self.keys.master(iteration), NOTHING)
 
     def master(self, iteration: int) -> tuple[str, int] | None:
         """Where the round's process group meets, once its rank 0 has said so; None when that rank is lost."""
         with _guard():
-            host, _, port = self._wait(self.keys.master(iteration), FOREVER).decode().rpartition(":")
-        return (host, int(port)) if port.isdigit() else None
+            text = self._wait(self.keys.master(iteration), FOREVER)
+            return None if text == NOTHING.encode() else address(text)
 
     def move_lease(self, member: int, before: str, lease: str) -> str:
         """Show that the member lives, in one exchange with the store; returns what the lease says now.
@@ -176,7 +183,11 @@ class Board:
             lease: what it is to say.
         """
         with _guard():
-            return bytes(self.store.compare_set(self.keys.lease(member), before, lease)).decode()
+            found = bytes(self.store.compare_set(self.keys.lease(member), before, lease))
+            if not found.isascii():  # no lease: a stranger's
+                self.store.set(self.keys.lease(member), lease)
+                return lease
+            return found.decode()
 
     def leases(self, members: Iterable[int]) -> dict[int, str]:
         """The leases of those members that have one."""
@@ -188,7 +199,7 @@ class Board:
         together = len(keys) > 1 and self.store.check(keys)
         values = self.store.multi_get(keys) if together else map(self._peek, keys)
         for member, value in zip(members, values, strict=True):
-            if (lease := bytes(value).decode()) != NOTHING:
+            if (lease := bytes(value).decode(errors="replace")) != NOTHING:
                 yield member, lease
 
     def slowest(self, members: frozenset[int], me: int) -> Slowest:

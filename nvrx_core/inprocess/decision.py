@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.wire import MANY, integer, integers, obj, parsed, string
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 
 __all__ = ["Arrival", "Decision", "Standing", "decide", "decode_arrivals", "decode_event", "encode_completion"]
@@ -75,16 +76,17 @@ class Arrival:
         Raises:
             ValueError: when the text is none.
         """
-        return cls._from_data(_object(text))
+        return cls._from_data(obj(text))
 
     @classmethod
-    def _from_data(cls, data: Mapping[str, Any]) -> Arrival:
+    def _from_data(cls, data: Any) -> Arrival:
+        _require_fields(data, "initial_rank", "rank", "standing", "world_size", "step", "progress", "stalled")
         fault = Fault.from_data(data["fault"]) if data.get("fault") else None
         return cls(
-            initial_rank=int(data["initial_rank"]), rank=int(data["rank"]), standing=Standing(data["standing"]),
-            world_size=int(data["world_size"]), fault=fault, step=int(data["step"]),
-            progress=tuple(data["progress"]), stalled=bool(data["stalled"]),
-            keys=tuple(map(str, data.get("keys", ()))),
+            initial_rank=integer(data["initial_rank"], 0, MANY), rank=integer(data["rank"]),
+            standing=Standing(data["standing"]), world_size=integer(data["world_size"], 0, MANY), fault=fault,
+            step=integer(data["step"]), progress=integers(data["progress"]), stalled=bool(data["stalled"]),
+            keys=tuple(map(string, _list(data.get("keys", [])))),
         )  # fmt: skip
 
 
@@ -121,12 +123,13 @@ class Decision:
         Raises:
             ValueError: when the text is none.
         """
-        data = _object(text)
+        data = obj(text)
+        _require_fields(data, "iteration", "lost", "terminated", "culprits", "step")
         cause = Fault.from_data(data["cause"]) if data.get("cause") else None
         return cls(
-            iteration=int(data["iteration"]), lost=tuple(data["lost"]), terminated=tuple(data["terminated"]),
-            cause=cause, culprits=tuple(data["culprits"]), step=int(data["step"]),
-            keys=tuple(tuple((int(n), str(key)) for n, key in column) for column in data.get("keys", ())),
+            iteration=integer(data["iteration"]), lost=integers(data["lost"], 0, MANY),
+            terminated=integers(data["terminated"], 0, MANY), cause=cause, culprits=integers(data["culprits"]),
+            step=integer(data["step"]), keys=tuple(map(_column, _list(data.get("keys", [])))),
         )  # fmt: skip
 
 
@@ -186,11 +189,7 @@ def decode_arrivals(values: Iterable[bytes]) -> list[Arrival]:
     Raises:
         ValueError: when a value is no arrival.
     """
-    data = _parsed(b"[" + b",".join(map(bytes, values)) + b"]")
-    try:
-        return [Arrival._from_data(each) for each in data]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"not an arrival: {error!r}") from error
+    return [Arrival._from_data(each) for each in parsed(b"[" + b",".join(map(bytes, values)) + b"]")]
 
 
 def encode_completion() -> str:
@@ -204,7 +203,7 @@ def decode_event(text: str | bytes) -> Fault | None:
     Raises:
         ValueError: when the text is no event.
     """
-    data = _object(text)
+    data = obj(text)
     return None if data.get(_COMPLETED) is True else Fault.from_data(data)
 
 
@@ -213,15 +212,19 @@ def _encode(data: dict[str, Any]) -> str:
     return json.dumps({name: value for name, value in data.items() if name != "keys" or value})
 
 
-def _object(text: str | bytes) -> dict[str, Any]:
-    data = _parsed(text)
-    if not isinstance(data, dict):
-        raise ValueError(f"not a JSON object: {text!r:.100}")
+def _require_fields(data: Any, *names: str) -> None:
+    if not isinstance(data, dict) or not data.keys() >= set(names):
+        raise ValueError(f"fields are missing: {data!r:.100}")
+
+
+def _list(data: object) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError(f"not a list: {data!r:.100}")
     return data
 
 
-def _parsed(text: str | bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {text!r:.100}") from error
+def _column(data: object) -> Column:
+    runs = [(integer(count, 1, MANY), string(key)) for count, key in map(_list, _list(data))]
+    if sum(count for count, _ in runs) > MANY:
+        raise ValueError(f"keys of too many ranks: {data!r:.100}")
+    return tuple(runs)

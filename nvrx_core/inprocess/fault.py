@@ -6,16 +6,20 @@ Pure. On the wire it is one JSON object of at most `MAX_BYTES`; unknown fields a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
+from nvrx_core.inprocess.wire import integer, number, string
 
 __all__ = ["Fault"]
 
 MAX_BYTES: Final = 16_384
 MAX_TEXT: Final = 2_000
+
+
+_READ: Final[Mapping[str, Callable[[object], Any]]] = {"int": integer, "str": string, "float": number}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +67,14 @@ class Fault:
         """The fault that `encode` wrote, from its parsed JSON.
 
         Raises:
-            ValueError: when a field is missing or the kind is unknown.
+            ValueError: when a field is missing or has the wrong type, or the kind is unknown.
         """
-        known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
-        if known.get("interruption") not in Interruption.__members__ or not isinstance(known.get("initial_rank"), int):
-            raise ValueError(f"not a fault record: {dict(data)!r:.200}")
+        if not isinstance(data, Mapping) or not {"initial_rank", "rank", "interruption"} <= data.keys():
+            raise ValueError(f"not a fault record: {data!r:.200}")
+        fields = cls.__dataclass_fields__
+        known = {name: _READ[str(fields[name].type)](value) for name, value in data.items() if name in fields}
+        if known["interruption"] not in Interruption.__members__:
+            raise ValueError(f"not a fault record: {data!r:.200}")
         return cls(**known)
 
     def told(self) -> dict[str, object]:

@@ -62,5 +62,5 @@ class Slowest:
         """
         try:
             return cls({int(iteration): (int(m), int(c)) for iteration, m, c in json.loads(text)})
-        except (TypeError, ValueError, RecursionError) as error:
+        except (OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not a survey: {text!r:.100}") from error

@@ -92,6 +92,8 @@ class Page:
     def lose(self, members: Iterable[int]) -> None:
         """Note members that are lost for good."""
         for member in members:
+            if not 0 <= member < self.world_size:
+                raise ValueError(f"no member {member} in a job of {self.world_size}")
             self._lost[member >> 3] |= 1 << (member & 7)
 
     def members(self) -> frozenset[int]:

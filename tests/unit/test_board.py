@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.board import BATCH, Board, StoreFailure
-from nvrx_core.inprocess.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeouts
 from nvrx_core.inprocess.slowest import Slowest
@@ -191,8 +191,37 @@ def test_more_arrivals_than_are_asked_for_at_once(board):
 def test_an_arrival_that_is_none_is_a_failure_of_the_store(board, text):
     board.play(new(0), new(0).arrive(arrival(0), now=1.0))
     board.store.set(KEYS.arrival(0, 0), text)
-    with pytest.raises(StoreFailure, match="not "):
+    with pytest.raises(StoreFailure, match=r"not |missing"):
         arrive(board, new(1))
+
+
+def test_an_arrival_of_somebody_else_is_a_failure_of_the_store(board):
+    board.play(new(0), new(0).arrive(arrival(0), now=1.0))
+    board.store.set(KEYS.arrival(0, 0), arrival(1).encode())
+    with pytest.raises(StoreFailure, match="those of others"):
+        arrive(board, new(1))
+
+
+def test_a_decision_of_another_round_is_a_failure_of_the_store(board):
+    board.store.set(KEYS.decision(0), decide(3, {0: arrival(0)}, None).encode())
+    with pytest.raises(StoreFailure, match="of round 3"):
+        board.wait_decision(0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:0", "host:65536", "ho st:1", "h\u00f6st:1", "host:²"]
+)
+def test_a_meeting_place_that_is_none_is_a_failure_of_the_store(board, text):
+    board.store.set(KEYS.master(0), text)
+    with pytest.raises(StoreFailure):
+        board.master(0)
+
+
+def test_a_lease_that_a_stranger_wrote_is_written_over(board):
+    board.store.set(KEYS.lease(1), b"\xff\xfe")
+    assert board.leases([1]) == {1: "\ufffd\ufffd"}
+    assert board.move_lease(1, "", "1/0") == "1/0"
+    assert board.leases([1]) == {1: "1/0"}
 
 
 def moving(collectives, iteration=0):

@@ -1,0 +1,49 @@
+"""What is read from the store has the type and the range it must have."""
+
+import pytest
+
+from nvrx_core.inprocess import wire
+from nvrx_core.inprocess.decision import Decision
+
+
+def test_what_is_well_formed_is_read():
+    assert wire.obj('{"a": [1]}') == {"a": [1]}
+    assert wire.integers([1, 2], 0, 2) == (1, 2)
+    assert wire.number(1.5) == 1.5
+    assert wire.string("a") == "a"
+    assert wire.address(b"fe80::1:29500") == ("fe80::1", 29500)
+
+
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (wire.parsed, "["),
+        (wire.parsed, "[" * 100_000),
+        (wire.parsed, b"\xff"),
+        (wire.parsed, " " * (wire.MAX_BYTES + 1)),
+        (wire.obj, "[]"),
+        (wire.integer, True),
+        (wire.integer, 1.0),
+        (wire.integer, 1 << 64),
+        (wire.integers, "12"),
+        (wire.integers, [0] * (wire.MANY + 1)),
+        (wire.number, float("nan")),
+        (wire.number, float("inf")),
+        (wire.number, 10**400),
+        (wire.number, "1"),
+        (wire.string, 1),
+        (wire.address, b"host"),
+        (wire.address, b"host:70000"),
+        (wire.address, "höst:1".encode()),
+    ],
+)
+def test_what_is_not_is_an_error(read, value):
+    with pytest.raises(ValueError, match=r"not |decode"):
+        read(value)
+
+
+@pytest.mark.parametrize("keys", ["1", "[1]", '[[[1048576, "a"], [1, "b"]]]', '[[[0, "a"]]]'])
+def test_keys_of_a_decision_cost_no_more_than_ranks(keys):
+    text = f'{{"iteration": 0, "lost": [], "terminated": [], "culprits": [], "step": 0, "keys": {keys}}}'
+    with pytest.raises(ValueError, match=r"not|too many"):
+        Decision.decode(text)
