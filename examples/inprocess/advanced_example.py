@@ -37,7 +37,7 @@ from nvrx_core import inprocess
 from nvrx_core.events import timeline
 from nvrx_core.inprocess.rank_assignment import Layer, LayerFlag, Tree
 from nvrx_core.inprocess.state import FrozenState
-from nvrx_core.testing.faults import Point, Schedule
+from nvrx_core.testing import Point, Schedule
 
 ROWS, WIDTH = 96, 16
 AHEAD = 4
@@ -58,7 +58,7 @@ def train(options: argparse.Namespace, feed: Feed, call_wrapper: inprocess.CallW
     ddp = DistributedDataParallel(model)
     for step, rows in feed.batches(len(losses), options.steps):
         point = Point(options.initial_rank, call_wrapper.iteration, step)
-        options.faults.strike(point, stamp=lambda moment: None, call=call_wrapper)  # only where `--faults` says so
+        options.faults.strike(point, call=call_wrapper)  # only where `--faults` says so
         losses.append(take_step(ddp, optimizer, rows[rank::world_size]))
         call_wrapper.ping()
         call_wrapper.progress(step)

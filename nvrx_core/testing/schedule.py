@@ -53,6 +53,7 @@ class Hit(NamedTuple):
 
 
 Place = Point | Hit
+"""Where a fault strikes."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ ADDRESS_OF_PAGE = re.compile(r'<link rel="canonical"[^>]*>')
 def public_modules() -> list[str]:
     homes = [f"nvrx_core.inprocess.{name}" for name in inprocess._MODULES if name not in NAMED_ONLY]
     testing = [f"nvrx_core.testing.{module.name}" for module in pkgutil.iter_modules(nvrx_core.testing.__path__)]
-    others = ["errors", "failpoint", "events.schema", "events.timeline", "inprocess"]
+    others = ["errors", "failpoint", "events.schema", "events.timeline", "inprocess", "testing"]
     return homes + testing + [f"nvrx_core.{name}" for name in others]
 
 
