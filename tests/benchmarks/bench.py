@@ -15,10 +15,12 @@ import pathlib
 import random
 import signal
 import sys
+import time
+from collections.abc import Callable
 
-from figures import COLUMNS, FIGURES, Column, Figure
+from figures import COLUMNS, FIGURES, OURS, Column, Figure
 from launch import become_subreaper, launch
-from machine import wait_calm
+from machine import Usage, wait_calm
 from report import NOTES, Ending, environment_lines, failures, table, write_json
 from samples import Sample
 
@@ -78,12 +80,23 @@ class Bench:
     def run(self) -> None:
         """Runs every figure, the columns in turn."""
         for figure in self.figures:
+            if figure.alone is not None:
+                self._alone(figure, figure.alone)
+                continue
             columns = [column for column in self.columns if column.ours or column.name in figure.peers]
             rounds = {column.name: math.ceil(self.reps / figure.per_round(column)) for column in columns}
             for number in range(max(rounds.values(), default=0)):
                 for column in columns:
                     if number < rounds[column.name]:
                         self._round(figure, column)
+
+    def _alone(self, figure: Figure, run: Callable[[int], list[Sample]]) -> None:
+        wait_calm(self.patience)
+        load, usage, begin = os.getloadavg()[0], Usage(), time.monotonic()
+        samples = run(self.reps)
+        self.results[OURS] += samples
+        self.launches.append(Ending(figure.key, OURS, (), 0, load, usage.others(), time.monotonic() - begin))
+        print(f"{self.launches[-1]}: {values_of(figure, samples)}", file=sys.stderr)
 
     def _round(self, figure: Figure, column: Column) -> None:
         python = self.pythons["ours" if column.ours else "peer"]

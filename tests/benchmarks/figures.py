@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from job import Fault, Job
-from samples import Read, calls, overheads, restarts
+from samples import Read, Sample, calls, overheads, restarts, scale, tree_calls
 
 __all__ = ["COLUMNS", "DEFAULTS", "FIGURES", "OURS", "Column", "Figure", "Metric"]
 
@@ -74,6 +74,7 @@ class Figure:
         per_round: samples of each metric that one round gives.
         peers: the peer's columns that differ in this figure.
         limit: seconds that one launch may take past its start.
+        alone: a program that gives so many samples, in place of the launches.
     """
 
     key: str
@@ -84,6 +85,7 @@ class Figure:
     per_round: Callable[[Column], int] = lambda column: 1
     ranks: int = 4
     limit: float = 60.0
+    alone: Callable[[int], list[Sample]] | None = None
 
 
 OURS = "nvrx"
@@ -220,5 +222,24 @@ FIGURES = (
         workload("trivial"),
         overheads,
         NO_GROUP,
+    ),
+    Figure(
+        "P10",
+        (
+            Metric("p10", "16,384 ranks, a connection each: fault told, barrier, decision, ShiftRanks", 0.6),
+            Metric("p10.event", "of it: fault told until all have read it"),
+            Metric("p10.decision", "of it: last arrival to decision"),
+            Metric("p10.own", "of it: what one rank computes"),
+            Metric("p10.store", "CPU time of the store, one thread, for it"),
+            Metric("p10.all", "the same if this machine computes for all ranks"),
+            Metric("p10.first", "first barrier of 16,384 ranks"),
+            Metric("p10.lease", "CPU time of the store for one lease of each, every second"),
+            Metric("p10.nodes", "2,048 connections, as of one rank a node"),
+            Metric("p10.tree", "Tree at 16,384 ranks, one call", 1.0),
+        ),
+        lambda column, chance: [],
+        calls,
+        (),
+        alone=lambda reps: [*scale(reps, 16_384, "p10"), *scale(reps, 2_048, "p10.nodes"), *tree_calls()],
     ),
 )

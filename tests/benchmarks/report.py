@@ -29,7 +29,8 @@ Latency: the injector's stamp to the first line of the function on the slowest r
 Peer: group timeouts of 10 s and 2 s; `fastest` is intervals of 10 ms, `last_call_wait` and `termination_grace_time` 0,
 heartbeats every 0.1 s. Its function builds a store on a new port in each iteration; ours calls `init_process_group()`.
 P4, P5: soft timeout 1.5 s; hard timeout 3 s, in P4 ours 30 s. A timeout counts from the last sign of progress, so the
-value may be below zero; ours is run with a `progress_watchdog_interval` of 10 ms, which leaves least of that gain."""
+value may be below zero; ours is run with a `progress_watchdog_interval` of 10 ms, which leaves least of that gain.
+P10: the store is a process of its own, as `python -m nvrx_core.store` starts it; its clients run on the same cores."""
 
 VERSIONS = """
 import importlib.metadata, json, platform

@@ -6,15 +6,20 @@ first later iteration that all ranks but the victim entered. A sample without a 
 
 from __future__ import annotations
 
+import json
+import pathlib
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from job import Fault
 from launch import Launch
 
-__all__ = ["Read", "Sample", "calls", "overheads", "restarts"]
+__all__ = ["Read", "Sample", "calls", "overheads", "restarts", "scale", "tree_calls"]
 
+HERE = pathlib.Path(__file__).resolve().parent
 LOSING = ("kill", "gil")
 MAY_LOSE = ("sleep", "lock", "recv")
 
@@ -111,3 +116,23 @@ def calls(launch: Launch) -> list[Sample]:
         found = Sample(metric, statistics.median(batches)) if batches else Sample(metric, None, ended(launch))
         samples.append(found)
     return samples
+
+
+def scale(rounds: int, ranks: int, metric: str) -> list[Sample]:
+    """Runs `scale.py`; the samples of all its metrics, or of the whole restart alone under another name."""
+    command = [sys.executable, str(HERE / "scale.py"), "--ranks", str(ranks), "--rounds", str(rounds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return [Sample(metric, None, f"scale.py ended with exit code {done.returncode}")]
+    found = json.loads(done.stdout)
+    chosen = found if metric == "p10" else {metric: found["p10"]}
+    return [Sample(name, value) for name, values in chosen.items() for value in values]
+
+
+def tree_calls() -> list[Sample]:
+    """Runs `tree.py`: the first call, which reads all keys, and the median of the later ones."""
+    done = subprocess.run([sys.executable, str(HERE / "tree.py")], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        return [Sample("p10.tree", None, f"tree.py ended with exit code {done.returncode}")]
+    found = json.loads(done.stdout)
+    return [Sample("p10.tree", found[name]) for name in ("first_call_s", "later_calls_median_s", "later_calls_worst_s")]
