@@ -170,7 +170,7 @@ class Call:
                 raise
             return Ended(How.EXITED if done.code in (0, None) else How.LEFT, error=done)
         except Exception as error:  # boundary: the wrapped function
-            return Ended(How.FAILED, error=error)
+            return self._failed(error)
         except BaseException as error:  # boundary: the wrapped function
             return Ended(How.LEFT, error=error)
         finally:
@@ -178,6 +178,13 @@ class Call:
             kit.interrupt.armed = False
             kit.enter(Stage.UNWINDING)
             kit.interrupt.out.set()
+
+    def _failed(self, error: Exception) -> Ended:
+        """What fails once the abort has begun, such as a use of an aborted group, has failed because of it."""
+        if not self.kit.aborting:
+            return Ended(How.FAILED, error=error)
+        self.kit.mark("interrupted")
+        return Ended(How.INTERRUPTED, error=error)
 
     def _armed(self, function: Callable[[], Any]) -> Ended:
         kit, parameters = self.kit, self.parameters

@@ -74,7 +74,7 @@ class Equipment:
         self.member, self.size = state.initial_rank, state.initial_world_size
         self.marks: dict[str, float] = {}
         self.struck = 0.0
-        self.stalled = False
+        self.stalled = self.aborting = False
         self._entered = False
         self.faults = FaultMaker(self.member)
         self._meeting: dist.Store | None = None
@@ -223,6 +223,7 @@ class Equipment:
 
     def begin(self, state: State) -> None:
         """A new iteration, in which this rank has a place."""
+        self.aborting = False
         self.page.begin_round(state.iteration, state.rank, state.world_size)
         self.enter(Stage.STARTING)
 
@@ -291,6 +292,7 @@ class Equipment:
 
     def abort(self) -> None:
         """Carry out the user's abort; runs in the monitor thread."""
+        self.aborting = True
         self.observer.count_collectives()
         running = self.page[Word.STAGE] == Stage.RUNNING
         still = time.monotonic() - self.page.alive_at()
