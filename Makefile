@@ -21,7 +21,7 @@ SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage check bench bench-peer docs clean
+.PHONY: help demo test test-all coverage check bench bench-peer docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +29,11 @@ help: ## show this list
 demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it recover (DEMO_ARGS=--help)
 	@$(PY) examples/inprocess/demo.py $(DEMO_ARGS)
 
-test: coverage ## every test (PYTEST_ARGS="-k name")
+test: coverage ## every test but the long ones (PYTEST_ARGS="-k name")
 	@$(PY) -m pytest -m "not nightly" $(PYTEST_ARGS)
+
+test-all: coverage ## every test, for the night
+	@$(PY) -m pytest $(PYTEST_ARGS)
 
 coverage: $(VENV)/.installed ## the pure modules: every branch taken by unit tests and simulations
 	@$(PY) -m coverage run -m pytest -qq -m "not exhaustive" $(wildcard tests/unit tests/sim)

@@ -7,6 +7,7 @@
 | `failpoints` | a schedule's faults inside the wrapper, in the rank or in its monitor process |
 | `injection` | `inject_fault`: one fault, at once or after a while |
 | `fakes` | a clock, a store and a `CallWrapper` for tests without processes |
+| `ranks` | what a rank assignment gives each rank |
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ if TYPE_CHECKING:
     from nvrx_core.testing.fakes import FakeCallWrapper, ManualClock, MemoryStore
     from nvrx_core.testing.faults import Delay, Fault, InjectedFault, strike
     from nvrx_core.testing.injection import inject_fault
+    from nvrx_core.testing.ranks import FakeRanks
     from nvrx_core.testing.schedule import Hit, Point, Schedule
 
 __all__ = [
-    "Delay", "FakeCallWrapper", "Fault", "Hit", "InjectedFault", "ManualClock", "MemoryStore", "Point", "Schedule",
-    "failpoints", "inject_fault", "strike",
+    "Delay", "FakeCallWrapper", "FakeRanks", "Fault", "Hit", "InjectedFault", "ManualClock", "MemoryStore", "Point",
+    "Schedule", "failpoints", "inject_fault", "strike",
 ]  # fmt: skip
 
 _HOMES: Final = {
     "fakes": ("FakeCallWrapper", "ManualClock", "MemoryStore"),
     "faults": ("Delay", "Fault", "InjectedFault", "strike"),
     "injection": ("inject_fault",),
+    "ranks": ("FakeRanks",),
     "schedule": ("Hit", "Point", "Schedule"),
 }
 

@@ -53,7 +53,7 @@ class Hit(NamedTuple):
 
 
 Place = Point | Hit
-"""Where a fault strikes."""
+"""Where a fault may strike."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,18 @@ import torch.distributed as dist
 
 from nvrx_core import failpoint, testing
 from nvrx_core.clock import Clock
-from nvrx_core.inprocess import CallWrapper
+from nvrx_core.inprocess import CallWrapper, Compose, Mode
+from nvrx_core.inprocess.rank_assignment import (
+    FilterCountGroupedByKey,
+    MaxActiveWorldSize,
+    RankAssignment,
+    RankDiscarded,
+    ShiftRanks,
+)
 from nvrx_core.testing import (
     Delay,
     FakeCallWrapper,
+    FakeRanks,
     Fault,
     Hit,
     InjectedFault,
@@ -202,3 +210,36 @@ def test_stamps_are_monotonic_seconds():
     with pytest.raises(InjectedFault):
         strike(Fault.EXCEPTION, stamp=stamps.append)
     assert before <= stamps[0] <= time.monotonic()
+
+
+# Ranks
+
+
+def test_fake_ranks_show_how_a_reserve_takes_over():
+    ranks = FakeRanks(Compose(MaxActiveWorldSize(2), ShiftRanks()), world_size=3)
+    assert {number: state.active_rank for number, state in ranks.states.items()} == {0: 0, 1: 1, 2: None}
+    states = ranks.restart(lost={0})
+    assert {number: state.active_rank for number, state in states.items()} == {1: 0, 2: 1}
+    assert {state.iteration for state in states.values()} == {1}
+    assert ranks.left == {0: None}
+    assert ranks.restart()[2].mode is Mode.ACTIVE
+
+
+def test_fake_ranks_carry_keys_and_say_why_a_rank_left():
+    by_node = FilterCountGroupedByKey(lambda state: state.initial_rank // 2, lambda count: count == 2)
+    ranks = FakeRanks(Compose(ShiftRanks(), by_node), world_size=4)
+    states = ranks.restart(lost={1})
+    assert {number: state.rank for number, state in states.items()} == {2: 0, 3: 1}
+    assert isinstance(ranks.left[0], RankDiscarded)
+
+
+def test_fake_ranks_may_wait_for_each_other_in_the_store():
+    class Reversed(RankAssignment):
+        def __call__(self, ctx):
+            ctx.store.set(f"hello {ctx.state.rank}", "")
+            for rank in range(ctx.state.world_size):
+                ctx.store.get(f"hello {rank}")
+            ctx.state.rank = ctx.state.world_size - 1 - ctx.state.rank
+            return ctx
+
+    assert {number: state.rank for number, state in FakeRanks(Reversed(), 3).states.items()} == {0: 2, 1: 1, 2: 0}

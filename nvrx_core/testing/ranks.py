@@ -1,0 +1,98 @@
+"""Who gets which place: a rank assignment carried out for all ranks of a job, in one process.
+
+It does what the wrapper does between two iterations: each rank declares its keys, all take the same snapshot of the
+round, and each assigns itself its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch.distributed as dist
+
+from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankAssignmentCtx, State
+from nvrx_core.rank_assignment.composition import assign, check, declare, snapshot
+from nvrx_core.rank_assignment.snapshot import Column, columns_of
+from nvrx_core.testing.fakes import MemoryStore
+
+__all__ = ["FakeRanks"]
+
+
+class FakeRanks:
+    """The ranks of a job under a rank assignment; their first iteration is assigned at once.
+
+    Example:
+        >>> ranks = FakeRanks(Compose(MaxActiveWorldSize(2), ShiftRanks()), world_size=3)
+        >>> ranks.restart(lost={0})[2].active_rank
+        1
+
+    Args:
+        assignment: what a `Wrapper` would get as `rank_assignment`.
+        world_size: how many ranks enter.
+
+    Attributes:
+        states: the living ranks' states, by the number that they entered with.
+        left: why the others left, by that number; None for those that `restart` was told to lose.
+
+    Raises:
+        TypeError, ValueError: as a `Wrapper` raises for a composition that cannot work.
+    """
+
+    def __init__(self, assignment: RankAssignment, world_size: int) -> None:
+        check(assignment)
+        self.assignment = assignment
+        self.left: dict[int, BaseException | None] = {}
+        self._living = {rank: State(rank, world_size) for rank in range(world_size)}
+        self._ended = -1
+        self._store = MemoryStore()
+        self._round(world_size)
+
+    @property
+    def states(self) -> dict[int, FrozenState]:
+        """The living ranks' states, by the number that they entered with."""
+        return {initial_rank: state.freeze() for initial_rank, state in self._living.items()}
+
+    def restart(self, lost: Iterable[int] = ()) -> dict[int, FrozenState]:
+        """End the iteration and assign the next one.
+
+        Args:
+            lost: the ranks that do not live to see it, by the number that they entered with.
+
+        Returns:
+            `states`.
+        """
+        world_size = next(iter(self._living.values())).world_size
+        for initial_rank in lost:
+            del self._living[initial_rank]
+            self.left[initial_rank] = None
+        self._round(world_size)
+        return self.states
+
+    def _round(self, world_size: int) -> None:
+        by_rank = sorted(self._living.values(), key=lambda state: state.rank)
+        vacant = set(range(world_size)) - {state.rank for state in by_rank}
+        columns = columns_of(declare(self.assignment, state, self._ended) for state in by_rank)
+        store = dist.PrefixStore(str(self._ended), self._store)
+
+        def place(state: State) -> BaseException | None:
+            return self._place(state, store, vacant, columns)
+
+        with ThreadPoolExecutor(max(1, len(by_rank))) as threads:
+            ends = dict(zip((state.initial_rank for state in by_rank), threads.map(place, by_rank), strict=True))
+        self.left |= {initial_rank: error for initial_rank, error in ends.items() if error is not None}
+        self._living = {number: state for number, state in self._living.items() if ends[number] is None}
+        self._ended += 1
+
+    def _place(
+        self, state: State, store: dist.Store, vacant: set[int], columns: tuple[Column, ...]
+    ) -> BaseException | None:
+        """Assign one rank its place; what it leaves by instead, if it does."""
+        try:
+            facts = snapshot(self.assignment, state.freeze(), iteration=self._ended, terminated=vacant, columns=columns)
+            assign(self.assignment, RankAssignmentCtx(state, store, set(vacant), facts))
+        except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves
+            return error
+        if self._ended >= 0:
+            state.advance()
+        return None
