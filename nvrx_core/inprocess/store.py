@@ -1,62 +1,35 @@
 """The store classes: torch's stores, marked as usable by the wrapper.
 
-A user's own store is a class that derives from `StoreMixin` and from a torch store. It is made by
-`store_factory(**store_kwargs)` in the rank and, as one more client, in the rank's monitor process; `client_only` tells
-a factory that hosts a server which of the two it
-is.
+`EtcdStore` is loaded when it is first asked for: it needs the extra `etcd`, and the others do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed as dist
 
 from nvrx_core.errors import BarrierError, BarrierOverflow, BarrierTimeout
 from nvrx_core.inprocess.environment import master, rank_and_world_size, store_endpoint
+from nvrx_core.inprocess.store_mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
 from nvrx_core.store.connection import StoreConnectionError, answer_deadline, await_listener, listen
 
+if TYPE_CHECKING:
+    from nvrx_core.inprocess.etcd_store import EtcdStore
+
 __all__ = [
-    "BarrierError", "BarrierOverflow", "BarrierTimeout", "FileStore", "StoreConnectionError", "StoreMixin", "TCPStore",
-    "another", "as_client", "client_only",
+    "BarrierError", "BarrierOverflow", "BarrierTimeout", "EtcdStore", "FileStore", "StoreConnectionError", "StoreMixin",
+    "TCPStore", "another", "as_client", "client_only",
 ]  # fmt: skip
 
-_CLIENT: ContextVar[bool] = ContextVar("nvrx_store_client", default=False)
-DEFAULT_TIMEOUT: Final = timedelta(seconds=300)
 FURTHER_TIMEOUT: Final = timedelta(seconds=0.5)
 """For a further connection: the server was there for the first one."""
 CONNECT_TIMEOUT: Final = timedelta(seconds=8)
 """For the connection alone: the listener is known to be there, and torch would try again for as long as this."""
 
 Factory = Callable[..., dist.Store]
-
-
-@contextmanager
-def as_client() -> Iterator[None]:
-    """Stores made inside connect to a server and host none."""
-    token = _CLIENT.set(True)
-    try:
-        yield
-    finally:
-        _CLIENT.reset(token)
-
-
-def client_only() -> bool:
-    """Whether a store that is made now must not host a server."""
-    return _CLIENT.get()
-
-
-class StoreMixin:
-    """Marks a torch store as usable by the wrapper; derive from it first, then from the torch store."""
-
-    @property
-    def critical_ranks(self) -> Sequence[int]:
-        """The initial ranks that host the store: their loss ends it, and with it the job; they leave last."""
-        return ()
 
 
 class TCPStore(StoreMixin, dist.TCPStore):
@@ -129,3 +102,13 @@ def another(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> d
     except (AttributeError, RuntimeError, NotImplementedError):
         with as_client():
             return factory(**kwargs)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "EtcdStore":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from nvrx_core.inprocess.etcd_store import EtcdStore
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"{error}: EtcdStore needs the extra: pip install 'nvrx[etcd]'") from error
+    return EtcdStore

@@ -1,0 +1,276 @@
+"""A client of etcd's HTTP gateway: bounded requests, failover between endpoints, a wait that is pushed.
+
+A request without an answer is repeated, at the next endpoint, until etcd has been silent for `LOST_AFTER`. The first
+try may have been carried out all the same, so whoever calls makes each request one that may be carried out twice. This
+is the one file that imports etcd3gw, the extra `etcd`; it is imported only where an etcd store is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import requests
+from etcd3gw import Etcd3Client
+from etcd3gw.exceptions import (
+    ConnectionFailedError,
+    ConnectionTimeoutError,
+    Etcd3Exception,
+    InternalServerError,
+)
+
+from nvrx_core.store.connection import ANSWER_WITHIN, LINE_EVERY, StoreConnectionError
+
+__all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "encoded"]
+
+log = logging.getLogger("nvrx_core.store")
+LOST_AFTER: Final = 10.0
+"""Seconds without an answer after which etcd counts as lost."""
+REQUEST: Final = 2.0
+"""Seconds that one request may take."""
+SILENCE: Final = 5.0
+"""Seconds without an event after which a watch is begun anew: its endpoint may be gone without a word."""
+PAUSE: Final = 0.01
+PAUSE_MOST: Final = 0.25
+_PASSING: Final = frozenset({1, 4, 8, 10, 13, 14})
+"""Codes of gRPC for what may go well the next time: cancelled, late, exhausted, aborted, internal, unavailable."""
+
+
+class EtcdError(RuntimeError):
+    """etcd refused a request.
+
+    Attributes:
+        code: gRPC's code for it; -1 when the answer was not etcd's.
+    """
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class EtcdLost(ConnectionError):
+    """etcd does not answer any more, or this client was told to end."""
+
+
+class _NoAnswer(Exception):
+    """One request without a usable answer; `refused`: nobody listens there, or etcd is not ready."""
+
+    def __init__(self, text: str, refused: bool) -> None:
+        super().__init__(text)
+        self.refused = refused
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a member of the cluster serves its clients."""
+
+    host: str
+    port: int = 2379
+    protocol: str = "http"
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """From `host`, `host:port`, `http://host:port` or `https://host:port`.
+
+        Raises:
+            ValueError: when it is none of these.
+        """
+        protocol, found, rest = text.strip().rstrip("/").rpartition("://")
+        host, _, port = rest.rpartition(":") if rest.count(":") == 1 or "]:" in rest else (rest, "", "2379")
+        if (found and protocol not in ("http", "https")) or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"endpoints: {text!r} is not host, host:port or http[s]://host:port")
+        return cls(host.strip("[]"), int(port), protocol or "http")
+
+
+class EtcdClient:
+    """One client, for any number of threads.
+
+    Args:
+        endpoints: the members of the cluster to ask; with several, the loss of one is survived.
+        ca_cert, cert_key, cert_cert: files for https, as etcd3gw takes them.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        *,
+        ca_cert: str | None = None,
+        cert_key: str | None = None,
+        cert_cert: str | None = None,
+    ) -> None:
+        self.endpoints = tuple(endpoints)
+        files: dict[str, Any] = {"ca_cert": ca_cert, "cert_key": cert_key, "cert_cert": cert_cert}
+        self._members = [_member(endpoint, files) for endpoint in endpoints]
+        self._turn = 0
+        self._answered = 0.0
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._streams = set[requests.Response]()
+
+    def reach(self, timeout: float) -> None:
+        """Wait until etcd answers; one that is not listening yet is waited for up to `timeout` seconds.
+
+        Raises:
+            StoreConnectionError: when it does not.
+        """
+        start = time.monotonic()
+        next_line, pause, refused_at = start + LINE_EVERY, PAUSE, start
+        while (failure := self._probe()) is not None:
+            now = time.monotonic()
+            refused_at = now if failure.refused else refused_at
+            if now - start >= timeout or now - refused_at >= ANSWER_WITHIN:
+                raise StoreConnectionError(
+                    f"no answer from etcd at {self} within {now - start:.1f} s ({failure}); "
+                    "is it running and reachable?"
+                )
+            if now >= next_line:
+                log.warning("waiting for etcd at %s since %.0f s (%s)", self, now - start, failure)
+                next_line += LINE_EVERY
+            self._ended.wait(min(pause, start + timeout - now))
+            pause = min(2 * pause, PAUSE_MOST)
+
+    def _probe(self) -> _NoAnswer | None:
+        try:
+            self._try("/kv/range", {"key": encoded("nvrx"), "count_only": True})
+        except _NoAnswer as failure:
+            self._turn += 1
+            return failure
+        except EtcdError as error:
+            raise StoreConnectionError(
+                f"what answers at {self} is no etcd for us: {error}; is another service using this port?"
+            ) from None
+        return None
+
+    def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One request, repeated until it is answered.
+
+        Raises:
+            EtcdError: when etcd refuses it.
+            EtcdLost: when etcd has not answered for `LOST_AFTER` seconds, or this client was ended.
+        """
+        started, pause = time.monotonic(), PAUSE
+        while not self._ended.is_set():
+            try:
+                return self._try(path, body)
+            except _NoAnswer as failure:
+                self._turn += 1
+                if time.monotonic() + pause - max(started, self._answered) > LOST_AFTER:
+                    raise EtcdLost(f"no answer from etcd at {self} for {LOST_AFTER:g} s: {failure}") from None
+                self._ended.wait(pause)
+                pause = min(2 * pause, PAUSE_MOST)
+        raise EtcdLost("this connection to etcd was ended")
+
+    def _try(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        member = self._members[self._turn % len(self._members)]
+        try:
+            answer: dict[str, Any] = member.post(member.get_url(path), json=body)
+        except (ConnectionFailedError, ConnectionTimeoutError, InternalServerError) as error:
+            raise _NoAnswer(_line(error), isinstance(error, ConnectionFailedError)) from None
+        except requests.RequestException as error:
+            raise _NoAnswer(_line(error), refused=False) from None
+        except Etcd3Exception as error:
+            text, code = _told(error)
+            if code in _PASSING:
+                raise _NoAnswer(text, refused=False) from None
+            raise EtcdError(text, code) from None
+        self._answered = time.monotonic()
+        return answer
+
+    def watch(self, key: str, revision: int, timeout: float) -> None:
+        """Block until the key changes at `revision` or later, no longer than `timeout` seconds.
+
+        Returns early when in doubt: who waits looks at the key again.
+        """
+        member = self._members[self._turn % len(self._members)]
+        body: Any = {"create_request": {"key": encoded(key), "start_revision": revision}}
+        limits = (REQUEST, max(min(timeout, SILENCE), 0.001))
+        try:
+            with (
+                member.session.post(member.get_url("/watch"), json=body, stream=True, timeout=limits) as response,
+                self._streaming(response),
+            ):
+                _await_event(response)
+        except (requests.RequestException, OSError) as error:
+            if not _ran_out(error):
+                self._turn += 1
+                self._ended.wait(PAUSE)
+
+    @contextmanager
+    def _streaming(self, response: requests.Response) -> Iterator[None]:
+        with self._lock:
+            self._streams.add(response)
+        if self._ended.is_set():
+            _shut(response)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams.discard(response)
+
+    def end(self) -> None:
+        """End what waits, in any thread; every later request fails."""
+        self._ended.set()
+        with self._lock:
+            for response in self._streams:
+                _shut(response)
+        for member in self._members:
+            member.session.close()
+
+    def __str__(self) -> str:
+        return ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in self.endpoints)
+
+
+def _member(endpoint: Endpoint, files: Mapping[str, Any]) -> Etcd3Client:
+    member = Etcd3Client(endpoint.host, endpoint.port, endpoint.protocol, timeout=REQUEST, api_path="/v3/", **files)
+    member.session.trust_env = False  # a proxy for the web is no way to a store, and each look costs time
+    return member
+
+
+def _await_event(response: requests.Response) -> None:
+    for chunk in response.iter_content(None):
+        if chunk.strip() and (b'"created"' not in chunk or b'"events"' in chunk):
+            return
+
+
+def _ran_out(error: Exception) -> bool:
+    """Whether a watch ended because nothing happened; while a stream is read, requests wraps the time-out."""
+    return isinstance(error, requests.Timeout) or "Read timed out" in str(error)
+
+
+def _shut(response: requests.Response) -> None:
+    with (
+        suppress(OSError, ValueError, AttributeError),
+        socket.socket(fileno=os.dup(response.raw.fileno())) as duplicate,
+    ):
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def _told(error: Etcd3Exception) -> tuple[str, int]:
+    """What the gateway says about a refusal, and gRPC's code."""
+    try:
+        body = json.loads(error.detail_text or "")
+        return str(body["error"]), int(body["code"])
+    except (ValueError, KeyError, TypeError):
+        return f"{_line(error)} {(error.detail_text or '')[:80]!r}", -1
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in a few words; requests wraps the system's own in many."""
+    text = str(error) or str(getattr(error, "detail_text", "") or "") or type(error).__name__
+    system = re.search(r"\[Errno -?\d+\] [^'\")]+", text)
+    return system[0] if system else text.splitlines()[0][:200]
+
+
+def encoded(value: str | bytes) -> str:
+    """A key or value as the gateway takes it."""
+    return b64encode(value if isinstance(value, bytes) else value.encode()).decode("ascii")
