@@ -135,9 +135,9 @@ class Call:
         if decision.iteration >= 0:
             state.advance()
         state.set_distributed_vars()
-        if decision.iteration >= 0:
+        if decision.iteration >= 0 or not kit.links.torchs:
             self._meet()
-        else:
+        if decision.iteration < 0:
             kit.await_monitor()
         kit.begin(state)
         kit.mark("assigned")
@@ -147,12 +147,12 @@ class Call:
         """Give the next process group a place to meet."""
         state, kit = self.state, self.kit
         if state.active_rank == 0:
-            kit.board.set_master(state.iteration, kit.host_meeting())
+            kit.board.set_master(state.iteration, kit.links.host_meeting())
         if state.active_rank is not None:
             kit.enter(Stage.WAITING)
             self.place = kit.board.master(state.iteration)
             kit.enter(Stage.STARTING)
-        if self.place is not None:
+        if self.place is not None and state.iteration > 0:
             set_master(*self.place)
         kit.observer.meeting_place = self.place
 

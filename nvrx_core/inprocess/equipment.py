@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import socket
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -18,13 +17,13 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from nvrx_core.clock import SystemClock
 from nvrx_core.errors import RestartAbort, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess import environment
 from nvrx_core.inprocess.abort import carry_out
-from nvrx_core.inprocess.board import FOREVER, Board, StoreFailure
+from nvrx_core.inprocess.board import FOREVER, StoreFailure
+from nvrx_core.inprocess.connections import Connections
 from nvrx_core.inprocess.departure import Departure
 from nvrx_core.inprocess.environment_checks import warn_about_watchdog
 from nvrx_core.inprocess.fault import Fault
@@ -39,15 +38,12 @@ from nvrx_core.inprocess.report import report
 from nvrx_core.inprocess.round import Round, RoundTimeouts
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
-from nvrx_core.inprocess.store import another
 from nvrx_core.inprocess.torch_groups import GroupObserver
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
-from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets, wait_closed
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
-from nvrx_core.store.connection import listen, local_address
 from nvrx_core.store.keys import Keys
 
 __all__ = ["Equipment"]
@@ -56,7 +52,6 @@ log = logging.getLogger("nvrx_core.inprocess")
 UNWIND_MOST: Final = 10.0
 MONITOR_LEAVES_WITHIN: Final = 2.0
 MONITOR_LINKS_WITHIN: Final = 5.0
-HOST_CLOSES_WITHIN: Final = 5.0
 
 
 class Equipment:
@@ -77,7 +72,6 @@ class Equipment:
         self.stalled = self.aborting = False
         self._entered = False
         self.faults = FaultMaker(self.member)
-        self._meeting: dist.Store | None = None
         self._ended: RoundView | None = None
         job = environment.job()
         self.keys = Keys(job.name, job.restart, number)
@@ -150,18 +144,12 @@ class Equipment:
 
     def _connect(self, stack: ExitStack) -> None:
         """Two connections of our own, one for the main thread and one for the monitor thread."""
-        p, before = self.parameters, socket_inodes()
+        p = self.parameters
         hit("store-connect", -1)
-        self.store = p.store_factory(**p.store_kwargs)
+        self.links = Connections(p.store_factory, p.store_kwargs, self.keys, p.monitor_thread_interval)
         stack.callback(self._drop_store)
-        waiting = another(self.store, p.store_factory, p.store_kwargs)
-        self._sockets = socket_inodes() - before
-        clock = SystemClock()
-        self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
-        self.critical = tuple(getattr(self.store, "critical_ranks", ()))
-        self.hosted: bool = getattr(self.store, "hosted", self.member in self.critical)
-        self.board = Board(self.store, self.keys, clock)
-        self.waiting = Board(waiting, self.keys, clock, chunk=None if self._sockets else p.monitor_thread_interval)
+        self.board, self.endpoint, self.critical = self.links.board, self.links.endpoint, self.links.critical
+        self.hosted = self.member in self.critical if self.links.hosted is None else self.links.hosted
 
     def _take_over(self, stack: ExitStack) -> None:
         p = self.parameters
@@ -192,7 +180,7 @@ class Equipment:
         times = (p.barrier_timeout, p.completion_timeout, p.last_call_wait)
         timeouts = RoundTimeouts(*(time_.total_seconds() for time_ in times))
         self.thread = MonitorThread(
-            board=self.waiting,
+            board=self.links.waiting,
             page=self.page,
             interrupt=self.interrupt,
             first=Round(-1, self.member, frozenset(range(self.size)), timeouts),
@@ -263,30 +251,19 @@ class Equipment:
 
     def assignment_store(self) -> Any:
         """The store that a user's rank assignment may use in the coming round."""
-        return dist.PrefixStore(f"{self.keys.user(self.state.iteration + 1)}/assignment", self.store)
+        return self.links.assignment_store(self.state.iteration + 1)
 
     def another_store(self) -> dist.Store:
         """The control store on a connection of the function's, which is cut when nothing else gets it out."""
         if self.endpoint[1]:
             self.observer.store_ports.add(self.endpoint[1])
-        return another(self.store, self.parameters.store_factory, self.parameters.store_kwargs)
+        return self.links.another_store()
 
     def iteration_store(self) -> dist.Store:
         """A torch store for the iteration, on a connection of its own."""
-        return dist.PrefixStore(self.keys.user(self.state.iteration), self.another_store())
-
-    def host_meeting(self) -> str:
-        """Host the store in which the next process group meets; returns its `host:port`.
-
-        It listens before anybody hears of it: no rank waits in a connection attempt, where no signal reaches it.
-        """
-        address = local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
-        listener = listen(address, 0)
-        port = listener.getsockname()[1]
-        self._meeting = dist.TCPStore(
-            address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
-        return f"{address}:{port}"
+        if self.endpoint[1]:
+            self.observer.store_ports.add(self.endpoint[1])
+        return self.links.iteration_store(self.state.iteration, self.observer.meeting_place)
 
     # Faults
 
@@ -356,7 +333,7 @@ class Equipment:
         os.eventfd_write(self.wake, 1)
         log.error("%s (%s)", self.store_lost(), reason)
         self.events.write("store_lost", self.state.iteration, endpoint=f"{self.endpoint[0]}:{self.endpoint[1]}")
-        self._cut()
+        self.links.cut()
         self.departure.carry_out()
 
     # Out
@@ -372,7 +349,7 @@ class Equipment:
         if self.hosted:
             self._wait_for_guests(completed)
         elif completed and self.critical:
-            wait_closed((found for found in tcp_sockets() if found.inode in self._sockets), HOST_CLOSES_WITHIN)
+            self.links.wait_host_closed()
 
     def _wait_for_guests(self, completed: bool) -> None:
         members = self.thread.view.round.members if completed else range(self.size)
@@ -383,18 +360,10 @@ class Equipment:
             self.board.wait_left(members, timeout)
 
     def _stop_thread(self) -> None:
-        self.waiting.stopped = True
-        self.thread.stop(self._cut)
-
-    def _cut(self) -> None:
-        """Shut down our own connections to the store, so that nobody waits on them any more."""
-        for found in tcp_sockets():
-            if found.inode in self._sockets and not found.listening and found.local_port != self.endpoint[1]:
-                shut_down(found)
+        self.thread.stop(self.links.cut)
 
     def _drop_store(self) -> None:
-        self._meeting = None
-        for name in ("store", "board", "waiting", "thread"):
+        for name in ("links", "board", "thread"):
             self.__dict__.pop(name, None)
 
     def _end_monitor(self) -> None:

@@ -22,10 +22,11 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.environment import job
 from nvrx_core.inprocess.store_mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
-from nvrx_core.store.etcd import LOST_AFTER, Endpoint, EtcdClient, EtcdError, encoded
+from nvrx_core.store.etcd import Endpoint, EtcdClient, EtcdError, encoded
 
 __all__ = ["LEASE", "EtcdStore"]
 
+LOST_AFTER: Final = timedelta(seconds=10)
 LEASE: Final = 60
 """Seconds that keys outlive the last rank of their job."""
 AT_ONCE: Final = 100
@@ -39,7 +40,7 @@ Op = dict[str, Any]
 class EtcdStore(StoreMixin, dist.Store):
     """A control store in etcd (version 3.4 or later), over its HTTP gateway; needs the extra `etcd`.
 
-    etcd that does not answer for 10 s is lost, and the job leaves with code 75; a shorter outage is survived.
+    etcd that does not answer for `lost_after` is lost, and the job leaves with code 75; a shorter outage is survived.
 
     Args:
         endpoints: `host:port` or `http[s]://host:port`, several of them in a sequence or separated by commas; the next
@@ -48,9 +49,8 @@ class EtcdStore(StoreMixin, dist.Store):
         port: its port for clients.
         prefix: put before every key, for jobs that share an etcd.
         timeout: how long to wait for etcd at first, and default bound of blocking operations.
-        ca_cert: file of the authority to trust, for https.
-        cert_key: file of the client's key.
-        cert_cert: file of the client's certificate.
+        lost_after: how long etcd may be silent; the wrapper itself waits no longer than the default.
+        certificates: files for https: `ca_cert` of the authority to trust, `cert_cert` and `cert_key` of the client.
 
     Raises:
         StoreConnectionError: when etcd does not answer.
@@ -66,30 +66,29 @@ class EtcdStore(StoreMixin, dist.Store):
         *,
         prefix: str = "",
         timeout: timedelta = DEFAULT_TIMEOUT,
-        ca_cert: str | None = None,
-        cert_key: str | None = None,
-        cert_cert: str | None = None,
+        lost_after: timedelta = LOST_AFTER,
+        **certificates: str,
     ) -> None:
         super().__init__()
         self.set_timeout(timeout)
         self._members = _endpoints(endpoints) or (Endpoint(host, port),)
-        self._files: dict[str, Any] = {"ca_cert": ca_cert, "cert_key": cert_key, "cert_cert": cert_cert}
+        self._certificates = certificates
         self.prefix = prefix
         self.endpoint = (self._members[0].host, self._members[0].port)
-        self._etcd = EtcdClient(self._members, **self._files)
+        self._lost_after = lost_after
+        self._etcd = EtcdClient(self._members, lost_after.total_seconds(), **self._certificates)
         self._adding = threading.Lock()
         self._guard = f"{prefix}nvrx-client/{uuid.uuid4().hex}"
         self._additions = 0
         self._lease = _lease_id(prefix)
         self._lease_due = 0.0
-        wait = timeout.total_seconds()
-        self._etcd.reach(min(wait, LOST_AFTER) if client_only() else wait)
+        self._etcd.reach((min(timeout, lost_after) if client_only() else timeout).total_seconds())
 
     def clone(self) -> EtcdStore:
         """One more connection to the same store."""
-        endpoints = [f"{member.protocol}://{member.host}:{member.port}" for member in self._members]
+        options: dict[str, Any] = {"prefix": self.prefix, "timeout": self._timeout(), "lost_after": self._lost_after}
         with as_client():
-            return type(self)(endpoints, prefix=self.prefix, timeout=self._timeout(), **self._files)
+            return type(self)([str(member) for member in self._members], **(options | self._certificates))
 
     def _timeout(self) -> timedelta:
         default: timedelta = self.timeout  # type: ignore[attr-defined]

@@ -7,16 +7,30 @@ a factory that hosts a server which of the two it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final, cast
+
+import torch.distributed as dist
+
+from nvrx_core.errors import BarrierOverflow, BarrierTimeout
+from nvrx_core.rank_assignment.base import FrozenState, Mode, State
 
 __all__ = ["DEFAULT_TIMEOUT", "StoreMixin", "as_client", "client_only"]
 
 _CLIENT: ContextVar[bool] = ContextVar("nvrx_store_client", default=False)
 DEFAULT_TIMEOUT: Final = timedelta(seconds=300)
+BARRIER_TIMEOUT: Final = timedelta(seconds=60)
+CHUNK: Final = timedelta(seconds=0.5)
+LEAST: Final = 0.002
+"""Seconds; torch takes a timeout below one millisecond for none at all."""
+_STATE: Final = (
+    "rank", "world_size", "active_rank", "active_world_size", "initial_rank", "initial_world_size", "iteration",
+)  # fmt: skip
 
 
 @contextmanager
@@ -38,9 +52,12 @@ class StoreMixin:
     """Marks a torch store as usable by the wrapper; derive from it first, then from the torch store.
 
     Needed are `set`, `get`, `add`, `compare_set`, `check`, `multi_get` and `wait(keys, timeout)`, with the meaning they
-    have for torch's stores: `wait` raises `torch.distributed.DistStoreError`, or `TimeoutError`, when the time is over.
-    `delete_key` keeps the store from growing. Two more are used where a store has them: `clone()` makes one more
-    connection, and `cut()` ends, from another thread, whatever waits on this one.
+    have for torch's stores: `wait` raises `torch.distributed.DistStoreError`, or `TimeoutError`, when the time is over;
+    any other failure of the store is a `RuntimeError` or an `OSError`. `delete_key` keeps the store from growing. Two
+    more are used where a store has them: `clone()` makes one more connection, and `cut()` ends, from another thread,
+    whatever waits on this one.
+
+    What it offers by itself is for users' own rank assignments, in which the ranks tell each other facts (`ctx.store`).
     """
 
     @property
@@ -51,3 +68,74 @@ class StoreMixin:
     def forget(self, prefix: str) -> bool:
         """Delete all keys that begin with `prefix`; False when the store cannot."""
         return False
+
+    def send_state(self, state: State | FrozenState, rank: int | None = None) -> None:
+        """Tell the others the state of a rank, by default of the state's own; its exception does not travel."""
+        fields = {name: getattr(state, name) for name in _STATE} | {"mode": state.mode.name}
+        cast(dist.Store, self).set(f"state_{state.rank if rank is None else rank}", json.dumps(fields))
+
+    def get_states(self, ranks: Iterable[int]) -> list[State]:
+        """Wait for the states of these ranks, and read them."""
+        found = map(json.loads, self._read("state", ranks))
+        return [State(**{**fields, "mode": Mode[fields["mode"]]}) for fields in found]
+
+    def send_key(self, key: Any, rank: int) -> None:
+        """Tell the others a fact about a rank; anything that JSON can carry."""
+        cast(dist.Store, self).set(f"key_{rank}", json.dumps(key))
+
+    def get_keys(self, ranks: Iterable[int]) -> list[Any]:
+        """Wait for the facts about these ranks, and read them; a tuple comes back as a list."""
+        return list(map(json.loads, self._read("key", ranks)))
+
+    def _read(self, kind: str, ranks: Iterable[int]) -> list[bytes]:
+        names = [f"{kind}_{rank}" for rank in ranks]
+        return cast(dist.Store, self).multi_get(names) if names else []
+
+    def barrier(  # noqa: PLR0917 (the documented order)
+        self,
+        ranks: Iterable[int] | str,
+        group_name: Any = "",
+        rendezvous_count: Any = 0,
+        timeout: timedelta = BARRIER_TIMEOUT,
+        timeout_chunk: timedelta = CHUNK,
+    ) -> None:
+        """Wait until `rendezvous_count` ranks have come.
+
+        Args:
+            ranks: those that come by this call. A string is the key of torch's own barrier, whose further arguments
+                are the world size and the timeout.
+            group_name: the barrier's name; one name serves one barrier.
+            rendezvous_count: how many ranks it is for.
+            timeout: how long to wait for the others.
+            timeout_chunk: how long to wait at a time; between two waits the main thread shows that it lives.
+
+        Raises:
+            BarrierTimeout: when the others do not come.
+            BarrierOverflow: when more come than it is for.
+        """
+        if isinstance(ranks, str):
+            super().barrier(ranks, group_name, rendezvous_count)  # type: ignore[misc]
+            return
+        store, last = cast(dist.Store, self), f"barrier_{group_name}:all"
+        arrived = store.add(f"barrier_{group_name}:arrived", len(list(ranks)))
+        if arrived > rendezvous_count:
+            text = f"{arrived} ranks at barrier {group_name!r}, which is for {rendezvous_count}"
+            raise BarrierOverflow(text, barrier=group_name, arrived=arrived, expected=rendezvous_count)
+        if arrived == rendezvous_count:
+            store.set(last, "1")
+        if not _waited(store, last, timeout, timeout_chunk):
+            text = f"not all of {rendezvous_count} ranks came to barrier {group_name!r} within {timeout}"
+            seconds = timeout.total_seconds()
+            raise BarrierTimeout(text, barrier=group_name, expected=rendezvous_count, seconds=seconds)
+
+
+def _waited(store: dist.Store, key: str, timeout: timedelta, chunk: timedelta) -> bool:
+    """Whether the key came within the timeout."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            store.wait([key], min(chunk, timedelta(seconds=max(left, LEAST))))
+            return True
+        except (dist.DistStoreError, TimeoutError):
+            continue
+    return False

@@ -1,6 +1,6 @@
 """A client of etcd's HTTP gateway: bounded requests, failover between endpoints, a wait that is pushed.
 
-A request without an answer is repeated, at the next endpoint, until etcd has been silent for `LOST_AFTER`. The first
+A request without an answer is repeated, at the next endpoint, until etcd has been silent for too long. The first
 try may have been carried out all the same, so whoever calls makes each request one that may be carried out twice. This
 is the one file that imports etcd3gw, the extra `etcd`; it is imported only where an etcd store is asked for.
 """
@@ -34,8 +34,6 @@ from nvrx_core.store.connection import ANSWER_WITHIN, LINE_EVERY, StoreConnectio
 __all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "encoded"]
 
 log = logging.getLogger("nvrx_core.store")
-LOST_AFTER: Final = 10.0
-"""Seconds without an answer after which etcd counts as lost."""
 REQUEST: Final = 2.0
 """Seconds that one request may take."""
 SILENCE: Final = 5.0
@@ -78,6 +76,10 @@ class Endpoint:
     port: int = 2379
     protocol: str = "http"
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.protocol}://{host}:{self.port}"
+
     @classmethod
     def parse(cls, text: str) -> Endpoint:
         """From `host`, `host:port`, `http://host:port` or `https://host:port`.
@@ -97,20 +99,23 @@ class EtcdClient:
 
     Args:
         endpoints: the members of the cluster to ask; with several, the loss of one is survived.
-        ca_cert, cert_key, cert_cert: files for https, as etcd3gw takes them.
+        lost_after: seconds without an answer after which etcd counts as lost.
+        certificates: `ca_cert`, `cert_key` and `cert_cert`: files for https.
+
+    Raises:
+        TypeError: for another name among the certificates.
     """
 
     def __init__(
         self,
         endpoints: Sequence[Endpoint],
-        *,
-        ca_cert: str | None = None,
-        cert_key: str | None = None,
-        cert_cert: str | None = None,
+        lost_after: float,
+        **certificates: str,
     ) -> None:
-        self.endpoints = tuple(endpoints)
-        files: dict[str, Any] = {"ca_cert": ca_cert, "cert_key": cert_key, "cert_cert": cert_cert}
-        self._members = [_member(endpoint, files) for endpoint in endpoints]
+        self.endpoints, self.lost_after = tuple(endpoints), lost_after
+        if unknown := certificates.keys() - {"ca_cert", "cert_key", "cert_cert"}:
+            raise TypeError(f"etcd: unknown argument {', '.join(sorted(unknown))}")
+        self._members = [_member(endpoint, certificates) for endpoint in endpoints]
         self._turn = 0
         self._answered = 0.0
         self._ended = threading.Event()
@@ -156,7 +161,7 @@ class EtcdClient:
 
         Raises:
             EtcdError: when etcd refuses it.
-            EtcdLost: when etcd has not answered for `LOST_AFTER` seconds, or this client was ended.
+            EtcdLost: when etcd has not answered for `lost_after` seconds, or this client was ended.
         """
         started, pause = time.monotonic(), PAUSE
         while not self._ended.is_set():
@@ -164,8 +169,8 @@ class EtcdClient:
                 return self._try(path, body)
             except _NoAnswer as failure:
                 self._turn += 1
-                if time.monotonic() + pause - max(started, self._answered) > LOST_AFTER:
-                    raise EtcdLost(f"no answer from etcd at {self} for {LOST_AFTER:g} s: {failure}") from None
+                if time.monotonic() + pause - max(started, self._answered) > self.lost_after:
+                    raise EtcdLost(f"no answer from etcd at {self} for {self.lost_after:g} s: {failure}") from None
                 self._ended.wait(pause)
                 pause = min(2 * pause, PAUSE_MOST)
         raise EtcdLost("this connection to etcd was ended")
@@ -227,7 +232,7 @@ class EtcdClient:
             member.session.close()
 
     def __str__(self) -> str:
-        return ", ".join(f"{endpoint.host}:{endpoint.port}" for endpoint in self.endpoints)
+        return ", ".join(str(endpoint).rpartition("/")[2] for endpoint in self.endpoints)
 
 
 def _member(endpoint: Endpoint, files: Mapping[str, Any]) -> Etcd3Client:

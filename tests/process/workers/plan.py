@@ -35,6 +35,7 @@ class Plan:
     step_seconds: float = 0.01
     endless: bool | None = None  # whether iterations with a fault go on until interrupted; None: if it takes all down
     wrapper: dict[str, float | str] = field(default_factory=dict)  # seconds become timedelta
+    kept_in: str = ""  # another store than torch's TCPStore: its kind and where it is, as `workers.stores` reads it
     calls: int = 1
     clock_ahead: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that its wall clock is ahead
     active: int | None = None  # MaxActiveWorldSize

@@ -23,6 +23,7 @@ from nvrx_core.testing import Fault, Point, failpoints, strike
 from tests.process.workers.disk import Checkpoints
 from tests.process.workers.plan import BEFORE_GROUP, ON_ENTRY, STRIKES, Plan, wrapper_settings
 from tests.process.workers.record import Record, settle, usage, usage_after
+from tests.process.workers.stores import store_settings
 
 
 def main() -> None:
@@ -49,7 +50,7 @@ def wrapped(plan: Plan, record: Record, initial_rank: int) -> Callable[..., int 
     if seconds := plan.abort.get(str(initial_rank)):
         settings["abort"] = slow_abort(seconds, record)
 
-    @inprocess.Wrapper(rank_assignment=assignment(plan, record), **settings)
+    @inprocess.Wrapper(rank_assignment=assignment(plan, record), **settings, **store_settings(plan.kept_in))
     def train(call: inprocess.CallWrapper) -> int:
         entered = time.monotonic()
         return trainer(call, entered)

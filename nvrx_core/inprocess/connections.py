@@ -1,0 +1,122 @@
+"""A call's own connections to the control store, and the stores that it hands out.
+
+The main thread has one connection and the monitor thread another: a blocking wait on one holds up whatever else it is
+asked. How a wait is ended depends on the store: one with a method `cut` does it itself, the TCP sockets of another are
+shut down, and one that has none is waited for in short turns.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from nvrx_core.clock import SystemClock
+from nvrx_core.inprocess.board import Board
+from nvrx_core.inprocess.store import Factory, StoreMixin, another
+from nvrx_core.process.sockets import shut_down, tcp_sockets, wait_closed
+from nvrx_core.store.connection import listen, local_address
+from nvrx_core.store.keys import Keys
+
+__all__ = ["Connections"]
+
+HOST_CLOSES_WITHIN: Final = 5.0
+TURN: Final = timedelta(seconds=0.2)
+"""How long a store is waited for at a time, when nothing can end the wait."""
+_TORCHS: Final = (dist.TCPStore, dist.FileStore, dist.HashStore, dist.PrefixStore)
+
+
+class RoundStore(StoreMixin, dist.PrefixStore):
+    """What a rank assignment gets: a store that is empty in each round."""
+
+
+class Connections:
+    """The connections of one call.
+
+    Args:
+        factory, kwargs: how to make a store.
+        keys: the call's keys.
+        interval: upper bound of `TURN`.
+
+    Attributes:
+        board: the main thread's connection.
+        waiting: the monitor thread's.
+        endpoint: host and port of the store; the port is 0 where it has none.
+        critical: initial ranks that host it.
+        torchs: it is one of torch's own, which process groups may meet in.
+    """
+
+    def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: Keys, interval: timedelta) -> None:
+        self._factory, self._kwargs, self.keys = factory, kwargs, keys
+        before = _tcp_inodes()
+        self.store = factory(**kwargs)
+        self._waited = another(self.store, factory, kwargs)
+        self._sockets = _tcp_inodes() - before
+        self._cuts = [cut for store in (self.store, self._waited) if (cut := getattr(store, "cut", None)) is not None]
+        self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
+        self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
+        self.hosted: bool | None = getattr(self.store, "hosted", None)
+        self.torchs = isinstance(self.store, _TORCHS)
+        self.board = Board(self.store, keys, SystemClock())
+        ends = self._cuts or self._sockets
+        self.waiting = Board(self._waited, keys, SystemClock(), chunk=None if ends else min(TURN, interval))
+        self._meeting: dist.Store | None = None
+
+    def cut(self) -> None:
+        """End whatever waits on these connections; they are of no use afterwards."""
+        self.waiting.stopped = True
+        for cut in self._cuts:
+            cut()
+        for found in tcp_sockets():
+            if found.inode in self._sockets and not found.listening and found.local_port != self.endpoint[1]:
+                shut_down(found)
+
+    def wait_host_closed(self) -> None:
+        """Wait until the rank that hosts the store has closed it."""
+        wait_closed((found for found in tcp_sockets() if found.inode in self._sockets), HOST_CLOSES_WITHIN)
+
+    def assignment_store(self, iteration: int) -> RoundStore:
+        """The store that a user's rank assignment may use before this iteration."""
+        return RoundStore(f"{self.keys.user(iteration)}/assignment", self.store)
+
+    def another_store(self) -> dist.Store:
+        """One more connection to the control store."""
+        return another(self.store, self._factory, self._kwargs)
+
+    def iteration_store(self, iteration: int, place: tuple[str, int] | None) -> dist.Store:
+        """A store of torch's for the wrapped function, on a connection of its own.
+
+        Args:
+            iteration: whose it is.
+            place: where the process group of this iteration meets; None when its rank 0 is lost.
+
+        Raises:
+            torch.distributed.DistStoreError: when there is no place to meet, and the control store is none of torch's.
+        """
+        if self.torchs:
+            connection = self.another_store()
+        elif place is None:
+            raise dist.DistStoreError("rank 0 of this iteration, which was to host its store, is lost")
+        else:
+            connection = dist.TCPStore(*place, is_master=False, wait_for_workers=False)
+        return dist.PrefixStore(self.keys.user(iteration), connection)
+
+    def host_meeting(self) -> str:
+        """Host the store in which the next process group meets; returns its `host:port`.
+
+        It listens before anybody hears of it: no rank waits in a connection attempt, where no signal reaches it.
+        """
+        address = local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
+        listener = listen(address, 0)
+        port = listener.getsockname()[1]
+        self._meeting = dist.TCPStore(
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+        return f"{address}:{port}"
+
+
+def _tcp_inodes() -> frozenset[int]:
+    return frozenset(found.inode for found in tcp_sockets())

