@@ -107,6 +107,13 @@ state               State.freeze                              both   unit/test_s
 state               State.copy_from                           both   unit/test_rank_assignment.py::test_a_state_copies_all_or_some_fields
 store               StoreMixin                                both   process/test_options.py::test_another_store_serves_as_well
 store               StoreMixin.critical_ranks                 both   process/test_options.py::test_another_store_serves_as_well
+store               StoreMixin.forget                         nvrx   unit/test_store_mixin.py::test_a_store_says_who_hosts_it_and_which_side_it_is
+store               StoreMixin.send_state                     both   unit/test_store_mixin.py::test_states_travel_without_their_exceptions
+store               StoreMixin.get_states                     both   unit/test_store_mixin.py::test_states_travel_without_their_exceptions
+store               StoreMixin.send_key                       both   unit/test_store_mixin.py::test_what_travels_is_json
+store               StoreMixin.get_keys                       both   unit/test_store_mixin.py::test_what_travels_is_json
+store               StoreMixin.barrier                        both   unit/test_store_mixin.py::test_a_barrier_opens_when_all_have_come
+store               EtcdStore                                 nvrx   process/test_etcd.py::test_a_dead_rank_is_left_behind_whichever_it_is
 store               TCPStore                                  both   process/test_deaths.py::test_rank_0_may_host_the_store_while_others_fail
 store               FileStore                                 both   process/test_options.py::test_another_store_serves_as_well
 store               BarrierError                              both   unit/test_errors.py::test_the_tree
