@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import torch.distributed as dist
 
 from nvrx_core.clock import Clock
-from nvrx_core.inprocess.decision import Arrival, Decision, decode_arrivals, decode_event, encode_completion
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decode_arrivals, decode_event, encode_completion
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import (
     Action,
@@ -250,6 +250,27 @@ class Board:
         with _guard():
             if keys:
                 self.store.wait(keys, timeout)
+
+    def is_fresh(self, member: int) -> bool:
+        """Whether the member was not part of this call before: an earlier run of the same name leaves its keys."""
+        key = self.keys.arrival(-1, member)
+        with _guard():
+            return not self.store.check([key]) or Arrival.decode(self.store.get(key)).standing is not Standing.ALIVE
+
+    def forget(self, iteration: int, living: int, members: int) -> None:
+        """Count this member as gone from the completed call; the last one deletes the call's keys.
+
+        Args:
+            iteration: the one that was completed.
+            living: how many members completed it.
+            members: how many there were at first.
+        """
+        with _guard():
+            if self.store.add(self.keys.gone(), 1) < living:
+                return
+            forget = getattr(self.store, "forget", None)
+            if forget is None or not forget(f"{self.keys.prefix}/"):
+                self._delete(self.keys.rest(iteration, members))
 
     def delete_round(self, iteration: int, members: int) -> None:
         """Delete the keys of a round that nobody reads any more, where the store can."""

@@ -44,6 +44,7 @@ from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
+from nvrx_core.store.connection import StoreConnectionError
 from nvrx_core.store.keys import Keys
 
 __all__ = ["Equipment"]
@@ -150,6 +151,17 @@ class Equipment:
         stack.callback(self._drop_store)
         self.board, self.endpoint, self.critical = self.links.board, self.links.endpoint, self.links.critical
         self.hosted = self.member in self.critical if self.links.hosted is None else self.links.hosted
+        self._refuse_stale_keys()
+
+    def _refuse_stale_keys(self) -> None:
+        """No run may go on where another one of the same name has ended."""
+        with suppress(StoreFailure):  # the first arrival will find the store lost
+            if not self.board.is_fresh(self.member):
+                raise StoreConnectionError(
+                    f"the control store at {self.endpoint[0]}:{self.endpoint[1]} has keys of an earlier run, "
+                    f"{self.keys.prefix}, in which initial rank {self.member} took part: "
+                    "give this run a name of its own by NVRX_JOB_ID, or use a fresh store"
+                )
 
     def _take_over(self, stack: ExitStack) -> None:
         p = self.parameters
@@ -350,6 +362,9 @@ class Equipment:
             self._wait_for_guests(completed)
         elif completed and self.critical:
             self.links.wait_host_closed()
+        elif completed:
+            round_ = self.thread.view.round
+            self.board.forget(round_.iteration, len(round_.members), self.size)
 
     def _wait_for_guests(self, completed: bool) -> None:
         members = self.thread.view.round.members if completed else range(self.size)

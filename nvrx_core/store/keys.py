@@ -58,6 +58,10 @@ class Keys:
         """Set when a member needs the store no longer."""
         return f"{self.prefix}/left/{member}"
 
+    def gone(self) -> str:
+        """How many members have left a completed call."""
+        return f"{self.prefix}/gone"
+
     def user(self, iteration: int) -> str:
         """The prefix of the store handed to the wrapped function."""
         return f"{self.prefix}/{iteration}/user"
@@ -66,3 +70,8 @@ class Keys:
         """All keys of an ended round that nobody reads again; deleting them keeps the store from growing."""
         single = tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))
         return single + tuple(self.arrival(iteration, member) for member in range(members))
+
+    def rest(self, iteration: int, members: int) -> tuple[str, ...]:
+        """All keys of a call that was completed in this iteration, save those of rounds long ended."""
+        rounds = (key for ended in (iteration - 1, iteration) for key in self.round(ended, members))
+        return (*rounds, *map(self.lease, range(members)), *map(self.left, range(members)), self.gone())

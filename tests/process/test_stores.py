@@ -1,0 +1,70 @@
+"""Stores other than torch's TCPStore, and what is handed out over them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nvrx_core.inprocess.store import EtcdStore
+
+from .conftest import Launch
+from .etcd import etcd_in
+from .oracle import assert_no_process_left, assert_nothing_lost, restart
+
+KINDS = ("file", "sqlite", "etcd")
+
+
+@pytest.fixture(params=KINDS)
+def kept_in(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param != "etcd":
+        yield f"{request.param} {tmp_path / 'store'}"
+        return
+    with etcd_in(tmp_path / "etcd") as etcd:
+        yield f"etcd {etcd.endpoint}"
+
+
+def test_a_dead_rank_is_left_behind(launch: Launch, kept_in: str) -> None:
+    job = launch({(0, 0, 3): "kill"}, collective=True, store=False, kept_in=kept_in).finish()
+    assert_nothing_lost(job, restart("TERMINATED", {0}, {0}), codes={0: -signal.SIGKILL})
+
+
+def test_what_is_handed_out_works_over_any_store(prepare: Launch, kept_in: str) -> None:
+    job = prepare(store=False, kept_in=kept_in).start("tests.process.workers.stores").finish()
+    assert job.codes == {0: 0, 1: 0, 2: 0}, job.errors(0)
+    assert_no_process_left(job)
+    for iteration in range(2):
+        assert sorted(line["number"] for line in job.lines("store", iteration=iteration)) == [1, 2, 3]
+        told = job.lines("exchange", iteration=max(0, iteration - 1))
+        assert [line["initial"] for line in told] == [line["keys"] for line in told] == [[0, 1, 2]] * len(told)
+    assert len(job.lines("exchange")) == 6
+
+
+def test_a_second_run_of_the_same_name_starts_afresh(launch: Launch, kept_in: str) -> None:
+    first = launch({(1, 0, 2): "exception"}, store=False, kept_in=kept_in).finish()
+    assert_nothing_lost(first, restart("EXCEPTION", {1}))
+    assert_nothing_lost(launch(store=False, kept_in=kept_in).finish())
+
+
+def test_a_completed_job_leaves_no_key_in_etcd(launch: Launch, tmp_path: Path) -> None:
+    with etcd_in(tmp_path / "etcd") as etcd:
+        job = launch({(1, 0, 2): "exception"}, store=False, kept_in=f"etcd {etcd.endpoint}").finish()
+        assert_nothing_lost(job, restart("EXCEPTION", {1}))
+        store = EtcdStore(etcd.endpoint)
+        assert store.num_keys() == 0
+        store.cut()
+
+
+def test_a_run_on_the_keys_of_a_killed_one_is_refused(launch: Launch, tmp_path: Path) -> None:
+    kept_in = f"sqlite {tmp_path / 'store'}"
+    first = launch({(1, 0, 10_000): "exception"}, store=False, kept_in=kept_in)
+    for rank in range(3):
+        first.await_line("step", initial_rank=rank)
+    first.template.sweep()
+    second = launch(store=False, kept_in=kept_in).finish()
+    assert second.codes == {0: 1, 1: 1, 2: 1}
+    for rank in range(3):
+        assert "keys of an earlier run, nvrx/job/0/0, in which initial rank" in second.errors(rank)
+        assert "NVRX_JOB_ID" in second.errors(rank)
