@@ -122,7 +122,7 @@ class Call:
         state, kit = self.state, self.kit
         kit.page.lose(decision.lost)
         try:
-            store = kit.assignment_store()
+            store = kit.assignment_store(decision.iteration + 1)
             ranks, terminated = self.parameters.rank_assignment, set(decision.terminated)
             round_, keys = decision.iteration, decision.keys
             facts = snapshot(ranks, state.freeze(), iteration=round_, terminated=terminated, columns=keys)

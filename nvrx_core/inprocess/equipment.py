@@ -158,9 +158,8 @@ class Equipment:
         with suppress(StoreFailure):  # the first arrival will find the store lost
             if not self.board.is_fresh(self.member):
                 raise StoreConnectionError(
-                    f"the control store at {self.endpoint[0]}:{self.endpoint[1]} has keys of an earlier run, "
-                    f"{self.keys.prefix}, in which initial rank {self.member} took part: "
-                    "give this run a name of its own by NVRX_JOB_ID, or use a fresh store"
+                    f"the control store has keys of an earlier run, {self.keys.prefix}, in which initial rank "
+                    f"{self.member} took part: give this run a name of its own by NVRX_JOB_ID, or use a fresh store"
                 )
 
     def _take_over(self, stack: ExitStack) -> None:
@@ -261,9 +260,9 @@ class Equipment:
 
     # Stores
 
-    def assignment_store(self) -> Any:
-        """The store that a user's rank assignment may use in the coming round."""
-        return self.links.assignment_store(self.state.iteration + 1)
+    def assignment_store(self, iteration: int) -> Any:
+        """The store that a user's rank assignment may use before this iteration."""
+        return self.links.assignment_store(iteration)
 
     def another_store(self) -> dist.Store:
         """The control store on a connection of the function's, which is cut when nothing else gets it out."""

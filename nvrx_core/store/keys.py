@@ -72,6 +72,7 @@ class Keys:
         return single + tuple(self.arrival(iteration, member) for member in range(members))
 
     def rest(self, iteration: int, members: int) -> tuple[str, ...]:
-        """All keys of a call that was completed in this iteration, save those of rounds long ended."""
-        rounds = (key for ended in (iteration - 1, iteration) for key in self.round(ended, members))
-        return (*rounds, *map(self.lease, range(members)), *map(self.left, range(members)), self.gone())
+        """All keys of a call that was completed in this iteration, save those of rounds that are deleted meanwhile."""
+        rounds = sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
+        kept = (key for ended in rounds for key in self.round(ended, members))
+        return (*kept, *map(self.lease, range(members)), *map(self.left, range(members)), self.gone())

@@ -66,5 +66,5 @@ def test_a_run_on_the_keys_of_a_killed_one_is_refused(launch: Launch, tmp_path: 
     second = launch(store=False, kept_in=kept_in).finish()
     assert second.codes == {0: 1, 1: 1, 2: 1}
     for rank in range(3):
-        assert "keys of an earlier run, nvrx/job/0/0, in which initial rank" in second.errors(rank)
+        assert f"keys of an earlier run, nvrx/job/0/0, in which initial rank {rank}" in second.errors(rank)
         assert "NVRX_JOB_ID" in second.errors(rank)

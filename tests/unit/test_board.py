@@ -288,3 +288,34 @@ def test_a_key_that_is_not_there_is_read_as_nothing_and_not_made(kind, tmp_path)
     assert not board.store.check([KEYS.lease(0)])
     board.move_lease(0, "", "1")
     assert board.leases([0]) == {0: "1"}
+
+
+def test_the_last_to_leave_a_completed_call_deletes_its_keys(board):
+    for member in MEMBERS:
+        arrive(board, new(member, -1))
+        board.leave(member)
+    assert [board.is_fresh(member) for member in (0, 1, 2)] == [False, False, True]
+    board.forget(0, 2, 2)
+    assert not board.is_fresh(0)
+    board.forget(0, 2, 2)
+    assert board.is_fresh(0)
+    assert board.store.num_keys() == 0
+
+
+def test_a_store_that_can_forget_is_asked_to():
+    class Forgetful(dist.HashStore):
+        asked = ()
+
+        def forget(self, prefix):
+            self.asked += (prefix,)
+            return True
+
+    store = Forgetful()
+    Board(store, KEYS, Clock()).forget(0, 1, 2)
+    assert store.asked == ("nvrx/job/0/0/",)
+
+
+def test_a_member_that_others_took_for_dead_before_it_came_is_fresh(board):
+    machine = new(0, -1)
+    board.play(machine, machine.arrive(arrival(0, Standing.DEAD), now=1.0))
+    assert board.is_fresh(0)

@@ -29,3 +29,12 @@ def test_the_keys_of_an_ended_round_are_all_but_the_user_s():
     keys = Keys("job", 0, 0)
     ended = set(keys.round(5, 3))
     assert ended == {getattr(keys, name)(5) for name in OF_ROUND[:-1]} | {keys.arrival(5, m) for m in range(3)}
+
+
+def test_the_keys_that_a_completed_call_leaves_are_of_its_first_and_last_rounds():
+    keys = Keys("job", 0, 0)
+    rest = keys.rest(7, 2)
+    assert len(set(rest)) == len(rest)
+    rounds = {key for k in (-1, 5, 6, 7) for key in keys.round(k, 2)}
+    assert set(rest) == rounds | {of(member) for of in (keys.lease, keys.left) for member in range(2)} | {keys.gone()}
+    assert set(keys.round(0, 2)) < set(keys.rest(0, 2))

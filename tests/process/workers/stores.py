@@ -30,6 +30,9 @@ class Sqlite(store.StoreMixin, dist.Store):
         self.table = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
         self.table.execute("CREATE TABLE IF NOT EXISTS store (key TEXT PRIMARY KEY, value BLOB)")
 
+    def __del__(self) -> None:
+        self.table.close()
+
     def _change(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bytes | None:
         self.table.execute("BEGIN IMMEDIATE")
         try:
