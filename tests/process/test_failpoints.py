@@ -70,7 +70,7 @@ CASES = [
     Case("abort-before", ("kill", "stop", "exit"), faults=FIRST),
     Case("abort-during", ("kill", "raise", "exit"), faults=FIRST, plan=GROUP, recovers=True),
     Case("barrier-before", ("kill", "stop", "raise"), faults=FIRST),
-    Case("decision-after", ("kill", "stop", "exit"), faults=FIRST),
+    Case("decision-after", ("kill", "raise", "exit"), faults=FIRST),
     Case("entry-before", ("stop", "raise", "exit"), 1, faults=FIRST, recovers=True),
     Case("monitor-ready", ("kill", "raise", "exit"), -1, faults={(1, 0, 3): "kill"}),
     Case("monitor-reattach", ("kill", "stop", "raise"), faults={(1, 0, 1): "monitor_kill", (1, 0, 40): "kill"}),

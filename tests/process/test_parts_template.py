@@ -71,6 +71,23 @@ def test_a_worker_that_returns_has_done_its_work(started: Callable[..., Template
     assert os.read(pipe[0], 9) == b"done"
 
 
+def test_a_worker_that_ends_with_code_0_before_its_work_is_done_is_replaced(
+    started: Callable[..., Template], pipe: tuple[int, int]
+) -> None:
+    os.write(pipe[1], b"x")
+    os.set_blocking(pipe[0], False)
+
+    def work(ready: Ready) -> None:
+        ready()
+        with suppress(BlockingIOError):
+            os.read(pipe[0], 1)
+            os._exit(0)
+        signal.pause()
+
+    template = started(work)
+    assert news_of(template).startswith("failed with exit code 0")
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
 def test_a_lost_worker_is_replaced(started: Callable[..., Template], number: int) -> None:
     template = started(forever)

@@ -13,23 +13,16 @@ from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeo
 from nvrx_core.inprocess.slowest import Slowest
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
+from nvrx_core.testing import ManualClock
 
 KEYS = Keys("job", 0, 0)
 MEMBERS = frozenset({0, 1})
 SOON = timedelta(milliseconds=20)
 
 
-class Clock:
-    def now(self):
-        return 1.0
-
-    def wall(self):
-        return 2.0
-
-
 @pytest.fixture
 def board():
-    return Board(dist.HashStore(), KEYS, Clock())
+    return Board(dist.HashStore(), KEYS, ManualClock())
 
 
 def new(member, iteration=0):
@@ -124,7 +117,7 @@ def test_a_wait_has_an_end(board):
 
 
 def test_a_wait_in_pieces_ends_when_it_is_stopped(board):
-    pieces = Board(board.store, KEYS, Clock(), chunk=SOON)
+    pieces = Board(board.store, KEYS, ManualClock(), chunk=SOON)
     board.announce(0, fault(1))
     assert pieces.wait_event(0) == fault(1)
     pieces.stopped = True
@@ -173,7 +166,7 @@ def test_a_store_that_cannot_delete_keeps_its_keys(tmp_path):
         def delete_key(self, key):
             raise NotImplementedError
 
-    board = Board(Keeping(), KEYS, Clock())
+    board = Board(Keeping(), KEYS, ManualClock())
     board.announce(0, fault(1))
     board.delete_round(0, 2)
     assert board.wait_event(0) == fault(1)
@@ -272,7 +265,7 @@ def test_surveys_that_nobody_ends_are_a_failure_of_the_store(crowded, monkeypatc
 
     monkeypatch.setattr("nvrx_core.inprocess.board.SURVEY_WITHIN", SOON)
     with pytest.raises(StoreFailure, match="nobody ends"):
-        Board(Racing("", crowded.store), KEYS, Clock()).slowest(MANY, me=7)
+        Board(Racing("", crowded.store), KEYS, ManualClock()).slowest(MANY, me=7)
 
 
 @pytest.mark.parametrize("kind", ["hash", "tcp", "file"])
@@ -282,7 +275,7 @@ def test_a_key_that_is_not_there_is_read_as_nothing_and_not_made(kind, tmp_path)
         "tcp": lambda: dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
         "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
     }
-    board = Board(stores[kind](), KEYS, Clock())
+    board = Board(stores[kind](), KEYS, ManualClock())
     assert board.leases([0]) == {}
     assert board._event(0) is None
     assert not board.store.check([KEYS.lease(0)])

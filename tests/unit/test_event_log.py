@@ -13,14 +13,7 @@ import pytest
 from nvrx_core.events import log as module
 from nvrx_core.events.log import EventLog, boot_id
 from nvrx_core.events.schema import COMMON, MAX_LINE
-
-
-class FixedClock:
-    def now(self):
-        return 12.5
-
-    def wall(self):
-        return 1e9
+from nvrx_core.testing import ManualClock
 
 
 class Kind(enum.IntEnum):
@@ -34,7 +27,7 @@ class Silent:
 
 @pytest.fixture
 def log(tmp_path):
-    opened = EventLog(tmp_path / "events", 3, FixedClock())
+    opened = EventLog(tmp_path / "events", 3, ManualClock(12.5, 1e9))
     yield opened
     opened.close()
 
@@ -106,7 +99,7 @@ def test_one_line_is_one_system_call_on_a_descriptor_that_appends_and_is_not_inh
 
 
 def test_two_logs_share_a_file(log, tmp_path):
-    other = EventLog(tmp_path / "events", 3, FixedClock())
+    other = EventLog(tmp_path / "events", 3, ManualClock(12.5, 1e9))
     threads = [
         threading.Thread(target=lambda each=each: [each.write("fault", i) for i in range(50)]) for each in (log, other)
     ]

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from nvrx_core.inprocess.interrupt import Atomic, Interrupt, RankShouldRestart
+from nvrx_core import failpoint
+from nvrx_core.inprocess.interrupt import Atomic, Interrupt, RankShouldRestart, new_atomic
 from nvrx_core.inprocess.interruption import Fire, Unblock, Why
 
 SIGNUM = signal.SIGRTMIN + 3
@@ -84,6 +85,38 @@ def test_an_atomic_section_holds_it_off_until_its_end(interrupt):
     assert done == ["in the section"]
     assert interrupt.depth == 0
     assert interrupt.free.is_set()
+
+
+def test_without_a_hook_a_section_has_no_failpoints_to_look_at(interrupt):
+    assert type(new_atomic(interrupt, 0)) is Atomic
+
+
+def test_both_failpoints_of_a_section_are_passed_while_it_is_open(interrupt):
+    passed = []
+    failpoint.install(lambda name, iteration: passed.append((name, iteration, interrupt.depth)))
+    try:
+        with new_atomic(interrupt, 4):
+            passed.append("in the section")
+    finally:
+        failpoint.clear()
+    assert passed == [("atomic-enter", 4, 1), "in the section", ("atomic-exit", 4, 1)]
+    assert interrupt.depth == 0
+
+
+@pytest.mark.parametrize("struck", ["atomic-enter", "atomic-exit"])
+def test_a_section_that_is_struck_is_closed(interrupt, struck):
+    def strike(name, iteration):
+        if name == struck:
+            raise KeyError(name)
+
+    failpoint.install(strike)
+    try:
+        with pytest.raises(KeyError), new_atomic(interrupt, 0):
+            requested(interrupt, armed=False)
+    finally:
+        failpoint.clear()
+    assert interrupt.depth == 0
+    assert interrupt.free.is_set() == (struck == "atomic-exit")
 
 
 def test_no_section_is_entered_after_the_request(interrupt):

@@ -139,6 +139,13 @@ def wait_for_ever():
         threading.Event().wait(0.001)
 
 
+def test_an_exception_in_another_thread_spares_the_caller(monkeypatch):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    inject_fault(Fault.THREAD_EXCEPTION)
+    assert [hook.exc_type for hook in seen] == [InjectedFault]
+
+
 def test_a_fault_of_the_calling_thread_cannot_be_delayed():
     with pytest.raises(ValueError, match=r"strikes the thread that calls; .* async_exception"):
         inject_fault(Fault.EXCEPTION, delay=1.0)
