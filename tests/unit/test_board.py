@@ -304,7 +304,7 @@ def test_a_store_that_can_forget_is_asked_to():
             return True
 
     store = Forgetful()
-    Board(store, KEYS, Clock()).forget(0, 1, 2)
+    Board(store, KEYS, ManualClock()).forget(0, 1, 2)
     assert store.asked == ("nvrx/job/0/0/",)
 
 
