@@ -90,6 +90,7 @@ class Job:
         self.codes: dict[int, int] = {}
         self.store_pid: int | None = None
         self.endpoint: str | None = None
+        self.others = set[int]()  # processes of another job, that may be there when this one has ended
         self.routes: dict[int, str] = {}  # initial rank: the endpoint by which it reaches the store
         for name in ("records", "events", "temporary", "checkpoints"):
             (directory / name).mkdir(parents=True)
@@ -181,6 +182,10 @@ class Job:
             self.template.sweep()
             raise AssertionError(f"ranks {running} still run after {limit} s")
         return self.stop_store()
+
+    def finish_ranks(self, limit: float = 5) -> None:
+        """Waits for the ranks alone."""
+        self._await(set(self.pids) - set(self.codes), limit)
 
     def _await(self, ranks: Iterable[int], limit: float) -> None:
         end = time.monotonic() + limit

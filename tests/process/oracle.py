@@ -83,7 +83,10 @@ def assert_nothing_left(job: Job) -> None:
 
 
 def assert_no_process_left(job: Job) -> None:
-    assert host.eventually(lambda: not job.template.leftovers(), 1.0), f"left behind: {job.template.leftovers()}"
+    def left() -> dict[int, str]:
+        return {pid: command for pid, command in job.template.leftovers().items() if pid not in job.others}
+
+    assert host.eventually(lambda: not left(), 1.0), f"left behind: {left()}"
 
 
 def assert_restarts(job: Job, expected: Iterable[Restart], call: int = 0, absent: Collection[int] = ()) -> None:

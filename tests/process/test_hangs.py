@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any
 
@@ -56,6 +57,8 @@ def test_a_hang_that_nothing_ends_is_killed(launch: Launch, kind: str) -> None:
         code = job.codes[victim]
         assert code in (-signal.SIGTERM, -signal.SIGKILL)
         assert_nothing_lost(job, blames(victim, job, lost=(victim,)), codes={victim: code})
+        if kind == "swallow_all":
+            assert re.search(r"swallowed 3 times, last at \S+faults\.py:\d+", job.errors(victim)), job.errors(victim)
 
 
 def test_a_hang_among_three_blames_the_one_that_is_behind(launch: Launch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from .conftest import Launch
 from .oracle import assert_nothing_lost, restart
-from .workers.plan import BEFORE_GROUP, ON_ENTRY
+from .workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY
 from .workers.record import HELD
 
 KILLED = -signal.SIGKILL
@@ -69,6 +70,26 @@ def test_a_fault_while_the_others_are_inside_init_process_group_costs_one_restar
     job = launch({(victim, 0, BEFORE_GROUP): fault}, collective=True).finish()
     lost, codes = expected(fault, victim)
     assert_nothing_lost(job, restart("EXCEPTION TERMINATED", by=[victim], lost=lost), codes=codes)
+
+
+@faults
+@victims
+def test_a_fault_between_the_store_and_the_group_costs_one_restart(launch: Launch, victim: int, fault: str) -> None:
+    job = launch({(2, 0, 3): "exception", (victim, 1, BEFORE_INIT): fault}, collective=True).finish()
+    lost, codes = expected(fault, victim)
+    second = restart("EXCEPTION TERMINATED", by=[victim], lost=lost)
+    assert_nothing_lost(job, restart("EXCEPTION", by=[2]), second, codes=codes)
+
+
+@victims
+def test_a_rank_that_dies_inside_init_process_group_costs_one_restart(launch: Launch, victim: int) -> None:
+    job = launch({}, collective=True, late={"2": 1.0})
+    for rank in range(3):
+        job.await_line("enter", initial_rank=rank)
+    time.sleep(0.3)
+    job.kill(victim)
+    job.finish()
+    assert_nothing_lost(job, restart("TERMINATED", by=[victim], lost=[victim]), codes={victim: KILLED})
 
 
 @faults

@@ -7,6 +7,8 @@ import re
 
 ROOT = pathlib.Path(__file__).parents[2]
 CATALOGUE = ROOT / "docs" / "fault-catalogue.md"
+FAULTS = {*range(1, 20), 22, 23, 24, 28, *range(30, 45), 47}
+"""Those of this layer."""
 PROCESS = ROOT / "tests" / "process"
 
 
@@ -24,7 +26,7 @@ def functions_of(file: str) -> frozenset[str]:
 
 def test_every_fault_has_a_test_and_every_test_named_exists():
     found = rows()
-    assert len(found) >= 20, "the table is not read"
+    assert found.keys() == FAULTS
     assert not [number for number, tests in found.items() if not tests]
     named = [test.split("::") for tests in found.values() for test in tests]
     assert all(name.startswith("test_") for _, name in named)

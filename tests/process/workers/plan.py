@@ -15,11 +15,12 @@ from typing import Any
 
 from nvrx_core.testing import Fault, Hit, Point, Schedule
 
-__all__ = ["BEFORE_GROUP", "ON_ENTRY", "STRIKES", "Plan"]
+__all__ = ["BEFORE_GROUP", "BEFORE_INIT", "ON_ENTRY", "STRIKES", "Plan"]
 
 ENVIRONMENT = "NVRX_TEST_PLAN"
 STRIKES = "NVRX_TEST_STRIKES"  # the file that tells which failpoints were struck
 ON_ENTRY = -2  # the step of a fault that strikes as the function's first act
+BEFORE_INIT = -3  # the step of a fault that strikes between the connection to the group's store and its creation
 BEFORE_GROUP = -1  # the step of a fault that strikes while the others are inside init_process_group
 _ENDS_THE_RANK_ONLY = (Fault.EXIT_0,)
 
@@ -38,6 +39,7 @@ class Plan:
     kept_in: str = ""  # another store than torch's TCPStore: its kind and where it is, as `workers.stores` reads it
     calls: int = 1
     clock_ahead: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that its wall clock is ahead
+    clock_jump: dict[str, float] = field(default_factory=dict)  # initial rank: how far its wall clock jumps in step 2
     active: int | None = None  # MaxActiveWorldSize
     die_in_assignment: dict[str, int] = field(default_factory=dict)  # initial rank: iteration whose assignment kills it
     atomic: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it spends in an atomic section
@@ -45,6 +47,8 @@ class Plan:
     late: dict[str, float] = field(default_factory=dict)  # initial rank: seconds before it joins the group
     slow: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it adds to step 1
     abort: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that its abort takes
+    finalize_fails: int | None = None  # the initial rank whose finalize raises
+    untidy: bool = False  # what is cleaned up, in the function and at the end of the process, raises
     gate: str = ""  # a fault waits for this file
     together: str = ""  # faults wait for each other: a file with the moment of all of them
     progress: bool = False  # the ranks report each step

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["HELD", "Record", "settle", "usage", "usage_after"]
@@ -53,7 +54,7 @@ def usage_after(before: dict[str, int]) -> dict[str, int]:
 def usage() -> dict[str, int]:
     """What this process holds: threads, open files, children, and resident pages."""
     tasks = os.listdir("/proc/self/task")
-    children = [Path(f"/proc/self/task/{task}/children").read_text().split() for task in tasks if _lives(task)]
+    children = [_children(task) for task in tasks]
     return {
         "threads": len(tasks),
         "files": len(os.listdir("/proc/self/fd")) - 1,
@@ -62,5 +63,7 @@ def usage() -> dict[str, int]:
     }
 
 
-def _lives(task: str) -> bool:
-    return Path(f"/proc/self/task/{task}/children").exists()
+def _children(task: str) -> list[str]:
+    with suppress(OSError):  # a thread that has ended meanwhile
+        return Path(f"/proc/self/task/{task}/children").read_text().split()
+    return []

@@ -6,7 +6,9 @@ group is made by a plain `init_process_group`, and only a function that returns 
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import mmap
 import os
 import signal
 import sys
@@ -19,11 +21,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.testing import Fault, Point, failpoints, strike
 from tests.process.workers.disk import Checkpoints
-from tests.process.workers.plan import BEFORE_GROUP, ON_ENTRY, STRIKES, Plan, wrapper_settings
+from tests.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY, STRIKES, Plan, wrapper_settings
 from tests.process.workers.record import Record, settle, usage, usage_after
 from tests.process.workers.stores import store_settings
+
+real_time = time.time
+ahead = memoryview(mmap.mmap(-1, 8)).cast("d")  # shared with the monitor process
 
 
 def main() -> None:
@@ -32,6 +38,8 @@ def main() -> None:
     initial_rank = int(os.environ.get("RANK", "0"))
     set_clock_ahead(plan.clock_ahead.get(str(initial_rank), 0.0))
     settle()
+    if plan.untidy:
+        atexit.register(fail, "at exit")
     if plan.schedule().hits(initial_rank):
         failpoints.install(plan.schedule(), initial_rank=initial_rank, record=os.environ[STRIKES])
     train = wrapped(plan, record, initial_rank)
@@ -49,6 +57,8 @@ def wrapped(plan: Plan, record: Record, initial_rank: int) -> Callable[..., int 
     settings = wrapper_settings(plan)
     if seconds := plan.abort.get(str(initial_rank)):
         settings["abort"] = slow_abort(seconds, record)
+    if plan.finalize_fails == initial_rank:
+        settings["finalize"] = Failing()
 
     @inprocess.Wrapper(rank_assignment=assignment(plan, record), **settings, **store_settings(plan.kept_in))
     def train(call: inprocess.CallWrapper) -> int:
@@ -97,6 +107,24 @@ def slow_abort(seconds: float, record: Record) -> Any:
     return Slow()
 
 
+class Failing(Finalize):
+    """A finalize that raises."""
+
+    def __call__(self, state: Any) -> Any:
+        fail("in finalize")
+
+
+class Untidy:
+    """An object whose end raises."""
+
+    def __del__(self) -> None:
+        fail("in __del__")
+
+
+def fail(where: str) -> None:
+    raise ValueError(f"planted {where}")
+
+
 class Trainer:
     """The wrapped function, with what it needs to know."""
 
@@ -120,7 +148,8 @@ class Trainer:
         self.join(world_size)
         if self.plan.save_every:
             self.first = self.checkpoints.resume(self.iteration)
-        self.record("usage", iteration=self.iteration, **usage())
+        local = Untidy() if self.plan.untidy else None
+        self.record("usage", iteration=self.iteration, untidy=local is not None, **usage())
         self.sections()
         for step in self.steps():
             self.strike(step)
@@ -143,7 +172,12 @@ class Trainer:
             time.sleep(0.3)
         self.strike(BEFORE_GROUP)
         nap(self.plan.late.get(str(self.me), 0.0))
-        dist.init_process_group("gloo")
+        if Point(self.me, self.iteration, BEFORE_INIT) in self.schedule.faults:
+            store, rank, world_size = next(dist.rendezvous("env://"))
+            self.strike(BEFORE_INIT)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+        else:
+            dist.init_process_group("gloo")
         if (dist.get_rank(), dist.get_world_size()) != (int(os.environ["RANK"]), world_size):
             raise AssertionError("the group is not that of the assignment")
 
@@ -161,6 +195,8 @@ class Trainer:
     def work(self, step: int, world_size: int) -> None:
         if self.plan.progress:
             self.call.progress(step)
+        if step == 2 and self.iteration == 0:
+            set_clock_ahead(self.plan.clock_jump.get(str(self.me), 0.0))
         if step == 1:
             nap(self.plan.slow.get(str(self.me), 0.0))
         time.sleep(self.plan.step_seconds)
@@ -212,9 +248,10 @@ def nap(seconds: float) -> None:
 
 
 def set_clock_ahead(seconds: float) -> None:
-    if seconds:
-        real = time.time
-        time.time = lambda: real() + seconds
+    """Sets the wall clock of this process and of those that it has forked since the first call."""
+    if time.time is real_time:
+        time.time = lambda: real_time() + ahead[0]
+    ahead[0] = seconds
 
 
 if __name__ == "__main__":
