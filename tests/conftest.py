@@ -3,7 +3,8 @@
 A test leaves nothing behind: no thread, no child process, no open file descriptor, no changed environment variable.
 What is still there two seconds after its end fails it, by name. Pytest is the reaper of orphans
 (`PR_SET_CHILD_SUBREAPER`), so a process whose parent died counts, too; once dead it stays a zombie until the test ends.
-Tests of pure code do not sleep.
+Tests of pure code do not sleep. With `--only-listed-skips` a skipped test fails the run, unless `allowed_skips.txt`
+lists it.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import functools
 import gc
 import os
 import pathlib
+import re
 import signal
 import sys
 import threading
@@ -28,11 +30,45 @@ PR_SET_CHILD_SUBREAPER = 36
 # What a library makes on its first use and keeps until the process ends: (how it shows, why).
 KEPT = (("/dev/nvidia", "the CUDA driver keeps its devices open"),)
 
+_skipped: dict[str, str] = {}
+
 
 def pytest_sessionstart() -> None:
     """Become the parent of orphans, and start now what multiprocessing starts once in a process."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource_tracker.ensure_running()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What continuous integration asks for."""
+    text = "fail when a test is skipped that tests/allowed_skips.txt does not list"
+    parser.addoption("--only-listed-skips", action="store_true", help=text)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a skipped test, and why."""
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped[report.nodeid] = str(report.longrepr)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Note a module that is skipped as a whole."""
+    if report.skipped:
+        _skipped[report.nodeid] = str(report.longrepr)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run for what was skipped without leave."""
+    if unlisted := _unlisted_skips() if session.config.getoption("--only-listed-skips") else []:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        sys.stderr.write("\n".join(["", "skipped, and not in tests/allowed_skips.txt:", *unlisted, ""]))
+
+
+def _unlisted_skips() -> list[str]:
+    lines = pathlib.Path(__file__).with_name("allowed_skips.txt").read_text(encoding="utf-8").splitlines()
+    listed = [line for line in lines if line and not line.startswith("#")]
+    skips = [f"{test}: {why}" for test, why in _skipped.items()]
+    return [skip for skip in skips if not any(re.match(pattern, skip) for pattern in listed)]
 
 
 @pytest.fixture(autouse=True)
