@@ -47,12 +47,15 @@ def meeting(rank: Rank) -> None:
 
     @inprocess.Wrapper(**rank.settings)
     def train(call_wrapper: CallWrapper) -> int:
-        me, world_size = call_wrapper.state.active_rank, call_wrapper.state.active_world_size
-        call_wrapper.store.set(f"in {me}", "")
-        call_wrapper.store.wait([f"in {other}" for other in range(world_size or 0)])
+        meet(call_wrapper)
         return rank.train(call_wrapper)
 
     rank.run(train)
+
+
+def meet(call: CallWrapper) -> None:
+    call.store.set(f"met {call.state.active_rank}", "")
+    call.store.wait([f"met {other}" for other in range(call.state.active_world_size or 0)])
 
 
 def witnesses(rank: Rank) -> None:
@@ -151,6 +154,7 @@ def handles(rank: Rank) -> None:
         rank.record("lock", **lock(call_wrapper))
         rank.record("refused", names={name: refusal(call_wrapper, name) for name in (*HANDLES, "iteration")})
         rank.record("shutdown", said=error_of(call_wrapper.shutdown))
+        meet(call_wrapper)
         return rank.train(call_wrapper)
 
     rank.run(train)
