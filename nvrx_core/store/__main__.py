@@ -7,6 +7,7 @@ No rank's death touches it.
 from __future__ import annotations
 
 import argparse
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ def _serve(host: str, port: int, ends: set[signal.Signals]) -> int:
     except (StoreConnectionError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each rank holds three connections
     chosen = listener.getsockname()[1]
     server = dist.TCPStore(host, chosen, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     print(f"{host}:{chosen}", flush=True)

@@ -1,4 +1,4 @@
-"""A thousand rounds of the product's machines over a real store: neither the store nor a rank grows."""
+"""Many rounds, of the product's machines over a real store and of a real rank: neither the store nor a rank grows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.store.keys import Keys
 
+from .conftest import Launch
+
 RANKS, WARM, ROUNDS = 3, 600, 1000
+WARM_RESTARTS, RESTARTS = 40, 100
 KEYS, CLOCK, TIMEOUTS = Keys("job", 0, 0), SystemClock(), RoundTimeouts(60.0, 60.0)
 
 
@@ -82,3 +85,13 @@ def test_a_thousand_rounds_leave_nothing_behind() -> None:
     assert keys_now == keys
     assert blocks_now - blocks < ROUNDS / 2, "objects of Python"
     assert resident_now - resident < 1 << 20, "server and clients"
+
+
+def test_a_hundred_restarts_of_a_real_rank_cost_less_than_a_kibibyte_each(launch: Launch) -> None:
+    faults = {(0, iteration, 0): "exception" for iteration in range(WARM_RESTARTS + RESTARTS)}
+    job = launch(faults, world=1, steps=1).finish()
+    assert job.codes == {0: 0}
+    usage = job.lines("usage")
+    assert len(usage) == WARM_RESTARTS + RESTARTS + 1
+    grown = usage[-1]["pages"] - usage[WARM_RESTARTS]["pages"]
+    assert grown * 4096 < RESTARTS * 1024, f"{grown} pages in {RESTARTS} restarts"
