@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.board import Board
@@ -24,6 +25,7 @@ from nvrx_core.progress.page import Page, Word
 __all__ = ["MonitorThread", "RankShouldRestart", "RoundView"]
 
 log = logging.getLogger("nvrx_core.inprocess")
+ENDS_WITHIN: Final = 10.0
 
 
 @dataclass
@@ -97,7 +99,9 @@ class MonitorThread:
             self.changed.notify_all()
         if self._thread.is_alive():
             cut()
-        self._thread.join()
+        self._thread.join(ENDS_WITHIN)
+        if self._thread.is_alive():
+            log.warning("the monitor thread does not end within %g s; the rank leaves without it", ENDS_WITHIN)
 
     def _run(self) -> None:
         try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvrx_core.testing import Fault, Hit, Point, Schedule
+from nvrx_core.testing.faults import kind_of
 
 __all__ = ["BEFORE_GROUP", "BEFORE_INIT", "ON_ENTRY", "STRIKES", "Plan"]
 
@@ -68,14 +69,16 @@ class Plan:
     def runs_on(self, iteration: int) -> bool:
         """Whether the ranks without a fault go on until they are interrupted."""
         faults = self.schedule().of_iteration(iteration)
-        waits = self.collective or any(kind not in _ENDS_THE_RANK_ONLY for kind in faults.values())
+        waits = self.collective or any(
+            kind not in _ENDS_THE_RANK_ONLY and isinstance(kind, Fault) for kind in faults.values()
+        )
         return bool(faults) and waits if self.endless is None else self.endless and bool(faults)
 
 
 def schedule_text(faults: Mapping[tuple[int, int, int | str], str]) -> str:
     """Of faults by initial rank, iteration, and step or failpoint."""
     places = {place: Hit(*place) if isinstance(place[2], str) else Point(*place) for place in faults}
-    return str(Schedule({places[place]: Fault(kind) for place, kind in faults.items()}))
+    return str(Schedule({places[place]: kind_of(kind) for place, kind in faults.items()}))
 
 
 def wrapper_settings(plan: Plan) -> dict[str, Any]:

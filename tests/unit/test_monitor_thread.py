@@ -1,0 +1,70 @@
+"""The monitor thread, where it ends otherwise than by the end of the job."""
+
+import logging
+import signal
+import threading
+
+import pytest
+
+from nvrx_core.inprocess import monitor_thread as module
+from nvrx_core.inprocess.interrupt import Interrupt
+from nvrx_core.inprocess.monitor_thread import MonitorThread
+from nvrx_core.inprocess.round import Round, RoundTimeouts
+from nvrx_core.progress.page import Page
+
+
+class Board:
+    """A store in which a wait does what a test wants."""
+
+    def __init__(self, wait):
+        self.wait = wait
+
+    def wait_decision(self, iteration):
+        return self.wait()
+
+
+@pytest.fixture
+def page():
+    page = Page(1)
+    yield page
+    page.close()
+
+
+def monitor_thread(page, wait, failed):
+    def nothing():
+        return None
+
+    return MonitorThread(
+        board=Board(wait),
+        page=page,
+        interrupt=Interrupt(signal.SIGRTMIN + 3, 1.0),
+        first=Round(-1, 0, frozenset({0}), RoundTimeouts(60.0, 60.0)),
+        abort=nothing,
+        unblock=nothing,
+        decided=nothing,
+        failed=failed,
+    )
+
+
+@pytest.mark.parametrize("error", [KeyError("unforeseen"), SystemExit(3)])
+def test_whatever_ends_the_thread_is_told(page, error):
+    def fail():
+        raise error
+
+    told, said = [], threading.Event()
+    thread = monitor_thread(page, fail, lambda error: (told.append(error), said.set()))
+    thread.start()
+    assert said.wait(5.0)
+    thread.stop(lambda: None)
+    assert told == [error]
+
+
+def test_a_thread_that_does_not_end_keeps_nobody(page, monkeypatch, caplog):
+    monkeypatch.setattr(module, "ENDS_WITHIN", 0.05)
+    free = threading.Event()
+    thread = monitor_thread(page, free.wait, lambda error: None)
+    thread.start()
+    with caplog.at_level(logging.WARNING):
+        thread.stop(lambda: None)
+    assert "the rank leaves without it" in caplog.text
+    free.set()
