@@ -96,3 +96,15 @@ def test_a_strike_at_a_failpoint_costs_at_most_the_rank_that_was_struck(launch: 
     code = job.codes[1]
     assert code in (expected if case.lost(kind) else (LIVES,))
     assert_nothing_lost(job, *case.restarts(kind), codes={1: code}, absent=absent)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.point)
+def test_a_rank_that_is_late_at_a_failpoint_costs_nothing(launch: Launch, case: Case) -> None:
+    place = (1, case.iteration, case.point)
+    job = launch({**case.faults, place: "delay:0.4"}, **case.plan).finish()
+    assert job.struck() == [f"1:{case.iteration}@{case.point}"]
+    if case.point.startswith("monitor-"):
+        assert_nothing_lost(job, *case.restarts("kill"), codes={1: CODES["kill"][0]})
+    else:
+        assert_nothing_lost(job, *[restart("EXCEPTION", by=[0])] * bool(case.faults))
