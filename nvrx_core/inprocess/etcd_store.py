@@ -131,7 +131,8 @@ class EtcdStore(StoreMixin, dist.Store):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise dist.DistStoreError(f"wait timeout after {limit:g} s: nobody has set {name}")
-            self._etcd.watch(name, revision + 1, left)
+            if self._etcd.watch(name, revision + 1, left) and len(keys) == 1:
+                return
 
     def _missing(self, keys: Sequence[str]) -> tuple[str, int] | None:
         """The first key that does not exist, and the revision at which it did not."""

@@ -191,10 +191,11 @@ class EtcdClient:
         self._answered = time.monotonic()
         return answer
 
-    def watch(self, key: str, revision: int, timeout: float) -> None:
-        """Block until the key changes at `revision` or later, no longer than `timeout` seconds.
+    def watch(self, key: str, revision: int, timeout: float) -> bool:
+        """Block until the key is written at `revision` or later, no longer than `timeout` seconds.
 
-        Returns early when in doubt: who waits looks at the key again.
+        Returns:
+            Whether it was. False also when in doubt: who waits looks at the key again.
         """
         member = self._members[self._turn % len(self._members)]
         body: Any = {"create_request": {"key": encoded(key), "start_revision": revision}}
@@ -204,11 +205,12 @@ class EtcdClient:
                 member.session.post(member.get_url("/watch"), json=body, stream=True, timeout=limits) as response,
                 self._streaming(response),
             ):
-                _await_event(response)
+                return _await_put(response)
         except (requests.RequestException, OSError) as error:
             if not _ran_out(error):
                 self._turn += 1
                 self._ended.wait(PAUSE)
+            return False
 
     @contextmanager
     def _streaming(self, response: requests.Response) -> Iterator[None]:
@@ -241,10 +243,12 @@ def _member(endpoint: Endpoint, files: Mapping[str, Any]) -> Etcd3Client:
     return member
 
 
-def _await_event(response: requests.Response) -> None:
+def _await_put(response: requests.Response) -> bool:
+    """Read a watch until it says more than that it is there; whether that was that the key was written."""
     for chunk in response.iter_content(None):
         if chunk.strip() and (b'"created"' not in chunk or b'"events"' in chunk):
-            return
+            return b'"events"' in chunk and b'"DELETE"' not in chunk
+    return False
 
 
 def _ran_out(error: Exception) -> bool:
