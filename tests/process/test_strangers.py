@@ -1,0 +1,87 @@
+"""A stranger writes garbage into the keys of a running job: the job goes on, or ends with a text; it never hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from nvrx_core.store.keys import Keys
+
+from .conftest import Launch
+from .job import Job
+from .oracle import assert_nothing_left, assert_nothing_lost, assert_promises, restart
+
+KEYS = Keys("job", 0, 0)
+STORE_LOST = 75
+QUICK = {"heartbeat_interval": 0.1, "heartbeat_timeout": 2.0}
+GARBAGE = b"\xff{garbage"
+
+
+def struck_by(launch: Launch, tmp_path: Path, writings: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], Job]:
+    """For each of the writings a job whose rank 1 fails after the stranger has written; side by side."""
+    go = tmp_path / "go"
+    jobs = {writing: launch({(1, 0, 3): "exception"}, gate=str(go), wrapper=QUICK) for writing in writings}
+    for writing, job in jobs.items():
+        for rank in range(3):
+            job.await_line("step", initial_rank=rank, step=2)
+        write(job, *writing)
+    go.touch()
+    for job in jobs.values():
+        job.finish(20)
+    return jobs
+
+
+def write(job: Job, key: str, value: bytes) -> None:
+    assert job.endpoint is not None
+    host, _, port = job.endpoint.rpartition(":")
+    dist.TCPStore(host, int(port), timeout=timedelta(seconds=5)).set(key, value)
+
+
+def test_what_is_written_anew_does_no_harm(launch: Launch, tmp_path: Path) -> None:
+    keys = [KEYS.arrival(0, 1), KEYS.lease(1), KEYS.left(1)]
+    for job in struck_by(launch, tmp_path, [(key, GARBAGE) for key in keys]).values():
+        assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
+
+
+def test_ranks_that_read_a_wrong_meeting_place_leave_and_the_others_go_on(launch: Launch, tmp_path: Path) -> None:
+    (job,) = struck_by(launch, tmp_path, [(KEYS.master(1), GARBAGE)]).values()
+    assert job.codes[0] == 0
+    assert set(job.codes.values()) <= {0, STORE_LOST}
+    assert_promises(job)
+    assert_nothing_left(job)
+
+
+UNREADABLE = [
+    (KEYS.event(0), GARBAGE),
+    (KEYS.event(0), b'{"interruption": "EXCEPTION"}'),
+    (KEYS.event(1), GARBAGE),
+    (KEYS.decision(0), GARBAGE),
+    (KEYS.decision(0), b'{"iteration": 0}'),
+    (KEYS.arrived(0), GARBAGE),
+    (KEYS.completed(1), GARBAGE),
+]
+
+
+def test_what_cannot_be_read_ends_the_job_with_a_text(launch: Launch, tmp_path: Path) -> None:
+    for writing, job in struck_by(launch, tmp_path, UNREADABLE).items():
+        assert set(job.codes.values()) == {STORE_LOST}, writing
+        assert all("the control store at" in job.errors(rank) for rank in range(3)), writing
+        assert_promises(job)
+        assert_nothing_left(job)
+
+
+DECISIONS = [
+    b'{"iteration": 0, "lost": [7], "terminated": [], "culprits": [], "step": 0}',
+    b'{"iteration": 0, "lost": [0, 1, 2], "terminated": [], "culprits": [], "step": 0}',
+    b'{"iteration": 0, "lost": [], "terminated": [0, 1, 2], "culprits": [], "step": 0}',
+]
+
+
+def test_a_decision_of_a_strangers_ends_the_job_with_a_text(launch: Launch, tmp_path: Path) -> None:
+    for writing, job in struck_by(launch, tmp_path, [(KEYS.decision(0), text) for text in DECISIONS]).items():
+        assert 0 not in job.codes.values(), writing
+        assert all(job.errors(rank).strip() for rank in range(3)), writing
+        assert_nothing_left(job)
