@@ -223,7 +223,7 @@ class Board:
                 try:
                     self.store.wait([self.keys.survey(number)], SURVEY_WITHIN)
                     return Slowest.decode(self._peek(self.keys.survey(number)))
-                except dist.DistStoreError:
+                except (dist.DistStoreError, TimeoutError):
                     late = self._peek(key).decode()
         raise StoreFailure("nobody ends a survey")
 
