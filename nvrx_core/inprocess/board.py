@@ -120,8 +120,7 @@ class Board:
         parts = list(_batches(keys))
         if not all(self.store.check(part) for part in parts):
             return {}
-        values = [value for part in parts for value in self.store.multi_get(part)]
-        arrivals = decode_arrivals(values)
+        arrivals = [arrival for part in parts for arrival in decode_arrivals(self.store.multi_get(part))]
         if [arrival.initial_rank for arrival in arrivals] != names:
             raise ValueError(f"the arrivals of {names!r:.100} are those of others")
         return dict(zip(names, arrivals, strict=True))

@@ -184,7 +184,7 @@ def _behind(arrivals: list[Arrival]) -> set[int]:
 
 
 def decode_arrivals(values: Iterable[bytes]) -> list[Arrival]:
-    """The arrivals that `Arrival.encode` wrote, all parsed at once: a thousand by themselves take twice as long.
+    """The arrivals that `Arrival.encode` wrote, some hundreds parsed at once: by themselves they take twice as long.
 
     Raises:
         ValueError: when a value is no arrival.

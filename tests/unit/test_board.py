@@ -180,6 +180,15 @@ def test_more_arrivals_than_are_asked_for_at_once(board):
     assert board.wait_decision(0).lost == ()
 
 
+def test_each_of_many_ranks_may_have_failed_with_a_long_message(board):
+    members = frozenset(range(10 * BATCH))
+    for member in members:
+        failed = Fault(initial_rank=member, rank=member, interruption="EXCEPTION", message="\u2026" * 2000)
+        text = Arrival(initial_rank=member, rank=member, standing=Standing.ALIVE, fault=failed).encode()
+        board.store.set(KEYS.arrival(0, member), text)
+    assert len(board._arrivals(0, members)) == len(members)
+
+
 @pytest.mark.parametrize("text", ["garbage", "1", "{}", '{"initial_rank": null}', '{}, {"a": 1}'])
 def test_an_arrival_that_is_none_is_a_failure_of_the_store(board, text):
     board.play(new(0), new(0).arrive(arrival(0), now=1.0))
