@@ -58,7 +58,7 @@ class Barrier:
             BarrierTimeout: when it gives up.
         """
         for action in self.kit.board.play(view.round, actions):
-            if isinstance(action, GiveUp):
+            if isinstance(action, GiveUp) and self.kit.board.decision(view.round.iteration) is None:
                 seconds = self.kit.parameters.barrier_timeout.total_seconds()
                 raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
 

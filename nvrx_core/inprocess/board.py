@@ -147,6 +147,12 @@ class Board:
                 raise ValueError(f"the decision of round {iteration} is of round {decision.iteration}")
             return decision
 
+    def decision(self, iteration: int) -> Decision | None:
+        """The round's decision, None while it has none."""
+        with _guard():
+            text = self._peek(self.keys.decision(iteration))
+            return None if text == NOTHING.encode() else Decision.decode(text)
+
     def _wait(self, key: str, timeout: timedelta) -> bytes:
         if self.chunk is None:
             self.store.wait([key], timeout)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
-__all__ = ["Fire", "InterruptionMachine", "Seen", "Unblock", "Why"]
+__all__ = ["Fire", "InterruptionMachine", "InterruptionState", "Seen", "Unblock", "Why"]
 
 REPEAT: Final = 0.005
 """Seconds after which an interrupt without effect is fired again; doubled each time, up to `REPEAT_MOST`."""
@@ -67,6 +67,25 @@ class Seen:
     alive: bool
 
 
+@dataclass(frozen=True)
+class InterruptionState:
+    """What decides the machine's future; times are relative to now, and infinite while nothing runs.
+
+    Attributes:
+        deadline: until it asks again.
+        fired: since it fired.
+        pause: between two interrupts without effect.
+        alive: since the exception raised last is unwinding.
+        unblock: until the main thread counts as blocked.
+    """
+
+    deadline: float
+    fired: float
+    pause: float
+    alive: float
+    unblock: float
+
+
 class InterruptionMachine:
     """Fires until the main thread is out of the function.
 
@@ -83,6 +102,27 @@ class InterruptionMachine:
         self._pause = REPEAT
         self._alive_since = math.inf
         self._unblocked_at = math.inf
+
+    @classmethod
+    def from_state(cls, unwind: float, state: InterruptionState, *, raised: int, now: float) -> Self:
+        """The machine that had this state, when so many exceptions had been raised."""
+        machine = cls(unwind)
+        machine.deadline, machine._fired_at = now + state.deadline, now - state.fired
+        machine._pause, machine._raised = state.pause, raised
+        machine._alive_since, machine._unblocked_at = now - state.alive, now + state.unblock
+        return machine
+
+    def state(self, *, now: float) -> InterruptionState:
+        """All that decides its future; what was counted is left out."""
+        return InterruptionState(
+            deadline=self.deadline - now, fired=now - self._fired_at, pause=self._pause,
+            alive=now - self._alive_since, unblock=self._unblocked_at - now,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Raise AssertionError when the invariant does not hold: what was fired is looked at again."""
+        assert REPEAT <= self._pause <= REPEAT_MOST
+        assert self._fired_at <= min(self.deadline, self._unblocked_at)
 
     def tick(self, seen: Seen, *, now: float) -> tuple[Fire | Unblock, ...]:
         """What to do now; `deadline` says when to ask again at the latest."""
@@ -121,8 +161,8 @@ class InterruptionMachine:
         return actions
 
     def _fire(self, why: Why, now: float) -> tuple[Fire]:
-        if why is Why.SWALLOWED:
-            self._pause = REPEAT
+        if why is Why.SWALLOWED:  # so it does react
+            self._pause, self._unblocked_at = REPEAT, now + BLOCKED
         self._fired_at, self.deadline = now, now + self._pause
         self._alive_since = math.inf
         self._unblocked_at = min(self._unblocked_at, now + BLOCKED)

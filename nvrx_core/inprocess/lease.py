@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Self
 
-__all__ = ["LeaseTable"]
+__all__ = ["LeaseState", "LeaseTable"]
+
+LeaseState = tuple[tuple[int, str, float], ...]
+"""For each observed member: what its lease says, and for how long it has said so."""
 
 
 class LeaseTable:
@@ -24,6 +28,17 @@ class LeaseTable:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self._seen: dict[int, tuple[str, float]] = {}
+
+    @classmethod
+    def from_state(cls, timeout: float, state: LeaseState, *, now: float) -> Self:
+        """The table that had this state."""
+        table = cls(timeout)
+        table._seen = {member: (lease, now - age) for member, lease, age in state}
+        return table
+
+    def state(self, *, now: float) -> LeaseState:
+        """All that decides who is stale, relative to now."""
+        return tuple((member, lease, now - at) for member, (lease, at) in sorted(self._seen.items()))
 
     def observe(self, member: int, lease: str, *, now: float) -> None:
         """Note what the member's lease says now."""

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from bisect import bisect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -106,6 +106,7 @@ class MonitorProcess:
         self.plan, self.page, self.lock = plan, page, lock
         self.watch = Watch(plan.soft, plan.hard, plan.grace)
         self.siblings = LeaseTable(plan.heartbeat_timeout)
+        self.spoken_for: dict[int, Fault] = {}
         self.board: Board | None = None
         self.replaces = False
         self.beats = 0
@@ -140,6 +141,8 @@ class MonitorProcess:
                     self._rank_died()
                     return
                 os.eventfd_read(fd)
+        with suppress(StoreFailure):
+            self._let_go(self.spoken_for.keys() - self.page.members())
         if self.page[Word.STAGE] == Stage.GONE:
             self._rank_died()
 
@@ -259,6 +262,7 @@ class MonitorProcess:
 
     def _look_at_siblings(self) -> None:
         now, me, members = time.monotonic(), self.plan.member, sorted(self.page.members() - {self.plan.member})
+        self._let_go(self.spoken_for.keys() - members)
         if not members or self.page[Word.STAGE] == Stage.LEFT:
             return
         first = bisect(members, me)
@@ -274,28 +278,36 @@ class MonitorProcess:
                 self._speak_for(member)
 
     def _speak_for(self, member: int) -> None:
-        """Another member's monitor process is silent: its node is gone, or cut off."""
+        """Another member's monitor process is silent: its node is gone, or cut off.
+
+        Repeated until a decision says lost: one taken meanwhile, or after a cut that healed, counts it as living.
+        """
+        board, fault = self._connected(), self.spoken_for.get(member) or self._unresponsive(member)
+        obituary: Obituary | None = Obituary(self.page[Word.ITERATION], member, self.page.members(), fault)
+        while obituary is not None:
+            board.play(obituary, obituary.died(now=time.monotonic()))
+            board.set_master(obituary.iteration, "")
+            decision = board.decision(obituary.iteration)
+            obituary = _follow(obituary, obituary.decided(decision, now=time.monotonic())) if decision else None
+
+    def _let_go(self, members: Iterable[int]) -> None:
+        """These need the store no longer: whoever hosts it need not wait for them."""
+        for member in members:
+            self._connected().leave(member)
+            del self.spoken_for[member]
+
+    def _unresponsive(self, member: int) -> Fault:
         reason = f"no sign of life for {self.plan.heartbeat_timeout:g} s (heartbeat_timeout)"
         now = time.monotonic()
         fault = Fault(
-            initial_rank=member,
-            rank=-1,
-            interruption=Interruption.UNRESPONSIVE.name,
-            message=reason,
-            struck=now - self.plan.heartbeat_timeout,
-            announced=now,
-            wall=time.time(),
-            boot_id=boot_id(),
-            host=socket.gethostname(),
-            pid=0,
-        )
+            initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, message=reason,
+            struck=now - self.plan.heartbeat_timeout, announced=now, wall=time.time(), boot_id=boot_id(),
+            host=socket.gethostname(), pid=0,
+        )  # fmt: skip
         log.warning("%s", fault)
         self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
-        board = self._connected()
-        obituary = Obituary(self.page[Word.ITERATION], member, self.page.members(), fault)
-        board.play(obituary, obituary.died(now=now))
-        board.set_master(obituary.iteration, "")
-        board.leave(member)
+        self.spoken_for[member] = fault
+        return fault
 
     def _somebody_is_on_the_way(self) -> bool:
         """Whether a member that is alive has yet to come to where this rank is, which may wait for it."""

@@ -112,7 +112,7 @@ class Leave(Action):
 
 @dataclass(frozen=True)
 class GiveUp(Action):
-    """The barrier did not close in time: leave without a decision."""
+    """The barrier did not close in time: leave, unless it has a decision after all."""
 
     reason: str
 
@@ -183,6 +183,7 @@ class Round(_Barrier):
         self.timeouts = timeouts
         self.phase = Phase.OPEN
         self.cause: Fault | None = None
+        self.arrival: Arrival | None = None
         self.deadline = math.inf
 
     def fault(self, fault: Fault, *, now: float) -> tuple[Action, ...]:
@@ -219,19 +220,19 @@ class Round(_Barrier):
         """This member is out of the function and ready for the next round, or leaving."""
         if self.phase in (Phase.ARRIVED, Phase.DECIDED, Phase.FINISHED):
             return ()
-        self.phase, self.deadline = Phase.ARRIVED, now + self.timeouts.barrier
+        self.phase, self.arrival, self.deadline = Phase.ARRIVED, arrival, now + self.timeouts.barrier
         return (PutArrival(arrival), CountArrival())
 
     def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """This member leaves before the round has begun for it; the others wait for it nowhere."""
         if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):
             return ()
-        self.phase = Phase.ARRIVED
+        self.phase, self.arrival = Phase.ARRIVED, arrival
         return (PutArrival(arrival), CountArrival(), CountCompletion())
 
     def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
-        """The round's decision came."""
-        if self.phase is not Phase.ARRIVED:
+        """The round's decision came; that of another round changes nothing."""
+        if self.phase is not Phase.ARRIVED or decision.iteration != self.iteration:
             return ()
         self.phase, self.deadline = Phase.DECIDED, math.inf
         if self.member in decision.lost:
@@ -246,7 +247,12 @@ class Round(_Barrier):
         late = f"iteration {self.iteration}: not all of {len(self.members)} ranks were"
         if self.phase is Phase.COMPLETE:
             return (Announce(self._late_completion(f"{late} complete after {self.timeouts.completion:g} s", now)),)
-        return (GiveUp(f"{late} in the barrier after {self.timeouts.barrier:g} s"),)
+        return self._give_up(f"{late} in the barrier after {self.timeouts.barrier:g} s")
+
+    def _give_up(self, reason: str) -> tuple[Action, ...]:
+        """Arrive as leaving, so that who comes later does not count on this member."""
+        assert self.arrival is not None
+        return (PutArrival(replace(self.arrival, standing=Standing.LEAVING)), CountArrival(), GiveUp(reason))
 
     def _late_completion(self, message: str, now: float) -> Fault:
         kind = Interruption.EXCEPTION.name
@@ -254,16 +260,16 @@ class Round(_Barrier):
 
     def state(self) -> tuple[object, ...]:
         """All that decides the round's future, hashable; the deadline is left out."""
-        return self.iteration, self.member, self.members, self.phase, self.cause
+        return self.iteration, self.member, self.members, self.phase, self.cause, self.arrival
 
     @classmethod
     def from_state(cls, state: tuple[object, ...], timeouts: RoundTimeouts) -> Round:
         """The round that `state` gave."""
-        iteration, member, members, phase, cause = state
+        iteration, member, members, phase, cause, arrival = state
         assert isinstance(iteration, int) and isinstance(member, int) and isinstance(members, frozenset)
         round_ = cls(iteration, member, members, timeouts)
-        assert isinstance(phase, Phase) and (cause is None or isinstance(cause, Fault))
-        round_.phase, round_.cause = phase, cause
+        assert isinstance(phase, Phase) and isinstance(cause, Fault | None) and isinstance(arrival, Arrival | None)
+        round_.phase, round_.cause, round_.arrival = phase, cause, arrival
         return round_
 
     def check(self) -> None:
@@ -288,13 +294,15 @@ class Obituary(_Barrier):
         self.fault = fault
 
     def died(self, *, now: float) -> tuple[Action, ...]:
-        """The member is dead: tell, and arrive for it."""
-        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=Standing.DEAD, fault=self.fault)
-        return (Announce(self.fault), PutArrival(dead), CountArrival())
+        """The member is dead: tell."""
+        return (Announce(self.fault),)
 
     def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
-        """The round's event after the announcement; None: it was completed, and nobody waits for the dead."""
-        return (Finish(),) if cause is None else ()
+        """The round's event after the announcement: arrive for the dead; None: completed, and nobody waits for it."""
+        if cause is None:
+            return (Finish(),)
+        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=Standing.DEAD, fault=self.fault)
+        return (PutArrival(dead), CountArrival())
 
     def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
         """The round's decision came; one that counts the dead among the living is followed into the next round."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["AskOthers", "Kill", "Poke", "Reading", "SoftTimeout", "Terminate", "Watch"]
+__all__ = ["AskOthers", "Kill", "Poke", "Reading", "SoftTimeout", "Terminate", "Watch", "WatchState"]
 
 POKE_AFTER: Final = 0.05
 """Seconds that the rank's monitor thread has to act on a soft timeout before the main thread is poked from outside."""
@@ -80,6 +80,29 @@ class Kill:
 WatchAction = SoftTimeout | AskOthers | Poke | Terminate | Kill
 
 
+@dataclass(frozen=True)
+class WatchState:
+    """What decides a watch's future; times are relative to now, and infinite for what has not happened.
+
+    Attributes:
+        iteration: the round that is judged.
+        reported: its soft timeout was announced.
+        to_blame: no other member is on the way.
+        excused: since one was.
+        poke: until the main thread is poked.
+        interrupted: since the main thread is being interrupted.
+        terminated: since the rank was told to end.
+    """
+
+    iteration: int
+    reported: bool
+    to_blame: bool
+    excused: float
+    poke: float
+    interrupted: float
+    terminated: float
+
+
 class Watch:
     """Judges one rank.
 
@@ -100,6 +123,29 @@ class Watch:
         self._interrupted_at = math.inf
         self._terminated_at = math.inf
         self.stopped_at = math.inf
+
+    @classmethod
+    def from_state(cls, soft: float, hard: float, grace: float, state: WatchState, *, now: float) -> Self:
+        """The watch that had this state; it wants to look at once."""
+        watch = cls(soft, hard, grace)
+        watch.deadline = now
+        watch._iteration, watch._reported, watch._to_blame = state.iteration, state.reported, state.to_blame
+        watch._excused_at, watch._poke_at = now - state.excused, now + state.poke
+        watch._interrupted_at, watch._terminated_at = now - state.interrupted, now - state.terminated
+        return watch
+
+    def state(self, *, now: float) -> WatchState:
+        """All that decides what it says next; its deadline follows from the next look."""
+        return WatchState(
+            iteration=self._iteration, reported=self._reported, to_blame=self._to_blame,
+            excused=now - self._excused_at, poke=self._poke_at - now,
+            interrupted=now - self._interrupted_at, terminated=now - self._terminated_at,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Raise AssertionError when the invariant does not hold: who is poked was reported."""
+        assert self._reported or self._poke_at == math.inf
+        assert not self._reported or self._iteration >= -1
 
     def look(self, reading: Reading, *, now: float) -> tuple[WatchAction, ...]:
         """What the page says asks for; `deadline` says when to look again at the latest."""

@@ -11,8 +11,7 @@ import time
 from array import array
 from dataclasses import dataclass, field
 
-from .job import Config
-from .record import Rules
+from .job import Config, Job
 from .steps import Steps
 
 __all__ = ["Checker", "Config", "Figures", "Violation"]
@@ -43,11 +42,11 @@ class Checker:
 
     Args:
         config: the job.
-        rules: how the store carries out actions.
     """
 
-    def __init__(self, config: Config, rules: type[Rules] = Rules) -> None:
-        self.config, self.steps = config, Steps(config, rules)
+    def __init__(self, config: Config) -> None:
+        self.config, self.steps = config, Steps(config)
+        self.states: list[Job] = []
 
     def explore(self, limit: int = 3_000_000) -> Figures:
         """Visit every state.
@@ -65,7 +64,8 @@ class Checker:
 
     def _explore(self, limit: int) -> Figures:
         figures, begun, first = Figures(), time.perf_counter(), self.steps.first()
-        numbers, states, parents, labels = {first: 0}, [first], array("q", [-1]), [""]
+        numbers, parents, labels = {first: 0}, array("q", [-1]), [""]
+        states = self.states = [first]
         edges: list[array[int]] = []
         while len(edges) < len(states):
             job, out = states[len(edges)], array("q")

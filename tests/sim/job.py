@@ -16,9 +16,10 @@ __all__ = ["Config", "Job", "Rank", "Step", "arrival_of", "end", "end_monitor", 
 
 # What a rank's main thread is about; it has ended in the last three.
 RUNNING, TELLING, COMPLETE, BARRIER = "running", "telling", "complete", "barrier"
-DECIDED, ASSIGNED, ERRING, LEAVING = "decided", "assigned", "erring", "leaving"
-FINISHED, LEFT, DEAD = "finished", "left", "dead"
-OVER: Final = (FINISHED, LEFT, DEAD)
+QUITTING, DECIDED, MEETING, NOWHERE = "quitting", "decided", "meeting", "nowhere"
+ERRING, LEAVING = "erring", "leaving"
+FINISHED, LEFT, SPENT, DEAD = "finished", "left", "spent", "dead"
+OVER: Final = (FINISHED, LEFT, SPENT, DEAD)
 # What its monitor process is about.
 WATCHES, SPEAKS, BURIES, ENDED, GONE = "watches", "speaks", "buries", "ended", "gone"
 
@@ -40,6 +41,8 @@ class Config:
         ghosts: whether a dead process's last operation may reach the store late.
         discards: (iteration, member): whom the rank assignment discards.
         errors: (iteration, member): on whom alone the rank assignment fails.
+        quits: timeouts of a barrier or a completion, however short.
+        limit: how many restarts without progress there may be; 0 for any number.
     """
 
     ranks: int
@@ -54,16 +57,20 @@ class Config:
     ghosts: bool = False
     discards: tuple[tuple[int, int], ...] = ()
     errors: tuple[tuple[int, int], ...] = ()
+    quits: int = 0
+    limit: int = 0
 
     def budget(self) -> tuple[int, ...]:
-        return self.crashes, self.nodes, self.faults, self.leaves, self.hangs, self.kills, self.suspicions
+        return (
+            self.crashes, self.nodes, self.faults, self.leaves, self.hangs, self.kills, self.suspicions, self.quits,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         given = {name: value for name, value in vars(self).items() if value}
         return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
-CRASH, NODE, FAULT, LEAVE, HANG, KILL, SUSPICION = range(7)
+CRASH, NODE, FAULT, LEAVE, HANG, KILL, SUSPICION, QUIT = range(8)
 
 
 class Rank(NamedTuple):
@@ -85,7 +92,8 @@ class Rank(NamedTuple):
         monitor: what the monitor process is about.
         obituary: the machine that it plays, else -1.
         words: its store operations.
-        spoken: (iteration, members) for whom it has spoken.
+        spoken: for whom it has spoken, and in which round last.
+        failures: what the retry limit remembers, by number.
         ghost: the number of an operation of the dead process under way, and its iteration.
     """
 
@@ -105,7 +113,8 @@ class Rank(NamedTuple):
     monitor: str = WATCHES
     obituary: int = -1
     words: tuple[int, ...] = ()
-    spoken: tuple[int, frozenset[int]] = (-2, frozenset())
+    spoken: tuple[tuple[int, int], ...] = ()
+    failures: int = 0
     ghost: tuple[int, int] | None = None
 
 
@@ -139,10 +148,10 @@ def arrival_of(member: int, rank: Rank, standing: Standing) -> Arrival:
 
 def end(rank: Rank, at: str) -> Rank:
     """The rank when its call is over; a monitor process that is about something ends it first."""
-    ended = rank._replace(at=at, queue=(), own=-1, aborted=False, expelled=False, fault=None, section=0)
+    ended = rank._replace(at=at, queue=(), own=-1, aborted=False, expelled=False, fault=None, section=0, failures=0)
     return end_monitor(ended) if rank.monitor == WATCHES else ended
 
 
 def end_monitor(rank: Rank) -> Rank:
     """The rank when its monitor process is over."""
-    return rank._replace(monitor=ENDED, obituary=-1, words=(), spoken=(-2, frozenset()))
+    return rank._replace(monitor=ENDED, obituary=-1, words=(), spoken=())

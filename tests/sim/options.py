@@ -15,7 +15,7 @@ class Options:
     Attributes:
         seed: all else, and all delays, follow from it.
         ranks: how many members.
-        crashes, nodes, faults, leaves, hangs: how many strike; see `checker.Config`.
+        crashes, nodes, faults, leaves, hangs: how many strike, at least two in all; see `job.Config`.
         kills: monitor processes killed, and replaced after a while.
         suspicions: members that live and are taken for dead.
         atomic: how likely a function is in an atomic section.
@@ -24,7 +24,7 @@ class Options:
         active: the most ranks that may be active; the others are reserves.
         stubborn: how likely a function does not react to an interruption, or swallows it.
         slow: factor of the store's delays.
-        completion: seconds within which all must complete.
+        completion: seconds within which all must complete; short ones in small jobs only, where all can.
         last_call: seconds from the event to the abort.
         shift: `ShiftRanks`, or else `FillGaps`.
         active_for: seconds during which troubles strike.
@@ -51,20 +51,26 @@ class Options:
     active_for: float
 
     @classmethod
-    def draw(cls, seed: int, fewest: int = 2, most: int = 8) -> Options:
-        """The options that a seed stands for."""
+    def draw(cls, seed: int, fewest: int = 3, most: int = 16) -> Options:
+        """The options that a seed stands for; most schedules have few ranks, where faults meet each other soonest."""
         rng = random.Random(seed)
-        ranks = rng.randint(fewest, most)
+        ranks = fewest + min(int(rng.expovariate(0.4)), most - fewest)
+        if rng.random() < 0.1:
+            ranks = rng.randint(fewest, most)
 
         def some(share: float, most: int = 2) -> int:
             return rng.randint(1, most) if rng.random() < share else 0
 
+        crashes, nodes, faults, leaves, hangs = some(0.6), some(0.15, 1), some(0.6), some(0.2, 1), some(0.2)
+        few = max(0, 2 - crashes - nodes - faults - leaves - hangs)
+        more = rng.randint(0, few)
         return cls(
-            seed=seed, ranks=ranks, crashes=some(0.6), nodes=some(0.15, 1), faults=some(0.6), leaves=some(0.2, 1),
-            hangs=some(0.2), kills=some(0.3), suspicions=some(0.1, 1), atomic=rng.choice((0.0, 0.3)),
+            seed=seed, ranks=ranks, crashes=crashes + more, nodes=nodes, faults=faults + few - more, leaves=leaves,
+            hangs=hangs, kills=some(0.3), suspicions=some(0.1, 1), atomic=rng.choice((0.0, 0.3)),
             discards=some(0.2), errors=some(0.1, 1), active=ranks if rng.random() < 0.6 else rng.randint(1, ranks),
             stubborn=rng.choice((0.0, 0.0, 0.3)), slow=rng.choice((0.1, 1.0, 1.0, 10.0)),
-            completion=rng.choice((1e3, 1e3, 0.05)), last_call=rng.choice((0.0, 0.0, 0.002)), shift=rng.random() < 0.7,
+            completion=rng.choice((1e3, 1e3, 0.05 if ranks <= 16 else 1e3)), last_call=rng.choice((0.0, 0.0, 0.002)),
+            shift=rng.random() < 0.7,
             active_for=rng.choice((0.01, 0.03, 0.1)),
         )  # fmt: skip
 

@@ -1,158 +1,210 @@
 """Mistakes that are easy to make in a round's protocol; each must be found.
 
-A mistake replaces one method of the shipped machines, or one rule of the store, for as long as its context lasts.
+A mistake is a change of the text of a shipped module. `planted` compiles the changed text, puts it in the place of the
+module, and loads the checker, the simulation and the machines of this folder anew on top of it, for as long as its
+context lasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
 
-from nvrx_core.inprocess import round as rounds
-from nvrx_core.inprocess.decision import Arrival, Standing, decide
-from nvrx_core.inprocess.interruption import InterruptionMachine
-from nvrx_core.inprocess.round import (
-    Announce,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    Enter,
-    Leave,
-    Obituary,
-    Phase,
-    Publish,
-    PutArrival,
-    ReadArrivals,
-    Round,
-)
+from .job import Config
 
-from .rank import Rank
-from .record import Record, Rules
+__all__ = ["PLANTED", "Bug", "Tools", "planted"]
 
-__all__ = ["PLANTED", "planted"]
+ROOM: Final = "nvrx_core.inprocess"
+MACHINES: Final = ("decision", "round", "interruption", "lease", "watch", "retry_limit", "board")
 
 
-def abort_ignores_atomic(self: Any, seen: Any, *, now: float) -> Any:
-    return TICK(self, seen.__class__(seen.out, False, seen.raised, seen.alive), now=now)
+@dataclass(frozen=True)
+class Bug:
+    """A mistake.
+
+    Attributes:
+        changes: (module, shipped text, planted text).
+        config: the job in which the checker finds it; None: not there.
+        simulated: the simulation finds it.
+        machine: the state machine in `machines.py` that finds it.
+    """
+
+    changes: tuple[tuple[str, str, str], ...]
+    config: Config | None = None
+    simulated: bool = True
+    machine: str = ""
 
 
-def closes_one_early(self: Any, count: int, *, now: float) -> Any:
-    return (ReadArrivals(self.members),) if count >= len(self.members) - 1 else ()
+ONE_DIES: Final = Config(ranks=2, crashes=1)
+ONE_FAILS: Final = Config(ranks=2, faults=1)
+ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
+WITHOUT: Final = "return (Enter(_without(self.members, decision.lost), decision),)"
+WITH_ITSELF: Final = "return (Enter(_without(self.members, decision.lost) | {self.member}, decision),)"
+IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
+DEAD: Final = "        return (PutArrival(dead), CountArrival())\n"
 
-
-def decides_without_the_missing(self: Any, arrivals: Any, event: Any, *, now: float) -> Any:
-    return (Publish(decide(self.iteration, arrivals, event)),) if arrivals else ()
-
-
-def reads_what_is_there(record: Record, action: Any) -> Any:
-    if isinstance(action, ReadArrivals):
-        return record, ("arrivals_read", dict(record.arrivals), record.event[0] if record.event else None)
-    return PERFORM(record, action)
-
-
-def no_arrival_for_the_dead(self: Any, *, now: float) -> Any:
-    return (Announce(self.fault),)
-
-
-def death_is_not_told(self: Any, *, now: float) -> Any:
-    return DIED(self, now=now)[1:]
-
-
-def death_is_told_to_one_round_only(self: Any, decision: Any, *, now: float) -> Any:
-    return (Leave(decision, "told once"),)
-
-
-def counts_before_it_writes(self: Any, arrival: Any, *, now: float) -> Any:
-    return tuple(reversed(ARRIVE(self, arrival, now=now)))
-
-
-def reads_at_the_exact_count_only(self: Any, count: int, *, now: float) -> Any:
-    return (ReadArrivals(self.members),) if count == len(self.members) else ()
-
-
-def a_second_decision_counts(record: Record, decision: Any) -> Record:
-    return record._replace(decision=decision)
-
-
-def completion_and_fault_both_count(record: Record, event: Any) -> Record:
-    return record._replace(event=(event,))
-
-
-def the_discarded_return(self: Any, decision: Any, *, now: float) -> Any:
-    if self.phase is not Phase.ARRIVED:
-        return ()
-    self.phase = Phase.DECIDED
-    return (Enter(self.members - (set(decision.lost) - {self.member}), decision),)
-
-
-def one_completes_for_all(self: Any, *, now: float) -> Any:
-    actions = COMPLETED(self, now=now)
-    return (CloseCompleted(),) if actions else ()
-
-
-def leaves_without_arrival(self: Any, arrival: Any, *, now: float) -> Any:
-    if self.phase is not Phase.OPEN:  # as when the event was faster
-        return ()
-    self.phase = Phase.ARRIVED
-    return (PutArrival(arrival), CountArrival(), CountCompletion())
-
-
-def leaves_without_completion(self: Any, arrival: Any, *, now: float) -> Any:
-    return LEAVE(self, arrival, now=now)[:2]
-
-
-def the_dead_keep_their_place(self: Any, *, now: float) -> Any:
-    announce, _, count = DIED(self, now=now)
-    alive = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=Standing.ALIVE)
-    return announce, PutArrival(alive), count
-
-
-def tells_before_it_is_interrupted_only(self: Any, fault: Any, *, now: float) -> Any:
-    return () if self.phase is not Phase.COMPLETE else (Announce(fault),)
-
-
-TICK, DIED, ARRIVE, LEAVE, COMPLETED = (
-    InterruptionMachine.tick, Obituary.died, Round.arrive, Round.leave, Round.completed,
-)  # fmt: skip
-PERFORM = Rules.perform
-BARRIER = rounds._Barrier
-Place = tuple[type, str, Callable[..., Any]]
-
-PLANTED: dict[str, tuple[Place, ...]] = {
-    "abort ignores atomic": (
-        (InterruptionMachine, "tick", abort_ignores_atomic),
-        (Rank, "masked", lambda self: False),
+PLANTED: Final[dict[str, Bug]] = {
+    "abort ignores atomic": Bug(
+        (("interruption", "if seen.out or seen.masked:", "if seen.out:"),),
+        Config(ranks=2, faults=1, atomic=1), simulated=False, machine="Interrupting",
     ),
-    "the barrier closes one early": (
-        (BARRIER, "arrival_counted", closes_one_early),
-        (BARRIER, "arrivals_read", decides_without_the_missing),
-        (Rules, "perform", staticmethod(reads_what_is_there)),
+    "barrier closes one early": Bug(
+        (
+            ("round", "(ReadArrivals(self.members),) if count >= len(self.members) else",
+             "(ReadArrivals(self.members),) if count >= len(self.members) - 1 else"),
+            ("round", "        if not self.members <= arrivals.keys():\n            return ()\n", ""),
+            ("round", "{m: arrivals[m] for m in self.members}", "dict(arrivals)"),
+        ),
+        ONE_FAILS, machine="Rounds",
     ),
-    "no arrival for the dead": ((Obituary, "died", no_arrival_for_the_dead),),
-    "a death is not told": ((Obituary, "died", death_is_not_told),),
-    "a death is told to one round only": ((Obituary, "decided", death_is_told_to_one_round_only),),
-    "an arrival is counted before it is written": ((Round, "arrive", counts_before_it_writes),),
-    "only the exact count closes": ((BARRIER, "arrival_counted", reads_at_the_exact_count_only),),
-    "a record after the decision counts": ((Rules, "write_decision", staticmethod(a_second_decision_counts)),),
-    "completion and fault both count": ((Rules, "write_event", staticmethod(completion_and_fault_both_count)),),
-    "the discarded return": ((Round, "decided", the_discarded_return),),
-    "one completes for all": ((Round, "completed", one_completes_for_all),),
-    "who leaves early after the event does not arrive": ((Round, "leave", leaves_without_arrival),),
-    "who leaves early is waited for in the completion": ((Round, "leave", leaves_without_completion),),
-    "the dead keep their place": ((Obituary, "died", the_dead_keep_their_place),),
-    "a fault is kept to oneself": ((Round, "fault", tells_before_it_is_interrupted_only),),
-}
+    "no arrival for a dead rank": Bug((("round", DEAD, "        return ()\n"),), ONE_DIES, machine="Rounds"),
+    "death reported to one iteration only": Bug(
+        (("round", IF_LOST + "the death", "        if True:\n            return (Leave(decision, f\"the death"),),
+        ONE_DIES, machine="Rounds",
+    ),
+    "assignment from a local view": Bug(
+        (
+            ("round", "        self.arrival: Arrival | None = None\n",
+             "        self.arrival: Arrival | None = None\n        self.view: Decision | None = None\n"),
+            ("round", "return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)",
+             "self.view = decide(self.iteration, arrivals, event)\n        return (Publish(self.view),)"),
+            ("round", "        self.phase, self.deadline = Phase.DECIDED, math.inf\n",
+             "        self.phase, self.deadline = Phase.DECIDED, math.inf\n        decision = self.view or decision\n"),
+            ("round", "self.phase, self.cause, self.arrival\n", "self.phase, self.cause, self.arrival, self.view\n"),
+            ("round", "phase, cause, arrival = state\n", "phase, cause, arrival, view = state\n"),
+            ("round", "phase, cause, arrival\n        return round_",
+             "phase, cause, arrival\n        round_.view = view\n        return round_"),
+        ),
+        ONE_DIES,
+    ),
+    "a record after the decision counted": Bug(
+        (("board", 'return bytes(self.store.compare_set(key, "", value))',
+          'self.store.set(key, value)\n        return value.encode()'),),
+        ONE_DIES, simulated=False,
+    ),
+    "a discarded rank returns": Bug(
+        (
+            ("round", IF_LOST + "initial", '        if False:\n            return (Leave(decision, f"initial'),
+            ("round", WITHOUT + "\n\n    def tick", WITH_ITSELF + "\n\n    def tick"),
+        ),
+        Config(ranks=2, faults=1, suspicions=1), simulated=False,
+    ),
+    "a stale iteration accepted": Bug(
+        (("round", "if self.phase is not Phase.ARRIVED or decision.iteration != self.iteration:",
+          "if self.phase is not Phase.ARRIVED:"),),
+        ONE_FAILS, machine="Rounds",
+    ),
+    "an interrupt outside the function": Bug(
+        (("interruption", "if seen.out or seen.masked:", "if seen.masked:"),), machine="Interrupting",
+    ),
+    "a lost interrupt not repeated": Bug(
+        (("interruption", "if now >= self._fired_at + self._pause:", "if False:"),), machine="Interrupting",
+    ),
+    "lease judged by the other's clock": Bug(
+        (("lease", "(lease, now)\n", '(lease, float(lease.partition("/")[0]))\n'),),
+        simulated=False, machine="Leases",
+    ),
+    "two restarts for one fault set": Bug(
+        (("round", IF_LOST + "the death",
+          IF_LOST.replace("lost:", "lost and self.fault.rank < 0:") + "the death"),
+         ("round", 'known to all"),)\n        ' + WITHOUT, 'known to all"),)\n        ' + WITH_ITSELF)),
+        ONE_DIES, machine="Rounds",
+    ),
+    "a death is not told": Bug((("round", "return (Announce(self.fault),)", "return ()"),), ONE_DIES, machine="Rounds"),
+    "an arrival is counted before it is written": Bug(
+        (("round", ARRIVES, "        return (CountArrival(), PutArrival(arrival))\n"),), ONE_FAILS,
+    ),
+    "only the exact count closes": Bug(
+        (("round", "(ReadArrivals(self.members),) if count >= len", "(ReadArrivals(self.members),) if count == len"),),
+        Config(ranks=2, crashes=1, kills=1),
+    ),
+    "one completes for all": Bug(
+        (("round", "        return (CountCompletion(),)\n", "        return (CloseCompleted(),)\n"),),
+        Config(ranks=2),
+    ),
+    "who leaves early after the event does not arrive": Bug(
+        (("round", "if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):", "if self.phase is not Phase.OPEN:"),),
+        Config(ranks=2, faults=1, errors=((1, 0),)),
+    ),
+    "who leaves early is waited for in the completion": Bug(
+        (("round", "        return (PutArrival(arrival), CountArrival(), CountCompletion())", ARRIVES.rstrip()),),
+        Config(ranks=2, faults=2, discards=((1, 0),)),
+    ),
+    "the dead keep their place": Bug(
+        (("round", "standing=Standing.DEAD", "standing=Standing.ALIVE"),), ONE_DIES, machine="Rounds",
+    ),
+    "a fault is kept to oneself": Bug(
+        (("round", "(Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE)",
+          "(Announce(fault),) if self.phase is Phase.COMPLETE"),),
+        ONE_FAILS, machine="Rounds",
+    ),
+    "who gives up says nothing": Bug(
+        (("round", "(PutArrival(replace(self.arrival, standing=Standing.LEAVING)), CountArrival(), GiveUp",
+          "(CountArrival(), GiveUp"),),
+        Config(ranks=2, quits=1), simulated=False,
+    ),
+}  # fmt: skip
+
+
+class Tools:
+    """The checker, the simulation and the machines, on top of a planted mistake."""
+
+    def __init__(self) -> None:
+        self.checker: Any = importlib.import_module(f"{__package__}.checker")
+        self.job: Any = importlib.import_module(f"{__package__}.job")
+        self.simulate: Any = importlib.import_module(f"{__package__}.simulate")
+        self.machines: Any = importlib.import_module(f"{__package__}.machines")
 
 
 @contextmanager
-def planted(name: str) -> Iterator[None]:
-    """The mistake, while the context lasts."""
-    before = [(owner, method, vars(owner)[method]) for owner, method, _ in PLANTED[name]]
+def planted(name: str) -> Iterator[Tools]:
+    """The tools on top of the mistake, while the context lasts.
+
+    Raises:
+        AssertionError: when the shipped text is no longer there.
+    """
+    texts = _texts(PLANTED[name].changes)
+    ours = [f"{ROOM}.{machine}" for machine in MACHINES]
+    mine = [known for known in sys.modules if known.startswith(f"{__package__}.") and ".test_" not in known]
+    before = {known: sys.modules.pop(known) for known in (*ours, *mine) if known in sys.modules}
+    room = importlib.import_module(ROOM)
     try:
-        for owner, method, mistake in PLANTED[name]:
-            setattr(owner, method, mistake)
-        yield
+        for module in MACHINES:
+            if module in texts:
+                _load(f"{ROOM}.{module}", texts[module])
+        yield Tools()
     finally:
-        for owner, method, original in before:
-            setattr(owner, method, original)
+        for known in [known for known in sys.modules if known in ours or known.startswith(f"{__package__}.")]:
+            if ".test_" not in known:
+                del sys.modules[known]
+        sys.modules.update(before)
+        for known in ours:
+            if known in before:
+                setattr(room, known.rpartition(".")[2], before[known])
+
+
+def _texts(changes: tuple[tuple[str, str, str], ...]) -> dict[str, str]:
+    texts = dict[str, str]()
+    for module, shipped, mistake in changes:
+        text = texts.get(module) or inspect.getsource(importlib.import_module(f"{ROOM}.{module}"))
+        times = text.count(shipped)
+        assert times == 1, f"the planted mistake applies {times} times to {ROOM}.{module}: adapt it to\n{shipped}"
+        texts[module] = text.replace(shipped, mistake)
+    return texts
+
+
+def _load(name: str, text: str) -> ModuleType:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    exec(compile(text, f"<planted in {name}>", "exec"), module.__dict__)
+    setattr(sys.modules[ROOM], name.rpartition(".")[2], module)
+    return module

@@ -1,7 +1,8 @@
 """One simulated rank: its main thread, monitor thread and monitor process, in the shape of the shells.
 
 What `nvrx_core.inprocess.call`, `monitor_thread` and `monitor_process` do with the machines, done here with the same
-machines in the same order, on virtual time. A name that they have means the same here.
+machines in the same order, on virtual time. A name that they have means the same here. One file, though a long one: it
+is read beside those three.
 """
 
 from __future__ import annotations
@@ -9,9 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections import deque
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from nvrx_core.errors import RankDiscarded, RestartError
@@ -19,12 +18,12 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
-from nvrx_core.inprocess.round import Action, Announce, Enter, Finish, GiveUp, Obituary, Round
+from nvrx_core.inprocess.round import Action, Announce, Enter, Finish, GiveUp, Leave, Obituary, Round
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 
-from .record import feed
-from .world import Operation, Sleep, Steps, Task, Until, Watch
+from .slots import LookUp, SayWhere
+from .world import Operation, Steps, Task, Until, Watch
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -51,14 +50,15 @@ class How(enum.Enum):
     LEFT = enum.auto()
 
 
-@dataclass
 class View:
     """A round, as both threads see it."""
 
-    round: Round
-    finished: bool = False
-    aborted: bool = False
-    decision: Decision | None = None
+    __slots__ = ("aborted", "decision", "finished", "round")
+
+    def __init__(self, round_: Round) -> None:
+        self.round = round_
+        self.finished = self.aborted = False
+        self.decision: Decision | None = None
 
 
 class Rank:
@@ -67,41 +67,54 @@ class Rank:
     Args:
         schedule: what it lives in.
         member: its initial rank.
+        members: those of all.
     """
 
-    def __init__(self, schedule: Schedule, member: int) -> None:
+    def __init__(self, schedule: Schedule, member: int, members: frozenset[int]) -> None:
         size = schedule.options.ranks
         self.schedule, self.world, self.member = schedule, schedule.world, member
-        self.view = View(Round(-1, member, frozenset(range(size)), schedule.timeouts))
+        self.view = View(Round(-1, member, members, schedule.timeouts))
         self.state = State(member, size)
         self.stage = Stage.ALIVE
         self.gone = False  # with its monitor process
         self.iteration, self.lost = -1, frozenset[int]()  # the progress page
         self.inside: int | None = None
         self.strike: How | None = None
+        self.place: bool | None = None
         self.hung = False
         self.suspects = set[int]()
         self._calm()
-        self.main = Task(self.world, member, str(member), self._main())
-        self.thread = Task(self.world, member, f"{member}'s thread", self._thread())
-        self.monitor = Task(self.world, member, f"{member}'s monitor", self._monitor())
+        self.main = Task(self.world, f"{member}", self._main())
+        self.thread = Task(self.world, f"{member}'s thread", self._thread())
+        self.monitor = Task(self.world, f"{member}'s monitor", self._monitor())
 
     def _calm(self) -> None:
         self.armed = self.requested = self.raising = self.alive = self.out = self.blocked = False
         self.depth = self.raised = self.swallows = 0
+
+    def poke(self) -> None:
+        """What one of its threads may wait for has changed."""
+        self.main.poke()
+        self.thread.poke()
+
+    def _go(self, inside: int | None) -> None:
+        """Enter a function, or leave it."""
+        self.schedule.moves(self.inside, inside)
+        self.inside = inside
 
     # What strikes it
 
     def die(self, *, node: bool) -> None:
         """The process ends, wherever it is."""
         if self.stage is Stage.ALIVE:
-            self.world.note(str(self.member), "dies with its node" if node else "dies", self.iteration)
-            self.stage, self.inside, self.gone = Stage.DEAD, None, node
+            self.world.note(self.member, "dies with its node" if node else "dies", self.iteration)
+            self.stage, self.gone = Stage.DEAD, node
             self.main.end()
             self.thread.end()
+            self._go(None)
             if node:
                 self.monitor.end()
-            self.world.poke(self.member)
+            self.monitor.poke()
 
     def replace_monitor(self) -> None:
         """The monitor process is killed; after a while there is another one, which knows what the page says."""
@@ -112,7 +125,7 @@ class Rank:
 
         def again() -> None:
             if not self.gone:
-                self.monitor = Task(self.world, self.member, f"{self.member}'s monitor", self._monitor())
+                self.monitor = Task(self.world, f"{self.member}'s monitor", self._monitor())
 
         self.world.after(self.world.rng.uniform(0.0, 0.02), again)
 
@@ -133,29 +146,32 @@ class Rank:
             decision = following
 
     def _end(self, stage: Stage) -> None:
-        self.world.note(str(self.member), f"has {stage.value}", self.iteration)
+        self.world.note(self.member, f"has {stage.value}", self.iteration)
         self.stage = stage
         self.world.left.add(self.member)
         self.thread.end()
+        self.monitor.poke()
         if stage is Stage.FINISHED:
             self.schedule.finished(self)
 
-    def _play(self, machine: Round | Obituary, actions: tuple[Action, ...]) -> Generator[Any, Any, list[Action]]:
-        pending, rest = deque(actions), list[Action]()
-        while pending:
-            action = pending.popleft()
+    def _play(self, machine: Round | Obituary, actions: Iterable[Action]) -> Generator[Any, Any, list[Action]]:
+        pending, rest = list(actions), list[Action]()
+        for action in pending:
             if isinstance(action, Finish):
                 rest.append(action)
-            else:
-                answer = yield Operation(action, machine.iteration)
-                pending.extend(feed(machine, answer, self.world.now))
+                continue
+            answer = yield Operation(action, machine.iteration)
+            if answer is not None and (answer[0] != "event" or isinstance(machine, Obituary)):
+                method, *told = answer
+                pending += getattr(machine, method)(*told, now=self.world.now)
         return rest
 
-    def _wait(self, view: View, arrived: Any) -> Generator[Any, Any, None]:
+    def _wait(self, view: View, arrived: Callable[[], Any]) -> Generator[Any, Any, None]:
         while not arrived():
             actions = view.round.tick(now=self.world.now)
-            assert not any(isinstance(action, GiveUp) for action in actions), f"deadlock: {self.member} gives up"
-            yield from self._play(view.round, actions)
+            if actions:
+                assert not any(isinstance(action, GiveUp) for action in actions), f"deadlock: {self.member} gives up"
+                yield from self._play(view.round, actions)
             if not arrived():
                 yield Until(arrived, view.round.deadline)
 
@@ -169,7 +185,6 @@ class Rank:
     def _prepare(self, decision: Decision) -> Generator[Any, Any, bool]:
         """Take the place that the decision gives; True when there is none."""
         self.lost |= set(decision.lost)
-        yield Sleep(self.world.delay())
         try:
             assignment = self.schedule.assignment(decision.iteration + 1, self.member)
             assign(assignment, RankAssignmentCtx(self.state, self.schedule.store, set(decision.terminated)))
@@ -178,30 +193,44 @@ class Rank:
             return True
         if decision.iteration >= 0:
             self.state.advance()
-        yield Sleep(self.world.delay())
+            yield from self._meet()
+        else:
+            yield self.world.delay()
         self.iteration = self.state.iteration
         return False
+
+    def _meet(self) -> Generator[Any, Any, None]:
+        """Say, or learn, where the next process group meets."""
+        state = self.state
+        if state.active_rank == 0:
+            yield Operation(SayWhere(True), state.iteration)
+        if state.active_rank is not None:
+            self.place = yield Watch(state.iteration, "master")
 
     def _leave_early(self, error: RestartError) -> Generator[Any, Any, None]:
         view, fault = self.view, None
         if not isinstance(error, RankDiscarded):
             fault = self._fault(Interruption.EXCEPTION)
             yield from self._play(view.round, view.round.fault(fault, now=self.world.now))
+            yield Operation(SayWhere(False), view.round.iteration)
         leave = view.round.leave(self._arrival(Standing.LEAVING, fault), now=self.world.now)
         yield from self._play(view.round, leave)
 
     def _execute(self) -> Generator[Any, Any, How]:
         self.schedule.enters(self)
-        self.inside = self.iteration
+        self._go(self.iteration)
         try:
-            yield Sleep(self.world.delay())
+            yield self.world.delay()
             if self.state.mode is not Mode.ACTIVE:
                 return How.RESERVE
+            if self.iteration > 0 and not self.place:  # rank 0 is lost, and its fault is told
+                yield from self._wait(self.view, lambda: self.view.aborted)
             self.armed = True
             return How.INTERRUPTED if self.requested else (yield from self._function())
         finally:
-            self.armed, self.inside, self.out = False, None, True
-            self.world.poke(self.member)
+            self.armed, self.out = False, True
+            self._go(None)
+            self.thread.poke()
 
     def _function(self) -> Generator[Any, Any, How]:
         """Work until all troubles are over, or something happens."""
@@ -209,26 +238,30 @@ class Rank:
         early = rng.random() < 0.1
         while early or self.world.now < options.active_for:
             early = False
-            self.blocked = rng.random() < options.stubborn
-            self.swallows = rng.randint(0, 3) if rng.random() < options.stubborn else 0
-            if rng.random() < options.atomic:
+            if options.stubborn and rng.random() < options.stubborn:
+                self.blocked, self.swallows = rng.random() < 0.5, rng.randint(0, 3)
+            if options.atomic and rng.random() < options.atomic:
                 if self.requested:
                     return How.INTERRUPTED
                 self.depth = 1
-                yield Sleep(rng.uniform(0.0, 0.01))
+                yield rng.uniform(0.0, 0.01)
                 self.depth = 0
-                self.world.poke(self.member)
+                self.thread.poke()
                 if self.requested:
                     return How.INTERRUPTED
-            end = self.world.now + rng.uniform(0.0, 0.02)
-            yield Until(lambda: self.raising or self.strike is not None, end)
+            yield Until(self._disturbed, self.world.now + rng.uniform(0.0, 0.05))
+            if self.requested and (self.blocked or self.swallows):  # only an interrupt ends this
+                yield Until(lambda: self.raising)
             if self.raising:
-                yield Sleep(rng.uniform(0.0, 0.002))
+                yield rng.uniform(0.0, 0.002)
                 return How.INTERRUPTED
             if self.strike is not None:
                 how, self.strike = self.strike, None
                 return how
         return How.RETURNED
+
+    def _disturbed(self) -> bool:
+        return self.raising or self.strike is not None
 
     def masked(self) -> bool:
         """It is in an atomic section."""
@@ -243,7 +276,7 @@ class Rank:
             self.swallows -= 1
             return
         self.alive = self.raising = True
-        self.world.poke(self.member)
+        self.main.poke()
 
     def _complete(self, how: How) -> Generator[Any, Any, bool]:
         view = self.view
@@ -259,7 +292,7 @@ class Rank:
             fault = self._fault(Interruption.EXCEPTION if how is How.FAILED else Interruption.BASE_EXCEPTION)
             yield from self._play(view.round, view.round.fault(fault, now=self.world.now))
         yield from self._wait(view, lambda: view.aborted)
-        yield Sleep(self.world.delay())  # finalize, health check
+        yield self.world.delay()  # finalize, health check
         leaving = how is How.LEFT
         decision = yield from self._arrive(Standing.LEAVING if leaving else Standing.ALIVE, fault)
         return None if leaving or self.member in decision.lost else decision
@@ -279,47 +312,64 @@ class Rank:
         while True:
             view = self.view
             if view.round.iteration >= 0:
-                cause = (yield Watch(view.round.iteration))[0]
+                cause = (yield Watch(view.round.iteration, "event"))[0]
                 actions = view.round.event(cause, now=self.world.now)
+                assert not view.round.event(cause, now=self.world.now), f"I8: {self.member} hears an event twice"
                 if any(isinstance(action, Finish) for action in actions):
                     view.finished = True
+                    self.main.poke()
                     return
                 if actions:
                     yield from self._end_function(view)
-            decision = yield Watch(view.round.iteration, decision=True)
-            actions = view.round.decided(decision, now=self.world.now)
-            view.decision = decision
-            enter = next((action for action in actions if isinstance(action, Enter)), None)
+            decision = yield Watch(view.round.iteration, "decision")
+            enter = self._decided(view, decision)
             if enter is None:
+                self.main.poke()
                 return
             self._calm()
-            self.view = View(Round(view.round.iteration + 1, self.member, enter.members, self.schedule.timeouts))
+            members = self.schedule.one(enter.members)
+            self.view = View(Round(view.round.iteration + 1, self.member, members, self.schedule.timeouts))
+            self.main.poke()
+
+    def _decided(self, view: View, decision: Decision) -> Enter | None:
+        """The round's decision; one of an old round changes nothing."""
+        now, old = self.world.now, self.world.slots[decision.iteration - 1].decision
+        stale = old is not None and view.round.decided(old, now=now)
+        assert not stale, f"I8: {self.member} acts in {decision.iteration} on the decision of the round before"
+        actions = view.round.decided(decision, now=now)
+        assert not view.round.decided(decision, now=now), f"I8: {self.member} hears a decision twice"
+        view.decision = decision
+        action = actions[0] if actions else None
+        if isinstance(action, Enter | Leave):
+            view.decision = action.decision
+        return action if isinstance(action, Enter) else None
 
     def _end_function(self, view: View) -> Generator[Any, Any, None]:
         if view.round.timeouts.last_call:
-            yield Sleep(view.round.timeouts.last_call)
+            yield view.round.timeouts.last_call
         self.requested = True
         while self.masked() and not self.out:
             yield Until(lambda: not self.masked() or self.out)
         assert not self.depth, f"I4: {self.member}'s collectives are aborted in an atomic section"
-        yield Sleep(self.world.delay())
+        yield self.world.delay()
         view.aborted = True
-        self.world.poke(self.member)
+        self.main.poke()
         yield from self._drive()
 
     def _drive(self) -> Generator[Any, Any, None]:
         machine = InterruptionMachine(unwind=10.0)
-        while not self.out:
-            if not self.armed:
-                yield Until(lambda: self.out)
-                return
-            seen = Seen(out=False, masked=self.masked(), raised=self.raised, alive=self.alive)
+        while True:
+            out = self.out or not self.armed
+            seen = Seen(out=out, masked=self.masked(), raised=self.raised, alive=self.alive)
             for action in machine.tick(seen, now=self.world.now):
+                assert not out, f"I4: {self.member} is interrupted outside the function"
+                assert not self.depth, f"I4: {self.member} is interrupted in an atomic section"
                 if isinstance(action, Fire):
-                    assert not self.depth, f"I4: {self.member} is interrupted in an atomic section"
                     self.signal()
                 else:
                     self.blocked = False
+            if out:
+                return
             if seen.masked:
                 yield Until(lambda: not self.masked() or self.out)
             else:
@@ -359,8 +409,16 @@ class Rank:
     def _speak_for(self, member: int) -> Generator[Any, Any, None]:
         self.suspects.discard(member)
         fault = Fault(initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, struck=self.world.now)
-        obituary = Obituary(self.iteration, member, self._members(), fault)
-        yield from self._play(obituary, obituary.died(now=self.world.now))
+        obituary: Obituary | None = Obituary(self.iteration, member, self._members(), fault)
+        while obituary is not None:
+            yield from self._play(obituary, obituary.died(now=self.world.now))
+            yield Operation(SayWhere(False), obituary.iteration)
+            decision = (yield Operation(LookUp(), obituary.iteration))[1]
+            if decision is None:
+                return
+            obituary = self._follow(obituary, decision) if member in self.schedule.stale else None
+            if member in decision.lost:
+                self.world.left.add(member)
 
     def _bury(self) -> Generator[Any, Any, None]:
         fault = self._fault(Interruption.TERMINATED)
@@ -368,10 +426,14 @@ class Rank:
         while obituary is not None:
             if (yield from self._play(obituary, obituary.died(now=self.world.now))):
                 break
-            decision = yield Watch(obituary.iteration, decision=True)
-            actions = obituary.decided(decision, now=self.world.now)
-            obituary = next((obituary.next(each.members) for each in actions if isinstance(each, Enter)), None)
+            yield Operation(SayWhere(False), obituary.iteration)
+            decision = yield Watch(obituary.iteration, "decision")
+            obituary = self._follow(obituary, decision)
         self.world.left.add(self.member)
+
+    def _follow(self, obituary: Obituary, decision: Decision) -> Obituary | None:
+        actions = obituary.decided(decision, now=self.world.now)
+        return next((obituary.next(each.members) for each in actions if isinstance(each, Enter)), None)
 
     def _members(self) -> frozenset[int]:
         return frozenset(range(self.schedule.options.ranks)) - self.lost

@@ -1,33 +1,30 @@
-"""What the store knows of one round, and what each action of a machine does to it: one atomic operation.
+"""What the store knows of one round, as a value, and what each action of a machine does to it: one atomic operation.
 
-The same rules as `nvrx_core.inprocess.board`, on a value instead of a server. The answer names the method of the
-machine that is told the outcome, so that a simulation can deliver it later, or never.
+The actions are carried out by the shipped `Board`, on a store that is a dictionary. The answer names the method of the
+machine that is told the outcome, so that a search can deliver it later, or never.
 """
 
 from __future__ import annotations
 
+import functools
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from nvrx_core.inprocess.decision import Arrival, Decision
+from nvrx_core.clock import SystemClock
+from nvrx_core.inprocess.board import Board
+from nvrx_core.inprocess.decision import Arrival, Decision, decode_event, encode_completion
 from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import (
-    Action,
-    Announce,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    Obituary,
-    Publish,
-    PutArrival,
-    ReadArrivals,
-    Round,
-)
+from nvrx_core.inprocess.round import Action, Announce, Obituary, Round, RoundTimeouts
+from nvrx_core.store.keys import Keys
 
-__all__ = ["Answer", "Record", "Rules", "feed"]
+__all__ = ["Answer", "MemoryStore", "Record", "SayWhere", "perform"]
 
 Answer = tuple[Any, ...] | None
 """The method of the machine to call, and what to tell it."""
+
+KEYS: Final = Keys("job", 0, 0)
+ROUND: Final = 0
+TIMEOUTS: Final = RoundTimeouts(barrier=1e9, completion=1e9)
 
 
 class Record(NamedTuple):
@@ -39,6 +36,7 @@ class Record(NamedTuple):
         arrived: how many arrivals were counted.
         completed: how many completions were counted.
         decision: the round's decision.
+        master: where the round's process group meets, "-" for nowhere.
     """
 
     event: tuple[Fault | None, ...] = ()
@@ -46,53 +44,118 @@ class Record(NamedTuple):
     arrived: int = 0
     completed: int = 0
     decision: Decision | None = None
+    master: str = ""
 
 
-class Rules:
-    """How the store carries out an action; a planted bug replaces one of these."""
+class SayWhere(NamedTuple):
+    """Say where the round's process group meets; "": nowhere."""
 
-    @staticmethod
-    def write_event(record: Record, event: Fault | None) -> Record:
-        return record if record.event else record._replace(event=(event,))
-
-    @staticmethod
-    def write_decision(record: Record, decision: Decision) -> Record:
-        return record if record.decision else record._replace(decision=decision)
-
-    @classmethod
-    def perform(cls, record: Record, action: Action) -> tuple[Record, Answer] | None:
-        """The record after the action, and the answer; None when the action is not the store's."""
-        answer: Answer = None
-        match action:
-            case Announce(fault):
-                record = cls.write_event(record, fault)
-                answer = "event", record.event[0]
-            case CountCompletion():
-                record = record._replace(completed=record.completed + 1)
-                answer = "completion_counted", record.completed
-            case CloseCompleted():
-                record = cls.write_event(record, None)
-            case PutArrival(arrival):
-                arrivals = {**dict(record.arrivals), arrival.initial_rank: arrival}
-                record = record._replace(arrivals=tuple(sorted(arrivals.items(), key=itemgetter(0))))
-            case CountArrival():
-                record = record._replace(arrived=record.arrived + 1)
-                answer = "arrival_counted", record.arrived
-            case ReadArrivals(members):
-                found = {member: arrival for member, arrival in record.arrivals if member in members}
-                told = record.event[0] if record.event else None
-                answer = "arrivals_read", found if len(found) == len(members) else {}, told
-            case Publish(decision):
-                record = cls.write_decision(record, decision)
-            case _:
-                return None
-        return record, answer
+    address: str
 
 
-def feed(machine: Round | Obituary, answer: Answer, now: float) -> tuple[Action, ...]:
-    """Tell the machine; a living member learns of its announcement's outcome through its monitor thread only."""
-    if answer is None or (answer[0] == "event" and isinstance(machine, Round)):
+class MemoryStore:
+    """A store, as far as the board uses one in a round."""
+
+    def __init__(self, values: dict[str, bytes]) -> None:
+        self.values = values
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        self.values[key] = str(int(self.values.get(key, b"0")) + amount).encode()
+        return int(self.values[key])
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return [self.values[key] for key in keys]
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        if self.values.get(key, b"") == expected.encode():
+            self.values[key] = desired.encode()
+        return self.values.get(key, expected.encode())
+
+
+class _Listener:
+    """Keeps the answer for later."""
+
+    heard: Answer = None
+
+    def _hears(self, *told: Any) -> tuple[Action, ...]:
+        self.heard = told
         return ()
-    method, *told = answer
-    actions: tuple[Action, ...] = getattr(machine, method)(*told, now=now)
-    return actions
+
+
+class _Member(_Listener, Round):
+    def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+        return self._hears("completion_counted", count)
+
+    def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+        return self._hears("arrival_counted", count)
+
+    def arrivals_read(self, arrivals: Any, event: Fault | None, *, now: float) -> tuple[Action, ...]:
+        return self._hears("arrivals_read", dict(arrivals), event)
+
+
+class _Mourner(_Listener, Obituary):
+    def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
+        return self._hears("event", cause)
+
+
+def perform(record: Record, action: Action | SayWhere) -> tuple[Record, Answer]:
+    """The record after the action, and the answer."""
+    store = MemoryStore(_values(record))
+    board = Board(store, KEYS, SystemClock())  # type: ignore[arg-type]
+    if isinstance(action, SayWhere):
+        board.set_master(ROUND, action.address)
+        return _record(store.values), None
+    machine: Any = _Member(ROUND, -1, frozenset(), TIMEOUTS)
+    if isinstance(action, Announce):
+        machine = _Mourner(ROUND, -1, frozenset(), action.fault)
+    left = board.play(machine, [action])
+    assert not left, f"not the store's: {left}"
+    return _record(store.values), machine.heard
+
+
+def _values(record: Record) -> dict[str, bytes]:
+    values = {KEYS.arrival(ROUND, member): _encoded(arrival) for member, arrival in record.arrivals}
+    if record.event:
+        values[KEYS.event(ROUND)] = _encoded(record.event[0])
+    if record.arrived:
+        values[KEYS.arrived(ROUND)] = b"%d" % record.arrived
+    if record.completed:
+        values[KEYS.completed(ROUND)] = b"%d" % record.completed
+    if record.decision is not None:
+        values[KEYS.decision(ROUND)] = _encoded(record.decision)
+    if record.master:
+        values[KEYS.master(ROUND)] = record.master.encode()
+    return values
+
+
+def _record(values: dict[str, bytes]) -> Record:
+    event, decision = values.get(KEYS.event(ROUND)), values.get(KEYS.decision(ROUND))
+    arrivals = {key: value for key, value in values.items() if key.startswith(KEYS.arrival(ROUND, 0)[:-1])}
+    return Record(
+        event=(_event(event),) if event else (),
+        arrivals=tuple(sorted(((int(key.rpartition("/")[2]), _arrival(value)) for key, value in arrivals.items()),
+                              key=itemgetter(0))),
+        arrived=int(values.get(KEYS.arrived(ROUND), b"0")),
+        completed=int(values.get(KEYS.completed(ROUND), b"0")),
+        decision=_decision(decision) if decision else None,
+        master=values.get(KEYS.master(ROUND), b"").decode(),
+    )  # fmt: skip
+
+
+@functools.cache
+def _encoded(value: Fault | Arrival | Decision | None) -> bytes:
+    return (encode_completion() if value is None else value.encode()).encode()
+
+
+_event = functools.cache(decode_event)
+_arrival = functools.cache(Arrival.decode)
+_decision = functools.cache(Decision.decode)

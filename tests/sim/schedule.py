@@ -6,6 +6,7 @@ lives must come to the same end (liveness).
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from nvrx_core.errors import RankAssignmentError
@@ -16,12 +17,12 @@ from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 
 from .options import Options
 from .rank import How, Rank, Stage
-from .record import Rules
 from .world import World
 
 __all__ = ["Failure", "Schedule"]
 
 LONG = 60.0
+MANY = 200  # restarts, where completions may be late, too
 
 
 class Failure(AssertionError):
@@ -51,75 +52,109 @@ class Schedule:
 
     Args:
         options: what it is made of.
-        rules: how the store carries out actions.
+        remembers: whether the history is kept, for the message of a failure.
+
+    Attributes:
+        struck: how often each trouble struck.
+        recovering: how many of them during a recovery.
     """
 
     store: Any = None
 
-    def __init__(self, options: Options, rules: type[Rules] = Rules) -> None:
+    def __init__(self, options: Options, *, remembers: bool = False) -> None:
         self.options = options
-        self.world = World(options.seed, options.slow, rules)
+        self.world = World(options.seed, options.slow, remembers=remembers)
         rng = self.world.rng
         self.timeouts = RoundTimeouts(LONG, options.completion, options.last_call)
         self.entries: dict[int, dict[int, tuple[int, int]]] = {}
+        self.held: dict[int, dict[int, int]] = {}
+        self.inside = Counter[int]()
+        self.struck = Counter[str]()
+        self.recovering = self.recovery = 0
         self.stale = set[int]()
         self.discards = {rng.randint(1, 3): rng.randrange(options.ranks) for _ in range(options.discards)}
         self.errors = {(rng.randint(1, 3), rng.randrange(options.ranks)) for _ in range(options.errors)}
-        self.ranks = [Rank(self, member) for member in range(options.ranks)]
+        self._same: dict[frozenset[int], frozenset[int]] = {}
+        members = frozenset(range(options.ranks))
+        self.ranks = [Rank(self, member, members) for member in range(options.ranks)]
         self._plan()
 
     def _plan(self) -> None:
-        """Choose when and whom the troubles strike: at a time, or as a rank's operation is under way."""
+        """Choose when the troubles strike: at a time, after a number of operations, or in the midst of a recovery."""
         options, rng = self.options, self.world.rng
         strikes = {
             "crash": options.crashes, "node": options.nodes, "fault": options.faults, "leave": options.leaves,
             "hang": options.hangs, "kill": options.kills, "suspect": options.suspicions,
         }  # fmt: skip
-        self._pending: list[tuple[int, str]] = []
+        self._at: list[tuple[int, str]] = []
+        self._in_recovery: list[tuple[int, str]] = []
         for what, times in strikes.items():
             for _ in range(times):
-                if what in ("crash", "node", "kill") and rng.random() < 0.6:
-                    self._pending.append((rng.randrange(30 * options.ranks), what))
+                chance = rng.random()
+                if what in ("crash", "node", "kill") and chance < 0.3:
+                    self._at.append((rng.randrange(30 * options.ranks), what))
+                elif what in ("crash", "node", "kill", "suspect") and chance < 0.7:
+                    self._in_recovery.append((rng.randrange(6 * options.ranks), what))
                 else:
-                    self.world.after(rng.uniform(0.0, options.active_for), lambda what=what: self._strike(what))  # type: ignore[misc]
-        self._pending.sort(reverse=True)
-        self.world.on_operation = self._operated
+                    self._strike_later(rng.uniform(0.0, options.active_for), what)
+        self._at.sort(reverse=True)
+        self._in_recovery.sort(reverse=True)
+        if self._at or self._in_recovery:
+            self.world.on_operation = self._operated
 
-    def _operated(self, operations: int) -> None:
-        while self._pending and operations >= self._pending[-1][0]:
-            what = self._pending.pop()[1]
-            self.world.after(0.0, lambda what=what: self._strike(what))  # type: ignore[misc]
+    def _strike_later(self, seconds: float, what: str) -> None:
+        self.world.after(seconds, lambda: self._strike(what))
+
+    def _operated(self, iteration: int) -> None:
+        """An operation was carried out; one of a round that has its event is part of a recovery."""
+        while self._at and self.world.operations >= self._at[-1][0]:
+            self._strike_later(0.0, self._at.pop()[1])
+        if iteration >= 0 and self.world.slots[iteration].event and self._in_recovery:
+            self.recovery += 1
+            while self._in_recovery and self.recovery >= self._in_recovery[-1][0]:
+                self._strike_later(0.0, self._in_recovery.pop()[1])
 
     def _strike(self, what: str) -> None:
         rng = self.world.rng
         living = [rank for rank in self.ranks if rank.stage is Stage.ALIVE]
-        if not living:
+        if not living or (what in ("crash", "node") and len(living) == 1):
             return
         rank = rng.choice(living)
+        self.struck[what] += 1
+        last = self.world.slots.get(max(self.entries, default=-1))
+        self.recovering += last is not None and bool(last.event and last.event[0])
         match what:
-            case "crash" | "node" if len(living) > 1:
+            case "crash" | "node":
                 rank.die(node=what == "node")
                 if what == "node":
                     self.world.after(0.02, lambda: self._grow_stale(rank.member))
             case "fault" | "leave":
                 rank.strike = How.FAILED if what == "fault" else How.LEFT
+                rank.main.poke()
             case "hang":
                 rank.hung = True
+                rank.monitor.poke()
             case "kill":
                 rng.choice(self.ranks).replace_monitor()
-            case "suspect":
-                rank.suspects.add(rng.randrange(self.options.ranks))
             case _:
-                pass
-        self._poke()
+                rank.suspects.add(rng.randrange(self.options.ranks))
+                rank.monitor.poke()
 
     def _grow_stale(self, member: int) -> None:
         self.stale.add(member)
-        self._poke()
-
-    def _poke(self) -> None:
         for rank in self.ranks:
-            self.world.poke(rank.member)
+            rank.monitor.poke()
+
+    def one(self, members: frozenset[int]) -> frozenset[int]:
+        """The same set for equal ones: a large job has as many as it has ranks."""
+        return self._same.setdefault(members, members)
+
+    def moves(self, before: int | None, after: int | None) -> None:
+        """A rank goes from one function to another; None: outside."""
+        if before is not None:
+            self.inside[before] -= 1
+        if after is not None:
+            self.inside[after] += 1
 
     def run(self) -> None:
         """Let it happen.
@@ -143,30 +178,35 @@ class Schedule:
         """A rank enters the function."""
         k, state = rank.iteration, rank.state
         entered = self.entries.setdefault(k, {})
-        self.world.note(str(rank.member), f"enters as {state.rank} of {state.world_size}, {state.mode.name},", k)
+        most = self.options.troubles if self.options.completion >= LONG else MANY
+        assert k <= most, f"I9: {rank.member} enters {k}: more restarts than troubles"
+        self.world.note(rank.member, f"enters as {state.rank} of {state.world_size}, {state.mode.name},", k)
         assert rank.stage is Stage.ALIVE, f"I7: {rank.member} enters {k} and is {rank.stage}"
         assert rank.member not in entered, f"I7: {rank.member} enters {k} again"
         assert k == 0 or rank.member in self.entries[k - 1], f"I7: {rank.member} enters {k} and was not in {k - 1}"
         for i in range(-1, k):
-            decision = self.world.records[i].decision
+            decision = self.world.slots[i].decision
             assert decision is not None, f"I6: {rank.member} enters {k}, and {i} has no decision"
             assert rank.member not in decision.lost, f"I5: {rank.member} was lost in {i}"
         assert 0 <= state.rank < state.world_size, f"I2: {rank.member} is {state.rank} of {state.world_size} in {k}"
-        for other, (number, size) in entered.items():
-            assert number != state.rank, f"I1: {rank.member} and {other} are both rank {number} in {k}"
-            assert size == state.world_size, f"I2: {rank.member} and {other} differ in the world size of {k}"
+        held = self.held.setdefault(k, {})
+        other = held.setdefault(state.rank, rank.member)
+        assert other == rank.member, f"I1: {rank.member} and {other} are both rank {state.rank} in {k}"
+        other, (_, size) = next(iter(entered.items()), (rank.member, (0, state.world_size)))
+        assert size == state.world_size, f"I2: {rank.member} and {other} differ in the world size of {k}"
         entered[rank.member] = state.rank, state.world_size
         active = min(self.options.active, state.world_size)
         assert (state.rank < active) == (state.mode is Mode.ACTIVE), f"I2: {rank.member} is {state.mode} in {k}"
-        for other in rank.view.round.members:
-            inside = self.ranks[other].inside
-            assert inside is None or inside >= k, f"I3: {rank.member} enters {k} before {other} has left {inside}"
-        assert self.world.records[k - 1].event != (None,), f"I11: {rank.member} enters {k} after a completed round"
+        if any(ranks and i < k for i, ranks in self.inside.items()):
+            for other in rank.view.round.members:
+                inside = self.ranks[other].inside
+                assert inside is None or inside >= k, f"I3: {rank.member} enters {k} before {other} has left {inside}"
+        assert self.world.slots[k - 1].event != (None,), f"I11: {rank.member} enters {k} after a completed round"
 
     def finished(self, rank: Rank) -> None:
         """A rank has finished the job."""
         k = rank.iteration
-        assert self.world.records[k].decision is None, f"I11: {rank.member} finishes {k}, which ended by a decision"
+        assert self.world.slots[k].decision is None, f"I11: {rank.member} finishes {k}, which ended by a decision"
         assert max(self.entries) == k, f"I11: {rank.member} finishes {k}, and others are in {max(self.entries)}"
 
     def _check_end(self) -> None:
@@ -180,5 +220,3 @@ class Schedule:
             size = next(iter(entered.values()))[1]
             if len(entered) == size:
                 assert {number for number, _ in entered.values()} == set(range(size)), f"I2: gaps in {k}: {entered}"
-        late = self.options.completion < LONG
-        assert late or max(self.entries, default=0) <= self.options.troubles, "I9: more restarts than troubles"

@@ -2,6 +2,7 @@
 
 Each rank has a main thread, a monitor thread and a monitor process, as the shells have them; a step is one store
 operation, or one change behind which a crash could fall. The invariants are asserted where a step could break them.
+One file, though a long one: the three parts of a rank change one state, and who reads one part needs the other two.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.decision import Decision, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
-from nvrx_core.inprocess.round import Abort, Announce, Enter, Finish, Obituary, Phase, Round
+from nvrx_core.inprocess.retry_limit import NoProgressLimit, NoProgressState
+from nvrx_core.inprocess.round import Abort, Announce, Enter, Finish, GiveUp, Obituary, Phase, Round
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from .job import (
-    ASSIGNED,
     BARRIER,
     BURIES,
     COMPLETE,
@@ -36,10 +37,15 @@ from .job import (
     LEAVE,
     LEAVING,
     LEFT,
+    MEETING,
     NODE,
+    NOWHERE,
     OVER,
+    QUIT,
+    QUITTING,
     RUNNING,
     SPEAKS,
+    SPENT,
     SUSPICION,
     TELLING,
     WATCHES,
@@ -52,8 +58,8 @@ from .job import (
     end_monitor,
     fault_of,
 )
-from .numbers import TIMEOUTS, Mourner, Tables
-from .record import Record, Rules
+from .numbers import Mourner, Numbers, Tables
+from .record import TIMEOUTS, Record, SayWhere
 
 __all__ = ["Steps"]
 
@@ -65,11 +71,13 @@ class Steps:
 
     Args:
         config: the job.
-        rules: how the store carries out actions.
     """
 
-    def __init__(self, config: Config, rules: type[Rules]) -> None:
-        self.config, self.tables = config, Tables(rules)
+    def __init__(self, config: Config) -> None:
+        self.config, self.tables = config, Tables()
+        self._failures = Numbers()
+        self._failures(NoProgressState())
+        self._here, self._nowhere = self.tables.queue((SayWhere("here:1"), SayWhere("")))  # type: ignore[arg-type]
         self._places: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
 
     def first(self) -> Job:
@@ -98,6 +106,9 @@ class Steps:
         for member, rank in enumerate(job.ranks):
             assert rank.at in OVER, f"deadlock: member {member} waits for ever"
             assert rank.monitor in (ENDED, GONE), f"deadlock: the monitor process of member {member} waits for ever"
+        spent = {rank.iteration for rank in job.ranks if rank.at == SPENT}
+        finished = any(rank.at == FINISHED for rank in job.ranks)
+        assert len(spent) + finished <= 1, "I11: the retry limit differs from member to member"
         return tuple(f"{rank.at} {rank.iteration}" for rank in job.ranks)
 
     def picture(self, job: Job) -> str:
@@ -134,8 +145,19 @@ class Steps:
             yield f"{member}: leaves", job.rank(member, end(rank, LEFT))
         elif rank.at == DECIDED:
             yield f"{member}: is assigned", job.rank(member, self._assign(job, member, rank))
-        elif rank.at == ASSIGNED:
-            yield f"{member}: enters {rank.iteration + 1}", job.rank(member, self._enter(job, member, rank))
+        elif rank.at == MEETING:
+            yield from self._meet(job, member, rank)
+        elif rank.at == QUITTING:
+            known = (
+                rank.own >= 0 or rank.expelled or self._record(job, self._iteration(rank.round)).decision is not None
+            )
+            after = self._wait(member, rank._replace(at=BARRIER)) if known else end(rank, LEFT)
+            yield f"{member}: {'stays' if known else 'leaves the barrier'}", job.rank(member, after)
+        elif job.budget[QUIT] and rank.at == BARRIER and rank.own < 0 and not rank.expelled:
+            yield f"{member}: gives up in the barrier", job.spend(QUIT).rank(member, self._quit(member, rank))
+        elif job.budget[QUIT] and rank.at == COMPLETE and self._phase(rank) is Phase.COMPLETE:
+            machine, queue = self.tables.move(rank.round, "tick")
+            yield f"{member}: waits no longer", job.spend(QUIT).rank(member, rank._replace(round=machine, queue=queue))
 
     def _play(self, job: Job, member: int, rank: Rank) -> Step:
         action, machine = rank.queue[0], rank.own if rank.own >= 0 else rank.round
@@ -156,7 +178,7 @@ class Steps:
             return rank._replace(at=DECIDED, own=-1)
         if rank.at == COMPLETE and self._phase(rank) is Phase.FINISHED:
             return end(rank, FINISHED)
-        if rank.at in (TELLING, COMPLETE) and rank.aborted:
+        if rank.at in (TELLING, COMPLETE, NOWHERE) and rank.aborted:
             return self._arrive(member, rank)
         return rank
 
@@ -189,6 +211,12 @@ class Steps:
         k, decision = rank.iteration, self._decision(job, rank.iteration)
         if rank.leaving or member in decision.lost:
             return end(rank, LEFT)
+        if self.config.limit and decision.cause is not None:
+            known = NoProgressLimit.from_state(self.config.limit, self._failures.values[rank.failures])
+            verdict = known.iteration_ended(error_type=decision.cause.interruption, origin="", step=None, culprit=None)
+            if verdict.reached:
+                return end(rank, SPENT)
+            rank = rank._replace(failures=self._failures(known.state()))
         if (k + 1, member) in self.config.errors:
             return self._err(member, rank)
         place = self._place(rank, decision)
@@ -196,7 +224,25 @@ class Steps:
         if member in gone:
             return self._leave(member, rank)
         below = sum(other < member for other in gone)
-        return rank._replace(at=ASSIGNED, known=k, rank=place[0] - below, world=place[1] - len(gone))
+        world = place[1] - len(gone)
+        rank = rank._replace(at=MEETING, known=k, rank=place[0] - below, world=world)
+        if k < 0:
+            return self._enter(job, member, rank)
+        return rank._replace(queue=(self._here,)) if rank.rank == 0 else rank
+
+    def _meet(self, job: Job, member: int, rank: Rank) -> Iterator[Step]:
+        """Enter the function when it is known where its process group meets."""
+        master = self._record(job, rank.iteration + 1).master
+        if master:
+            entered = self._enter(job, member, rank, RUNNING if master != "-" else NOWHERE)
+            yield f"{member}: enters {rank.iteration + 1}", job.rank(member, entered)
+
+    def _quit(self, member: int, rank: Rank) -> Rank:
+        """The barrier has timed out: tell, and leave unless there is a decision after all."""
+        machine, queue = self.tables.move(rank.round, "tick")
+        stores = tuple(each for each in queue if not isinstance(self.tables.actions.values[each], GiveUp))
+        assert len(stores) < len(queue), f"{member} does not give up"
+        return rank._replace(at=QUITTING, round=machine, queue=stores)
 
     def _leave(self, member: int, rank: Rank) -> Rank:
         """Leave the round that the monitor thread is in before it has begun here."""
@@ -207,6 +253,7 @@ class Steps:
         """The rank assignment failed here alone: the others count on this member, so they must be told."""
         fault = fault_of(member, rank.rank, Interruption.EXCEPTION)
         machine, queue = self.tables.move(rank.round, "fault", fault)
+        queue += (self._nowhere,)
         return rank._replace(at=ERRING, known=rank.iteration, round=machine, queue=queue, fault=fault)
 
     def _place(self, rank: Rank, decision: Decision) -> tuple[int, int]:
@@ -217,8 +264,8 @@ class Steps:
             self._places[key] = state.rank, state.world_size
         return self._places[key]
 
-    def _enter(self, job: Job, member: int, rank: Rank) -> Rank:
-        rank = rank._replace(at=RUNNING, iteration=rank.iteration + 1, fault=None, section=0)
+    def _enter(self, job: Job, member: int, rank: Rank, at: str = RUNNING) -> Rank:
+        rank = rank._replace(at=at, iteration=rank.iteration + 1, fault=None, section=0)
         self._check_entry(job, member, rank)
         return self._arrive(member, rank) if rank.aborted else rank  # asked for before its first line: raised there
 
@@ -231,9 +278,11 @@ class Steps:
         assert self._iteration(rank.round) == k, f"I7: member {member} enters {k} in another round"
         for other in members:
             found = job.ranks[other]
-            inside = found.iteration < k and found.at in (RUNNING, TELLING, COMPLETE)
+            inside = found.iteration < k and found.at in (RUNNING, NOWHERE, TELLING, COMPLETE)
             assert not inside, f"I3: member {member} enters {k} before {other} has left {found.iteration}"
         assert self._record(job, k - 1).event != (None,), f"I11: member {member} enters {k} after a completed round"
+        struck = sum(self.config.budget()) - sum(job.budget) + len(self.config.errors)
+        assert k <= struck, f"I9: member {member} enters {k} after {struck} troubles"
 
     # The monitor thread
 
@@ -242,7 +291,10 @@ class Steps:
         record = self._record(job, iteration)
         if record.event and iteration >= 0 and phase in (Phase.OPEN, Phase.COMPLETE):
             yield f"{member}: learns the event of {iteration}", self._event(job, member, rank, record.event[0])
-        out = iteration < 0 or (rank.aborted and rank.at in (TELLING, COMPLETE, BARRIER))
+        out = iteration < 0 or (rank.aborted and rank.at in (TELLING, COMPLETE, BARRIER, QUITTING))
+        old = self._record(job, iteration - 1).decision
+        stale = old and rank.own < 0 and self.tables.move(rank.round, "decided", old)[1]
+        assert not stale, f"I8: {member} acts in {iteration} on the decision of the round before"
         if record.decision and out and rank.own < 0 and not rank.expelled:
             yield f"{member}: learns the decision of {iteration}", self._decided(job, member, rank, record.decision)
 
@@ -292,13 +344,15 @@ class Steps:
             if (step := self._mourn(job, member, rank)) is not None:
                 yield step
             if job.budget[KILL]:
-                fresh = rank._replace(spoken=(-2, frozenset()))
+                fresh = rank._replace(spoken=())
                 yield f"{member}'s monitor is replaced", job.spend(KILL).rank(member, self._watch(job, member, fresh))
         elif rank.monitor == WATCHES and rank.at not in OVER:
-            spoken = rank.spoken[1] if rank.spoken[0] == rank.iteration else frozenset()
-            for other in self._known(job, rank) - {member} - spoken:
+            spoken = dict(rank.spoken)
+            for other in self._known(job, rank) - {member}:
                 found = job.ranks[other]
-                speaking = rank._replace(spoken=(rank.iteration, spoken | {other}))
+                if not self._speaks_again(job, rank, other, spoken.get(other)):
+                    continue
+                speaking = rank._replace(spoken=tuple(sorted({**spoken, other: rank.iteration}.items())))
                 if found.monitor == GONE:
                     yield f"{member} speaks for {other}", job.rank(member, self._speak(job, speaking, other))
                 elif job.budget[SUSPICION] and found.at not in (FINISHED, LEFT):
@@ -312,26 +366,51 @@ class Steps:
             after, answer = self._store(job, rank.words[0], state.iteration)
             machine, more = self.tables.move(rank.obituary, *answer) if answer is not None else (rank.obituary, ())
             label = f"{member}'s monitor: {self.tables.name(rank.words[0])} in {state.iteration}"
-            rank = rank._replace(obituary=machine, words=rank.words[1:] + more)
-            over = not rank.words and (rank.monitor == SPEAKS or self.tables.machines.values[machine].finished)
+            rank = rank._replace(obituary=machine, words=more + rank.words[1:])
+            over = not rank.words and self.tables.machines.values[machine].finished
+            if not rank.words and rank.monitor == SPEAKS and not over:
+                rank = self._follow(after, member, rank, self.tables.machines.values[machine])
         else:
             after, decision = job, self._record(job, state.iteration).decision
             if decision is None:
-                return None
+                return self._part(job, member, rank)
             label = f"{member}'s monitor learns the decision of {state.iteration}"
             machine, actions = self.tables.move(rank.obituary, "decided", decision)
             action = self.tables.actions.values[actions[0]]
             over = not isinstance(action, Enter)
             if isinstance(action, Enter):
                 rank = self._play_obituary(rank, BURIES, state.obituary().next(action.members))
-        if over:
+        if over and rank.monitor != WATCHES:
             rank = self._watch(job, member, rank) if rank.monitor == SPEAKS else end_monitor(rank)
         return label, after.rank(member, rank)
+
+    def _part(self, job: Job, member: int, rank: Rank) -> Step | None:
+        """The wait for a decision ends with the last rank, which takes the store along, or after `barrier_timeout`."""
+        if all(each.at in OVER for each in job.ranks):
+            return f"{member}'s monitor waits no longer", job.rank(member, end_monitor(rank))
+        return None
+
+    def _speaks_again(self, job: Job, rank: Rank, other: int, before: int | None) -> bool:
+        """Whether there is something to say for a silent member, after it was said in the round `before`."""
+        if before is None or before < rank.iteration:
+            return True
+        decision = self._record(job, before).decision
+        return decision is not None and other not in decision.lost and job.ranks[other].monitor == GONE
+
+    def _follow(self, job: Job, member: int, rank: Rank, state: Mourner) -> Rank:
+        """What was said for a silent member is said in the next round, too, if this one has counted it as living."""
+        decision, other = self._record(job, state.iteration).decision, state.member
+        actions = state.obituary().decided(decision, now=0.0) if decision is not None else ()
+        if actions and isinstance(actions[0], Enter) and job.ranks[other].monitor == GONE:
+            following = state.obituary().next(actions[0].members)
+            spoken = tuple(sorted({**dict(rank.spoken), other: following.iteration}.items()))
+            return self._play_obituary(rank._replace(spoken=spoken), SPEAKS, following)
+        return self._watch(job, member, rank)
 
     def _watch(self, job: Job, member: int, rank: Rank) -> Rank:
         """What a monitor process is about that knows nothing but the progress page."""
         rank = rank._replace(monitor=WATCHES, obituary=-1, words=())
-        if rank.at in (FINISHED, LEFT):
+        if rank.at in (FINISHED, LEFT, SPENT):
             return end_monitor(rank)
         if rank.at != DEAD:
             return rank
@@ -343,7 +422,7 @@ class Steps:
         return self._play_obituary(rank, SPEAKS, Obituary(rank.iteration, other, self._known(job, rank), fault))
 
     def _play_obituary(self, rank: Rank, monitor: str, obituary: Obituary) -> Rank:
-        words = self.tables.queue(obituary.died(now=0.0))
+        words = (*self.tables.queue(obituary.died(now=0.0)), self._nowhere)
         return rank._replace(monitor=monitor, obituary=self.tables.machines(Mourner.of(obituary)), words=words)
 
     # Troubles
@@ -378,7 +457,7 @@ class Steps:
 
     def _record(self, job: Job, iteration: int) -> Record:
         place = iteration + 1
-        number = job.records[place] if place < len(job.records) else self.tables.empty
+        number = job.records[place] if 0 <= place < len(job.records) else self.tables.empty
         record: Record = self.tables.records.values[number]
         return record
 

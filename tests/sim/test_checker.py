@@ -1,4 +1,4 @@
-"""Every interleaving of small jobs: the invariants hold, every run ends, and planted mistakes are found."""
+"""Every interleaving of small jobs: the invariants hold, every run ends."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 
 from .checker import Checker, Config, Violation
 from .job import Step
-from .planted import PLANTED, planted
+from .planted import planted
 from .steps import Steps
 
 SMALL = (
@@ -17,6 +17,8 @@ SMALL = (
     Config(ranks=2, hangs=1),
     Config(ranks=2, faults=2, discards=((1, 0),)),
     Config(ranks=2, faults=1, errors=((1, 0),)),
+    Config(ranks=2, faults=1, quits=1),
+    Config(ranks=2, faults=2, limit=2),
     Config(ranks=3, faults=1, atomic=1),
     Config(ranks=1, faults=1, crashes=1),
 )
@@ -25,8 +27,12 @@ LARGE = (
     Config(ranks=2, crashes=1, faults=2, atomic=1),
     Config(ranks=2, crashes=1, hangs=1, kills=1),
     Config(ranks=2, faults=1, suspicions=1),
+    Config(ranks=2, nodes=1, suspicions=1),
     Config(ranks=2, nodes=1, faults=1, kills=1),
     Config(ranks=2, crashes=1, faults=1, errors=((1, 0),)),
+    Config(ranks=2, faults=1, quits=2),
+    Config(ranks=2, nodes=1, quits=1),
+    Config(ranks=2, crashes=1, faults=2, limit=2),
     Config(ranks=3, faults=2, atomic=1),
     Config(ranks=3, crashes=1, faults=1),
     Config(ranks=3, crashes=1, discards=((1, 1),)),
@@ -47,20 +53,9 @@ def test_every_run_ends_well(config: Config, capsys: pytest.CaptureFixture[str])
     assert figures.states > 10_000
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_mistake_is_found(name: str) -> None:
-    with planted(name), pytest.raises(Violation, match=r"^(I\d+:|deadlock)"):
-        _explore_all()
-
-
-def _explore_all() -> None:
-    for config in SMALL:
-        Checker(config).explore(limit=50_000)
-
-
 def test_a_violation_tells_the_steps_that_lead_to_it() -> None:
-    with planted("no arrival for the dead"), pytest.raises(Violation) as found:
-        Checker(Config(ranks=2, crashes=1)).explore()
+    with planted("no arrival for a dead rank") as tools, pytest.raises(AssertionError) as found:
+        tools.checker.Checker(tools.job.Config(ranks=2, crashes=1)).explore()
     assert "  1. " in str(found.value)
     assert "dies" in str(found.value)
     assert "round -1: Record(" in str(found.value)

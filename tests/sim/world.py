@@ -1,115 +1,93 @@
 """Virtual time: a heap of events, tasks that are generators, and a store of which every operation is atomic.
 
-A task yields what it waits for and is resumed when that is there. Its operations reach the store after a delay and are
-answered after another; a task that is ended meanwhile has its operation carried out or lost, as chance will have it.
+A task yields what it waits for and is resumed when that is there: seconds, an operation on the store, a key of a round,
+or a condition of its own rank. Operations reach the store after a delay and are answered after another; that of a task
+that has ended meanwhile is carried out or lost, as chance will have it. Who changes what a task of the same rank may
+wait for, pokes the rank.
 """
 
 from __future__ import annotations
 
-import heapq
+import itertools
 import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any
+from heapq import heappop, heappush
+from typing import Any, Final
 
-from nvrx_core.inprocess.decision import Decision
-from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Action
 
-from .record import Answer, Record, Rules
+from .slots import RULES, SayWhere, Slots
 
-__all__ = ["Operation", "Sleep", "Steps", "Task", "Until", "Watch", "World"]
+__all__ = ["Operation", "Steps", "Task", "Until", "Watch", "World"]
+
+# How long a message takes: mostly short, sometimes long. Drawn once: a delay is needed at every turn.
+DELAYS: Final = tuple(((i + 0.5) / 4096) ** -0.7 for i in range(4096))
 
 
-@dataclass(frozen=True)
 class Operation:
     """Carry out an action on a round's record; resumed with the answer."""
 
-    action: Action
-    iteration: int
+    __slots__ = ("action", "iteration")
+
+    def __init__(self, action: Action, iteration: int) -> None:
+        self.action, self.iteration = action, iteration
 
 
-@dataclass(frozen=True)
 class Watch:
-    """Wait until a round has its event or its decision; resumed with it."""
+    """Wait until a round has the key; resumed with its value."""
 
-    iteration: int
-    decision: bool = False
+    __slots__ = ("iteration", "key")
+
+    def __init__(self, iteration: int, key: str) -> None:
+        self.iteration, self.key = iteration, key
 
 
-@dataclass(frozen=True)
 class Until:
-    """Wait until the predicate holds, looked at when the world is poked, or until the deadline."""
+    """Wait until the predicate holds, looked at when the rank is poked, or until the deadline."""
 
-    holds: Callable[[], bool]
-    deadline: float = math.inf
+    __slots__ = ("deadline", "holds")
 
-
-@dataclass(frozen=True)
-class Sleep:
-    """Let time pass."""
-
-    seconds: float
+    def __init__(self, holds: Callable[[], Any], deadline: float = math.inf) -> None:
+        self.holds, self.deadline = holds, deadline
 
 
-Steps = Generator[Operation | Watch | Until | Sleep, Any, None]
+Steps = Generator[Operation | Watch | Until | float, Any, None]
 
 
 class Task:
-    """Something that runs, a thread or a process; it looks only at what its owner, a rank, knows."""
+    """Something that runs, a thread or a process; begun after a delay.
 
-    def __init__(self, world: World, owner: int, name: str, steps: Steps) -> None:
-        self.world, self.owner, self.name, self.steps = world, owner, name, steps
-        self.alive = True
-        self.until: Until | None = None
+    Attributes:
+        turn: how often it was resumed; -1 when it has ended.
+        until: what it waits for of its own rank.
+    """
+
+    __slots__ = ("name", "send", "steps", "turn", "until", "world")
+
+    def __init__(self, world: World, name: str, steps: Steps) -> None:
+        self.world, self.name, self.steps, self.send = world, name, steps, steps.send
         self.turn = 0
-        world.after(world.delay(), lambda: self.resume(0))
+        self.until: Callable[[], Any] | None = None
+        world.resume_later(self, world.delay())
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended."""
+        return self.turn >= 0
 
     def end(self) -> None:
         """End it where it is."""
         if self.alive:
-            self.alive = False
+            self.turn, self.until = -1, None
             self.steps.close()
-            self.world.waiting[self.owner].pop(self, None)
 
-    def resume(self, turn: int, value: Any = None) -> None:
-        """Go on to the next wait, unless something else has resumed it before."""
-        if not self.alive or turn != self.turn:
-            return
-        self.turn += 1
-        self.world.waiting[self.owner].pop(self, None)
-        try:
-            self._wait(self.steps.send(value))
-        except StopIteration:
-            self.alive = False
-        self.world.poke(self.owner)
-
-    def wake(self) -> None:
-        """What it waits for holds now."""
-        turn = self.turn
-        self.world.waiting[self.owner].pop(self, None)
-        self.world.after(self.world.delay() / 10, lambda: self.resume(turn))
-
-    def _wait(self, wish: Operation | Watch | Until | Sleep) -> None:
-        world, turn = self.world, self.turn
-        match wish:
-            case Operation():
-                world.after(world.delay(), lambda: self._operate(wish, turn))
-            case Watch():
-                world.watch(wish, lambda found: world.after(world.delay(), lambda: self.resume(turn, found)))
-            case Sleep(seconds):
-                world.after(seconds, lambda: self.resume(turn))
-            case Until():
-                world.waiting[self.owner][self] = wish
-                if wish.deadline < math.inf:
-                    world.after(max(0.0, wish.deadline - world.now), lambda: self.resume(turn), self, turn)
-
-    def _operate(self, wish: Operation, turn: int) -> None:
-        if self.alive or self.world.rng.random() < 0.5:
-            answer = self.world.perform(wish, self.name)
-            self.world.after(self.world.delay(), lambda: self.resume(turn, answer))
+    def poke(self) -> None:
+        """Go on if what it waits for holds now."""
+        if self.until is not None and self.until():
+            self.until = None
+            self.world.resume_later(self, self.world.delay() / 10)
 
 
 class World:
@@ -118,26 +96,26 @@ class World:
     Args:
         seed: of all chance.
         slow: factor of the store's delays.
-        rules: how the store carries out actions.
+        remembers: whether the history is kept.
     """
 
-    def __init__(self, seed: int, slow: float, rules: type[Rules] = Rules) -> None:
-        self.rng, self.rules = random.Random(seed), rules
-        self._random, self._latency = self.rng.random, 3e-5 * slow
-        self.now, self.events = 0.0, 0
+    def __init__(self, seed: int, slow: float, *, remembers: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self._bits, self._latency = self.rng.getrandbits, 3e-5 * slow
+        self.now, self.events, self.late = 0.0, 0, 0
         self.operations = 0
-        self.on_operation: Callable[[int], None] = lambda _: None
-        self.records: dict[int, Record] = defaultdict(Record)
+        self.on_operation: Callable[[int], None] | None = None
+        self.slots: dict[int, Slots] = defaultdict(Slots)
         self.left = set[int]()
-        self.waiting: dict[int, dict[Task, Until]] = defaultdict(dict)
+        self.remembers = remembers
         self._history: list[tuple[float, str, object, int]] = []
-        self._heap: list[tuple[float, int, Callable[[], None], Task | None, int]] = []
-        self._order = 0
-        self._watches: dict[Watch, list[Callable[[Any], None]]] = defaultdict(list)
+        self._heap: list[tuple[float, int, Any, int, Any, Any]] = []
+        self._order = itertools.count()
 
-    def note(self, who: str, what: object, iteration: int) -> None:
+    def note(self, who: object, what: object, iteration: int) -> None:
         """Keep in mind what happened; an action stands for its name."""
-        self._history.append((self.now, who, what, iteration))
+        if self.remembers:
+            self._history.append((self.now, str(who), what, iteration))
 
     def history(self) -> str:
         """What happened last."""
@@ -148,61 +126,84 @@ class World:
         return "\n".join(lines)
 
     def delay(self) -> float:
-        """How long a message takes: mostly short, sometimes long."""
-        return float(self._latency / self._random() ** 0.7)
+        """How long a message takes."""
+        return self._latency * DELAYS[self._bits(12)]
 
-    def after(self, seconds: float, what: Callable[[], None], task: Task | None = None, turn: int = 0) -> None:
-        """Do something later; for a task, only if it is still at the same turn."""
-        self._order += 1
-        heapq.heappush(self._heap, (self.now + seconds, self._order, what, task, turn))
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """Do something later."""
+        heappush(self._heap, (self.now + seconds, next(self._order), None, 0, what, None))
 
-    def poke(self, owner: int) -> None:
-        """Something has changed for this rank: look whether what its tasks wait for holds now."""
-        for task, until in list(self.waiting[owner].items()):
-            if until.holds():
-                task.wake()
+    def resume_later(self, task: Task, seconds: float, value: Any = None) -> None:
+        """Resume a task later, unless it was resumed before."""
+        heappush(self._heap, (self.now + seconds, next(self._order), task, task.turn, None, value))
 
     def run(self, most: float) -> None:
         """Let time pass until nothing is left to happen."""
-        heap, pop = self._heap, heapq.heappop
+        heap, bits, latency, order, delays = self._heap, self._bits, self._latency, self._order, DELAYS
         while heap:
-            at, _, what, task, turn = pop(heap)
-            if task is not None and not (task.alive and task.turn == turn):
+            at, _, task, turn, what, value = heappop(heap)
+            if what is None:
+                if task.turn != turn:  # it was resumed before, or has ended
+                    continue
+                assert at < most, f"still going on after {most} s"
+                self.now = at
+                self.events += 1
+                task.turn = turn = turn + 1
+                task.until = None
+                try:
+                    wish = task.send(value)
+                except StopIteration:
+                    task.turn = -1
+                    continue
+                kind = type(wish)
+                if kind is Operation:
+                    heappush(heap, (at + latency * delays[bits(12)], next(order), task, turn, wish, None))
+                elif kind is float:
+                    heappush(heap, (at + wish, next(order), task, turn, None, None))
+                else:
+                    self._wait(task, wish)
                 continue
-            assert at < most, f"still going on after {most} s"
             self.now = at
             self.events += 1
-            what()
+            if task is None:
+                what()
+            elif task.turn == turn or bits(1):
+                answer = self._perform(what, task)
+                heappush(heap, (at + latency * delays[bits(12)], next(order), task, turn, None, answer))
+
+    def _wait(self, task: Task, wish: Until | Watch) -> None:
+        if type(wish) is Until:
+            task.until = wish.holds
+            if wish.deadline < math.inf:
+                self.late += wish.deadline <= self.now
+                assert self.late < 10_000, f"{task.name} waits until {wish.deadline}, and that is over"
+                self.resume_later(task, max(0.0, wish.deadline - self.now))
+            return
+        slots = self.slots[wish.iteration]
+        found = slots.found(wish.key)
+        if found is not None:
+            self.resume_later(task, self.delay(), found)
+        else:
+            slots.waiting.setdefault(wish.key, []).append((task, task.turn))
 
     # The store
 
-    def perform(self, wish: Operation, who: str) -> Answer:
-        """Carry out one operation."""
-        before = self.records[wish.iteration]
-        done = self.rules.perform(before, wish.action)
-        assert done is not None, f"not the store's: {wish.action}"
-        after, answer = done
+    def _perform(self, wish: Operation, task: Task) -> Any:
+        """Carry out one operation, and tell those who have waited for it."""
+        action, iteration = wish.action, wish.iteration
+        slots = self.slots[iteration]
+        event, decision = slots.event, slots.decision
+        answer = RULES[type(action)](slots, action)
         self.operations += 1
-        self.on_operation(self.operations)
-        self._history.append((self.now, who, wish.action, wish.iteration))
-        assert before.decision in (None, after.decision), f"I6: a second decision of {wish.iteration}: {after.decision}"
-        assert before.event in ((), after.event), f"I11: a second event of {wish.iteration}: {after.event}"
-        self.records[wish.iteration] = after
-        for watch in (Watch(wish.iteration), Watch(wish.iteration, decision=True)):
-            if watch in self._watches and self._found(watch) is not None:
-                found = self._watches.pop(watch)
-                for told in found:
-                    told(self._found(watch))
+        if self.on_operation is not None:
+            self.on_operation(iteration)
+        if self.remembers:
+            self._history.append((self.now, task.name, action, iteration))
+        if slots.event is not event or slots.decision is not decision or type(action) is SayWhere:
+            assert not event or slots.event is event, f"I11: a second event of {iteration}: {slots.event}"
+            assert not decision or slots.decision is decision, f"I6: a second decision of {iteration}: {slots.decision}"
+            for key in [key for key in slots.waiting if slots.found(key) is not None]:
+                for waiting, turn in slots.waiting.pop(key):
+                    if waiting.turn == turn:
+                        self.resume_later(waiting, self.delay(), slots.found(key))
         return answer
-
-    def watch(self, watch: Watch, told: Callable[[Any], None]) -> None:
-        """Call `told` when the round has what is waited for."""
-        found = self._found(watch)
-        if found is not None:
-            told(found)
-        else:
-            self._watches[watch].append(told)
-
-    def _found(self, watch: Watch) -> tuple[Fault | None] | Decision | None:
-        record = self.records[watch.iteration]
-        return record.decision if watch.decision else (record.event or None)  # type: ignore[return-value]

@@ -1,0 +1,125 @@
+"""What the store knows of one round of a simulated job, and what each action does to it: one atomic operation.
+
+The rules of `nvrx_core.inprocess.board`, on a value instead of a server; `test_slots.py` holds the two against each
+other. The answer names the method of the machine that is told the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from nvrx_core.inprocess.decision import Arrival, Decision
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.round import (
+    Action,
+    Announce,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+)
+
+__all__ = ["RULES", "Answer", "LookUp", "SayWhere", "Slots"]
+
+Answer = tuple[Any, ...] | None
+"""The method of the machine to call, and what to tell it."""
+
+
+class SayWhere(Action):
+    """Say where the round's process group meets, unless that is said already; False: nowhere, rank 0 is lost."""
+
+    __slots__ = ("somewhere",)
+
+    def __init__(self, somewhere: bool) -> None:
+        self.somewhere = somewhere
+
+
+class LookUp(Action):
+    """Read the round's decision; None while there is none."""
+
+    __slots__ = ()
+
+
+class Slots:
+    """The keys of one round.
+
+    Attributes:
+        event: (None,) for completion, (fault,) for a fault, () while there is none.
+        arrivals: by member.
+        arrived: how many arrivals were counted.
+        completed: how many completions were counted.
+        decision: the round's decision.
+        master: whether there is a place to meet; None while nobody has said.
+        waiting: what is called when a key has its value, by the key's name.
+    """
+
+    __slots__ = ("arrivals", "arrived", "completed", "decision", "event", "master", "waiting")
+
+    def __init__(self) -> None:
+        self.event: tuple[Fault | None, ...] = ()
+        self.arrivals: dict[int, Arrival] = {}
+        self.arrived = self.completed = 0
+        self.decision: Decision | None = None
+        self.master: bool | None = None
+        self.waiting: dict[str, list[Any]] = {}
+
+    def found(self, key: str) -> Any:
+        """What a waiter is told; None while the key has no value."""
+        return (self.event or None) if key == "event" else getattr(self, key)
+
+    def perform(self, action: Action) -> Answer:
+        """Carry out an action; returns what the machine is told."""
+        return RULES[type(action)](self, action)
+
+    def announce(self, action: Announce) -> Answer:
+        self.event = self.event or (action.fault,)
+        return "event", self.event[0]
+
+    def count_completion(self, _: CountCompletion) -> Answer:
+        self.completed += 1
+        return "completion_counted", self.completed
+
+    def close_completed(self, _: CloseCompleted) -> Answer:
+        self.event = self.event or (None,)
+        return None
+
+    def put_arrival(self, action: PutArrival) -> Answer:
+        self.arrivals[action.arrival.initial_rank] = action.arrival
+        return None
+
+    def count_arrival(self, _: CountArrival) -> Answer:
+        self.arrived += 1
+        return "arrival_counted", self.arrived
+
+    def read_arrivals(self, action: ReadArrivals) -> Answer:
+        complete = action.members <= self.arrivals.keys()
+        found = {member: self.arrivals[member] for member in action.members} if complete else {}
+        return "arrivals_read", found, self.event[0] if self.event else None
+
+    def publish(self, action: Publish) -> Answer:
+        self.decision = self.decision or action.decision
+        return None
+
+    def say_where(self, action: SayWhere) -> Answer:
+        if self.master is None or action.somewhere:
+            self.master = action.somewhere
+        return None
+
+    def look_up(self, _: LookUp) -> Answer:
+        return "decided", self.decision
+
+
+RULES: Final[dict[type[Action], Callable[[Slots, Any], Answer]]] = {
+    Announce: Slots.announce,
+    CountCompletion: Slots.count_completion,
+    CloseCompleted: Slots.close_completed,
+    PutArrival: Slots.put_arrival,
+    CountArrival: Slots.count_arrival,
+    ReadArrivals: Slots.read_arrivals,
+    Publish: Slots.publish,
+    SayWhere: Slots.say_where,
+    LookUp: Slots.look_up,
+}

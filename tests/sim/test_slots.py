@@ -1,0 +1,43 @@
+"""The simulation's store and the shipped `Board` do the same with any order of actions."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.round import (
+    Announce,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+)
+
+from . import record, slots
+
+MEMBERS = frozenset({0, 1})
+FAULTS = [Fault(initial_rank=member, rank=member, interruption="EXCEPTION") for member in MEMBERS]
+ACTIONS = (
+    *map(Announce, FAULTS), CloseCompleted(), CountCompletion(), CountArrival(), ReadArrivals(MEMBERS),
+    *(PutArrival(Arrival(initial_rank=member, rank=member, standing=standing, fault=FAULTS[member]))
+      for member in MEMBERS for standing in (Standing.ALIVE, Standing.DEAD)),
+    *(Publish(Decision(iteration=0, lost=lost, terminated=lost, cause=FAULTS[0], culprits=(0,), step=-1))
+      for lost in ((), (1,))),
+    slots.SayWhere(True), slots.SayWhere(False),
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(ACTIONS), max_size=15))
+def test_both_stores_answer_the_same(actions):
+    ours, known = slots.Slots(), record.Record()
+    for action in actions:
+        if isinstance(action, slots.SayWhere):
+            known, answer = record.perform(known, record.SayWhere("here:1" if action.somewhere else ""))
+        else:
+            known, answer = record.perform(known, action)
+        assert ours.perform(action) == answer
+    assert (ours.event, ours.arrived, ours.completed, ours.decision) == known[0:1] + known[2:5]
+    assert ours.arrivals == dict(known.arrivals)
+    assert ours.master == {"": None, "-": False}.get(known.master, True)
