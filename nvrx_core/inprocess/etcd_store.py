@@ -227,6 +227,8 @@ class EtcdStore(StoreMixin, dist.Store):
         """Delete a key; whether there was one."""
         return self._delete(self.prefix + key) > 0
 
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815 (the names by which torch's C++ asks, from a PrefixStore)
+
     def forget(self, prefix: str) -> bool:
         """Delete all keys that begin with `prefix`."""
         name = self.prefix + prefix

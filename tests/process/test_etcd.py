@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import Launch
-from .etcd import Etcd, etcd_in
+from .etcd import Etcd, cluster_in, etcd_in
 from .oracle import assert_no_process_left, assert_nothing_lost, restart
 
 
@@ -41,8 +41,23 @@ def test_an_outage_in_a_restart_is_survived(launch: Launch, etcd: Etcd, tmp_path
     assert_nothing_lost(job.finish(), restart("EXCEPTION", {1}))
 
 
+def test_any_member_of_a_cluster_may_be_lost(launch: Launch, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with cluster_in(tmp_path) as members:
+        kept_in = f"etcd {','.join(member.endpoint for member in members)}"
+        job = launch(
+            {(1, 0, 2): "exception", (0, 1, 2): "kill"}, collective=True, gate=str(gate), store=False, kept_in=kept_in
+        )
+        job.await_line("step", initial_rank=0, step=1)
+        members[0].kill()
+        gate.touch()
+        job.finish()
+    expected = [restart("EXCEPTION", {1}), restart("TERMINATED", {0}, {0})]
+    assert_nothing_lost(job, *expected, codes={0: -signal.SIGKILL})
+
+
 def test_all_leave_when_etcd_is_gone_for_good(launch: Launch, etcd: Etcd) -> None:
-    job = launch({(0, 0, 100_000): "exception"}, **in_etcd(etcd))
+    job = launch({(0, 0, 100_000): "exception"}, store=False, kept_in=f"etcd-3s {etcd.endpoint}")
     for rank in range(3):
         job.await_line("step", initial_rank=rank)
     etcd.kill()

@@ -107,6 +107,15 @@ def test_a_counter_is_an_ordinary_value_to_the_rest(store: EtcdStore) -> None:
     assert store.add("n", 1) == 10
 
 
+def test_torchs_prefix_store_works_over_it(store: EtcdStore) -> None:
+    prefixed = dist.PrefixStore("in front", store)
+    prefixed.set("a", "1")
+    assert (prefixed.add("n", 1), prefixed.compare_set("c", "", "x"), prefixed.get("a")) == (1, b"x", b"1")
+    assert (prefixed.multi_get(["a", "n"]), prefixed.check(["a"]), prefixed.num_keys()) == ([b"1", b"1"], True, 3)
+    assert prefixed.delete_key("a")
+    assert not store.check(["in front/a"])
+
+
 def test_ranks_that_count_at_once_get_each_number_once(store: EtcdStore) -> None:
     clients = [store.clone() for _ in range(8)]
     counts = [in_thread(lambda client=client: [client.add("n", 1) for _ in range(25)]) for client in clients]

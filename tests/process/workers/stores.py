@@ -84,10 +84,15 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 def store_settings(kept_in: str) -> dict[str, Any]:
-    """The wrapper's parameters for `etcd ENDPOINTS`, `file PATH`, `sqlite PATH`, or "" for the default."""
+    """The wrapper's parameters for `etcd ENDPOINTS`, `file PATH`, `sqlite PATH`, or "" for the default.
+
+    In `etcd-3s ENDPOINTS` it counts as lost after 3 s and not after 10.
+    """
     kind, _, where = kept_in.partition(" ")
     match kind:
         case "etcd":
+            return {"store_factory": store.EtcdStore, "store_kwargs": {"endpoints": where}}
+        case "etcd-3s":
             kwargs = {"endpoints": where, "lost_after": timedelta(seconds=3)}
             return {"store_factory": store.EtcdStore, "store_kwargs": kwargs}
         case "file":
