@@ -80,9 +80,8 @@ class Bench:
     def run(self) -> None:
         """Runs every figure, the columns in turn."""
         for figure in self.figures:
-            if figure.alone is not None:
+            if figure.alone is not None and OURS in self.results:
                 self._alone(figure, figure.alone)
-                continue
             columns = [column for column in self.columns if column.ours or column.name in figure.peers]
             rounds = {column.name: math.ceil(self.reps / figure.per_round(column)) for column in columns}
             for number in range(max(rounds.values(), default=0)):
