@@ -80,7 +80,7 @@ def test_the_phases_add_up_to_the_latency_that_the_ranks_measured(launch: Launch
     lost = fault == "kill"
     restarts = [restart("EXCEPTION TERMINATED", by=[rank], lost=[rank] * lost) for rank in victims.values()]
     assert_nothing_lost(job, *restarts, codes=dict.fromkeys(victims.values(), -signal.SIGKILL) if lost else {})
-    assert_latency_agrees(job)
+    assert_latency_agrees(job, witnessed=lost)
 
 
 def test_five_ranks_survive_two_losses_and_an_exception(launch: Launch) -> None:
