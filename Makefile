@@ -30,13 +30,13 @@ demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it r
 	@$(PY) examples/inprocess/demo.py $(DEMO_ARGS)
 
 test: coverage ## every test but the long ones (PYTEST_ARGS="-k name")
-	@$(PY) -m pytest -m "not nightly" $(PYTEST_ARGS)
-
-test-all: coverage ## every test, for the night
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
+test-all: coverage ## every test, for the night
+	@$(PY) -m pytest -m "" $(PYTEST_ARGS)
+
 coverage: $(VENV)/.installed ## the pure modules: every branch taken by unit tests and simulations
-	@$(PY) -m coverage run -m pytest -qq -m "not exhaustive" $(wildcard tests/unit tests/sim)
+	@$(PY) -m coverage run -m pytest -qq -m "not exhaustive and not nightly" $(wildcard tests/unit tests/sim)
 	@$(PY) -m coverage report
 
 check: $(VENV)/.installed ## ruff, mypy, import contracts

@@ -194,6 +194,14 @@ def assert_steps(job: Job, call: int) -> None:
         if job.lines("enter", call=call, initial_rank=rank, iteration=last):
             steps = [line["step"] for line in job.lines("step", call=call, initial_rank=rank, iteration=last)]
             assert steps == list(range(first, job.plan.steps)), f"rank {rank} did {steps}"
+            assert_redone(job, call, rank, last, first)
+
+
+def assert_redone(job: Job, call: int, rank: int, iteration: int, first: int) -> None:
+    """No more is done again than lay behind the last checkpoint; two intervals, where that was damaged."""
+    before = [line["step"] + 1 for line in job.lines("step", call=call, initial_rank=rank, iteration=iteration - 1)]
+    if job.plan.save_every:
+        assert max(before, default=0) - first <= 2 * job.plan.save_every, f"{before} done, resumed from {first}"
 
 
 def assert_checkpoint(folder: Path, steps: int) -> None:
