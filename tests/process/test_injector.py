@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
 
 from nvrx_core.testing import Fault, InjectedFault, Point, Schedule, strike
+
+from .conftest import Launch
+from .oracle import assert_nothing_lost, restart
 
 
 def test_a_schedule_reads_what_it_writes() -> None:
@@ -47,3 +51,20 @@ def test_a_fault_that_lacks_what_it_needs_is_refused_before_it_is_stamped(kind: 
     with pytest.raises(ValueError, match=r"needs (call|store)=|no such kind"):
         strike(kind, stamp=stamps.append)
     assert stamps == []
+
+
+@pytest.mark.parametrize("kind", ["memory_error", "async_exception", "signal_exception"])
+def test_an_exception_of_any_origin_restarts_everyone(launch: Launch, kind: str) -> None:
+    job = launch({(1, 0, 3): kind}, collective=True).finish()
+    assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
+
+
+def test_a_sigint_leaves_with_its_rank(launch: Launch) -> None:
+    job = launch({(1, 0, 3): "int"}, collective=True).finish()
+    assert_nothing_lost(job, restart("BASE_EXCEPTION", by=[1], lost=[1]), codes={1: -signal.SIGINT})
+
+
+@pytest.mark.parametrize("kind", ["thread_exception", "monitor_kill", "monitor_stop"])
+def test_a_fault_that_spares_the_function_restarts_nobody(launch: Launch, kind: str) -> None:
+    job = launch({(1, 0, 1): kind}, endless=False, steps=20).finish()
+    assert_nothing_lost(job)
