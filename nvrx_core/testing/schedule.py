@@ -1,4 +1,4 @@
-"""Which fault strikes where: at a step of the training, or at a failpoint of the wrapper. Pure.
+"""Which fault strikes where: at a step of the training, or at a failpoint of the wrapper.
 
 A place names the rank by its number on entry, which never changes, and the iteration, so that a fault does not strike
 again after the restart that it has caused.
