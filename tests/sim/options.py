@@ -71,7 +71,7 @@ class Options:
             stubborn=rng.choice((0.0, 0.0, 0.3)), slow=rng.choice((0.1, 1.0, 1.0, 10.0)),
             completion=rng.choice((1e3, 1e3, 0.05 if ranks <= 16 else 1e3)), last_call=rng.choice((0.0, 0.0, 0.002)),
             shift=rng.random() < 0.7,
-            active_for=rng.choice((0.01, 0.03, 0.1)),
+            active_for=rng.choice((0.01, 0.03, 0.1)) * (1 if ranks <= 16 else 20),
         )  # fmt: skip
 
     @property

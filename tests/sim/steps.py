@@ -364,7 +364,8 @@ class Steps:
         state: Mourner = self.tables.machines.values[rank.obituary]
         if rank.words:
             after, answer = self._store(job, rank.words[0], state.iteration)
-            machine, more = self.tables.move(rank.obituary, *answer) if answer is not None else (rank.obituary, ())
+            heard = answer is not None and not state.finished  # who only announces a hang is told nothing
+            machine, more = self.tables.move(rank.obituary, *answer) if heard else (rank.obituary, ())  # type: ignore[misc]
             label = f"{member}'s monitor: {self.tables.name(rank.words[0])} in {state.iteration}"
             rank = rank._replace(obituary=machine, words=more + rank.words[1:])
             over = not rank.words and self.tables.machines.values[machine].finished
@@ -430,7 +431,7 @@ class Steps:
     def _troubles(self, job: Job, member: int, rank: Rank) -> Iterator[Step]:
         if job.budget[HANG] and rank.at == RUNNING and rank.monitor == WATCHES:
             fault = fault_of(member, rank.rank, Interruption.SOFT_TIMEOUT)
-            obituary = Mourner.of(Obituary(rank.iteration, member, self._known(job, rank), fault))
+            obituary = Mourner.of(Obituary(rank.iteration, member, self._known(job, rank), fault), finished=True)
             told = self.tables.queue((Announce(fault),))
             late = rank._replace(monitor=SPEAKS, obituary=self.tables.machines(obituary), words=told)
             yield f"{member}'s monitor takes it for hung", job.spend(HANG).rank(member, late)
