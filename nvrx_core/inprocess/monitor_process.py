@@ -197,6 +197,7 @@ class MonitorProcess:
             iteration=page[Word.ITERATION],
             stage=Stage(page[Word.STAGE]),
             alive_at=page.alive_at(),
+            breathing_at=page[Word.BREATH] / 1e9 or math.inf,
             stopped=is_stopped(self.plan.rank_pid),
             protected=page[Word.UNPROTECTED] == 0,
             noticed=page[Word.NOTICED] == page[Word.ITERATION] + 1,
@@ -302,7 +303,7 @@ class MonitorProcess:
         fault = Fault(
             initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, message=reason,
             struck=now - self.plan.heartbeat_timeout, announced=now, wall=time.time(), boot_id=boot_id(),
-            host=socket.gethostname(), pid=0,
+            host="unknown host",
         )  # fmt: skip
         log.warning("%s", fault)
         self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
@@ -340,7 +341,8 @@ class MonitorProcess:
             self._bury(Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault))
 
     def _stood_still_since(self) -> float:
-        return self.watch.stopped_at if self.watch.stopped_at < math.inf else self.page.alive_at()
+        since = self.watch.stood_still_since
+        return self.page.alive_at() if since is None else since
 
     def _bury(self, obituary: Obituary | None) -> None:
         board = self._connected()

@@ -117,6 +117,7 @@ class ProgressWatchdog:
         self._do_work()
 
     def _question(self, now: float) -> None:
+        self.page[Word.BREATH] = time.monotonic_ns()
         if not self._asked:
             self._asked = True
             _asking.append(self)

@@ -5,8 +5,9 @@ interruption by leaving the function. Both count from the oldest of the rank's s
 run (always), `ping`, and a growing `progress` counter; the hard one also from the interruption, for a function that
 swallows it runs bytecode all the while. A rank that waits for another one is not hung: before it is reported, the
 others' leases are looked at, and it is excused while one that is behind it is alive, for the hard timeout at most.
-Where a rank may wait for any time no progress is expected, and one whose process is stopped looks like one that waits:
-there the hard timeout counts from the stop.
+Where a rank may wait for any time no progress is expected, and one whose process is stopped, or whose interpreter is
+held by another thread, looks like one that waits: there the hard timeout counts from the stop, and from the last time
+that the rank's own watchdog thread ran.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Reading:
         iteration: the round.
         stage: what the main thread is about.
         alive_at: the oldest sign of life in use.
+        breathing_at: when the rank's watchdog thread last ran; `inf` when it is not there.
         stopped: the process is stopped, as by SIGSTOP.
         protected: False while the user has switched hang protection off.
         noticed: the monitor thread has seen this round's event.
@@ -40,6 +42,7 @@ class Reading:
     iteration: int
     stage: Stage
     alive_at: float
+    breathing_at: float = math.inf
     stopped: bool = False
     protected: bool = True
     noticed: bool = False
@@ -91,6 +94,7 @@ class WatchState:
         excused: since one was.
         poke: until the main thread is poked.
         interrupted: since the main thread is being interrupted.
+        stopped: since the process was seen to be stopped, while it may wait.
         terminated: since the rank was told to end.
     """
 
@@ -100,6 +104,7 @@ class WatchState:
     excused: float
     poke: float
     interrupted: float
+    stopped: float
     terminated: float
 
 
@@ -110,6 +115,9 @@ class Watch:
         soft: soft timeout, seconds.
         hard: hard timeout, seconds.
         grace: seconds between SIGTERM and SIGKILL.
+
+    Attributes:
+        stood_still_since: from when on a rank that may wait had shown no life, when that has ended it.
     """
 
     def __init__(self, soft: float, hard: float, grace: float) -> None:
@@ -121,8 +129,9 @@ class Watch:
         self._to_blame = False
         self._poke_at = math.inf
         self._interrupted_at = math.inf
+        self._stopped_at = math.inf
         self._terminated_at = math.inf
-        self.stopped_at = math.inf
+        self.stood_still_since: float | None = None
 
     @classmethod
     def from_state(cls, soft: float, hard: float, grace: float, state: WatchState, *, now: float) -> Self:
@@ -131,7 +140,8 @@ class Watch:
         watch.deadline = now
         watch._iteration, watch._reported, watch._to_blame = state.iteration, state.reported, state.to_blame
         watch._excused_at, watch._poke_at = now - state.excused, now + state.poke
-        watch._interrupted_at, watch._terminated_at = now - state.interrupted, now - state.terminated
+        watch._interrupted_at, watch._stopped_at = now - state.interrupted, now - state.stopped
+        watch._terminated_at = now - state.terminated
         return watch
 
     def state(self, *, now: float) -> WatchState:
@@ -139,7 +149,8 @@ class Watch:
         return WatchState(
             iteration=self._iteration, reported=self._reported, to_blame=self._to_blame,
             excused=now - self._excused_at, poke=self._poke_at - now,
-            interrupted=now - self._interrupted_at, terminated=now - self._terminated_at,
+            interrupted=now - self._interrupted_at, stopped=now - self._stopped_at,
+            terminated=now - self._terminated_at,
         )  # fmt: skip
 
     def check(self) -> None:
@@ -157,7 +168,7 @@ class Watch:
         if not reading.protected or reading.stage in (Stage.LEFT, Stage.GONE):
             return ()
         if reading.stage in (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED):
-            return self._stopped(reading.stopped, now)
+            return self._lifeless(reading, now)
         alive_at = max(reading.alive_at, self._excused_at)
         if reading.interrupting and reading.stage is Stage.RUNNING:
             self._interrupted_at = min(self._interrupted_at, now)
@@ -174,9 +185,12 @@ class Watch:
         self._iteration, self._reported, self._to_blame = iteration, False, False
         self._excused_at, self._poke_at, self._interrupted_at = -math.inf, math.inf, math.inf
 
-    def _stopped(self, stopped: bool, now: float) -> tuple[WatchAction, ...]:
-        self.stopped_at = min(self.stopped_at, now) if stopped else math.inf
-        return self._hard(self.stopped_at, now)
+    def _lifeless(self, reading: Reading, now: float) -> tuple[WatchAction, ...]:
+        self._stopped_at = min(self._stopped_at, now) if reading.stopped else math.inf
+        since = min(self._stopped_at, reading.breathing_at)
+        actions = self._hard(since, now)
+        self.stood_still_since = since if actions else None
+        return actions
 
     def _hard(self, alive_at: float, now: float) -> tuple[WatchAction, ...]:
         if now < alive_at + self.hard:

@@ -46,6 +46,7 @@ class Word(enum.IntEnum):
     MONITOR_PID = 16
     MEETING = 17  # how many meetings this rank is inside of now
     STALLED = 18  # iteration plus one in which the monitor process has reported a soft timeout
+    BREATH = 19  # ns when the watchdog thread last ran, 0: it is not there
 
 
 class Page:

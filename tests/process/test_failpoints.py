@@ -98,6 +98,13 @@ def test_a_strike_at_a_failpoint_costs_at_most_the_rank_that_was_struck(launch: 
     assert_nothing_lost(job, *case.restarts(kind), codes={1: code}, absent=absent)
 
 
+def test_a_thread_that_holds_the_interpreter_while_its_rank_waits_ends_the_rank(launch: Launch) -> None:
+    job = launch({**FIRST, (1, 0, "decision-after"): "gil_locked"}, wrapper=QUICK).finish()
+    code = job.codes[1]
+    assert code in CODES["stop"]
+    assert_nothing_lost(job, restart("EXCEPTION", by=[0]), restart(WAYS, by=None, lost=[1]), codes={1: code})
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.point)
 def test_a_rank_that_is_late_at_a_failpoint_costs_nothing(launch: Launch, case: Case) -> None:

@@ -46,7 +46,14 @@ def test_a_rank_that_is_stopped_while_it_waits_is_ended(watch, stage):
     assert watch.look(reading(stage=stage, stopped=False), now=6.0) == ()
     assert watch.look(reading(stage=stage, stopped=True), now=7.0) == ()
     assert isinstance(watch.look(reading(stage=stage, stopped=True), now=7.0 + HARD)[0], Terminate)
-    assert watch.stopped_at == 7.0
+    assert watch.stood_still_since == 7.0
+
+
+@pytest.mark.parametrize("stage", [Stage.WAITING, Stage.ARRIVED])
+def test_a_rank_that_waits_and_whose_threads_stand_still_is_ended(watch, stage):
+    assert watch.look(reading(stage=stage, breathing_at=5.0), now=HARD) == ()
+    assert watch.deadline == 5.0 + HARD
+    assert isinstance(watch.look(reading(stage=stage, breathing_at=5.0), now=5.0 + HARD)[0], Terminate)
 
 
 def test_without_hang_protection_nothing_is_judged(watch):
