@@ -47,11 +47,13 @@ class AbortTorchDistributed(Abort):
         """Abort all process groups."""
         if "torch.distributed" not in sys.modules:
             return state
-        from nvrx_core.inprocess.flight_record import write_flight_record
-        from nvrx_core.inprocess.torch_groups import abort_gloo, forget_groups, has_groups
+        from nvrx_core.inprocess.torch_groups import abort_gloo, forget_groups, free_reserve, has_groups
 
+        free_reserve()
         directory = self.torch_fr_trace_path or flight_record_directory()
         if directory is not None and flight_recorder_is_on() and has_groups():
+            from nvrx_core.inprocess.flight_record import write_flight_record
+
             write_flight_record(directory, state)
         hit("abort-during", state.iteration)
         abort_gloo()

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
@@ -47,10 +48,21 @@ QUIET_WITHIN: Final = 0.05
 """Seconds that collectives of living ranks have to come to rest before the connections are cut."""
 ABORT_WITHIN: Final = timedelta(seconds=10)
 """How long an abort of NCCL may take."""
+RESERVE: Final = 4
+RESERVE_MOST: Final = 256
+"""Descriptors put by for the abort: some to look at the sockets, and one for each connection that is kept open."""
 HELD: Final = 64
 """Groups held at most; a function that makes and destroys many does not keep them all."""
 
-__all__ = ["GroupObserver", "abort_gloo", "flight_recorders", "forget_groups", "has_groups", "reset_group_count"]
+__all__ = [
+    "GroupObserver",
+    "abort_gloo",
+    "flight_recorders",
+    "forget_groups",
+    "free_reserve",
+    "has_groups",
+    "reset_group_count",
+]
 
 log = logging.getLogger("nvrx_core.inprocess")
 
@@ -83,6 +95,7 @@ class GroupObserver:
         self._excepthook: Any = sys.excepthook
         self._held: deque[Any] = deque(maxlen=HELD)
         self._kept: dict[int, socket.socket] = {}
+        self._reserve: list[int] = []
 
     def install(self) -> None:
         """Start to observe."""
@@ -95,6 +108,7 @@ class GroupObserver:
         """Stop to observe."""
         GroupObserver.current = None
         self.release()
+        self.free_reserve()
         c10d._new_process_group_helper = self._create
         dist.TCPStore.__init__ = self._init_store  # type: ignore[method-assign]
 
@@ -105,6 +119,7 @@ class GroupObserver:
         self._pairs.clear()
         self._before_group = None
         self._before_function = socket_inodes()
+        self._put_by(RESERVE)
 
     def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(create)
@@ -121,8 +136,20 @@ class GroupObserver:
             finally:
                 self._note_new_sockets()
                 self._before_group = None
+                self._put_by(RESERVE + len(self._pairs))
 
         return observed
+
+    def _put_by(self, files: int) -> None:
+        """Hold as many descriptors as the abort of the groups will need, for a function that uses up all others."""
+        with suppress(OSError):
+            while len(self._reserve) < min(files, RESERVE_MOST):
+                self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def free_reserve(self) -> None:
+        """Let go of what was put by."""
+        while self._reserve:
+            os.close(self._reserve.pop())
 
     def _tell_timeout(self, group: Any) -> None:
         timeout = getattr(getattr(_nccl(group), "options", None), "_timeout", None)
@@ -190,6 +217,7 @@ class GroupObserver:
         and the operation, with it the main thread, waits for ever (`Pair::signalException` passes over the unbound
         buffers in `tx_`). So the cut waits until nothing travels any more, and only reading is shut.
         """
+        self.free_reserve()
         self._note_new_sockets()
         found = tcp_sockets()
         ports = {s.local_port for s in found if s.listening and s.inode in self._listeners}
@@ -236,6 +264,12 @@ def _shut_reading(connection: socket.socket) -> bool:
     except OSError:
         return False
     return True
+
+
+def free_reserve() -> None:
+    """Let go of the descriptors that were put by for the abort."""
+    if GroupObserver.current is not None:
+        GroupObserver.current.free_reserve()
 
 
 def abort_gloo() -> int:

@@ -53,6 +53,15 @@ def test_what_the_function_took_is_given_back_by_the_restart(prepare: Launch, ca
     assert_nothing_left(job)
 
 
+def test_a_rank_without_a_free_file_is_got_out_of_a_collective(prepare: Launch) -> None:
+    job = start(prepare, "files_in_a_collective").finish(20)
+    assert job.codes == {0: 0, 1: 0}, "the rank that waited was killed"
+    assert_restarts(job, [restart("EXCEPTION", by=[0])])
+    assert "abort failed" not in job.errors(1)
+    assert_promises(job)
+    assert_nothing_left(job)
+
+
 def test_files_that_are_lost_for_good_end_the_job_with_the_reason(prepare: Launch) -> None:
     job = start(prepare, "files_for_good").finish(20)
     assert job.codes == {0: 1, 1: 1}

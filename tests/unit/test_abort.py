@@ -125,6 +125,7 @@ def test_the_timeout_of_an_nccl_group_is_told_once():
         observer._creating(lambda group=group: (group, None))()
     observer._creating(lambda: (dist.GroupMember.NON_GROUP_MEMBER, None))()
     observer.release()
+    observer.free_reserve()
     page.close()
     assert told == [timedelta(minutes=10), timedelta(minutes=1)]
 

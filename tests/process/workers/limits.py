@@ -7,9 +7,13 @@ import ctypes
 import os
 import resource
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import CallWrapper
@@ -28,7 +32,10 @@ _kept: list[Any] = []
 def main() -> None:
     record, me = Record.of_environment(), int(os.environ["RANK"])
     limit, case = int(os.environ.get("NVRX_TEST_LIMIT", "0")), os.environ["NVRX_TEST_CASE"]
-    exhaust = {"files": files, "files_for_good": files_for_good, "memory": memory}.get(case)
+    exhaust = {
+        "files": files, "files_for_good": files_for_good, "memory": memory,
+        "files_in_a_collective": files_in_a_collective,
+    }.get(case)  # fmt: skip
     if me == VICTIM and case in ("few_files", "few_processes"):
         {"few_files": few_files, "few_processes": few_processes}[case](limit)
 
@@ -39,8 +46,13 @@ def main() -> None:
         record("enter", iteration=call.iteration, rank=os.environ["RANK"], world_size=os.environ["WORLD_SIZE"])
         if exhaust is None or call.iteration:
             return call.iteration
+        if case == "files_in_a_collective":
+            dist.init_process_group("gloo")
         if me == VICTIM:
             exhaust()
+        elif case == "files_in_a_collective":
+            time.sleep(0.5)
+            raise ValueError("planted")
         time.sleep(60)
         raise AssertionError("nothing ran out")
 
@@ -72,6 +84,16 @@ def files_for_good() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     while True:
         _kept.append(open(os.devnull))  # noqa: SIM115 (this is the fault)
+
+
+def files_in_a_collective() -> None:
+    """Opens all files that there are, and waits for a peer."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    opened = []
+    with suppress(OSError):
+        while True:
+            opened.append(open(os.devnull))  # noqa: SIM115 (this is the fault)
+    dist.recv(torch.zeros(1), src=0)
 
 
 def memory() -> None:
