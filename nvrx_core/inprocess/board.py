@@ -154,16 +154,28 @@ class Board:
             return None if text == NOTHING.encode() else Decision.decode(text)
 
     def _wait(self, key: str, timeout: timedelta) -> bytes:
-        if self.chunk is None:
+        while self.chunk is None:
             self.store.wait([key], timeout)
-            return self._peek(key)
+            if (text := self._arrived(key)) is not None:
+                return text
         while not self.stopped:
             try:
                 self.store.wait([key], self.chunk)
-                return self._peek(key)
+                if (text := self._arrived(key)) is not None:
+                    return text
             except (dist.DistStoreError, TimeoutError):
                 continue
         raise StoreFailure("the wait was stopped")
+
+    def _arrived(self, key: str) -> bytes | None:
+        """What a key has after a wait for it; None when it is not there.
+
+        torch's server ends the waits for a key at each `compare_set` of it, also at one that writes nothing.
+        """
+        text = self._peek(key)
+        if text == NOTHING.encode():
+            return self._peek(key) if self.store.check([key]) else None
+        return text
 
     def set_master(self, iteration: int, address: str) -> None:
         """Say where the round's process group meets; "": nowhere, its rank 0 is lost."""

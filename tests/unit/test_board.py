@@ -321,3 +321,18 @@ def test_a_member_that_others_took_for_dead_before_it_came_is_fresh(board):
     machine = new(0, -1)
     board.play(machine, machine.arrive(arrival(0, Standing.DEAD), now=1.0))
     assert board.is_fresh(0)
+
+
+def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+    looking, found = Board(server, KEYS, ManualClock()), []
+    thread = threading.Thread(target=lambda: found.append(Board(client, KEYS, ManualClock()).wait_decision(0)))
+    thread.start()
+    decision = decide(0, {0: arrival(0)}, None)
+    for _ in range(20):
+        assert looking.decision(0) is None
+        thread.join(0.01)
+    server.set(KEYS.decision(0), decision.encode())
+    thread.join(5.0)
+    assert found == [decision]
