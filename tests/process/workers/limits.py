@@ -44,7 +44,7 @@ def main() -> None:
     @inprocess.Wrapper(no_progress_limit=3, **settings)
     def train(call: CallWrapper) -> int:
         record("enter", iteration=call.iteration, rank=os.environ["RANK"], world_size=os.environ["WORLD_SIZE"])
-        if exhaust is None or call.iteration:
+        if exhaust is None or (call.iteration and case != "files_for_good"):
             return call.iteration
         if case == "files_in_a_collective":
             dist.init_process_group("gloo")
