@@ -39,11 +39,16 @@ class Restart(NamedTuple):
     causes: frozenset[str]
     culprits: frozenset[int] | None
     lost: frozenset[int]
+    discarded: frozenset[int]
 
 
-def restart(causes: str, by: Iterable[int] | None, lost: Iterable[int] = ()) -> Restart:
-    """A restart with one of `causes` (words), the initial ranks to blame (None: not asserted), and the ranks lost."""
-    return Restart(frozenset(causes.split()), None if by is None else frozenset(by), frozenset(lost))
+def restart(causes: str, by: Iterable[int] | None, lost: Iterable[int] = (), discarded: Iterable[int] = ()) -> Restart:
+    """A restart with one of `causes` (words), the initial ranks to blame (None: not asserted), and the ranks lost.
+
+    Those that the rank assignment discards leave with this restart; the next one names them among the lost.
+    """
+    culprits = None if by is None else frozenset(by)
+    return Restart(frozenset(causes.split()), culprits, frozenset(lost), frozenset(discarded))
 
 
 def assert_nothing_lost(
@@ -68,7 +73,8 @@ def assert_nothing_lost(
     assert_restarts(job, restarts, call, absent)
     assert_promises(job, call)
     assert_said(job, call)
-    assert_ids(job, call, job.world - len(absent) - sum(len(restart.lost) for restart in restarts), spares)
+    gone = sum(len(restart.lost | restart.discarded) for restart in restarts)
+    assert_ids(job, call, job.world - len(absent) - gone, spares)
     assert_order(job, call, {rank for restart in restarts if "UNRESPONSIVE" in restart.causes for rank in restart.lost})
     assert_sections(job)
     assert_steps(job, call)
@@ -93,14 +99,16 @@ def assert_restarts(job: Job, expected: Iterable[Restart], call: int = 0, absent
     """Every living rank tells of every restart, and all tell the same; one that dies on entry may not."""
     living = set(range(job.world)) - set(absent)
     told, restarts = told_restarts(job, call), list(expected)
+    discarded = frozenset[int]()
     for number, restart in enumerate(restarts, start=1):
-        living -= restart.lost
+        living -= restart.lost | restart.discarded
         dying = restarts[number].lost if number < len(restarts) else set()
         lines = told.pop(number, [])
         assert living - dying <= {line["initial_rank"] for line in lines} <= living, f"who told of restart {number}"
         for line in lines:
-            assert_told(line, restart)
+            assert_told(line, restart._replace(lost=restart.lost | discarded))
             assert_phases(line)
+        discarded = restart.discarded
     assert not told, f"more restarts than faults: {told}"
 
 

@@ -42,6 +42,7 @@ class Plan:
     clock_ahead: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that its wall clock is ahead
     clock_jump: dict[str, float] = field(default_factory=dict)  # initial rank: how far its wall clock jumps in step 2
     active: int | None = None  # MaxActiveWorldSize
+    assignment: str = ""  # a name in `workers.assignments`
     die_in_assignment: dict[str, int] = field(default_factory=dict)  # initial rank: iteration whose assignment kills it
     atomic: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it spends in an atomic section
     unprotected: dict[str, float] = field(default_factory=dict)  # initial rank: seconds asleep without hang protection

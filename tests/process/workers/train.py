@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.testing import Fault, Point, failpoints, strike
+from tests.process.workers import assignments
 from tests.process.workers.disk import Checkpoints
 from tests.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY, STRIKES, Plan, wrapper_settings
 from tests.process.workers.record import Record, settle, usage, usage_after
@@ -71,6 +72,8 @@ def wrapped(plan: Plan, record: Record, initial_rank: int) -> Callable[..., int 
 def assignment(plan: Plan, record: Record) -> Any:
     from nvrx_core import inprocess
 
+    if plan.assignment:
+        return assignments.named(plan.assignment, record)
     first = inprocess.rank_assignment.ActivateAllRanks()
     if plan.active is not None:
         first = inprocess.rank_assignment.MaxActiveWorldSize(plan.active)
