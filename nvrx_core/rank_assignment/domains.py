@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
-from itertools import takewhile
+from itertools import compress, takewhile
 from typing import Final
 
 from nvrx_core.errors import require
@@ -150,7 +150,7 @@ class Domains:
                 self.killed.append(domain)
                 self._bury([leaf for leaf in range(domain.start, domain.end) if self._alive[leaf]], {})
         if gone or self.killed:
-            self.living = [leaf for leaf in self.living if self._alive[leaf]]
+            self.living = list(compress(range(len(self._alive)), self._alive))
 
     def _bury(self, leaves: Iterable[int], touched: dict[Domain, None]) -> None:
         for leaf in leaves:
@@ -162,11 +162,11 @@ class Domains:
 
     def reseat(self) -> None:
         """Fill the seats of lost leaves: from the reserve, else from the end of their domain, else by closing ranks."""
-        vacant = [seat for seat, leaf in enumerate(self.seats) if not self._alive[leaf]]
-        if not vacant:
-            return
-        self._backfill([seat for seat in vacant if not self._reserve(seat)])
-        self.seats = [leaf for leaf in self.seats if leaf != _EMPTY and self._alive[leaf]]
+        alive = self._alive
+        vacant = [seat for seat, leaf in enumerate(self.seats) if not alive[leaf]]
+        if left := [seat for seat in vacant if not self._reserve(seat)]:
+            self._backfill(left)
+            self.seats = [leaf for leaf in self.seats if leaf != _EMPTY and alive[leaf]]
 
     def _reserve(self, seat: int) -> bool:
         for domain in self._flagged(self.seats[seat], LayerFlag.RESERVE):

@@ -19,7 +19,7 @@ from nvrx_core.rank_assignment import Layer, LayerFlag, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign, declare, snapshot
 from nvrx_core.rank_assignment.snapshot import columns_of
 
-__all__ = ["measure"]
+__all__ = ["growth", "measure"]
 
 HOST, RACK = 8, 64
 
@@ -50,11 +50,15 @@ def call(assignment: Tree, state: State, text: str) -> None:
     assign(assignment, RankAssignmentCtx(state, None, terminated, facts))  # type: ignore[arg-type]
 
 
-def losses(ranks: int, calls: int) -> Iterator[int]:
-    """Each call loses another rank; never the last, which is the one measured."""
-    rng = random.Random(0)
-    for _ in range(calls):
-        yield rng.randrange(ranks // 2)
+def rounds(assignment: Tree, state: State, calls: int) -> Iterator[float]:
+    """Seconds of each later call. Each loses a rank of the lower half, while three quarters of all ranks live."""
+    rng, ranks = random.Random(0), state.world_size
+    for iteration in range(calls):
+        lost = (rng.randrange(ranks // 2),) if state.world_size > ranks * 3 // 4 else ()
+        text = Decision(iteration=iteration, lost=lost, terminated=lost, cause=None, culprits=(), step=-1).encode()
+        began = time.perf_counter()
+        call(assignment, state, text)
+        yield time.perf_counter() - began
 
 
 def measure(ranks: int = 16_384, calls: int = 100) -> dict[str, Any]:
@@ -63,12 +67,8 @@ def measure(ranks: int = 16_384, calls: int = 100) -> dict[str, Any]:
     text = start(assignment, ranks)
     began = time.perf_counter()
     call(assignment, state, text)
-    first, later = time.perf_counter() - began, list[float]()
-    for number, lost in enumerate(losses(ranks, calls)):
-        began = time.perf_counter()
-        call(assignment, state, _loss(number, lost))
-        later.append(time.perf_counter() - began)
-    later.sort()
+    first = time.perf_counter() - began
+    later = sorted(rounds(assignment, state, calls))
     return {
         "ranks": ranks, "first_call_s": first, "later_calls_median_s": later[len(later) // 2],
         "later_calls_worst_s": later[-1], "calls": calls, "first_decision_bytes": len(text),
@@ -80,20 +80,16 @@ def measure(ranks: int = 16_384, calls: int = 100) -> dict[str, Any]:
 def growth(ranks: int, calls: int) -> int:
     """Bytes that are held after so many calls and were not held after the first."""
     assignment, state = tree(), State(ranks - 1, ranks)
+    text = start(assignment, ranks)
     tracemalloc.start()
     try:
-        call(assignment, state, start(assignment, ranks))
+        call(assignment, state, text)
         before = tracemalloc.get_traced_memory()[0]
-        for number, lost in enumerate(losses(ranks, calls)):
-            call(assignment, state, _loss(number, lost))
+        for _ in rounds(assignment, state, calls):
+            pass
         return tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-
-
-def _loss(iteration: int, rank: int) -> str:
-    lost = (rank,)
-    return Decision(iteration=iteration, lost=lost, terminated=lost, cause=None, culprits=(), step=-1).encode()
 
 
 if __name__ == "__main__":

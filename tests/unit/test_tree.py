@@ -20,6 +20,7 @@ from nvrx_core.rank_assignment import (
     Tree,
 )
 from nvrx_core.rank_assignment.composition import assign, check, declare
+from tests.benchmarks.tree import growth
 from tests.unit.ranks import NoStore, Ranks
 from tests.unit.test_groups_by_key import together
 
@@ -241,12 +242,8 @@ def test_a_call_begins_afresh():
         assert seats(ranks) == [3, 1]
 
 
-def test_a_tree_keeps_nothing_of_the_round():
-    ranks = job(8, Layer(), Layer(key_or_fn=of(2), min_ranks=2, flag=BOTH))
-    ranks.round(1)
-    domains = ranks.assignments[7]._domains
-    assert len(domains.living) == len(domains.seats) == 6
-    assert ranks.states[7].fn_exception is None
+def test_a_thousand_calls_add_nothing_to_a_trees_memory():
+    assert growth(ranks=256, calls=1200) < growth(ranks=256, calls=200) + 4096
 
 
 def test_a_tree_stands_alone():
