@@ -7,6 +7,7 @@ decision and its new place: read the keys out of the decision (at the start only
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import time
@@ -78,18 +79,22 @@ def measure(ranks: int = 16_384, calls: int = 100) -> dict[str, Any]:
 
 
 def growth(ranks: int, calls: int) -> int:
-    """Bytes that are held after so many calls and were not held after the first."""
+    """Bytes that are held after so many calls and were not held after a tenth of them."""
     assignment, state = tree(), State(ranks - 1, ranks)
-    text = start(assignment, ranks)
     tracemalloc.start()
     try:
-        call(assignment, state, text)
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in rounds(assignment, state, calls):
-            pass
-        return tracemalloc.get_traced_memory()[0] - before
+        call(assignment, state, start(assignment, ranks))
+        before = 0
+        for number, _ in enumerate(rounds(assignment, state, calls)):
+            before = _held() if number == calls // 10 else before
+        return _held() - before
     finally:
         tracemalloc.stop()
+
+
+def _held() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
 
 
 if __name__ == "__main__":

@@ -38,6 +38,12 @@ def test_a_spare_takes_the_dead_ranks_place(launch: Launch, victims: tuple[int, 
     assert places(job, 2) == {0: 4, 1: 5 if victims[0] == 1 else 1, 2: 2, 3: 3}
 
 
+def test_a_tree_counts_a_rank_that_dies_while_the_others_take_their_places(launch: Launch) -> None:
+    job = launch({(2, 0, 2): "kill"}, world=6, assignment="fragile_spares", collective=True, endless=True).finish()
+    assert_nothing_lost(job, lost(2), lost(1), codes={1: KILLED, 2: KILLED})
+    assert places(job, 2) == {0: 0, 1: 4, 2: 5, 3: 3}
+
+
 def test_a_node_that_loses_a_rank_is_replaced_as_a_whole(launch: Launch) -> None:
     job = launch({(2, 0, 2): "kill"}, world=8, assignment="nodes", collective=True).finish()
     assert_nothing_lost(job, lost(2, 3), codes={2: KILLED, 3: RAISED}, spares=2)

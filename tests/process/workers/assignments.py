@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch.distributed as dist
@@ -21,6 +23,7 @@ from nvrx_core.inprocess.rank_assignment import (
     ShiftRanks,
     Tree,
 )
+from nvrx_core.testing.faults import Fault, strike
 from tests.process.workers.record import Record
 
 __all__ = ["named"]
@@ -28,7 +31,7 @@ __all__ = ["named"]
 
 def named(name: str, record: Record) -> Any:
     """The assignment of that name."""
-    makers = hosts, spares, nodes, own, behind, broken_key, broken_at_first
+    makers = hosts, spares, fragile_spares, nodes, own, behind, broken_key, broken_at_first
     return {maker.__name__: maker for maker in makers}[name](record)
 
 
@@ -48,6 +51,18 @@ def hosts(record: Record) -> Any:
 def spares(record: Record) -> Any:
     """Four ranks run, the others wait."""
     return Tree([Layer(max_ranks=4, flag=LayerFlag.RESERVE)])
+
+
+def fragile_spares(record: Record) -> Any:
+    """The same; rank 1 dies in the assignment after iteration 0, when the others count on it."""
+
+    def size(ranks: int) -> int:
+        if os.environ["RANK"] == "1" and next(rounds) == 1:
+            strike(Fault.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
+        return ranks
+
+    rounds = count()
+    return Tree([Layer(max_ranks=4, flag=LayerFlag.RESERVE)], size)
 
 
 def nodes(record: Record) -> Any:
