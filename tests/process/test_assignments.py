@@ -29,6 +29,12 @@ def test_a_death_takes_its_whole_group_along(launch: Launch) -> None:
     assert "RankDiscarded: rank 3 is among the terminated ranks [2, 3]" in job.errors(3)
 
 
+def test_a_group_that_is_short_at_the_start_does_not_begin(launch: Launch) -> None:
+    job = launch(world=5, assignment="hosts", collective=True).finish()
+    assert_nothing_lost(job, codes={4: RAISED}, spares=1)
+    assert places(job, 0) == {0: 0, 1: 1, 2: 2, 3: 3}
+
+
 @pytest.mark.parametrize("victims", [(1, 0), (0, 5)], ids=["rank 0 second", "rank 0 first, then who replaced it"])
 def test_a_spare_takes_the_dead_ranks_place(launch: Launch, victims: tuple[int, int]) -> None:
     faults: Faults = {(victim, iteration, 2): "kill" for iteration, victim in enumerate(victims)}
