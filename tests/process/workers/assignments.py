@@ -57,11 +57,11 @@ def fragile_spares(record: Record) -> Any:
     """The same; rank 1 dies in the assignment after iteration 0, when the others count on it."""
 
     def size(ranks: int) -> int:
-        if os.environ["RANK"] == "1" and next(rounds) == 1:
+        if me == "1" and next(rounds) == 1:
             strike(Fault.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
         return ranks
 
-    rounds = count()
+    me, rounds = os.environ["RANK"], count()
     return Tree([Layer(max_ranks=4, flag=LayerFlag.RESERVE)], size)
 
 
