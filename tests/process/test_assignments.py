@@ -31,7 +31,7 @@ def test_a_death_takes_its_whole_group_along(launch: Launch) -> None:
 
 def test_a_group_that_is_short_at_the_start_does_not_begin(launch: Launch) -> None:
     job = launch(world=5, assignment="hosts", collective=True).finish()
-    assert_nothing_lost(job, codes={4: RAISED}, spares=1)
+    assert_nothing_lost(job, codes={4: RAISED}, absent=[4])
     assert places(job, 0) == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
@@ -89,5 +89,5 @@ def test_a_rank_whose_key_cannot_be_told_leaves_and_the_others_restart(launch: L
 
 def test_a_rank_whose_key_cannot_be_told_at_first_leaves_and_the_others_begin(launch: Launch) -> None:
     job = launch(world=3, assignment="broken_at_first", collective=True).finish()
-    assert_nothing_lost(job, codes={1: RAISED}, spares=1)
+    assert_nothing_lost(job, codes={1: RAISED}, absent=[1])
     assert set(places(job, 0).values()) == {0, 2}
