@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 
 import torch.distributed as dist
 
@@ -28,7 +29,7 @@ class FakeRanks:
         1
 
     Args:
-        assignment: what a `Wrapper` would get as `rank_assignment`.
+        assignment: what a `Wrapper` would get as `rank_assignment`; each rank has a copy, for a `Tree` has a memory.
         world_size: how many ranks enter.
 
     Attributes:
@@ -41,7 +42,7 @@ class FakeRanks:
 
     def __init__(self, assignment: RankAssignment, world_size: int) -> None:
         check(assignment)
-        self.assignment = assignment
+        self._assignments = {rank: deepcopy(assignment) for rank in range(world_size)}
         self.left: dict[int, BaseException | None] = {}
         self._living = {rank: State(rank, world_size) for rank in range(world_size)}
         self._ended = -1
@@ -72,7 +73,7 @@ class FakeRanks:
     def _round(self, world_size: int) -> None:
         by_rank = sorted(self._living.values(), key=lambda state: state.rank)
         vacant = set(range(world_size)) - {state.rank for state in by_rank}
-        columns = columns_of(declare(self.assignment, state, self._ended) for state in by_rank)
+        columns = columns_of(declare(self._assignments[s.initial_rank], s, self._ended) for s in by_rank)
         store = dist.PrefixStore(str(self._ended), self._store)
 
         def place(state: State) -> BaseException | None:
@@ -89,8 +90,9 @@ class FakeRanks:
     ) -> BaseException | None:
         """Assign one rank its place; what it leaves by instead, if it does."""
         try:
-            facts = snapshot(self.assignment, state.freeze(), iteration=self._ended, terminated=vacant, columns=columns)
-            assign(self.assignment, RankAssignmentCtx(state, store, set(vacant), facts))
+            own = self._assignments[state.initial_rank]
+            facts = snapshot(own, state.freeze(), iteration=self._ended, terminated=vacant, columns=columns)
+            assign(own, RankAssignmentCtx(state, store, set(vacant), facts))
         except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves
             return error
         if self._ended >= 0:

@@ -12,10 +12,13 @@ from nvrx_core.clock import Clock
 from nvrx_core.inprocess import CallWrapper, Compose, Mode
 from nvrx_core.inprocess.rank_assignment import (
     FilterCountGroupedByKey,
+    Layer,
+    LayerFlag,
     MaxActiveWorldSize,
     RankAssignment,
     RankDiscarded,
     ShiftRanks,
+    Tree,
 )
 from nvrx_core.testing import (
     Delay,
@@ -238,6 +241,16 @@ def test_fake_ranks_carry_keys_and_say_why_a_rank_left():
     states = ranks.restart(lost={1})
     assert {number: state.rank for number, state in states.items()} == {2: 0, 3: 1}
     assert isinstance(ranks.left[0], RankDiscarded)
+
+
+def test_fake_ranks_have_a_tree_each():
+    tree = Tree([Layer(max_ranks=2, flag=LayerFlag.RESERVE)])
+    ranks = FakeRanks(tree, world_size=5)
+    for lost, active in [(0, [4, 1]), (1, [4, 3]), (4, [2, 3])]:
+        states = ranks.restart(lost={lost})
+        held = {state.active_rank: number for number, state in states.items()}
+        assert [held[0], held[1]] == active
+    assert ranks.left == dict.fromkeys((0, 1, 4))
 
 
 def test_fake_ranks_may_wait_for_each_other_in_the_store():
