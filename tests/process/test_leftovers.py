@@ -46,6 +46,7 @@ def test_the_keys_of_an_earlier_run_are_not_read(prepare: Launch, name: str) -> 
     job.endpoint, job.others = earlier.endpoint, {earlier.store_pid}
     job.start(**{name: "7"}).finish()
     assert_nothing_lost(job, *EXPECTED, codes={0: KILLED})
+    earlier.stop_store()
 
 
 def test_the_port_of_a_run_that_was_killed_is_free_at_once(prepare: Launch) -> None:
