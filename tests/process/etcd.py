@@ -40,6 +40,8 @@ class Etcd:
         actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
         self.pid = os.posix_spawn(PROGRAM, arguments, {"PATH": os.environ["PATH"]}, file_actions=actions)
         os.close(null)
+        arguments_of = Path(f"/proc/{self.pid}/cmdline")  # empty at first: the kernel sets them after the spawn is over
+        assert host.eventually(arguments_of.read_bytes, 10), "etcd did not start"
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         if self.pid is not None:
