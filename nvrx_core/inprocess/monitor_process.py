@@ -29,11 +29,13 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.board import Board, StoreFailure
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.lease import LeaseTable
+from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
 from nvrx_core.inprocess.store import Factory, as_client
 from nvrx_core.inprocess.watch import AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
 from nvrx_core.process.lifeline import catches, how_it_ended, is_stopped, send
 from nvrx_core.process.owner_lock import OwnerLock
+from nvrx_core.process.sockets import bound_reading, socket_inodes, tcp_sockets
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
@@ -161,11 +163,12 @@ class MonitorProcess:
         """Do what is due; returns when the next turn is."""
         while self._judge():
             pass
-        if self.page[Word.STAGE] != Stage.OUTSIDE:
+        if self.page[Word.STAGE] != Stage.OUTSIDE and not self.page[Word.STORE_LOST]:
             with suppress(StoreFailure):
                 self._keep_lease()
         if self.page[Word.STORE_LOST]:
             self._enforce_store_loss()
+            self.lease_due = 0.0
         return min(self.watch.deadline, time.monotonic() + self.plan.interval, self.lease_due or float("inf"))
 
     def _judge(self) -> bool:
@@ -227,11 +230,15 @@ class MonitorProcess:
 
     def _connected(self) -> Board:
         if self.board is None:
+            before = socket_inodes()
             try:
                 with as_client():
                     self.board = Board(self.plan.factory(**self.plan.kwargs), self.plan.keys, SystemClock())
             except Exception as error:  # boundary: a user's store factory
                 raise StoreFailure(str(error)) from error
+            for found in tcp_sockets():  # torch would wait for a silent store for ever, and nobody would end the rank
+                if found.inode not in before:
+                    bound_reading(found, int(SILENT_STORE))
             if self.replaces:
                 hit("monitor-reattach", self.page[Word.ITERATION])
         return self.board

@@ -69,7 +69,7 @@ class ProgressWatchdog:
         self._silent, self._failed = silent, failed
         self._work: deque[Callable[[], None]] = deque()
         self._asked = False
-        self._ending = False
+        self._ending = self._told = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="nvrx-progress-watchdog", daemon=True)
 
@@ -124,7 +124,8 @@ class ProgressWatchdog:
             ctypes.pythonapi.Py_AddPendingCall(_pending_call, None)
         self._observe()
         beat = self.page[Word.MONITOR_BEAT] / 1e9
-        if beat and now - beat > SILENT_STORE and not self.page[Word.STORE_LOST]:
+        if beat and now - beat > SILENT_STORE and not self._told:
+            self._told = True
             self._silent()
 
     def _hear(self) -> bool:

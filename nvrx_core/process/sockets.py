@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import socket
+import struct
 import termios
 import time
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["TcpSocket", "keep_open", "shut_down", "socket_inodes", "tcp_sockets", "wait_closed", "wait_quiet"]
+__all__ = [
+    "TcpSocket",
+    "bound_reading",
+    "keep_open",
+    "shut_down",
+    "socket_inodes",
+    "tcp_sockets",
+    "wait_closed",
+    "wait_quiet",
+]
 
 QUIET: Final = 0.001
 """Seconds without traffic after which a connection is quiet."""
@@ -67,6 +77,13 @@ def shut_down(found: TcpSocket) -> bool:
         except OSError:
             return False
     return True
+
+
+def bound_reading(found: TcpSocket, seconds: int) -> None:
+    """Let a blocking read fail after so many seconds without a byte (SO_RCVTIMEO of socket(7)); `poll` is as before."""
+    with _duplicate(found.fd) as duplicate:
+        if duplicate is not None and os.fstat(duplicate.fileno()).st_ino == found.inode:
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
 def keep_open(found: TcpSocket) -> socket.socket | None:

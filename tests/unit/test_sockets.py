@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from nvrx_core.process.sockets import TcpSocket, shut_down, socket_inodes, tcp_sockets
+from nvrx_core.process.sockets import TcpSocket, bound_reading, shut_down, socket_inodes, tcp_sockets
 
 
 @pytest.fixture
@@ -29,6 +29,14 @@ def test_sockets_are_described(pair):
     assert (find(client).listening, find(client).local_port, find(client).peer_port) == (False, client_port, port)
     assert (find(accepted).local_port, find(accepted).peer_port) == (port, client_port)
     assert {find(each).inode for each in pair} <= socket_inodes()
+
+
+def test_a_read_that_is_bounded_fails_in_time(pair):
+    client = pair[1]
+    client.setblocking(True)
+    bound_reading(find(client), 1)
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
 
 
 def test_other_sockets_are_no_tcp_sockets():
