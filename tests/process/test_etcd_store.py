@@ -172,6 +172,7 @@ def test_a_member_that_is_gone_or_silent_is_passed_over(running: Etcd) -> None:
 def test_a_stopped_etcd_holds_nobody_for_long(running: Etcd, store: EtcdStore) -> None:
     assert running.pid is not None
     os.kill(running.pid, signal.SIGSTOP)
+    assert os.WIFSTOPPED(os.waitpid(running.pid, os.WUNTRACED)[1])
     started = time.monotonic()
     try:
         with pytest.raises(EtcdLost, match="no answer from etcd"):
