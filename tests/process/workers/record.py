@@ -43,9 +43,9 @@ def settle() -> None:
     dist.TCPStore("127.0.0.1", 0, is_master=True)
 
 
-def usage_after(before: dict[str, int]) -> dict[str, int]:
-    """What is held once the kernel is done with threads and children that have been joined: give it a second."""
-    end = time.monotonic() + 1.0
+def usage_after(before: dict[str, int], seconds: float = 1.0) -> dict[str, int]:
+    """What is held once what is on its way out is gone, such as threads that the kernel is not done with yet."""
+    end = time.monotonic() + seconds
     while (now := usage()) and time.monotonic() < end and any(now[name] > before[name] for name in HELD):
         time.sleep(0.01)
     return now

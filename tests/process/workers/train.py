@@ -29,6 +29,8 @@ from tests.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY, STRI
 from tests.process.workers.record import Record, settle, usage, usage_after
 from tests.process.workers.stores import store_settings
 
+WARM = 3
+"""Iterations after which nothing more is opened for good."""
 real_time = time.time
 ahead = memoryview(mmap.mmap(-1, 8)).cast("d")  # shared with the monitor process
 
@@ -136,6 +138,7 @@ class Trainer:
         self.schedule = plan.schedule()
         self.checkpoints = Checkpoints(plan.disk, record)
         self.first = 0
+        self.most = usage()
 
     def __call__(self, call, entered: float) -> int:  # type: ignore[no-untyped-def]
         self.call, self.iteration = call, call.iteration
@@ -152,7 +155,7 @@ class Trainer:
         if self.plan.save_every:
             self.first = self.checkpoints.resume(self.iteration)
         local = Untidy() if self.plan.untidy else None
-        self.record("usage", iteration=self.iteration, untidy=local is not None, **usage())
+        self.record("usage", iteration=self.iteration, untidy=local is not None, **self.usage())
         self.sections()
         for step in self.steps():
             self.strike(step)
@@ -162,6 +165,14 @@ class Trainer:
         if dist.is_initialized():
             dist.destroy_process_group()
         return world_size
+
+    def usage(self) -> dict[str, int]:
+        """What is held; the group of the last iteration, which another thread ends, may still be there at first."""
+        if self.iteration >= WARM:
+            return usage_after(self.most, seconds=0.2)
+        now = usage()
+        self.most = {name: max(now[name], most) for name, most in self.most.items()}
+        return now
 
     def steps(self) -> Iterator[int]:
         endless = self.record.call == 0 and self.plan.runs_on(self.iteration)
