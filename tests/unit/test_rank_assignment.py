@@ -13,21 +13,9 @@ from nvrx_core.rank_assignment.base import FrozenState, Mode, RankAssignment, Ra
 from nvrx_core.rank_assignment.composition import assign, check, settle
 from nvrx_core.rank_assignment.filters import ActivateAllRanks, MaxActiveWorldSize
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
+from tests.unit.ranks import NoStore
 
 LARGEST = 10
-
-
-class NoStore:
-    """The built-in assignments ask the store nothing."""
-
-    def set(self, key, value, /):
-        raise AssertionError(key)
-
-    def get(self, key, /):
-        raise AssertionError(key)
-
-    def add(self, key, amount, /):
-        raise AssertionError(key)
 
 
 class UserAssignment(RankAssignment):
