@@ -1,6 +1,6 @@
 """Restart latencies of the in-process wrapper, alone or beside NVRx 0.4.1 in one run: `make bench`, `make bench-peer`.
 
-    python tests/benchmarks/bench.py [--peer PYTHON] [--only P1,P2] [--reps N] [--quick] [--json FILE]
+    python tests/benchmarks/bench.py [--peer PYTHON] [--only P1,P2] [--reps N] [--many N] [--quick] [--json FILE]
 
 The columns take turns within each figure, so that a change of the machine's load hits all of them. Nothing is
 asserted: the exit code is 0 whatever the figures are.
@@ -26,6 +26,8 @@ from samples import Sample
 
 __all__ = ["main"]
 
+LINE = 12
+"""Samples of a launch that its line of progress shows."""
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 
@@ -36,6 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="figures, for example P1,P3 (default: all)")
     parser.add_argument("--columns", default="", help="columns by name, separated by ';' (default: all)")
     parser.add_argument("--reps", type=int, default=5, help="samples of each figure at least (default: 5)")
+    parser.add_argument("--many", type=int, default=200, help="samples for rows of the slowest of a hundred (200)")
     parser.add_argument("--quick", action="store_true", help="one round of each figure, peer at its defaults only")
     parser.add_argument("--seed", type=int, default=1, help="of the moments at which faults strike")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for a calm machine, each launch")
@@ -58,7 +61,7 @@ def chosen_columns(options: argparse.Namespace) -> list[Column]:
 def chosen_figures(options: argparse.Namespace) -> list[Figure]:
     """Returns the figures to run; an unknown key ends the program."""
     keys = [key.strip().upper() for key in options.only.split(",") if key.strip()]
-    known = {figure.key: figure for figure in FIGURES}
+    known = {figure.key.upper(): figure for figure in FIGURES}
     if unknown := [key for key in keys if key not in known]:
         sys.exit(f"--only: no figure {', '.join(unknown)}; there are {', '.join(known)}")
     return [known[key] for key in keys] if keys else list(FIGURES)
@@ -70,7 +73,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.columns = chosen_columns(options)
         self.figures = chosen_figures(options)
-        self.reps = 1 if options.quick else options.reps
+        self.reps, self.many = (1, 1) if options.quick else (options.reps, max(options.reps, options.many))
         self.patience: float = options.patience
         self.pythons = {"ours": sys.executable, **({"peer": os.path.abspath(options.peer)} if options.peer else {})}
         self.results: dict[str, list[Sample]] = {column.name: [] for column in self.columns}
@@ -83,11 +86,16 @@ class Bench:
             if figure.alone is not None and OURS in self.results:
                 self._alone(figure, figure.alone)
             columns = [column for column in self.columns if column.ours or column.name in figure.peers]
-            rounds = {column.name: math.ceil(self.reps / figure.per_round(column)) for column in columns}
+            rounds = {
+                column.name: math.ceil(self._wanted(figure, column) / figure.per_round(column)) for column in columns
+            }
             for number in range(max(rounds.values(), default=0)):
                 for column in columns:
                     if number < rounds[column.name]:
                         self._round(figure, column)
+
+    def _wanted(self, figure: Figure, column: Column) -> int:
+        return self.many if figure.many and column.ours else self.reps
 
     def _alone(self, figure: Figure, run: Callable[[int], list[Sample]]) -> None:
         wait_calm(self.patience)
@@ -113,6 +121,8 @@ def values_of(figure: Figure, samples: list[Sample]) -> str:
     """Returns the samples of a launch that are rows of the table, in seconds."""
     names = {metric.name for metric in figure.metrics}
     shown = [sample for sample in samples if sample.metric in names]
+    if len(shown) > LINE:
+        return f"{len(shown)} samples"
     return ", ".join(f"{s.metric} {'failed' if s.value is None else f'{s.value:.4g}'}" for s in shown)
 
 

@@ -29,6 +29,9 @@ FAST = {
 }
 EXACT = {"progress_watchdog_interval": 0.01}
 IN_A_ROW = 4
+MANY_IN_A_ROW = 40
+"""Restarts of one launch of ours, whose slowest of a hundred are asked for as well."""
+REPEATED = 20
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Metric:
         ratio: how many times faster than the peer's defaults.
         signed: the value is an excess over a timeout, and may be below zero.
         keeps: the victim's rank has to survive.
+        worst: the row and its limit are about the slowest of a hundred of ours, not the median.
     """
 
     name: str
@@ -64,6 +68,7 @@ class Metric:
     ratio: float | None = None
     signed: bool = False
     keeps: bool = False
+    worst: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Figure:
         peers: the peer's columns that differ in this figure.
         limit: seconds that one launch may take past its start.
         alone: a program that gives so many samples, in place of the launches.
+        many: of ours there are enough samples to tell the slowest of a hundred.
     """
 
     key: str
@@ -86,6 +92,7 @@ class Figure:
     ranks: int = 4
     limit: float = 60.0
     alone: Callable[[int], list[Sample]] | None = None
+    many: bool = False
 
 
 OURS = "nvrx"
@@ -99,6 +106,7 @@ COLUMNS = (
 )
 ALL_PEERS = tuple(column.name for column in COLUMNS if not column.ours)
 NO_GROUP = (DEFAULTS, "fastest, 10 s")
+BUSY = {"loop": "a Python loop", "operations": "small torch operations", "asyncio": "an asyncio loop of 3 ms tasks"}
 
 
 def job(column: Column, *faults: Fault, collectives: bool = False, more: dict[str, float] | None = None) -> Job:
@@ -118,19 +126,42 @@ def fault(kind: str, chance: random.Random) -> Fault:
     return Fault(kind, chance.uniform(0.5, 1.5))
 
 
-def exceptions(*, collectives: bool) -> Callable[[Column, random.Random], list[Job]]:
+def early_fault(kind: str, chance: random.Random) -> Fault:
+    """Returns a fault at a random moment of a tenth of a second, for what has no polling periods."""
+    return Fault(kind, chance.uniform(0.1, 0.2))
+
+
+def in_a_row(column: Column) -> int:
+    """How many restarts one launch has."""
+    return MANY_IN_A_ROW if column.ours else IN_A_ROW
+
+
+def exceptions(*, collectives: bool, busy: str = "sleep") -> Callable[[Column, random.Random], list[Job]]:
     """A launch of several restarts in a row by an exception of the victim."""
 
     def jobs(column: Column, chance: random.Random) -> list[Job]:
-        faults = [fault("exception", chance) for _ in range(IN_A_ROW)]
-        return [job(column, *faults, collectives=collectives)]
+        choose = early_fault if column.ours else fault
+        faults = [choose("exception", chance) for _ in range(in_a_row(column))]
+        return [dataclasses.replace(job(column, *faults, collectives=collectives), busy=busy)]
 
     return jobs
 
 
+def all_busy(column: Column, chance: random.Random) -> list[Job]:
+    """A launch for each way in which main threads hold the interpreter."""
+    return [each for busy in BUSY for each in exceptions(collectives=False, busy=busy)(column, chance)]
+
+
+def model(column: Column, chance: random.Random) -> list[Job]:
+    """A launch with one exception, in a training whose model is made inside the function."""
+    return [dataclasses.replace(job(column, fault("exception", chance), collectives=True), workload="model")]
+
+
 def kills(column: Column, chance: random.Random) -> list[Job]:
-    """A launch with one SIGKILL."""
-    return [job(column, fault("kill", chance), collectives=True)]
+    """A launch with one SIGKILL, or several jobs with one each."""
+    if not column.ours:
+        return [job(column, fault("kill", chance), collectives=True)]
+    return [dataclasses.replace(job(column, early_fault("kill", chance), collectives=True), repeat=REPEATED)]
 
 
 def hangs(column: Column, chance: random.Random) -> list[Job]:
@@ -155,33 +186,64 @@ def workload(name: str) -> Callable[[Column, random.Random], list[Job]]:
 FIGURES = (
     Figure(
         "P1",
-        (Metric("p1", "exception, no collectives: fault to re-entry on all", 0.015, 100),),
+        (
+            Metric("p1", "exception, no collectives: fault to re-entry on all", 0.008, 150),
+            Metric("p1", "the same", 0.025, worst=True),
+        ),
         exceptions(collectives=False),
         restarts("p1"),
         NO_GROUP,
-        per_round=lambda column: IN_A_ROW,
+        per_round=in_a_row,
+        many=True,
+    ),
+    Figure(
+        "P1b",
+        tuple(
+            Metric(f"p1b.{busy}", text, limit, worst=worst)
+            for busy, words in BUSY.items()
+            for text, limit, worst in ((f"the same, main threads in {words}", 0.020, False), ("the same", 0.060, True))
+        ),
+        all_busy,
+        restarts("p1b", by_busy=True),
+        NO_GROUP,
+        per_round=in_a_row,
+        limit=120.0,
+        many=True,
     ),
     Figure(
         "P2",
         (
-            Metric("p2", "exception, gloo all_reduce running: fault to re-entry on all", 0.030, 300),
-            Metric("p2.step", "the same, to the first step on all", 0.050),
+            Metric("p2", "exception, gloo all_reduce running: fault to re-entry on all", 0.011, 800),
+            Metric("p2", "the same", 0.040, worst=True),
+            Metric("p2.step", "the same, to the first step on all", 0.020),
         ),
         exceptions(collectives=True),
         restarts("p2"),
         ALL_PEERS,
-        per_round=lambda column: IN_A_ROW,
+        per_round=in_a_row,
         limit=120.0,
+        many=True,
+    ),
+    Figure(
+        "P2b",
+        (Metric("p2b", "first restart of a DDP training, model made in the function: re-entry on all", 0.040),),
+        model,
+        restarts("p2b"),
+        NO_GROUP,
     ),
     Figure(
         "P3",
         (
-            Metric("p3", "SIGKILL, gloo all_reduce running: fault to re-entry on all others", 0.050, 200),
+            Metric("p3", "SIGKILL, gloo all_reduce running: fault to re-entry on all others", 0.015, 600),
+            Metric("p3", "the same", 0.050, worst=True),
             Metric("p3.step", "the same, to the first step on all others"),
         ),
         kills,
         restarts("p3"),
         ALL_PEERS,
+        per_round=lambda column: REPEATED if column.ours else 1,
+        limit=120.0,
+        many=True,
     ),
     Figure(
         "P4",
@@ -216,8 +278,8 @@ FIGURES = (
     Figure(
         "P12",
         (
-            Metric("entry", "entry: call to first line of the function, slowest rank", 0.100),
-            Metric("exit", "exit: last return of the function to return of the call, slowest rank", 0.020),
+            Metric("entry", "entry: call to first line of the function, slowest rank", 0.060),
+            Metric("exit", "exit: last return of the function to return of the call, slowest rank", 0.010),
         ),
         workload("trivial"),
         overheads,

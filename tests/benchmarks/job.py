@@ -10,7 +10,10 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 
-__all__ = ["Fault", "Job"]
+__all__ = ["RUN", "Fault", "Job"]
+
+RUN = 1000
+"""Iterations that are counted between two runs of a repeated job."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,14 @@ class Job:
 
     Attributes:
         impl: module that offers `Wrapper` and `CallWrapper`.
-        workload: `training` (steps, with faults), `trivial` (returns at once) or `calls` (times `ping` and `atomic`).
+        workload: `training` (steps, with faults), `model` (the same with a DDP model made inside the function),
+            `trivial` (returns at once) or `calls` (times `ping` and `atomic`).
         wrapper: arguments of `Wrapper` that are durations, in seconds.
         collectives: a gloo all_reduce in every step.
         group_timeout: timeout of the user's process group in seconds.
         own_store: the function builds a new store on a new port in each iteration, instead of plain `env://`.
+        busy: what the main thread does in a step: `sleep`, `loop`, `operations` or `asyncio`.
+        repeat: how often the job is run, each time by new processes that a rank's first one forks; 0: once, by itself.
     """
 
     impl: str
@@ -47,6 +53,8 @@ class Job:
     collectives: bool = False
     group_timeout: float = 10.0
     own_store: bool = False
+    busy: str = "sleep"
+    repeat: int = 0
 
     def to_json(self) -> str:
         """Returns the text that `from_json` reads."""

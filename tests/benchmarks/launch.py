@@ -28,7 +28,7 @@ __all__ = ["Event", "Launch", "become_subreaper", "launch"]
 
 HERE = pathlib.Path(__file__).resolve().parent
 PR_SET_CHILD_SUBREAPER = 36
-PORTS = 32
+PORTS = 64
 START_LIMIT = 60.0
 LEAVE_LIMIT = 2.0
 QUIET = {"TORCH_CPP_LOG_LEVEL": "fatal", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -76,7 +76,7 @@ def become_subreaper() -> None:
 def free_ports() -> int:
     """Returns the first of `PORTS` free ports in a row, below the range of ephemeral ports."""
     while True:
-        first = random.randrange(20000, 32000, PORTS)
+        first = random.randrange(20000, 32000 - PORTS, PORTS)
         with contextlib.ExitStack() as sockets, contextlib.suppress(OSError):
             for port in range(first, first + PORTS):
                 sockets.enter_context(socket.socket()).bind(("127.0.0.1", port))

@@ -6,6 +6,7 @@ A sample that failed is shown as `good/all` in its cell, and a goal is met only 
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 import platform
@@ -24,7 +25,8 @@ Results = Mapping[str, list[Sample]]
 """The samples of all metrics by column."""
 
 NOTES = """\
-Latency: the injector's stamp to the first line of the function on the slowest rank; median (least .. most).
+Latency: the injector's stamp to the first line of the function on the slowest rank; median (least .. most). p99: the
+slowest of a hundred, of as many restarts as the row says (`--many`), for ours alone.
 4 ranks, each a new process; the victim is rank 1, rank 0 hosts the store; faults strike at a random moment of a second.
 Peer: group timeouts of 10 s and 2 s; `fastest` is intervals of 10 ms, `last_call_wait` and `termination_grace_time` 0,
 heartbeats every 0.1 s. Its function builds a store on a new port in each iteration; ours calls `init_process_group()`.
@@ -77,11 +79,20 @@ class Cell:
         """The median of the good samples; None without any."""
         return statistics.median(self.values) if self.values else None
 
+    @property
+    def worst(self) -> float | None:
+        """The slowest of a hundred: the 99th percentile, the most of fewer than a hundred; None without any."""
+        return sorted(self.values)[math.ceil(0.99 * len(self.values)) - 1] if self.values else None
+
+    def value(self, metric: Metric) -> float | None:
+        """What the metric's row is about."""
+        return self.worst if metric.worst else self.median
+
 
 def cell_of(results: Results, column: str, metric: Metric) -> Cell | None:
     """Returns the cell; None where the column was not run for the metric."""
     samples = [sample for sample in results.get(column, ()) if sample.metric == metric.name]
-    if not samples:
+    if not samples or (metric.worst and column != OURS):
         return None
     values = tuple(sample.value for sample in samples if sample.value is not None)
     kept = sum(bool(sample.kept) for sample in samples) if metric.keeps else None
@@ -110,22 +121,25 @@ def text_of(cell: Cell | None, metric: Metric) -> str:
     if cell.kept is not None:
         notes.append(f"rank kept {cell.kept}/{total}")
     tail = "".join(f", {note}" for note in notes)
-    if cell.median is None:
+    if cell.median is None or cell.worst is None:
         return f"none{tail}"
+    if metric.worst:
+        return f"**{duration(cell.worst)}** (of {len(cell.values)}){tail}"
     middle, low, high = (duration(value, metric.signed) for value in (cell.median, min(cell.values), max(cell.values)))
     return f"**{middle}** ({low} .. {high}){tail}"
 
 
 def ratio_of(ours: Cell | None, peer: Cell | None, metric: Metric) -> float | None:
     """Returns how many times faster ours is; None where that has no meaning."""
-    if ours is None or peer is None or not ours.median or not peer.median or metric.signed:
+    if ours is None or peer is None or not ours.median or not peer.median or metric.signed or metric.worst:
         return None
     return peer.median / ours.median
 
 
 def goal_of(metric: Metric) -> str:
     """Writes the goal of a row."""
-    parts = [f"<= {limit_of(metric.limit)}"] if metric.limit is not None else []
+    name = "p99 " if metric.worst else ""
+    parts = [f"{name}<= {limit_of(metric.limit)}"] if metric.limit is not None else []
     parts += [f">= {metric.ratio:.0f}x"] if metric.ratio is not None else []
     parts += ["rank kept"] if metric.keeps else []
     return ", ".join(parts) or "-"
@@ -136,8 +150,8 @@ def verdict(ours: Cell | None, ratio: float | None, metric: Metric) -> str:
     if ours is None or goal_of(metric) == "-":
         return "-"
     checks = {"failed": ours.failed == 0 and ours.median is not None}
-    if metric.limit is not None and ours.median is not None:
-        checks["slow"] = ours.median <= metric.limit
+    if metric.limit is not None and (value := ours.value(metric)) is not None:
+        checks["slow"] = value <= metric.limit
     if metric.ratio is not None and ratio is not None:
         checks["ratio"] = ratio >= metric.ratio
     if ours.kept is not None:

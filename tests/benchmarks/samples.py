@@ -6,6 +6,7 @@ first later iteration that all ranks but the victim entered. A sample without a 
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import statistics
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from job import Fault
+from job import RUN, Fault
 from launch import Launch
 
 __all__ = ["Read", "Sample", "calls", "overheads", "restarts", "scale", "tree_calls"]
@@ -49,10 +50,10 @@ def ended(launch: Launch) -> str:
 
 
 def stamps(launch: Launch, event: str, after: int, needed: set[int]) -> dict[int, float]:
-    """Returns the stamps by rank in the first iteration past `after` in which all needed ranks took it."""
+    """Returns the stamps by rank in the first iteration past `after`, of the same run, that has those of all needed."""
     rounds: dict[int, dict[int, float]] = {}
     for stamp in launch.events:
-        if stamp.event == event and stamp.iteration > after:
+        if stamp.event == event and after < stamp.iteration < (after // RUN + 1) * RUN:
             rounds.setdefault(stamp.iteration, {}).setdefault(stamp.rank, stamp.at)
     full = (ranks for _, ranks in sorted(rounds.items()) if needed <= ranks.keys())
     return next(full, {})
@@ -75,20 +76,21 @@ def restart(launch: Launch, iteration: int, fault: Fault, metric: str) -> list[S
     return samples
 
 
-def restarts(metric: str, *, by_kind: bool = False, timeout: float = 0.0) -> Read:
+def restarts(metric: str, *, by_kind: bool = False, by_busy: bool = False, timeout: float = 0.0) -> Read:
     """Reads a sample of each scheduled fault.
 
     Args:
         metric: name of the metric; the first step is named `<metric>.step`.
         by_kind: the metric is `<metric>.<kind of fault>`.
+        by_busy: the metric is `<metric>.<what the main threads do>`.
         timeout: seconds that belong to the timeout under test, taken off the value.
     """
 
     def read(launch: Launch) -> list[Sample]:
-        samples = []
-        for iteration, fault in enumerate(launch.job.faults):
-            name = f"{metric}.{fault.kind}" if by_kind else metric
-            for sample in restart(launch, iteration, fault, name):
+        samples, job = [], launch.job
+        for run, (iteration, fault) in itertools.product(range(max(1, job.repeat)), enumerate(job.faults)):
+            name = f"{metric}.{fault.kind}" if by_kind else f"{metric}.{job.busy}" if by_busy else metric
+            for sample in restart(launch, RUN * run + iteration, fault, name):
                 value = None if sample.value is None else sample.value - timeout
                 samples.append(Sample(sample.metric, value, sample.note, sample.kept))
         return samples

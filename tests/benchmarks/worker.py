@@ -2,7 +2,8 @@
 
 The same file runs under either implementation of the `Wrapper` interface, in that implementation's own environment.
 It appends its stamps (time.monotonic, one clock for all processes of a host) as JSON lines to EVENTS, and starts
-its call when the bench closes the gate on standard input, so that no rank's imports are part of a figure.
+its call when the bench closes the gate on standard input, so that no rank's imports are part of a figure. A job that is
+repeated is run by a fork of this process each time: a fault that ends a rank costs no new start of the interpreter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from job import Fault, Job
+from busy import BUSY, in_asyncio
+from job import RUN, Job
+from torch.nn.parallel import DistributedDataParallel
 
 __all__ = ["main"]
 
@@ -31,19 +34,24 @@ PORT = int(os.environ["MASTER_PORT"])
 STEP = 0.005
 LAST_STEPS = 10
 BATCHES, BATCH = 20, 1000
+WIDTH, DEPTH = 64, 8
 
 
 class Trace:
-    """The stamps of this rank (its initial one), appended to a file that all ranks share."""
+    """The stamps of this rank (its initial one), appended to a file that all ranks share.
+
+    Attributes:
+        first: what the first iteration of this run is counted as.
+    """
 
     def __init__(self, path: str) -> None:
-        self.rank = int(os.environ["RANK"])
+        self.rank, self.first = int(os.environ["RANK"]), 0
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def stamp(self, event: str, at: float | None = None, *, iteration: int = -1, value: float = 0.0) -> None:
         """Writes one line: the event, now or at the given time."""
         at = time.monotonic() if at is None else at
-        line = {"event": event, "rank": self.rank, "at": at, "iteration": iteration, "value": value}
+        line = {"event": event, "rank": self.rank, "at": at, "iteration": self.first + iteration, "value": value}
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
 
@@ -92,23 +100,59 @@ def join_group(job: Job, iteration: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
-def train(job: Job, trace: Trace, iteration: int) -> None:
+class Training:
     """Steps until the fault strikes, or ten steps in the iteration after the last fault."""
-    ending = iteration >= len(job.faults)
-    fault: Fault | None = job.faults[iteration] if trace.rank == job.victim and not ending else None
+
+    def __init__(self, job: Job, trace: Trace, iteration: int) -> None:
+        self.trace, self.iteration = trace, iteration
+        self.ending = iteration >= len(job.faults)
+        self.fault = job.faults[iteration] if trace.rank == job.victim and not self.ending else None
+        self.steps, self.begin = 0, time.monotonic()
+        self.work = self._work(job)
+
+    def _work(self, job: Job) -> Callable[[], object]:
+        if job.workload == "model":
+            return model_step()
+        tensor = torch.ones(16)
+        return (lambda: dist.all_reduce(tensor.fill_(1))) if job.collectives else (lambda: None)
+
+    def step(self) -> bool:
+        """Does one step; whether another one follows."""
+        self.work()
+        if self.steps == 0:
+            self.trace.stamp("stepped", iteration=self.iteration)
+        self.steps += 1
+        if self.fault is not None and time.monotonic() - self.begin >= self.fault.after:
+            self.trace.stamp("fault", iteration=self.iteration)
+            strike(self.fault.kind)
+        return not (self.ending and self.steps == LAST_STEPS)
+
+
+def model_step() -> Callable[[], object]:
+    """Makes a small model for DDP with its optimizer; returns what trains it for one step."""
+    layers = [layer for _ in range(DEPTH) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer, batch = torch.optim.SGD(model.parameters(), lr=1e-3), torch.ones(8, WIDTH)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def train(job: Job, trace: Trace, iteration: int) -> None:
+    """Trains, the main thread busy or waiting between two steps."""
     if job.collectives:
         join_group(job, iteration)
-    tensor, pause, steps, begin = torch.ones(16), threading.Event(), 0, time.monotonic()
-    while not (ending and steps == LAST_STEPS):
-        if job.collectives:
-            dist.all_reduce(tensor.fill_(1))
-        if steps == 0:
-            trace.stamp("stepped", iteration=iteration)
-        steps += 1
-        pause.wait(STEP)
-        if fault is not None and time.monotonic() - begin >= fault.after:
-            trace.stamp("fault", iteration=iteration)
-            strike(fault.kind)
+    training, pause = Training(job, trace, iteration), threading.Event()
+    if job.busy == "asyncio":
+        in_asyncio(training.step)
+    else:
+        between = BUSY.get(job.busy, lambda: pause.wait(STEP))
+        while training.step():
+            between()
     if job.collectives:
         dist.barrier()
         dist.destroy_process_group()
@@ -136,7 +180,7 @@ def function_of(job: Job, trace: Trace) -> Callable[..., None]:
         entered = time.monotonic()
         iteration = call_wrapper.iteration
         trace.stamp("entered", entered, iteration=iteration)
-        if job.workload == "training":
+        if job.workload in ("training", "model"):
             train(job, trace, iteration)
         elif job.workload == "calls":
             time_calls(trace, call_wrapper)
@@ -145,23 +189,38 @@ def function_of(job: Job, trace: Trace) -> Callable[..., None]:
     return function
 
 
-def wrap(job: Job, function: Callable[..., None]) -> Callable[[], None]:
+def wrap(job: Job, function: Callable[..., None], port: int) -> Callable[[], None]:
     """Wraps the function with the implementation under test; rank 0 hosts the store."""
     inprocess: Any = importlib.import_module(job.impl)
     function.__annotations__["call_wrapper"] = inprocess.CallWrapper
     durations = {name: datetime.timedelta(seconds=seconds) for name, seconds in job.wrapper.items()}
-    store = {"port": PORT + 1, "timeout": datetime.timedelta(seconds=60)}
+    store = {"port": port, "timeout": datetime.timedelta(seconds=60)}
     wrapped: Callable[[], None] = inprocess.Wrapper(store_kwargs=store, **durations)(function)
     return wrapped
+
+
+def repeat(job: Job, trace: Trace) -> None:
+    """Runs the job again and again, each time in a new process."""
+    for number in range(job.repeat):
+        pid = os.fork()
+        if pid == 0:
+            trace.first, port = RUN * number, PORT + 2 * number
+            os.environ["MASTER_PORT"] = str(port)
+            wrap(job, function_of(job, trace), port + 1)()
+            return
+        os.waitpid(pid, 0)
 
 
 def main() -> None:
     """Runs the job of the command line as one rank."""
     torch.set_num_threads(1)
     job, trace = Job.from_json(sys.argv[1]), Trace(sys.argv[2])
-    wrapped = wrap(job, function_of(job, trace))
+    wrapped = wrap(job, function_of(job, trace), PORT + 1)
     trace.stamp("ready")
     sys.stdin.read()
+    if job.repeat:
+        repeat(job, trace)
+        return
     trace.stamp("call")
     wrapped()
     trace.stamp("returned")
