@@ -261,6 +261,11 @@ class Board:
         with _guard():
             return bool(self.store.check([self.keys.left(member)]))
 
+    def have_left(self, members: list[int]) -> bool:
+        """Whether all of these members have said so."""
+        with _guard():
+            return all(self.store.check([self.keys.left(m) for m in part]) for part in _batches(members))
+
     def wait_left(self, members: Iterable[int], timeout: timedelta = FOREVER) -> None:
         """Block until all these members have left."""
         keys = [self.keys.left(member) for member in members]

@@ -22,13 +22,14 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess import environment
 from nvrx_core.inprocess.abort import carry_out
-from nvrx_core.inprocess.board import FOREVER, StoreFailure
+from nvrx_core.inprocess.board import StoreFailure
 from nvrx_core.inprocess.connections import Connections
 from nvrx_core.inprocess.departure import Departure
 from nvrx_core.inprocess.environment_checks import warn_about_watchdog
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import FaultMaker
 from nvrx_core.inprocess.garbage import freeze_on_entry
+from nvrx_core.inprocess.guests import await_guests
 from nvrx_core.inprocess.interrupt import Interrupt
 from nvrx_core.inprocess.log_handlers import own_stream_handlers
 from nvrx_core.inprocess.monitor_process import MonitorPlan, MonitorProcess
@@ -366,12 +367,12 @@ class Equipment:
             self.board.forget(round_.iteration, len(round_.members), self.size)
 
     def _wait_for_guests(self, completed: bool) -> None:
-        members = self.thread.view.round.members if completed else range(self.size)
-        if not completed:
-            log.warning("this rank hosts the control store and stays until the others need it no longer")
-        timeout = self.parameters.barrier_timeout if completed else FOREVER
         with suppress(StoreFailure):
-            self.board.wait_left(members, timeout)
+            if completed:
+                self.board.wait_left(self.thread.view.round.members, self.parameters.barrier_timeout)
+            else:
+                log.warning("this rank hosts the control store and stays until the others need it no longer")
+                await_guests(self.board, range(self.size), self.parameters.heartbeat_timeout.total_seconds())
 
     def _stop_thread(self) -> None:
         self.thread.stop(self.links.cut)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.stage import Stage
 
 __all__ = ["ProgressWatchdog"]
 
@@ -112,8 +113,10 @@ class ProgressWatchdog:
             if self._wake in readable:
                 os.eventfd_read(self._wake)
                 self._do_work()
-            if self.template.channel in readable and not self._hear():
-                watched = [self._wake]
+            if self.template.channel in readable:
+                self._hear()
+                if self.template.ended:
+                    watched = [self._wake]
         self._do_work()
 
     def _question(self, now: float) -> None:
@@ -123,19 +126,23 @@ class ProgressWatchdog:
             _asking.append(self)
             ctypes.pythonapi.Py_AddPendingCall(_pending_call, None)
         self._observe()
+        self._judge_store(now)
+
+    def _judge_store(self, now: float) -> None:
+        """Whether the store is silent; with the monitor process of a rank that has left, nobody asks it any more."""
         beat = self.page[Word.MONITOR_BEAT] / 1e9
-        if beat and now - beat > SILENT_STORE and not self._told:
+        asked = beat and self.page[Word.STAGE] not in (Stage.LEFT, Stage.GONE)
+        if asked and now - beat > SILENT_STORE and not self._told:
             self._told = True
             self._silent()
 
-    def _hear(self) -> bool:
+    def _hear(self) -> None:
         news = self.template.news()
         if news:
             log.warning("the monitor process was replaced: %s", news)
             self._replaced(news)
         if news == "" and not self._ending:
             self._gone()
-        return news != ""
 
     def _do_work(self) -> None:
         while self._work:

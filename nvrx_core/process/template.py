@@ -50,13 +50,14 @@ class Template:
         channel: becomes readable when a worker was replaced (`news`), and ends when the template has ended.
         worker: the worker's pid.
         done: the worker has said its last word.
+        ended: the template is gone; `channel` stays readable and has nothing more to say.
         reason: the exception that the last worker, or the template, failed with; "" for none.
     """
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
         self.worker = 0
-        self.done = False
+        self.done = self.ended = False
         self.reason = ""
 
     @classmethod
@@ -106,6 +107,7 @@ class Template:
             return None
         self.reason = ""
         received = self._receive()
+        self.ended = not received
         self.done = self.done or received == DONE
         if received.startswith(b"ready ") or self.done:
             return None

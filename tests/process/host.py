@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["alive", "eventually", "free_ports", "listening", "parent", "reap_orphans", "switches", "tagged"]
+__all__ = [
+    "alive", "cpu_seconds", "eventually", "free_ports", "listening", "parent", "reap_orphans", "switches", "tagged",
+]  # fmt: skip
 
 TAG = "NVRX_TEST_TAG"
 LISTEN = "0A"  # the kernel's TCP_LISTEN, as /proc/net/tcp writes it
@@ -66,6 +68,12 @@ def switches(pid: int) -> int:
     """How often the threads of a process have gone to sleep by themselves so far."""
     texts = ((task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
     return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
+
+
+def cpu_seconds(pid: int) -> float:
+    """The time that the threads of a process have run so far, without its children's."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def eventually(truth: Callable[[], object], seconds: float) -> bool:

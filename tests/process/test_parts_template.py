@@ -71,6 +71,14 @@ def test_a_worker_that_returns_has_done_its_work(started: Callable[..., Template
     assert os.read(pipe[0], 9) == b"done"
 
 
+def test_a_template_that_has_done_its_work_has_ended(started: Callable[..., Template]) -> None:
+    template = started(lambda ready: ready())
+    while not template.ended:  # its channel stays readable from then on
+        assert select.select([template.channel], [], [], 10)[0], "no news"
+        assert template.news() is None
+    assert template.done
+
+
 def test_a_worker_that_ends_with_code_0_before_its_work_is_done_is_replaced(
     started: Callable[..., Template], pipe: tuple[int, int]
 ) -> None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 
+from . import host
 from .conftest import Launch
 from .job import Job
 from .oracle import assert_no_process_left
 
 STORE_LOST = 75
+HOST_LEAVES = "tests.process.workers.host_leaves"
+WAYS = {"exit 3": 3, "health check": 1, "discarded": 1}
+"""How the host leaves, and the exit code that it leaves with."""
+SILENCE = 12
+"""Seconds of training: longer than a store may be silent."""
 
 
 def assert_left_with_one_line(job: Job, ranks: set[int], endpoint: str) -> None:
@@ -39,6 +46,26 @@ def test_all_leave_when_rank_0_is_lost_with_the_store_in_it(launch: Launch) -> N
     job = launch({(0, 0, 3): "kill"}, collective=True, store=False).finish(30)
     assert job.codes[0] == -signal.SIGKILL
     assert_left_with_one_line(job, {1, 2}, f"127.0.0.1:{job.port + 1}")
+
+
+def test_a_host_that_leaves_serves_its_guests_until_they_are_done(prepare: Launch) -> None:
+    jobs = {way: prepare(store=False) for way in WAYS}
+    for way, job in jobs.items():
+        job.start(HOST_LEAVES, NVRX_TEST_CASE=way, NVRX_TEST_SECONDS=str(SILENCE))
+    for job in jobs.values():
+        job.await_line("enter", initial_rank=2, iteration=1)
+    time.sleep(2.0)
+    before = {way: host.cpu_seconds(job.pids[0]) for way, job in jobs.items()}
+    time.sleep(5.0)
+    busy = {way: host.cpu_seconds(job.pids[0]) - before[way] for way, job in jobs.items()}
+    assert max(busy.values()) < 1.0, f"seconds of CPU in 5 s: {busy}"
+    for job in jobs.values():
+        job.finish()
+    for way, job in jobs.items():
+        assert job.codes == {0: WAYS[way], 1: 0, 2: 0}, way
+        assert {line["result"] for line in job.lines("done")} == {1}
+        assert "is lost" not in job.errors(0), way
+        assert_no_process_left(job)
 
 
 def test_a_rank_that_nothing_interrupts_is_killed_when_the_store_is_lost(launch: Launch) -> None:

@@ -1,0 +1,37 @@
+"""For whom the rank that hosts the store waits."""
+
+import pytest
+
+from nvrx_core.inprocess import guests
+from nvrx_core.inprocess.guests import await_guests
+
+
+class Board:
+    """Guests that move their leases for some turns and leave, or do not."""
+
+    def __init__(self, turns):
+        self.turns, self.turn = turns, 0
+
+    def have_left(self, members):
+        self.turn += 1
+        return all(self.turn > self.turns.get(member, 0) for member in members)
+
+    def leases(self, members):
+        return {member: str(min(self.turn, self.turns[member])) for member in members if member in self.turns}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(guests, "TURN", 0.01)
+
+
+def test_guests_that_leave_are_waited_for():
+    board = Board({1: 20, 2: 5})
+    await_guests(board, range(3), heartbeat_timeout=0.04)
+    assert board.turn == 21
+
+
+def test_a_guest_that_is_silent_is_waited_for_no_longer_than_the_heartbeat_timeout():
+    board = Board({})
+    board.have_left = lambda members: not members
+    await_guests(board, range(3), heartbeat_timeout=0.04)
