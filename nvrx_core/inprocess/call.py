@@ -241,6 +241,7 @@ class Call:
         kit.enter(Stage.WAITING)
         if ended.how is How.EXITED:
             let_go(ended.error)
+            kit.sample.take(self.state.iteration)
             kit.abort()
             kit.observer.release()
         self.barrier.play(view, view.round.completed(now=time.monotonic()))
@@ -354,10 +355,11 @@ class Call:
         return self.barrier.arrive(self._arrival(standing, fault))
 
     def _arrival(self, standing: Standing, fault: Fault | None) -> Arrival:
-        state, kit = self.state, self.kit
+        state, sample = self.state, self.kit.sample
+        progress = sample.progress if state.mode is Mode.ACTIVE else None
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
-            fault=fault, step=self.step, progress=kit.progress(), stalled=kit.stalled, keys=self.keys,
+            fault=fault, step=self.step, progress=progress, stalled=sample.stalled, keys=self.keys,
         )  # fmt: skip
 
     # The end of the call

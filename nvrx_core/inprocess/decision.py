@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.blame import Progress, behind
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.wire import MANY, integer, integers, obj, parsed, string
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
@@ -28,6 +29,7 @@ _SIGNS: Final = (
     "Connection closed by peer",
     "Connection reset",
 )
+_TIMED_OUT: Final = ("imed out", "iming out", "imeout")
 
 
 class Standing(enum.Enum):
@@ -49,7 +51,7 @@ class Arrival:
         world_size: the wrapper's world size in that iteration, as far as the writer knows it.
         fault: its own fault, if it had one.
         step: the highest step it has reported, -1 when it reports none.
-        progress: what it had done when it was interrupted, comparable between ranks: meetings begun, collectives begun.
+        progress: how far it had come when the round ended; None for a rank that had nothing to do.
         stalled: it had shown no sign of life for half the soft timeout.
         keys: what its rank assignment needs the others to know of it.
     """
@@ -60,7 +62,7 @@ class Arrival:
     world_size: int = 0
     fault: Fault | None = None
     step: int = -1
-    progress: tuple[int, ...] = ()
+    progress: Progress | None = None
     stalled: bool = False
     keys: tuple[str, ...] = ()
 
@@ -82,10 +84,11 @@ class Arrival:
     def _from_data(cls, data: Any) -> Arrival:
         _require_fields(data, "initial_rank", "rank", "standing", "world_size", "step", "progress", "stalled")
         fault = Fault.from_data(data["fault"]) if data.get("fault") else None
+        progress = Progress.of(integers(data["progress"])) if data["progress"] is not None else None
         return cls(
             initial_rank=integer(data["initial_rank"], 0, MANY), rank=integer(data["rank"]),
             standing=Standing(data["standing"]), world_size=integer(data["world_size"], 0, MANY), fault=fault,
-            step=integer(data["step"]), progress=integers(data["progress"]), stalled=bool(data["stalled"]),
+            step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
             keys=tuple(map(string, _list(data.get("keys", [])))),
         )  # fmt: skip
 
@@ -163,24 +166,22 @@ def _symptom(fault: Fault) -> bool:
     return fault.interruption == Interruption.EXCEPTION.name and any(sign in text for sign in _SIGNS)
 
 
-def _culprits(arrivals: Iterable[Arrival], faults: list[Fault], cause: Fault | None) -> tuple[int, ...]:
-    """Who failed; of ranks that stalled only those that are behind the others, who wait for them."""
+def _culprits(arrivals: Collection[Arrival], faults: list[Fault], cause: Fault | None) -> tuple[int, ...]:
+    """Who failed; of ranks that only waited in vain, those that held them up."""
     failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _symptom(fault))}
     if not failed and cause is not None and not _stalled(cause):
-        failed = {cause.initial_rank}
-    return tuple(sorted(failed or _behind(list(arrivals))))
+        waited = any(sign in cause.message for sign in _TIMED_OUT)
+        failed = (waited and _behind(arrivals)) or {cause.initial_rank}
+    return tuple(sorted(failed or _behind(arrivals)))
 
 
 def _stalled(fault: Fault) -> bool:
     return fault.interruption == Interruption.SOFT_TIMEOUT.name
 
 
-def _behind(arrivals: list[Arrival]) -> set[int]:
-    """Of the ranks that stood still, those that are behind the others; none when that is true of all."""
-    stood_still = [a for a in arrivals if a.stalled] or arrivals
-    least = min((a.progress for a in stood_still), default=())
-    behind = {a.initial_rank for a in stood_still if a.progress == least}
-    return behind if len(behind) < len(arrivals) else set()
+def _behind(arrivals: Collection[Arrival]) -> set[int]:
+    progress = {a.initial_rank: a.progress for a in arrivals if a.progress and a.standing is not Standing.DEAD}
+    return behind(progress, {a.initial_rank for a in arrivals if a.stalled})
 
 
 def decode_arrivals(values: Iterable[bytes]) -> list[Arrival]:

@@ -34,6 +34,7 @@ from nvrx_core.inprocess.interrupt import Interrupt
 from nvrx_core.inprocess.log_handlers import own_stream_handlers
 from nvrx_core.inprocess.monitor_process import MonitorPlan, MonitorProcess
 from nvrx_core.inprocess.monitor_thread import MonitorThread, RoundView
+from nvrx_core.inprocess.progress_sample import ProgressSample
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.report import report
 from nvrx_core.inprocess.round import Round, RoundTimeouts
@@ -71,7 +72,7 @@ class Equipment:
         self.member, self.size = state.initial_rank, state.initial_world_size
         self.marks: dict[str, float] = {}
         self.struck = 0.0
-        self.stalled = self.aborting = False
+        self.aborting = False
         self._entered = False
         self.faults = FaultMaker(self.member)
         self._ended: RoundView | None = None
@@ -170,6 +171,7 @@ class Equipment:
         self.interrupt.install()
         stack.callback(self.interrupt.uninstall)
         self.observer = GroupObserver(self.page, lambda timeout: warn_about_watchdog(timeout, p.hard_timeout))
+        self.sample = ProgressSample(self.page, p.soft_timeout.total_seconds(), self.observer.count_collectives)
         self.observer.install()
         stack.callback(self.observer.uninstall)
         if p.thread_exceptions == "fault":
@@ -201,6 +203,7 @@ class Equipment:
             decided=self.observer.release,
             failed=self._watcher_failed,
         )
+        self.thread.noticed = self.sample.take
         self.departure = Departure(self.interrupt, self._wake_main, abort=self.abort, unblock=self._unblock)
         self.watchdog.start()
         stack.callback(self.watchdog.stop)
@@ -236,10 +239,6 @@ class Equipment:
         self.report_restart()
         self._ended = view
         self.marks |= view.marks
-
-    def progress(self) -> tuple[int, ...]:
-        """What this rank had done, comparable between ranks."""
-        return (self.page[Word.MEETINGS], self.page[Word.COLLECTIVES])
 
     def report_restart(self) -> None:
         """Write the event and the log line of a restart, in the watchdog's thread."""
@@ -282,11 +281,6 @@ class Equipment:
     def abort(self) -> None:
         """Carry out the user's abort; runs in the monitor thread."""
         self.aborting = True
-        self.observer.count_collectives()
-        running = self.page[Word.STAGE] == Stage.RUNNING
-        still = time.monotonic() - self.page.alive_at()
-        silent = running and still > self.parameters.soft_timeout.total_seconds() / 2
-        self.stalled = silent or self.page[Word.STALLED] == self.page[Word.ITERATION] + 1
         if self.parameters.abort is not None:
             carry_out(self.parameters.abort, self.state.freeze())
 

@@ -64,6 +64,9 @@ class MonitorThread:
         unblock: closes what no signal gets the main thread out of.
         decided: called after each decision, while the main thread goes on.
         failed: called with what has ended the thread, a `StoreFailure` or an error; without it the rank must not go on.
+
+    Attributes:
+        noticed: called with the round's number at its event, before anything is done about it.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class MonitorThread:
         self.view = RoundView(first)
         self.changed = threading.Condition()
         self._abort, self._unblock, self._decided = abort, unblock, decided
+        self.noticed: Callable[[int], None] = lambda iteration: None
         self._failed = failed
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="nvrx-monitor-thread", daemon=True)
@@ -137,6 +141,7 @@ class MonitorThread:
 
     def _end_function(self, view: RoundView, abort: Abort) -> None:
         iteration = view.round.iteration
+        self.noticed(iteration)
         self.page[Word.NOTICED] = iteration + 1
         self._last_call(view.round.timeouts)
         self.interrupt.request(lambda: RankShouldRestart(abort.reason))

@@ -94,6 +94,7 @@ class GroupObserver:
         self._init_store = dist.TCPStore.__init__
         self._excepthook: Any = sys.excepthook
         self._held: deque[Any] = deque(maxlen=HELD)
+        self._default: Any = None
         self._kept: dict[int, socket.socket] = {}
         self._reserve: list[int] = []
 
@@ -130,6 +131,8 @@ class GroupObserver:
                 with self._meeting():
                     created = create(*args, **kwargs)
                 self._held.append(created)
+                if not dist.is_initialized():
+                    self._default = created[0]
                 self._tell_timeout(created[0])
                 hit("init-pg-after", self.page[Word.ITERATION])
                 return created
@@ -235,8 +238,8 @@ class GroupObserver:
         return sum(shut_down(s) for s in candidates)
 
     def count_collectives(self) -> None:
-        """Note how many collectives the default group has begun; 0 when torch does not tell."""
-        group: Any = dist.group.WORLD
+        """Note how many collectives the default group has begun, destroyed or not; 0 when torch does not tell."""
+        group: Any = dist.group.WORLD or self._default
         try:
             self.page[Word.COLLECTIVES] = 0 if group is None else group._get_sequence_number_for_group()
         except (AttributeError, RuntimeError):
@@ -245,6 +248,7 @@ class GroupObserver:
     def release(self) -> None:
         """Let the groups of the ended round go, their connections, and torch's chain of exception hooks."""
         self._held.clear()
+        self._default = None
         while self._kept:
             self._kept.popitem()[1].close()
         sys.excepthook = self._excepthook

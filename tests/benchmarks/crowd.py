@@ -20,6 +20,7 @@ import torch.distributed as dist
 from wire import Wire
 
 from nvrx_core.clock import SystemClock
+from nvrx_core.inprocess.blame import Progress
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.decision import Arrival, Standing
 from nvrx_core.inprocess.round import Enter, Round, RoundTimeouts
@@ -56,7 +57,7 @@ class Rank:
         state = self.state
         arrival = Arrival(
             initial_rank=state.initial_rank, rank=state.rank, standing=Standing.ALIVE, world_size=state.world_size,
-            step=1234, progress=(3, 56789),
+            step=1234, progress=Progress(3, 0, 56789, 1235),
         )  # fmt: skip
         self.board.play(self.round, self.round.arrive(arrival, now=time.monotonic()))
 

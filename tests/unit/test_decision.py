@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvrx_core.inprocess.blame import Progress
 from nvrx_core.inprocess.decision import (
     Arrival,
     Decision,
@@ -25,7 +26,7 @@ def arrivals(*all_of_them):
     """By (standing, own fault, progress, stalled, step), all optional."""
     made = {}
     for member, given_ in enumerate(all_of_them):
-        standing, own, progress, stalled, step = (*given_, *(ALIVE, None, (), False, -1)[len(given_) :])
+        standing, own, progress, stalled, step = (*given_, *(ALIVE, None, None, False, -1)[len(given_) :])
         made[member] = Arrival(
             initial_rank=member, rank=member if standing is not DEAD else -1, standing=standing,
             world_size=len(all_of_them) if standing is not DEAD else 0, fault=own, step=step, progress=progress,
@@ -56,7 +57,7 @@ def test_nobody_may_be_left():
 
 
 def test_the_highest_step_counts():
-    assert decide(0, arrivals((ALIVE, None, (), False, 7), (ALIVE, None, (), False, 9)), None).step == 9
+    assert decide(0, arrivals((ALIVE, None, None, False, 7), (ALIVE, None, None, False, 9)), None).step == 9
     assert decide(0, {}, None).step == -1
 
 
@@ -96,23 +97,32 @@ def test_a_symptom_with_no_other_cause_is_the_cause():
     assert (decision.cause, decision.culprits) == (symptom, (0,))
 
 
-def test_of_those_that_stood_still_the_one_behind_is_to_blame():
-    stalled = fault(0, "SOFT_TIMEOUT")
-    assert blame(stalled, (ALIVE, None, (2, 9), True), (ALIVE, None, (2, 8), True), (ALIVE, None, (2, 9), True)) == (1,)
+def test_a_rank_that_nobody_waits_for_is_not_to_blame_for_a_hang_elsewhere():
+    here, there = Progress(collectives=9), Progress(collectives=8)
+    assert blame(fault(0, "SOFT_TIMEOUT"), (ALIVE, None, here, True), (ALIVE, None, there), (DEAD,), ()) == (1,)
 
 
-def test_who_still_moves_is_not_to_blame_though_it_is_behind():
-    stalled = fault(0, "SOFT_TIMEOUT")
-    assert blame(stalled, (ALIVE, None, (2, 9), True), (ALIVE, None, (2, 8), False)) == (0,)
+def test_a_dead_rank_has_no_progress():
+    stalled, here = fault(0, "SOFT_TIMEOUT"), Progress(collectives=9)
+    assert blame(stalled, (ALIVE, None, here, True), (ALIVE, None, here), (DEAD, None, Progress())) == (0,)
 
 
 def test_nobody_is_to_blame_when_all_stood_still_alike():
-    assert blame(fault(0, "SOFT_TIMEOUT"), (ALIVE, None, (2, 9), True), (ALIVE, None, (2, 9), True)) == ()
+    here = Progress(collectives=9)
+    assert blame(fault(0, "SOFT_TIMEOUT"), (ALIVE, None, here, True), (ALIVE, None, here, True)) == ()
 
 
 def test_a_failure_outweighs_a_stall():
     stalled = fault(0, "SOFT_TIMEOUT")
-    assert blame(stalled, (ALIVE, None, (1, 1), True), (ALIVE, fault(1), (2, 2), False)) == (1,)
+    assert blame(stalled, (ALIVE, None, Progress(1), True), (ALIVE, fault(1), Progress(2))) == (1,)
+
+
+@pytest.mark.parametrize(("message", "culprit"), [("gloo: Timed out waiting 5 ms", 1), ("gloo: Connection reset", 0)])
+def test_a_collective_that_timed_out_is_the_fault_of_who_did_not_come(message, culprit):
+    symptom = fault(0, message=message)
+    arrived, missing = (ALIVE, symptom, Progress(collectives=9)), (ALIVE, None, Progress(collectives=8))
+    assert blame(symptom, arrived, missing) == (culprit,)
+    assert blame(symptom, arrived, arrived) == (0,)
 
 
 # On the wire
@@ -121,10 +131,11 @@ FAULTS = st.builds(
     Fault, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), interruption=st.just("EXCEPTION"),
     message=st.text(max_size=20), struck=st.floats(0, 1e9),
 )  # fmt: skip
+PROGRESS = st.builds(Progress, st.integers(0, 9), st.integers(0, 1), st.integers(0, 9), st.integers(0, 9))
 ARRIVALS = st.builds(
     Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), standing=st.sampled_from(Standing),
     world_size=st.integers(0, 9), fault=st.none() | FAULTS, step=st.integers(-1, 99),
-    progress=st.tuples(st.integers(0, 9), st.integers(0, 9)) | st.just(()), stalled=st.booleans(),
+    progress=st.none() | PROGRESS, stalled=st.booleans(),
 )  # fmt: skip
 
 

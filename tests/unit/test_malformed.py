@@ -11,6 +11,7 @@ import time
 import pytest
 
 from nvrx_core.inprocess import wire
+from nvrx_core.inprocess.blame import Progress
 from nvrx_core.inprocess.decision import (
     Arrival,
     Decision,
@@ -29,7 +30,13 @@ from nvrx_core.progress.page import Page, Stage, Word
 SLOWEST = 1.0
 FAULT = Fault(initial_rank=1, rank=1, interruption="EXCEPTION", message="planted", struck=1.5, host="h", pid=7)
 ARRIVAL = Arrival(
-    initial_rank=1, rank=1, standing=Standing.ALIVE, world_size=3, fault=FAULT, progress=(1, 2), keys=("a",)
+    initial_rank=1,
+    rank=1,
+    standing=Standing.ALIVE,
+    world_size=3,
+    fault=FAULT,
+    keys=("a",),
+    progress=Progress(1, 1, 2, 3),
 )
 DECISION = decide(4, {1: ARRIVAL}, FAULT)
 STRANGE = [

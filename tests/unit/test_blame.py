@@ -1,0 +1,81 @@
+"""Who holds the others up: the rank that waits for nobody while others wait."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvrx_core.inprocess.blame import Progress, behind
+
+
+def ranks(*progress):
+    return dict(enumerate(progress))
+
+
+def begun(collectives, **more):
+    return Progress(meetings=2, collectives=collectives, **more)
+
+
+def test_the_rank_that_has_begun_fewer_collectives_is_behind():
+    assert behind(ranks(begun(9), begun(8), begun(9)), {0, 1, 2}) == {1}
+
+
+def test_a_rank_that_runs_on_without_getting_anywhere_is_behind_those_that_wait_for_it():
+    assert behind(ranks(begun(9), begun(8), begun(9)), {0, 2}) == {1}
+
+
+def test_a_slow_rank_beside_a_hung_one_is_not_to_blame():
+    assert behind(ranks(begun(9), begun(8), begun(8)), {0, 1}) == {1}
+
+
+def test_a_rank_that_others_meet_without_is_behind():
+    inside, elsewhere = Progress(3, inside=1), Progress(2)
+    assert behind(ranks(inside, elsewhere, inside), {0, 1, 2}) == {1}
+
+
+def test_a_meeting_of_some_ranks_alone_tells_nothing():
+    assert behind(ranks(Progress(5, collectives=8), Progress(2, collectives=9)), {0, 1}) == {0}
+
+
+def test_ranks_that_wait_for_each_other_cannot_be_told_apart():
+    assert behind(ranks(Progress(5, 1, 8), Progress(2, 0, 9)), {0, 1}) == set()
+
+
+def test_where_nobody_waits_those_that_stand_still_are_to_blame():
+    assert behind(ranks(begun(9), begun(9), begun(9)), {1, 2}) == {1, 2}
+
+
+def test_the_lower_step_tells_where_nothing_else_does():
+    assert behind(ranks(begun(9, step=7), begun(9, step=6)), {0, 1}) == {1}
+    assert behind(ranks(begun(9, step=7), begun(9, step=6), begun(9, step=3)), {0, 1}) == {1}
+
+
+@pytest.mark.parametrize("stalled", [set(), {0, 1}])
+def test_nobody_is_behind_where_all_are_alike(stalled):
+    assert behind(ranks(begun(9), begun(9)), stalled) == set()
+
+
+def test_nobody_is_behind_nobody():
+    assert behind({}, {0}) == set()
+
+
+PROGRESS = st.builds(Progress, st.integers(0, 2), st.integers(0, 1), st.integers(0, 2), st.integers(0, 2))
+
+
+@given(st.dictionaries(st.integers(0, 5), PROGRESS), st.sets(st.integers(0, 5)))
+def test_never_all_are_behind_and_never_one_that_waits_for_a_collective(progress, stalled):
+    found = behind(progress, stalled)
+    assert found < progress.keys() or not progress
+    least = min((each.collectives for each in progress.values()), default=0)
+    waits = {rank for rank, each in progress.items() if each.collectives > least}
+    assert not found & waits or any(each.inside for each in progress.values())
+
+
+@given(PROGRESS)
+def test_progress_survives_the_wire(progress):
+    assert Progress.of(list(progress)) == progress
+
+
+@pytest.mark.parametrize("values", [[], [1, 2], [1, 2, 3, 4, 5]])
+def test_progress_of_another_length_is_refused(values):
+    with pytest.raises(ValueError, match="not a rank's progress"):
+        Progress.of(values)

@@ -1,0 +1,64 @@
+"""What a rank had done when the round ended: a value of that moment, whatever becomes of the counters."""
+
+import time
+
+import pytest
+
+from nvrx_core.inprocess.blame import Progress
+from nvrx_core.inprocess.progress_sample import ProgressSample
+from nvrx_core.progress.page import Page, Stage, Word
+
+SOFT = 60.0
+
+
+@pytest.fixture
+def page():
+    page = Page(1)
+    page.begin_round(3, 0, 1)
+    page.enter(Stage.RUNNING)
+    yield page
+    page.close()
+
+
+def sample(page, observe=lambda: None):
+    return ProgressSample(page, SOFT, observe)
+
+
+def test_the_counters_are_brought_up_to_date_and_kept(page):
+    one = sample(page, lambda: page.__setitem__(Word.COLLECTIVES, 9))
+    page[Word.MEETINGS], page[Word.MEETING], page[Word.STEP] = 2, 1, 7
+    one.take(3)
+    page.begin_round(4, 0, 1)
+    assert (one.progress, one.stalled) == (Progress(2, 1, 9, 7), False)
+
+
+def test_the_first_sample_of_a_round_counts(page):
+    one = sample(page)
+    page[Word.COLLECTIVES] = 9
+    one.take(3)
+    page[Word.COLLECTIVES] = 0
+    one.take(3)
+    assert one.progress.collectives == 9
+
+
+def test_a_rank_that_has_not_begun_has_come_nowhere(page):
+    one = sample(page, pytest.fail)
+    page[Word.COLLECTIVES], page[Word.STALLED] = 9, 4
+    one.take(4)
+    assert (one.progress, one.stalled) == (Progress(), False)
+
+
+@pytest.mark.parametrize(("stage", "stalled"), [(Stage.RUNNING, True), (Stage.WAITING, False)])
+def test_who_shows_no_life_in_the_function_stands_still(page, stage, stalled):
+    page.enter(stage)
+    page[Word.AUTOMATIC] = time.monotonic_ns() - int(SOFT * 0.6e9)
+    one = sample(page)
+    one.take(3)
+    assert one.stalled is stalled
+
+
+def test_who_was_reported_stands_still(page):
+    page[Word.STALLED] = 4
+    one = sample(page)
+    one.take(3)
+    assert one.stalled
