@@ -45,6 +45,8 @@ __all__ = ["MonitorPlan", "MonitorProcess"]
 log = logging.getLogger("nvrx_core.inprocess.monitor_process")
 STORE_GRACE = 5.0
 """Seconds that a rank has to leave after the store was lost."""
+PROBE_EVERY: Final = SILENT_STORE / 4
+"""Seconds between two questions to the store, at most: a lease may move more rarely than the store may be silent."""
 REACH: Final = 64
 """How many members are watched for each that is silent: a lost host's own ranks watch each other no longer."""
 _WAY = (Word.ITERATION, Word.MEETINGS, Word.COLLECTIVES)
@@ -113,7 +115,7 @@ class MonitorProcess:
         self.replaces = False
         self.beats = 0
         self.lease = ""
-        self.lease_due = self.sibling_due = 0.0
+        self.lease_due = self.probe_due = self.sibling_due = 0.0
         self.ended_by: str | None = None
 
     def run(self, ready: Callable[[], None]) -> None:
@@ -168,8 +170,9 @@ class MonitorProcess:
                 self._keep_lease()
         if self.page[Word.STORE_LOST]:
             self._enforce_store_loss()
-            self.lease_due = 0.0
-        return min(self.watch.deadline, time.monotonic() + self.plan.interval, self.lease_due or float("inf"))
+            self.lease_due = self.probe_due = 0.0
+        ask_due = min(self.lease_due, self.probe_due) or math.inf
+        return min(self.watch.deadline, time.monotonic() + self.plan.interval, ask_due)
 
     def _judge(self) -> bool:
         """Look at the rank's progress; True when there is an answer to look at again."""
@@ -244,15 +247,16 @@ class MonitorProcess:
         return self.board
 
     def _keep_lease(self) -> None:
-        """Move this rank's lease on, and look at the next member's, when it is time to."""
+        """Move this rank's lease on, or only ask whether the store answers, when it is time to."""
         now = time.monotonic()
-        if now < self.lease_due:
+        if now < min(self.lease_due, self.probe_due):
             return
-        self.lease_due = now + self.plan.heartbeat
+        self.probe_due = now + PROBE_EVERY
         try:
-            self.lease = self._connected().move_lease(self.plan.member, self.lease, self._lease())
-            if not self.page[Word.MONITOR_BEAT]:
-                os.eventfd_write(self.plan.linked, 1)
+            if now < self.lease_due:
+                self._connected().has_left(self.plan.member)
+            else:
+                self._move_lease(now)
             self.page[Word.MONITOR_BEAT] = time.monotonic_ns()
             if now >= self.sibling_due:
                 self.sibling_due = now + max(self.plan.heartbeat, self.plan.heartbeat_timeout / 10)
@@ -261,6 +265,12 @@ class MonitorProcess:
             if not self.page[Word.STORE_LOST]:
                 self.page[Word.STORE_LOST] = time.monotonic_ns()
             raise
+
+    def _move_lease(self, now: float) -> None:
+        self.lease_due = now + self.plan.heartbeat
+        self.lease = self._connected().move_lease(self.plan.member, self.lease, self._lease())
+        if not self.page[Word.MONITOR_BEAT]:
+            os.eventfd_write(self.plan.linked, 1)
 
     def _lease(self) -> str:
         self.beats += 1

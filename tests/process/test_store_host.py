@@ -11,14 +11,16 @@ import pytest
 from . import host
 from .conftest import Launch
 from .job import Job
-from .oracle import assert_no_process_left
+from .oracle import assert_no_process_left, assert_nothing_lost
 
 STORE_LOST = 75
 HOST_LEAVES = "tests.process.workers.host_leaves"
 WAYS = {"exit 3": 3, "health check": 1, "discarded": 1}
 """How the host leaves, and the exit code that it leaves with."""
+TRAINS_ON = 6
+"""Seconds that the others train for when the host has left."""
 SILENCE = 12
-"""Seconds of training: longer than a store may be silent."""
+"""More seconds than a store may be silent."""
 
 
 def assert_left_with_one_line(job: Job, ranks: set[int], endpoint: str) -> None:
@@ -51,14 +53,14 @@ def test_all_leave_when_rank_0_is_lost_with_the_store_in_it(launch: Launch) -> N
 def test_a_host_that_leaves_serves_its_guests_until_they_are_done(prepare: Launch) -> None:
     jobs = {way: prepare(store=False) for way in WAYS}
     for way, job in jobs.items():
-        job.start(HOST_LEAVES, NVRX_TEST_CASE=way, NVRX_TEST_SECONDS=str(SILENCE))
+        job.start(HOST_LEAVES, NVRX_TEST_CASE=way, NVRX_TEST_SECONDS=str(TRAINS_ON))
     for job in jobs.values():
         job.await_line("enter", initial_rank=2, iteration=1)
-    time.sleep(2.0)
+    time.sleep(0.5)
     before = {way: host.cpu_seconds(job.pids[0]) for way, job in jobs.items()}
-    time.sleep(5.0)
+    time.sleep(4.0)
     busy = {way: host.cpu_seconds(job.pids[0]) - before[way] for way, job in jobs.items()}
-    assert max(busy.values()) < 1.0, f"seconds of CPU in 5 s: {busy}"
+    assert max(busy.values()) < 1.0, f"seconds of CPU in 4 s: {busy}"
     for job in jobs.values():
         job.finish()
     for way, job in jobs.items():
@@ -66,6 +68,12 @@ def test_a_host_that_leaves_serves_its_guests_until_they_are_done(prepare: Launc
         assert {line["result"] for line in job.lines("done")} == {1}
         assert "is lost" not in job.errors(0), way
         assert_no_process_left(job)
+
+
+def test_a_heartbeat_rarer_than_the_store_may_be_silent_loses_nobody(launch: Launch) -> None:
+    rare = {"heartbeat_interval": 30.0, "heartbeat_timeout": 40.0, "monitor_process_interval": 20.0}
+    job = launch({}, world=2, step_seconds=SILENCE / 6, wrapper=rare).finish()
+    assert_nothing_lost(job)
 
 
 def test_a_rank_that_nothing_interrupts_is_killed_when_the_store_is_lost(launch: Launch) -> None:

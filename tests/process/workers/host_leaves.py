@@ -1,4 +1,7 @@
-"""Rank 0 hosts the store and leaves, in the way that `NVRX_TEST_CASE` names; the others train on for a while."""
+"""Rank 0 hosts the store and leaves, in the way that `NVRX_TEST_CASE` names; the others train on for a while.
+
+The store may be silent for a third of that while only.
+"""
 
 import os
 import sys
@@ -7,7 +10,7 @@ from itertools import count
 
 from nvrx_core import inprocess
 from nvrx_core.errors import RankDiscarded
-from nvrx_core.inprocess import CallWrapper
+from nvrx_core.inprocess import CallWrapper, progress_watchdog
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.rank_assignment import RankAssignment, RankAssignmentCtx, ShiftRanks
 from nvrx_core.inprocess.state import FrozenState
@@ -42,6 +45,7 @@ class DiscardsTheHost(RankAssignment):
 
 def main() -> None:
     record = Record.of_environment()
+    progress_watchdog.SILENT_STORE = SECONDS / 3
 
     @inprocess.Wrapper(health_check=FailsOnTheHost(), rank_assignment=DiscardsTheHost())
     def train(call: CallWrapper) -> int:
