@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
+from nvrx_core.inprocess.awake import AwakeClock
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.lease import LeaseTable
 
@@ -31,10 +32,10 @@ def await_guests(board: Board, members: Collection[int], heartbeat_timeout: floa
     Raises:
         StoreFailure: when the store is gone.
     """
-    table, awaited = LeaseTable(heartbeat_timeout), sorted(members)
+    table, awaited, awake = LeaseTable(heartbeat_timeout), sorted(members), AwakeClock()
     pause, look_at = threading.Event(), 0.0
     while not board.have_left(awaited):
-        now = time.monotonic()
+        now = awake.at(time.monotonic())
         if now >= look_at:
             look_at = now + heartbeat_timeout / 4
             leases = board.leases(awaited)
@@ -42,4 +43,6 @@ def await_guests(board: Board, members: Collection[int], heartbeat_timeout: floa
                 table.observe(member, leases.get(member, ""), now=now)
             silent = table.stale(now=now)
             awaited = [member for member in awaited if member not in silent]
+        meant = time.monotonic() + TURN
         pause.wait(TURN)
+        awake.woke(meant, now=time.monotonic())

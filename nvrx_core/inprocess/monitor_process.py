@@ -26,9 +26,11 @@ from nvrx_core.clock import SystemClock
 from nvrx_core.events.log import EventLog, boot_id
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.awake import AwakeClock
 from nvrx_core.inprocess.board import Board, StoreFailure
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.lease import LeaseTable
+from nvrx_core.inprocess.monitor_files import configure_logging, write_pidfile
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
 from nvrx_core.inprocess.store import Factory, as_client
@@ -110,6 +112,7 @@ class MonitorProcess:
         self.plan, self.page, self.lock = plan, page, lock
         self.watch = Watch(plan.soft, plan.hard, plan.grace)
         self.siblings = LeaseTable(plan.heartbeat_timeout)
+        self.awake = AwakeClock()
         self.spoken_for: dict[int, Fault] = {}
         self.board: Board | None = None
         self.replaces = False
@@ -120,7 +123,7 @@ class MonitorProcess:
 
     def run(self, ready: Callable[[], None]) -> None:
         """Watch until the rank has left or is dead and its death is known to all."""
-        _configure_logging(self.plan.logfile)
+        configure_logging(self.plan.logfile)
         try:
             self._watch(ready)
         except BaseException:  # boundary: the process ends; its replacement goes on
@@ -129,8 +132,10 @@ class MonitorProcess:
 
     def _watch(self, ready: Callable[[], None]) -> None:
         if self.plan.pidfile:
-            _write_pidfile(self.plan.pidfile)
+            write_pidfile(self.plan.pidfile)
         self.replaces = bool(self.page[Word.MONITOR_PID])
+        if self.replaces:  # nobody has watched since the predecessor's last word
+            self.awake.woke(self.page[Word.MONITOR_BEAT] / 1e9, now=time.monotonic())
         self.page[Word.MONITOR_PID] = os.getpid()
         hit("monitor-ready", self.page[Word.ITERATION])
         ready()
@@ -140,7 +145,10 @@ class MonitorProcess:
         poll.register(self._watch_owner(), select.POLLIN)
         while self.page[Word.STAGE] not in (Stage.LEFT, Stage.GONE):
             due = self._turn()
-            for fd, _ in poll.poll(max(0.0, due - time.monotonic()) * 1000 + 0.5):
+            happened = poll.poll(max(0.0, due - time.monotonic()) * 1000 + 0.5)
+            if (pause := self.awake.woke(due, now=time.monotonic())) > 0:
+                log.warning("this process has paused for %.1f s, which nobody is blamed for", pause)
+            for fd, _ in happened:
                 if fd != self.plan.wake:
                     self._rank_died()
                     return
@@ -172,11 +180,15 @@ class MonitorProcess:
             self._enforce_store_loss()
             self.lease_due = self.probe_due = 0.0
         ask_due = min(self.lease_due, self.probe_due) or math.inf
-        return min(self.watch.deadline, time.monotonic() + self.plan.interval, ask_due)
+        return min(self.awake.when(self.watch.deadline), time.monotonic() + self.plan.interval, ask_due)
+
+    def _now(self) -> float:
+        """The awake time, in which silence is measured."""
+        return self.awake.at(time.monotonic())
 
     def _judge(self) -> bool:
         """Look at the rank's progress; True when there is an answer to look at again."""
-        now = time.monotonic()
+        now = self._now()
         again = False
         reading = self.reading()
         for action in self.watch.look(reading, now=now):
@@ -197,13 +209,13 @@ class MonitorProcess:
         return again
 
     def reading(self) -> Reading:
-        """What the page says now."""
+        """What the page says now, in awake time."""
         page = self.page
         return Reading(
             iteration=page[Word.ITERATION],
             stage=Stage(page[Word.STAGE]),
-            alive_at=page.alive_at(),
-            breathing_at=page[Word.BREATH] / 1e9 or math.inf,
+            alive_at=self.awake.at(page.alive_at()),
+            breathing_at=self.awake.at(page[Word.BREATH] / 1e9 or math.inf),
             stopped=is_stopped(self.plan.rank_pid),
             protected=page[Word.UNPROTECTED] == 0,
             noticed=page[Word.NOTICED] == page[Word.ITERATION] + 1,
@@ -274,12 +286,12 @@ class MonitorProcess:
 
     def _lease(self) -> str:
         self.beats += 1
-        stalled = time.monotonic() - self.page.alive_at() > self.plan.soft / 2
+        stalled = self._now() - self.awake.at(self.page.alive_at()) > self.plan.soft / 2
         words = (Word.MONITOR_PID, Word.STAGE, *_WAY)
         return "/".join(str(value) for value in (self.beats, int(stalled), *(self.page[word] for word in words)))
 
     def _look_at_siblings(self) -> None:
-        now, me, members = time.monotonic(), self.plan.member, sorted(self.page.members() - {self.plan.member})
+        now, me, members = self._now(), self.plan.member, sorted(self.page.members() - {self.plan.member})
         self._let_go(self.spoken_for.keys() - members)
         if not members or self.page[Word.STAGE] == Stage.LEFT:
             return
@@ -338,7 +350,7 @@ class MonitorProcess:
 
     def _enforce_store_loss(self) -> None:
         """The store is gone: the rank leaves by itself, or is ended."""
-        since = time.monotonic() - self.page[Word.STORE_LOST] / 1e9
+        since = self._now() - self.awake.at(self.page[Word.STORE_LOST] / 1e9)
         if since >= STORE_GRACE:
             log.error("rank %d did not leave after the store was lost", self.plan.member)
             send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGKILL])
@@ -359,7 +371,7 @@ class MonitorProcess:
 
     def _stood_still_since(self) -> float:
         since = self.watch.stood_still_since
-        return self.page.alive_at() if since is None else since
+        return self.page.alive_at() if since is None else self.awake.when(since)
 
     def _bury(self, obituary: Obituary | None) -> None:
         board = self._connected()
@@ -376,23 +388,3 @@ class MonitorProcess:
 
 def _follow(obituary: Obituary, actions: tuple[Action, ...]) -> Obituary | None:
     return next((obituary.next(action.members) for action in actions if isinstance(action, Enter)), None)
-
-
-def _configure_logging(path: str | None) -> None:
-    """Log to the file only; the rank's own handlers are not for another process."""
-    logger = logging.getLogger("nvrx_core")
-    handler: logging.Handler = logging.NullHandler()
-    if path is not None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        handler = logging.StreamHandler(os.fdopen(fd, "w", buffering=1))
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger.handlers, logger.propagate = [handler], False
-    logger.setLevel(logging.INFO)
-
-
-def _write_pidfile(path: str) -> None:
-    """Write the pid so that a reader never sees half of it."""
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(f"{os.getpid()}\n")
-    os.replace(temporary, path)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from nvrx_core.inprocess.awake import AwakeClock
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
@@ -71,6 +72,7 @@ class ProgressWatchdog:
         self._work: deque[Callable[[], None]] = deque()
         self._asked = False
         self._ending = self._told = False
+        self._awake = AwakeClock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="nvrx-progress-watchdog", daemon=True)
 
@@ -107,9 +109,10 @@ class ProgressWatchdog:
         while not self._ending:
             now = time.monotonic()
             if now >= due:
-                due = now + self.interval
+                due = now + min(self.interval, SILENT_STORE / 4)
                 self._question(now)
             readable, _, _ = select.select(watched, [], [], max(0.0, due - time.monotonic()))
+            self._awake.woke(due, now=time.monotonic())
             if self._wake in readable:
                 os.eventfd_read(self._wake)
                 self._do_work()
@@ -132,7 +135,7 @@ class ProgressWatchdog:
         """Whether the store is silent; with the monitor process of a rank that has left, nobody asks it any more."""
         beat = self.page[Word.MONITOR_BEAT] / 1e9
         asked = beat and self.page[Word.STAGE] not in (Stage.LEFT, Stage.GONE)
-        if asked and now - beat > SILENT_STORE and not self._told:
+        if asked and self._awake.at(now) - self._awake.at(beat) > SILENT_STORE and not self._told:
             self._told = True
             self._silent()
 

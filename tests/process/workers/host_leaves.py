@@ -1,16 +1,18 @@
 """Rank 0 hosts the store and leaves, in the way that `NVRX_TEST_CASE` names; the others train on for a while.
 
-The store may be silent for a third of that while only.
+The store may be silent for a third of that while only. In the case "rare heartbeat" nobody leaves, and leases move
+more rarely than that.
 """
 
 import os
 import sys
 import time
+from datetime import timedelta
 from itertools import count
 
 from nvrx_core import inprocess
 from nvrx_core.errors import RankDiscarded
-from nvrx_core.inprocess import CallWrapper, progress_watchdog
+from nvrx_core.inprocess import CallWrapper, monitor_process, progress_watchdog
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.rank_assignment import RankAssignment, RankAssignmentCtx, ShiftRanks
 from nvrx_core.inprocess.state import FrozenState
@@ -46,11 +48,14 @@ class DiscardsTheHost(RankAssignment):
 def main() -> None:
     record = Record.of_environment()
     progress_watchdog.SILENT_STORE = SECONDS / 3
+    monitor_process.PROBE_EVERY = SECONDS / 12
+    seconds = {"heartbeat_interval": 30, "heartbeat_timeout": 40, "monitor_process_interval": 20}
+    rare = {name: timedelta(seconds=value) for name, value in seconds.items()} if CASE == "rare heartbeat" else {}
 
-    @inprocess.Wrapper(health_check=FailsOnTheHost(), rank_assignment=DiscardsTheHost())
+    @inprocess.Wrapper(health_check=FailsOnTheHost(), rank_assignment=DiscardsTheHost(), **rare)
     def train(call: CallWrapper) -> int:
         record("enter", iteration=call.iteration)
-        if call.iteration == 0:
+        if call.iteration == 0 and not rare:
             if CASE == "exit 3" and ME == 0:
                 sys.exit(3)
             if CASE == "discarded" and ME == 1:

@@ -1,0 +1,73 @@
+"""An observer's own pauses are not charged to those whom it observes."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nvrx_core.inprocess.awake import KEPT, SLACK, AwakeClock
+
+PAUSE = 12.0
+
+
+@pytest.fixture
+def clock():
+    return AwakeClock()
+
+
+@pytest.fixture
+def paused(clock):
+    """It meant to wake at 10, and woke after a pause."""
+    assert clock.woke(10.0, now=10.0 + PAUSE) == PAUSE
+    return clock
+
+
+def test_who_wakes_in_time_has_not_paused(clock):
+    for meant, now in ((10.0, 9.0), (10.0, 10.0), (12.0, 12.0 + SLACK / 2)):
+        assert clock.woke(meant, now=now) == 0.0
+    assert clock.at(20.0) == clock.when(20.0) == 20.0
+
+
+def test_a_pause_does_not_count(paused):
+    assert paused.at(30.0) - paused.at(5.0) == 25.0 - PAUSE
+    assert paused.at(10.0) == paused.at(15.0) == paused.at(10.0 + PAUSE) == 10.0
+    assert paused.when(paused.at(30.0)) == 30.0
+
+
+def test_what_came_before_a_pause_and_what_came_after_keep_their_distance(paused):
+    assert paused.at(5.0) == 5.0
+    assert paused.at(40.0) - paused.at(30.0) == 10.0
+
+
+def test_what_has_never_happened_stays_so(paused):
+    assert paused.at(math.inf) == math.inf
+    assert paused.at(-math.inf) == -math.inf
+
+
+def test_two_looks_at_one_pause_count_it_once(paused):
+    assert paused.woke(10.0, now=10.5 + PAUSE) == 0.0
+    assert paused.paused == PAUSE
+
+
+def test_pauses_without_end_are_told_apart_as_far_as_they_are_recent(clock):
+    for turn in range(2 * KEPT):
+        clock.woke(10.0 * turn, now=10.0 * turn + 4.0)
+    now = 10.0 * (2 * KEPT)
+    assert clock.paused == 4.0 * 2 * KEPT
+    assert clock.at(now) - clock.at(now - 20.0) == 12.0
+
+
+@given(
+    sleeps=st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 20.0)), max_size=20),
+    moments=st.tuples(st.floats(-10.0, 900.0), st.floats(-10.0, 900.0)),
+)
+def test_awake_time_runs_with_the_clock_or_stands(sleeps, moments):
+    clock, now, pauses = AwakeClock(), 0.0, 0.0
+    for planned, late in sleeps:
+        meant, now = now + planned, now + planned + late
+        pauses += clock.woke(meant, now=now)
+    first, last = min(moments), max(moments)
+    assert -1e-6 <= clock.at(last) - clock.at(first) <= last - first + 1e-6
+    assert clock.at(now) == pytest.approx(now - pauses)
+    assert clock.when(clock.at(now)) == pytest.approx(now)
