@@ -47,7 +47,8 @@ class AbortTorchDistributed(Abort):
         """Abort all process groups."""
         if "torch.distributed" not in sys.modules:
             return state
-        from nvrx_core.inprocess.torch_groups import abort_gloo, forget_groups, free_reserve, has_groups
+        from nvrx_core.inprocess.group_observer import abort_groups, free_reserve
+        from nvrx_core.inprocess.torch_groups import has_groups
 
         free_reserve()
         directory = self.torch_fr_trace_path or flight_record_directory()
@@ -56,8 +57,7 @@ class AbortTorchDistributed(Abort):
 
             write_flight_record(directory, state)
         hit("abort-during", state.iteration)
-        abort_gloo()
-        forget_groups()
+        abort_groups()
         return state
 
 

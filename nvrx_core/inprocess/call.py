@@ -27,7 +27,6 @@ from nvrx_core.inprocess.monitor_thread import RoundView
 from nvrx_core.inprocess.retry_limit import NoProgressLimit
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
-from nvrx_core.inprocess.torch_groups import reset_group_count
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign, declare, snapshot
@@ -188,13 +187,13 @@ class Call:
 
     def _armed(self, function: Callable[[], Any]) -> Ended:
         kit, parameters = self.kit, self.parameters
+        kit.observer.clear_groups()
         if parameters.initialize is not None:
             parameters.initialize(self.state.freeze())
         try:
             self._check_health()
         except HealthCheckError as error:
             return Ended(How.LEFT, error=error)
-        reset_group_count()
         kit.mark("initialized")
         if self.state.mode is not Mode.ACTIVE:
             self._entered()

@@ -29,6 +29,7 @@ from nvrx_core.inprocess.environment_checks import warn_about_watchdog
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import FaultMaker
 from nvrx_core.inprocess.garbage import freeze_on_entry
+from nvrx_core.inprocess.group_observer import GroupObserver
 from nvrx_core.inprocess.guests import await_guests
 from nvrx_core.inprocess.interrupt import Interrupt
 from nvrx_core.inprocess.log_handlers import own_stream_handlers
@@ -40,7 +41,6 @@ from nvrx_core.inprocess.report import report
 from nvrx_core.inprocess.round import Round, RoundTimeouts
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
-from nvrx_core.inprocess.torch_groups import GroupObserver
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.template import Template

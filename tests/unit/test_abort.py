@@ -16,7 +16,8 @@ from nvrx_core.inprocess import flight_record, torch_groups
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed, AbortTransformerEngine
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.flight_record import write_flight_record
-from nvrx_core.inprocess.torch_groups import GroupObserver, flight_recorders, forget_groups
+from nvrx_core.inprocess.group_observer import GroupObserver
+from nvrx_core.inprocess.torch_groups import flight_recorders, forget_groups
 from nvrx_core.progress.page import Page
 from nvrx_core.rank_assignment.base import State
 
@@ -51,11 +52,12 @@ def test_torch_is_not_imported_to_abort_it(monkeypatch):
     assert AbortTorchDistributed()(before) is before
 
 
-@pytest.mark.parametrize("hidden", ["", "_abort_process_group"])
-def test_groups_are_forgotten_with_each_version_of_torch(group, hidden, monkeypatch):
+@pytest.mark.parametrize("older", [False, True], ids=["abort", "shutdown"])
+def test_groups_are_forgotten_with_each_version_of_torch(group, older, monkeypatch):
     dist.new_group([0])
-    if hidden:
-        monkeypatch.delattr(c10d, hidden)
+    if older:
+        monkeypatch.delattr(dist.ProcessGroup, "abort")
+        monkeypatch.delattr(c10d._World, "comms")
     before = state()
     assert AbortTorchDistributed()(before) is before
     assert not dist.is_initialized()
@@ -71,24 +73,23 @@ class ProcessGroupNCCL:
 
 
 class Group:
-    def __init__(self, backend):
-        self.backend = backend
+    def __init__(self, backend, abort=lambda: None):
+        self.backend, self.abort = backend, abort
 
     def _get_backend(self, device):
         return self.backend
 
 
 @pytest.fixture
-def groups(monkeypatch):
+def groups():
     """Groups with fake NCCL backends in place of torch's."""
 
     def install(*backends, clear=lambda: None):
-        names = {Group(backend): number for number, backend in enumerate(backends)}
-        fake = SimpleNamespace(_world=SimpleNamespace(pg_names=names), _abort_process_group=clear)
-        monkeypatch.setattr(torch_groups, "c10d", fake)
-        monkeypatch.setattr(dist, "is_initialized", lambda: True)
+        for number, backend in enumerate(backends):
+            c10d._world.pg_names[Group(backend, clear)] = str(number)
 
-    return install
+    yield install
+    c10d._world.pg_names.clear()
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["abort", "_shutdown"])
@@ -106,14 +107,16 @@ def test_a_communicator_that_hangs_does_not_keep_the_others(groups, caplog):
         raise ValueError("remote closed")
 
     backends = [ProcessGroupNCCL(end) for end in (done.wait, broken, lambda: seen.append("aborted"))]
-    groups(*backends, clear=lambda: seen.append("cleared"))
+    groups(*backends, object(), clear=lambda: seen.append("aborted, too"))
     forget_groups(TINY)
     done.set()
-    assert seen == ["aborted", "cleared"]
+    assert sorted(seen) == ["aborted", "aborted, too"]
+    assert not torch_groups.has_groups()
     (line,) = caplog.messages
     assert "abort group 0: TimeoutError: abort group 0 has not ended" in line
     assert "abort group 1: ValueError: remote closed" in line
     assert "abort group 2" not in line
+    assert "abort the other" not in line
 
 
 def test_the_timeout_of_an_nccl_group_is_told_once():

@@ -1,28 +1,38 @@
 """The private names of torch that `nvrx_core.inprocess.torch_groups` touches are still there, in the shape we use."""
 
+import importlib
 import inspect
 import json
+import re
 
 import pytest
 import torch
+import torch._C._distributed_c10d as bindings
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess import torch_groups
-from nvrx_core.inprocess.torch_groups import GroupObserver
+from nvrx_core.inprocess.group_observer import GroupObserver
 from nvrx_core.progress.page import Page, Word
 
 USED = {
-    "distributed_c10d._new_process_group_helper": "GroupObserver.install replaces it, to see groups being created",
-    "distributed_c10d._world.pg_names": "forget_groups asks it for the groups whose NCCL communicators it aborts",
-    "distributed_c10d._world.pg_map": "has_groups and forget_groups ask it for the groups that are alive",
-    "distributed_c10d._world.group_count": "reset_group_count sets it to 0 after a failed init_process_group",
-    "distributed_c10d._update_default_pg": "forget_groups adopts by it a group that is not the default one yet",
-    "distributed_c10d._abort_process_group": "forget_groups aborts every group through it",
-    "TCPStore.__init__": "GroupObserver.install replaces it, to see stores being created",
+    "distributed_c10d._new_process_group_helper": "observe puts a function around it, to see groups being created",
+    "distributed_c10d._world.default_pg": "are_whole and forget_groups ask it for the default group",
+    "distributed_c10d._world.pg_map": "has_groups, are_whole and forget_groups ask it for the groups that are alive",
+    "distributed_c10d._world.pg_names": "are_whole and forget_groups ask it for the names of groups",
+    "distributed_c10d._world.pg_group_ranks": "forget_groups clears it",
+    "distributed_c10d._world.pg_backend_config": "forget_groups clears it",
+    "distributed_c10d._world.pg_to_tag": "forget_groups clears it",
+    "distributed_c10d._world.tags_to_pg": "forget_groups clears it",
+    "distributed_c10d._world.pg_coalesce_state": "forget_groups clears it",
+    "distributed_c10d._world.group_count": "forget_groups sets it to 0",
+    "distributed_c10d._update_default_pg": "forget_groups sets the default group to None by it",
+    "_unregister_all_process_groups": "forget_groups clears the names that C++ knows",
+    "rendezvous._rendezvous_handlers": "observe puts a function around those of tcp:// and file://",
+    "TCPStore.__init__": "observe puts a function around it, to see stores being created",
     "ProcessGroup._get_backend": "forget_groups asks it for a group's NCCL backend",
     "_dump_fr_trace_json": "flight_recorders dumps gloo's record by it, and NCCL's by _dump_nccl_trace_json",
-    "ProcessGroup._get_sequence_number_for_group": "GroupObserver counts the collectives begun by it",
+    "ProcessGroup._get_sequence_number_for_group": "collectives_begun counts by it",
 }
 
 
@@ -50,7 +60,7 @@ def test_group_names_come_from_the_count_that_is_reset():
     assert "group_count" in inspect.getsource(c10d._process_group_name), moved(name)
     before = c10d._world.group_count
     c10d._world.group_count = 7
-    torch_groups.reset_group_count()
+    torch_groups.forget_groups()
     assert c10d._world.group_count == 0, moved(name)
     c10d._world.group_count = before
 
@@ -61,19 +71,21 @@ def test_no_group_is_alive_here():
     torch_groups.forget_groups()
 
 
-def test_a_group_that_never_became_the_default_one_is_forgotten():
-    store = dist.HashStore()
-    c10d._new_process_group_helper(1, 0, [], "gloo", store, "half", timeout=c10d.default_pg_timeout)
-    assert torch_groups.has_groups()
-    assert not dist.is_initialized()
-    torch_groups.reset_group_count()
-    assert not torch_groups.has_groups(), moved("distributed_c10d._update_default_pg")
+def test_torch_keeps_no_further_tables_of_groups():
+    name = "distributed_c10d._world.pg_map"
+    tables = re.findall(r"_world\.(\w+)\.clear\(\)", inspect.getsource(c10d.destroy_process_group))
+    assert set(tables) <= set(torch_groups.TABLES), moved(name)
 
 
-def test_all_groups_are_aborted_without_arguments():
-    name = "distributed_c10d._abort_process_group"
-    parameters = inspect.signature(c10d._abort_process_group).parameters.values()
-    assert all(parameter.default is not inspect.Parameter.empty for parameter in parameters), moved(name)
+def test_all_names_that_are_known_in_cpp_are_cleared():
+    assert callable(getattr(bindings, "_unregister_all_process_groups", None)), moved("_unregister_all_process_groups")
+
+
+def test_a_rendezvous_at_a_fixed_address_has_a_handler():
+    name = "rendezvous._rendezvous_handlers"
+    module = importlib.import_module("torch.distributed.rendezvous")
+    assert set(torch_groups.FIXED_ADDRESS) <= module._rendezvous_handlers.keys(), moved(name)
+    assert "_rendezvous_handlers[" in inspect.getsource(module._rendezvous_helper), moved(name)
 
 
 def test_a_store_is_made_by_its_constructor_and_tells_its_port():
@@ -104,7 +116,7 @@ def test_a_group_tells_its_backend():
 def test_nccl_where_it_is_there_can_be_aborted_and_tells_its_timeout():
     for nccl in [dist.ProcessGroupNCCL] if dist.is_nccl_available() else []:
         assert callable(getattr(nccl, "abort", None)), "forget_groups falls back to _shutdown()"
-        assert hasattr(nccl.Options(), "_timeout"), "GroupObserver reads it"
+        assert hasattr(nccl.Options(), "_timeout"), "nvrx_core reads it"
 
 
 def test_the_flight_record_comes_as_json_without_stack_traces():
@@ -113,6 +125,6 @@ def test_the_flight_record_comes_as_json_without_stack_traces():
 
 
 def test_a_message_names_what_moved_and_where_it_is_used():
-    assert "_abort_process_group has moved or changed; used in torch_groups.py: " in moved(
-        "distributed_c10d._abort_process_group"
+    assert "_update_default_pg has moved or changed; used in torch_groups.py: " in moved(
+        "distributed_c10d._update_default_pg"
     )

@@ -1,0 +1,256 @@
+"""Process groups and stores of the function, observed while it runs.
+
+A group that the function has made is held until the round has ended. gloo's destructor joins its threads, and one of
+them may need the interpreter's lock to destroy a work: were the last reference that of a DDP model whose frame is left,
+the main thread would join while it holds the lock, for ever. Let go from Python, a group is destroyed without the lock;
+and the 10 ms that this takes do not lie between a fault and the restart.
+
+The creation of a group is observed to hold it, the constructor of `TCPStore` to learn which ports are those of the
+function's own stores, and a rendezvous at a fixed address to let it happen, from iteration 1 on, where the wrapper
+hosts a store.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from typing import Any, ClassVar, Final
+
+import torch.distributed as dist
+
+from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.store_clients import STORE_TIMEOUT, connect, given_arguments, meet, says_who
+from nvrx_core.inprocess.torch_groups import (
+    are_whole,
+    collectives_begun,
+    forget_groups,
+    nccl_timeout,
+    observe,
+)
+from nvrx_core.process.sockets import keep_open, shut_down, socket_inodes, tcp_sockets, wait_quiet
+from nvrx_core.progress.page import Page, Word
+
+QUIET_WITHIN: Final = 0.05
+"""Seconds that collectives of living ranks have to come to rest before the connections are cut."""
+RESERVE: Final = 4
+RESERVE_MOST: Final = 256
+"""Descriptors put by for the abort: some to look at the sockets, and one for each connection that is kept open."""
+HELD: Final = 64
+"""Groups held at most; a function that makes and destroys many does not keep them all."""
+
+__all__ = ["GroupObserver", "abort_groups", "free_reserve"]
+
+
+class GroupObserver:
+    """Watches group and store creation while it is installed.
+
+    Args:
+        page: where the rank's progress is noted.
+        nccl_timeout: told the timeout of an NCCL group's watchdog, each timeout once.
+
+    Attributes:
+        meeting_place: host and port of the store that the wrapper hosts for the iteration's process group.
+        current: the observer of the wrapped function that runs now.
+    """
+
+    current: ClassVar[GroupObserver | None] = None
+
+    def __init__(self, page: Page, nccl_timeout: Callable[[timedelta], None] = lambda timeout: None) -> None:
+        self.page = page
+        self._nccl_timeout = functools.cache(nccl_timeout)
+        self.store_ports: set[int] = set()
+        self.meeting_place: tuple[str, int] | None = None
+        self._aborted = False
+        self._listeners: set[int] = set()
+        self._pairs: set[int] = set()
+        self._before_group: frozenset[int] | None = None
+        self._before_function: frozenset[int] = frozenset()
+        self._observed = ExitStack()
+        self._excepthook: Any = sys.excepthook
+        self._held: deque[Any] = deque(maxlen=HELD)
+        self._default: Any = None
+        self._kept: dict[int, socket.socket] = {}
+        self._reserve: list[int] = []
+
+    def install(self) -> None:
+        """Start to observe."""
+        GroupObserver.current = self
+        self._excepthook = sys.excepthook
+        self._observed = observe(group=self._creating, store=self._connecting, rendezvous=self._meeting_at)
+
+    def uninstall(self) -> None:
+        """Stop to observe."""
+        GroupObserver.current = None
+        self.release()
+        self.free_reserve()
+        self._observed.close()
+
+    def clear_groups(self) -> None:
+        """Before an iteration, in the main thread: clear what the last one has left in torch's tables.
+
+        The abort clears them in another thread, while the main thread may be anywhere in `init_process_group`: what it
+        was about to enter there is entered after the abort. A creation that failed leaves torch's counter of groups
+        raised: ranks that got different far would wait on different keys for ever. Whole groups that no abort has
+        touched are the user's.
+        """
+        if self._aborted or not are_whole():
+            forget_groups()
+        self._aborted = False
+
+    def begin(self) -> None:
+        """A new iteration: what was noted of the last one is void."""
+        self.store_ports.clear()
+        self._listeners.clear()
+        self._pairs.clear()
+        self._before_group = None
+        self._before_function = socket_inodes()
+        self._put_by(RESERVE)
+
+    def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            self._before_group = socket_inodes()
+            try:
+                hit("init-pg-before", self.page[Word.ITERATION])
+                with self._meeting():
+                    created = create(*args, **kwargs)
+                self._held.append(created)
+                if not dist.is_initialized():
+                    self._default = created[0]
+                self._tell_timeout(created[0])
+                hit("init-pg-after", self.page[Word.ITERATION])
+                return created
+            finally:
+                self._note_new_sockets()
+                self._before_group = None
+                self._put_by(RESERVE + len(self._pairs))
+
+        return observed
+
+    def _put_by(self, files: int) -> None:
+        """Hold as many descriptors as the abort of the groups will need, for a function that uses up all others."""
+        with suppress(OSError):
+            while len(self._reserve) < min(files, RESERVE_MOST):
+                self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def free_reserve(self) -> None:
+        """Let go of what was put by."""
+        while self._reserve:
+            os.close(self._reserve.pop())
+
+    def _tell_timeout(self, group: Any) -> None:
+        timeout = nccl_timeout(group)
+        if timeout is not None:
+            self._nccl_timeout(timeout)
+
+    def _connecting(self, init: Callable[..., None]) -> Callable[..., None]:
+        def observed(store: dist.TCPStore, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> None:
+            self.store_ports.add(port)
+            given, place = given_arguments(args, kwargs), (host_name, port)
+            with self._meeting():
+                if given.get("is_master", False):
+                    init(store, host_name, port, *args, **kwargs)
+                else:
+                    connect(functools.partial(init, store, *place), given, place, meeting=place == self.meeting_place)
+                    store.set_timeout(given.get("timeout", STORE_TIMEOUT))
+            self.store_ports.add(store.port)
+
+        return observed
+
+    def _meeting_at(self, handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        """A fixed address is good for one iteration: rank 0 may be another one, the port taken, the file written."""
+
+        def observed(url: str, **kwargs: Any) -> Iterator[Any]:
+            if self.page[Word.ITERATION] < 1 or self.meeting_place is None or not says_who(url):
+                return handler(url, **kwargs)
+            return meet(self.meeting_place, url, **kwargs)
+
+        return observed
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """A call in which ranks wait for each other."""
+        self.page[Word.MEETINGS] += 1
+        self.page[Word.MEETING] += 1
+        try:
+            yield
+        finally:
+            self.page[Word.MEETING] -= 1
+
+    def _note_new_sockets(self) -> None:
+        """Note what a group's creation has opened: its listener, and the connections to those of other ranks."""
+        before = self._before_group
+        if before is not None:
+            new = [s for s in tcp_sockets() if s.inode not in before]
+            self._listeners |= {s.inode for s in new if s.listening}
+            self._pairs |= {s.inode for s in new if s.peer_port and s.peer_port not in self.store_ports}
+
+    def abort_gloo(self) -> int:
+        """End what blocks in gloo in this process: let it read the end of the stream on all its connections.
+
+        Each rank does this for itself, and no rank sees another one's connections end: they are kept open until the
+        round is decided. For gloo loses a send that it could not hand to the kernel at once when the connection ends,
+        and the operation, with it the main thread, waits for ever (`Pair::signalException` passes over the unbound
+        buffers in `tx_`). So the cut waits until nothing travels any more, and only reading is shut.
+        """
+        self.free_reserve()
+        self._note_new_sockets()
+        found = tcp_sockets()
+        ports = {s.local_port for s in found if s.listening and s.inode in self._listeners}
+        ours = [s for s in found if s.peer_port and (s.local_port in ports or s.inode in self._pairs)]
+        kept = {s.inode: connection for s in ours if s.inode not in self._kept and (connection := keep_open(s))}
+        self._kept |= kept
+        wait_quiet(kept.values(), QUIET_WITHIN)
+        return sum(map(_shut_reading, kept.values()))
+
+    def abort_groups(self) -> None:
+        """End the function's collectives, and clear torch's tables."""
+        self._aborted = True
+        self.abort_gloo()
+        forget_groups()
+
+    def abort_stores(self) -> int:
+        """Cut the client connections of the function's own stores; only when nothing else frees the main thread."""
+        candidates = [
+            s for s in tcp_sockets() if s.peer_port in self.store_ports and s.inode not in self._before_function
+        ]
+        return sum(shut_down(s) for s in candidates)
+
+    def count_collectives(self) -> None:
+        """Note how many collectives the default group has begun, destroyed or not."""
+        self.page[Word.COLLECTIVES] = collectives_begun(dist.group.WORLD or self._default)
+
+    def release(self) -> None:
+        """Let the groups of the ended round go, their connections, and torch's chain of exception hooks."""
+        self._held.clear()
+        self._default = None
+        while self._kept:
+            self._kept.popitem()[1].close()
+        sys.excepthook = self._excepthook
+
+
+def _shut_reading(connection: socket.socket) -> bool:
+    try:
+        connection.shutdown(socket.SHUT_RD)
+    except OSError:
+        return False
+    return True
+
+
+def free_reserve() -> None:
+    """Let go of the descriptors that were put by for the abort."""
+    if GroupObserver.current is not None:
+        GroupObserver.current.free_reserve()
+
+
+def abort_groups() -> None:
+    """End the collectives of the running function, or of a process without one, and clear torch's tables."""
+    if GroupObserver.current is not None:
+        GroupObserver.current.abort_groups()
+    else:
+        forget_groups()
