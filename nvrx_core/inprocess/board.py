@@ -99,7 +99,7 @@ class Board:
             case CountArrival():
                 return machine.arrival_counted(self.store.add(keys.arrived(k), 1), now=now())
             case ReadArrivals(members):
-                return machine.arrivals_read(self._arrivals(k, members), self._event(k), now=now())
+                return machine.arrivals_read(self._arrivals(k, members), self._told_first(k), now=now())
             case Publish(decision):
                 self._once(keys.decision(k), decision.encode())
             case _:
@@ -125,19 +125,31 @@ class Board:
             raise ValueError(f"the arrivals of {names!r:.100} are those of others")
         return dict(zip(names, arrivals, strict=True))
 
-    def _event(self, iteration: int) -> Fault | None:
-        text = self._peek(self.keys.event(iteration))
-        return None if text == NOTHING.encode() else decode_event(text)
+    def _told_first(self, iteration: int) -> Fault | None:
+        """The fault that is the round's event; None while there is none, and of one that cannot be read."""
+        key = self.keys.event(iteration)
+        if not self.store.check([key]):  # a look at the key itself would end the others' waits for it
+            return None
+        try:
+            return decode_event(self._peek(key))
+        except ValueError:
+            return None
 
     def announce(self, iteration: int, fault: Fault) -> None:
         """Write the fault of a member that lives as the round's event, unless it has one."""
         with _guard():
             self._once(self.keys.event(iteration), fault.encode())
 
-    def wait_event(self, iteration: int) -> Fault | None:
-        """Block until the round has its event; None: it was completed."""
+    def wait_event(self, iteration: int) -> None:
+        """Block until the round has its event."""
         with _guard():
-            return decode_event(self._wait(self.keys.event(iteration), FOREVER))
+            for _ in self._waits(self.keys.event(iteration), FOREVER):
+                return
+
+    def event(self, iteration: int) -> Fault | None:
+        """What the event of a round that has one says; None: the round was completed."""
+        with _guard():
+            return decode_event(self._peek(self.keys.event(iteration)))
 
     def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
         """Block until the round has its decision."""
@@ -154,23 +166,26 @@ class Board:
             return None if text == NOTHING.encode() else Decision.decode(text)
 
     def _wait(self, key: str, timeout: timedelta) -> bytes:
+        return next(text for _ in self._waits(key, timeout) if (text := self._arrived(key)) is not None)
+
+    def _waits(self, key: str, timeout: timedelta) -> Iterator[None]:
+        """Wait for the key, over and over: yields whenever the store says that it is there."""
         while self.chunk is None:
             self.store.wait([key], timeout)
-            if (text := self._arrived(key)) is not None:
-                return text
+            yield
         while not self.stopped:
             try:
                 self.store.wait([key], self.chunk)
-                if (text := self._arrived(key)) is not None:
-                    return text
             except (dist.DistStoreError, TimeoutError):
                 continue
+            yield
         raise StoreFailure("the wait was stopped")
 
     def _arrived(self, key: str) -> bytes | None:
         """What a key has after a wait for it; None when it is not there.
 
-        torch's server ends the waits for a key at each `compare_set` of it, also at one that writes nothing.
+        torch's server ends the waits for a key at each `compare_set` of it, also at one that writes nothing. The event
+        of a round is waited for without a look at it: nobody may `compare_set` one that is not there without writing.
         """
         text = self._peek(key)
         if text == NOTHING.encode():

@@ -17,9 +17,8 @@ from typing import Final
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.decision import Decision
-from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
-from nvrx_core.inprocess.round import Abort, Enter, Finish, Round, RoundTimeouts
+from nvrx_core.inprocess.round import Abort, Action, Enter, Finish, ReadEvent, Round, RoundTimeouts
 from nvrx_core.progress.page import Page, Word
 
 __all__ = ["MonitorThread", "RankShouldRestart", "RoundView"]
@@ -45,11 +44,6 @@ class RoundView:
     aborted: bool = False
     decision: Decision | None = None
     marks: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def cause(self) -> Fault | None:
-        """What ended the round."""
-        return self.round.cause
 
 
 class MonitorThread:
@@ -126,18 +120,24 @@ class MonitorThread:
 
     def _ended(self, view: RoundView) -> bool:
         """Wait for the event; whether the round restarts."""
-        cause = self.board.wait_event(view.round.iteration)
+        self.board.wait_event(view.round.iteration)
         view.marks["noticed"] = time.monotonic()
         with self.changed:
-            actions = view.round.event(cause, now=time.monotonic())
-            if any(isinstance(action, Finish) for action in actions):
-                view.finished = True
-                self.changed.notify_all()
-                return False
+            actions = view.round.happened(now=time.monotonic())
+        if any(isinstance(action, ReadEvent) for action in actions):
+            actions = self._read_event(view)
         for action in actions:
             if isinstance(action, Abort):
                 self._end_function(view, action)
-        return True
+        return not view.finished
+
+    def _read_event(self, view: RoundView) -> tuple[Action, ...]:
+        cause = self.board.event(view.round.iteration)
+        with self.changed:
+            actions = view.round.event(cause, now=time.monotonic())
+            view.finished = any(isinstance(action, Finish) for action in actions)
+            self.changed.notify_all()
+        return actions
 
     def _end_function(self, view: RoundView, abort: Abort) -> None:
         iteration = view.round.iteration

@@ -28,7 +28,7 @@ from nvrx_core.inprocess.fault import Fault
 
 __all__ = [
     "Abort", "Action", "Announce", "CloseCompleted", "CountArrival", "CountCompletion", "Enter", "Finish", "GiveUp",
-    "Leave", "Obituary", "Phase", "Publish", "PutArrival", "ReadArrivals", "Round", "RoundTimeouts",
+    "Leave", "Obituary", "Phase", "Publish", "PutArrival", "ReadArrivals", "ReadEvent", "Round", "RoundTimeouts",
 ]  # fmt: skip
 
 
@@ -56,10 +56,14 @@ class CloseCompleted(Action):
 
 
 @dataclass(frozen=True)
+class ReadEvent(Action):
+    """Read the round's event, which is there; answer with `event`."""
+
+
+@dataclass(frozen=True)
 class Abort(Action):
     """Abort what the function waits in, and interrupt it."""
 
-    cause: Fault
     reason: str
 
 
@@ -182,7 +186,6 @@ class Round(_Barrier):
         super().__init__(iteration, member, members)
         self.timeouts = timeouts
         self.phase = Phase.OPEN
-        self.cause: Fault | None = None
         self.arrival: Arrival | None = None
         self.deadline = math.inf
 
@@ -206,15 +209,24 @@ class Round(_Barrier):
         if self.phase is Phase.COMPLETE:
             self.deadline = now + self.timeouts.completion
 
+    def happened(self, *, now: float) -> tuple[Action, ...]:
+        """The round has its event. A member that has not completed need not read it: the round is not completed."""
+        if self.phase is Phase.OPEN:
+            return self._interrupted("a fault was announced")
+        return (ReadEvent(),) if self.phase is Phase.COMPLETE else ()
+
     def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
-        """The round's event came; None: all completed."""
-        if self.phase not in (Phase.OPEN, Phase.COMPLETE):
+        """What the event says to a member that has completed; None: all have."""
+        if self.phase is not Phase.COMPLETE:
             return ()
-        if cause is None:
-            self.phase, self.deadline = Phase.FINISHED, math.inf
-            return (Finish(),)
-        self.phase, self.cause, self.deadline = Phase.INTERRUPTED, cause, math.inf
-        return (Abort(cause, f"iteration {self.iteration} ends: {cause}"),)
+        if cause is not None:
+            return self._interrupted(str(cause))
+        self.phase, self.deadline = Phase.FINISHED, math.inf
+        return (Finish(),)
+
+    def _interrupted(self, why: str) -> tuple[Action, ...]:
+        self.phase, self.deadline = Phase.INTERRUPTED, math.inf
+        return (Abort(f"iteration {self.iteration} ends: {why}"),)
 
     def arrive(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """This member is out of the function and ready for the next round, or leaving."""
@@ -260,22 +272,21 @@ class Round(_Barrier):
 
     def state(self) -> tuple[object, ...]:
         """All that decides the round's future, hashable; the deadline is left out."""
-        return self.iteration, self.member, self.members, self.phase, self.cause, self.arrival
+        return self.iteration, self.member, self.members, self.phase, self.arrival
 
     @classmethod
     def from_state(cls, state: tuple[object, ...], timeouts: RoundTimeouts) -> Round:
         """The round that `state` gave."""
-        iteration, member, members, phase, cause, arrival = state
+        iteration, member, members, phase, arrival = state
         assert isinstance(iteration, int) and isinstance(member, int) and isinstance(members, frozenset)
         round_ = cls(iteration, member, members, timeouts)
-        assert isinstance(phase, Phase) and isinstance(cause, Fault | None) and isinstance(arrival, Arrival | None)
-        round_.phase, round_.cause, round_.arrival = phase, cause, arrival
+        assert isinstance(phase, Phase) and isinstance(arrival, Arrival | None)
+        round_.phase, round_.arrival = phase, arrival
         return round_
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
         assert self.iteration >= -1
-        assert self.phase is not Phase.INTERRUPTED or self.cause is not None
         assert self.deadline == math.inf or self.phase in (Phase.COMPLETE, Phase.ARRIVED)
 
 

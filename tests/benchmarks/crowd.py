@@ -48,8 +48,8 @@ class Rank:
 
     def see_event(self) -> None:
         """What the rank does with the event, up to its arrival."""
-        cause = self.board.wait_event(self.round.iteration)
-        self.round.event(cause, now=time.monotonic())
+        self.board.wait_event(self.round.iteration)
+        self.round.happened(now=time.monotonic())
         self.arrive()
 
     def arrive(self) -> None:
@@ -87,8 +87,9 @@ class Crowd:
             rank.arrive()
 
     def event(self, iteration: int) -> None:
-        """All take the push of the event, and read it."""
-        self._read(KEYS.event(iteration))
+        """All take the push of the event; none has completed, so none reads it."""
+        for rank in self._in_turn():
+            rank.wire.take_push()
 
     def see(self, iteration: int) -> None:
         """All act on the event."""

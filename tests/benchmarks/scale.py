@@ -250,7 +250,7 @@ def report(measured: Measured) -> list[str]:
     cores = len(os.sched_getaffinity(0))
     return [
         f"{measured.connections} sockets of the store's process, {len(measured.restarts)} restarts of {ranks} ranks",
-        f"fault told until all have read it: {ms(lambda r: r.event.wall)}",
+        f"fault told until all have heard of it: {ms(lambda r: r.event.wall)}",
         f"first arrival until all have read the decision: {ms(lambda r: r.barrier.wall)}",
         f"of it, from the last arrival to the decision: {ms(lambda r: r.barrier.closing)}",
         f"what one rank computes, ShiftRanks included: {own * 1e6:.0f} us",

@@ -46,6 +46,16 @@ def test_what_is_written_anew_does_no_harm(launch: Launch, tmp_path: Path) -> No
         assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
 
 
+EVENTS = [(KEYS.event(0), GARBAGE), (KEYS.event(0), b'{"interruption": "EXCEPTION"}'), (KEYS.event(1), GARBAGE)]
+
+
+def test_an_event_that_cannot_be_read_is_one_restart_more(launch: Launch, tmp_path: Path) -> None:
+    for writing, job in struck_by(launch, tmp_path, EVENTS).items():
+        assert set(job.codes.values()) == {0}, writing
+        assert_promises(job)
+        assert_nothing_left(job)
+
+
 def test_ranks_that_read_a_wrong_meeting_place_leave_and_the_others_go_on(launch: Launch, tmp_path: Path) -> None:
     (job,) = struck_by(launch, tmp_path, [(KEYS.master(1), GARBAGE)]).values()
     assert job.codes[0] == 0
@@ -55,9 +65,6 @@ def test_ranks_that_read_a_wrong_meeting_place_leave_and_the_others_go_on(launch
 
 
 UNREADABLE = [
-    (KEYS.event(0), GARBAGE),
-    (KEYS.event(0), b'{"interruption": "EXCEPTION"}'),
-    (KEYS.event(1), GARBAGE),
     (KEYS.decision(0), GARBAGE),
     (KEYS.decision(0), b'{"iteration": 0}'),
     (KEYS.arrived(0), GARBAGE),

@@ -40,7 +40,8 @@ class Rank:
     def arrive(self) -> None:
         """Out of the function, into the barrier."""
         if self.round.iteration >= 0:
-            self.round.event(self.board.wait_event(self.round.iteration), now=CLOCK.now())
+            self.board.wait_event(self.round.iteration)
+            self.round.happened(now=CLOCK.now())
         arrival = Arrival(
             initial_rank=self.round.member, rank=self.state.rank, standing=Standing.ALIVE, world_size=RANKS
         )

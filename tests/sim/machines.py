@@ -16,7 +16,7 @@ from nvrx_core.inprocess.decision import Arrival, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interruption import BLOCKED, REPEAT_MOST, Fire, InterruptionMachine, Seen
 from nvrx_core.inprocess.lease import LeaseTable
-from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary, Phase, Round, RoundTimeouts
+from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary, Phase, ReadEvent, Round, RoundTimeouts
 from nvrx_core.inprocess.watch import AskOthers, Kill, Reading, SoftTimeout, Terminate, Watch
 from nvrx_core.progress.stage import Stage
 
@@ -118,7 +118,9 @@ class Rounds(RuleBasedStateMachine):
         round_ = self.rounds[member]
         slot = self.slot(round_.iteration)
         if slot.event and round_.phase in (Phase.OPEN, Phase.COMPLETE) and round_.iteration >= 0:
-            actions = round_.event(slot.event[0], now=0.0)
+            actions = round_.happened(now=0.0)
+            if actions == (ReadEvent(),):
+                actions = round_.event(slot.event[0], now=0.0)
             if any(isinstance(action, Finish) for action in actions):
                 self.ended[member] = f"finished {round_.iteration}"
             else:

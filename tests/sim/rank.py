@@ -18,7 +18,7 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
-from nvrx_core.inprocess.round import Action, Announce, Enter, Finish, GiveUp, Leave, Obituary, Round
+from nvrx_core.inprocess.round import Action, Announce, Enter, Finish, GiveUp, Leave, Obituary, ReadEvent, Round
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 
@@ -313,8 +313,14 @@ class Rank:
             view = self.view
             if view.round.iteration >= 0:
                 cause = (yield Watch(view.round.iteration, "event"))[0]
-                actions = view.round.event(cause, now=self.world.now)
-                assert not view.round.event(cause, now=self.world.now), f"I8: {self.member} hears an event twice"
+                actions = view.round.happened(now=self.world.now)
+                reads = any(isinstance(action, ReadEvent) for action in actions)
+                assert reads or cause or not actions, f"I11: a round is completed that {self.member} has not completed"
+                if reads:
+                    yield self.world.delay()
+                    actions = view.round.event(cause, now=self.world.now)
+                again = view.round.happened(now=self.world.now) + view.round.event(cause, now=self.world.now)
+                assert not again, f"I8: {self.member} hears an event twice"
                 if any(isinstance(action, Finish) for action in actions):
                     view.finished = True
                     self.main.poke()

@@ -15,7 +15,7 @@ from nvrx_core.inprocess.decision import Decision, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
 from nvrx_core.inprocess.retry_limit import NoProgressLimit, NoProgressState
-from nvrx_core.inprocess.round import Abort, Announce, Enter, Finish, GiveUp, Obituary, Phase, Round
+from nvrx_core.inprocess.round import Abort, Announce, Enter, Finish, GiveUp, Obituary, Phase, ReadEvent, Round
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks
@@ -78,6 +78,7 @@ class Steps:
         self._failures = Numbers()
         self._failures(NoProgressState())
         self._here, self._nowhere = self.tables.queue((SayWhere("here:1"), SayWhere("")))  # type: ignore[arg-type]
+        self._reads = self.tables.queue((ReadEvent(),))
         self._places: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
 
     def first(self) -> Job:
@@ -299,7 +300,11 @@ class Steps:
             yield f"{member}: learns the decision of {iteration}", self._decided(job, member, rank, record.decision)
 
     def _event(self, job: Job, member: int, rank: Rank, event: Fault | None) -> Job:
-        machine, actions = self.tables.move(rank.round, "event", event)
+        """The event is there, and is read by a member that has completed: what it says does not change meanwhile."""
+        machine, actions = self.tables.move(rank.round, "happened")
+        assert event or actions == self._reads, f"I11: a round is completed that member {member} has not completed"
+        if actions == self._reads:
+            machine, actions = self.tables.move(machine, "event", event)
         rank = rank._replace(round=machine)
         for action in map(self.tables.actions.values.__getitem__, actions):
             if isinstance(action, Finish):
