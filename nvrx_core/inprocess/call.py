@@ -5,12 +5,10 @@ The shell around `Round` in the main thread: it runs the function, and goes thro
 
 from __future__ import annotations
 
-import enum
 import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from nvrx_core.errors import BarrierTimeout, HealthCheckError, RankDiscarded, RestartAbort, StoreLost
@@ -22,8 +20,10 @@ from nvrx_core.inprocess.environment import set_master, set_ranks
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import let_go
+from nvrx_core.inprocess.forks import EndedInChild, inert_in_children, run_in_rank_only
 from nvrx_core.inprocess.interrupt import RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import RoundView
+from nvrx_core.inprocess.outcome import Ended, How
 from nvrx_core.inprocess.retry_limit import NoProgressLimit
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
@@ -34,26 +34,6 @@ from nvrx_core.rank_assignment.composition import assign, declare, snapshot
 __all__ = ["Call"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-
-
-class How(enum.Enum):
-    """How an iteration ended on this rank."""
-
-    RETURNED = enum.auto()
-    RESERVE = enum.auto()
-    EXITED = enum.auto()  # SystemExit(0): this rank is done
-    INTERRUPTED = enum.auto()
-    FAILED = enum.auto()
-    LEFT = enum.auto()  # by an exception that no restart mends
-
-
-@dataclass
-class Ended:
-    """How an iteration ended, and with what."""
-
-    how: How
-    result: Any = None
-    error: BaseException | None = None
 
 
 class Call:
@@ -80,14 +60,25 @@ class Call:
         Raises:
             BaseException: what the function raised to leave, or what ends the job.
         """
-        with ExitStack() as stack:
-            self.kit = Equipment(self.parameters, self.number, self.state, stack)
+        return run_in_rank_only(self._run, function)
+
+    def disown(self) -> None:
+        """In a child of `os.fork`: nothing of this call is undone there, and all of it stays as it is, out of use."""
+        self.over = True
+        self.kit.disown(self._undone.pop_all())
+
+    def _run(self, function: Callable[[], Any]) -> Any:
+        with ExitStack() as self._undone:
+            self.kit = Equipment(self.parameters, self.number, self.state, self._undone)
             self.barrier = Barrier(self.kit)
+            self._undone.enter_context(inert_in_children(self))
             try:
                 ended = self._iterations(function)
             except StoreFailure as failure:
                 self.kit.lose_store(str(failure))
                 raise self.kit.store_lost() from None
+            except EndedInChild:
+                raise
             except BaseException as error:  # boundary: whatever ends the call, the others are told
                 self._break_away(error)
                 raise
@@ -160,6 +151,8 @@ class Call:
         kit = self.kit
         try:
             return self._armed(function)
+        except EndedInChild:
+            raise
         except RankShouldRestart as request:
             kit.report_restart()
             kit.mark("interrupted")

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from nvrx_core.clock import SystemClock
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.store import Factory, StoreMixin, another
+from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import shut_down, tcp_sockets, wait_closed
 from nvrx_core.store.connection import listen, local_address
 from nvrx_core.store.keys import Keys
@@ -73,6 +74,12 @@ class Connections:
         for found in tcp_sockets():
             if found.inode in self._sockets and not found.listening and found.local_port != self.endpoint[1]:
                 shut_down(found)
+
+    def disown(self) -> None:
+        """In a child of `os.fork`: give up the rank's connections, and the server's port if the rank hosts it."""
+        found, port = tcp_sockets(), self.endpoint[1]
+        hosting = any(each.listening and each.inode in self._sockets for each in found)
+        give_up(each.fd for each in found if each.inode in self._sockets or (hosting and each.local_port == port))
 
     def wait_host_closed(self) -> None:
         """Wait until the rank that hosts the store has closed it."""

@@ -28,6 +28,7 @@ from nvrx_core.inprocess.departure import Departure
 from nvrx_core.inprocess.environment_checks import warn_about_watchdog
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import FaultMaker
+from nvrx_core.inprocess.forks import keep_for_good
 from nvrx_core.inprocess.garbage import freeze_on_entry
 from nvrx_core.inprocess.group_observer import GroupObserver
 from nvrx_core.inprocess.guests import await_guests
@@ -41,6 +42,7 @@ from nvrx_core.inprocess.report import report
 from nvrx_core.inprocess.round import Round, RoundTimeouts
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
+from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.template import Template
@@ -216,6 +218,15 @@ class Equipment:
         """Wait until the monitor process has reached the store: the function does not start unprotected."""
         if not select.select([self.linked], [], [], MONITOR_LINKS_WITHIN)[0]:
             log.warning("the monitor process has not reached the store within %g s", MONITOR_LINKS_WITHIN)
+
+    def disown(self, undone: ExitStack) -> None:
+        """In a child of `os.fork`: what is the rank's is neither used nor undone."""
+        keep_for_good(self, undone)
+        for part in (self.page, self.interrupt, self.observer, self.links):
+            part.disown()
+        if threading.excepthook == self._thread_failed:
+            threading.excepthook = threading.__excepthook__
+        give_up((self.wake, self.linked, self.template.channel.fileno()))
 
     # Progress
 

@@ -86,9 +86,13 @@ class GroupObserver:
 
     def uninstall(self) -> None:
         """Stop to observe."""
-        GroupObserver.current = None
         self.release()
         self.free_reserve()
+        self.disown()
+
+    def disown(self) -> None:
+        """Give torch its own functions back and leave the groups alone, as befits a child of `os.fork`."""
+        GroupObserver.current = None
         self._observed.close()
 
     def clear_groups(self) -> None:

@@ -73,6 +73,14 @@ class Interrupt:
         if self.by_signal:
             signal.signal(self.signum, self._previous if self._previous is not None else signal.SIG_DFL)
 
+    def disown(self) -> None:
+        """In a child of `os.fork`: nothing interrupts it; sections may be left and entered, and hold nothing off."""
+        self.requested = self.armed = False
+        self.out, self.free = threading.Event(), threading.Event()
+        self.thread = threading.get_ident()
+        if self.by_signal and signal.getsignal(self.signum) == self._handle:
+            self.uninstall()
+
     def reset(self) -> None:
         """Forget an earlier request; only between rounds."""
         self.requested = self.armed = False

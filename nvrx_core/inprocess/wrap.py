@@ -56,7 +56,7 @@ class CallWrapper:
     def __init__(self, call: Call, wrapper: Wrapper) -> None:
         self._call, self._wrapper = call, wrapper
         self._atomic = new_atomic(call.kit.interrupt, call.state.iteration)
-        self._words = call.kit.page.words
+        self._page = call.kit.page
         self._store: dist.Store | None = None
         self._base_store: dist.Store | None = None
 
@@ -73,7 +73,7 @@ class CallWrapper:
 
     def ping(self) -> None:
         """Report progress; from the first ping of an iteration on, the timeouts apply to pings, too."""
-        self._words[Word.PING] = time.monotonic_ns()
+        self._page.words[Word.PING] = time.monotonic_ns()
 
     def progress(self, step: int) -> None:
         """Report the step that is done.
@@ -81,9 +81,10 @@ class CallWrapper:
         Within an iteration, a step higher than those before is a sign of life: from the first call on, the timeouts
         apply to it, too. Over restarts, a step higher than all before is what `no_progress_limit` calls progress.
         """
-        if step >= self._words[Word.STEP]:
-            self._words[Word.STEP] = step + 1
-            self._words[Word.STEP_AT] = time.monotonic_ns()
+        words = self._page.words
+        if step >= words[Word.STEP]:
+            words[Word.STEP] = step + 1
+            words[Word.STEP_AT] = time.monotonic_ns()
             self._call.step = max(self._call.step, step)
 
     def atomic(self) -> Atomic:
@@ -93,7 +94,7 @@ class CallWrapper:
     @contextmanager
     def disable_hang_protection(self) -> Iterator[None]:
         """A context in which neither soft nor hard timeout applies to this rank. It nests."""
-        page = self._call.kit.page
+        page = self._page
         page[Word.UNPROTECTED] += 1
         try:
             yield
@@ -146,7 +147,7 @@ class CallWrapper:
     @property
     def monitor_process(self) -> MonitorHandle:
         """The monitor process: `pid`, `is_alive()`."""
-        return MonitorHandle(self._call.kit.page)
+        return MonitorHandle(self._page)
 
     @property
     def progress_watchdog(self) -> ProgressWatchdog:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import open_pidfd, send
 
 __all__ = ["Template", "TemplateError"]
@@ -143,7 +144,7 @@ def _detach_and_serve(work: Callable[[Callable[[], None]], None], channel: socke
         os.setsid()
         if os.fork():
             os._exit(0)
-        _drop_files({channel.fileno(), *keep})
+        give_up({int(name) for name in os.listdir("/proc/self/fd")} - {channel.fileno(), *keep})
         _reset_signals()
         _serve(work, channel)
     except BaseException as error:  # boundary: the process ends here, its caller is told why
@@ -155,17 +156,6 @@ def _detach_and_serve(work: Callable[[Callable[[], None]], None], channel: socke
 def _tell(channel: socket.socket, error: BaseException) -> None:
     with suppress(OSError):
         channel.send((WHY + f"{type(error).__name__}: {error}".encode())[:MAX_MESSAGE], socket.MSG_DONTWAIT)
-
-
-def _drop_files(keep: set[int]) -> None:
-    """Replace every other descriptor by /dev/null: were it closed, a late destructor might close a stranger's file."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd not in keep and fd != null:
-            with suppress(OSError):
-                os.fstat(fd)
-                os.dup2(null, fd, inheritable=False)
 
 
 def _reset_signals() -> None:

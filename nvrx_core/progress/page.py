@@ -60,9 +60,7 @@ class Page:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        self._memory = mmap.mmap(-1, WORDS * 8 + (world_size + 7) // 8)
-        self.words = memoryview(self._memory)[: WORDS * 8].cast("q")
-        self._lost = memoryview(self._memory)[WORDS * 8 :]
+        self._view(mmap.mmap(-1, WORDS * 8 + (world_size + 7) // 8))
         self.words[Word.VERSION] = self.VERSION
 
     def __getitem__(self, word: Word) -> int:
@@ -100,6 +98,18 @@ class Page:
     def members(self) -> frozenset[int]:
         """The initial ranks not lost so far."""
         return frozenset(m for m in range(self.world_size) if not self._lost[m >> 3] >> (m & 7) & 1)
+
+    def disown(self) -> None:
+        """Go on with a private copy, in a child of `os.fork`: nobody else reads what is written from here on."""
+        memory = mmap.mmap(-1, len(self._memory), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory[:] = self._memory[:]
+        self.close()
+        self._view(memory)
+
+    def _view(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self.words = memoryview(memory)[: WORDS * 8].cast("q")
+        self._lost = memoryview(memory)[WORDS * 8 :]
 
     def close(self) -> None:
         """Give the memory back; the page must not be used afterwards."""

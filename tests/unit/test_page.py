@@ -63,3 +63,12 @@ def test_there_is_a_bit_for_every_member(size):
     page.lose(range(size))
     assert page.members() == frozenset()
     page.close()
+
+
+def test_a_disowned_page_goes_on_from_what_it_said(page):
+    page[Word.ITERATION], page[Word.MONITOR_PID] = 3, 17
+    page.lose([2])
+    page.disown()
+    assert (page[Word.ITERATION], page[Word.MONITOR_PID], page.members()) == (3, 17, frozenset(range(10)) - {2})
+    page[Word.ITERATION] = 4
+    assert page[Word.ITERATION] == 4
