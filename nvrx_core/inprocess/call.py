@@ -172,8 +172,8 @@ class Call:
             kit.interrupt.out.set()
 
     def _failed(self, error: Exception) -> Ended:
-        """What fails once the abort has begun, such as a use of an aborted group, has failed because of it."""
-        if not self.kit.aborting:
+        """What fails once the interruption has landed or the abort has begun has failed because of it."""
+        if not (self.kit.aborting or self.kit.interrupt.raised):
             return Ended(How.FAILED, error=error)
         self.kit.mark("interrupted")
         return Ended(How.INTERRUPTED, error=error)

@@ -124,6 +124,11 @@ class Interrupt:
         self._make = make
         self.requested = True
 
+    def fire(self) -> None:
+        """Send the signal once, after `request`: a busy function ends before the abort competes with it for the GIL."""
+        if self.by_signal and self.armed:
+            signal.pthread_kill(self.thread, self.signum)
+
     def wait_unmasked(self) -> None:
         """Wait until no atomic section is open; after `request` none is entered any more."""
         while self.depth and not self.out.is_set():

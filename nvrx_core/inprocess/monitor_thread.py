@@ -1,4 +1,4 @@
-"""The monitor thread: waits for the round's event, aborts, interrupts the main thread, waits for the decision.
+"""The monitor thread: waits for the round's event, interrupts the main thread, aborts, waits for the decision.
 
 It lives as long as the call and blocks in the store, on a connection of its own: a fault reaches it as a push. The main
 thread waits for it on local conditions only, so that nothing but its own function can block the main thread where no
@@ -19,6 +19,7 @@ from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.decision import Decision
 from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.round import Abort, Action, Enter, Finish, ReadEvent, Round, RoundTimeouts
+from nvrx_core.inprocess.switch_interval import ShortTurns
 from nvrx_core.progress.page import Page, Word
 
 __all__ = ["MonitorThread", "RankShouldRestart", "RoundView"]
@@ -81,6 +82,7 @@ class MonitorThread:
         self._abort, self._unblock, self._decided = abort, unblock, decided
         self.noticed: Callable[[int], None] = lambda iteration: None
         self._failed = failed
+        self._turns = ShortTurns()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="nvrx-monitor-thread", daemon=True)
 
@@ -108,6 +110,8 @@ class MonitorThread:
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:
                 self._failed(error)
+        finally:
+            self._turns.end()
 
     def _round(self) -> bool:
         """One round; whether another one follows."""
@@ -140,11 +144,14 @@ class MonitorThread:
         return actions
 
     def _end_function(self, view: RoundView, abort: Abort) -> None:
+        """Fire, then abort: a main thread that is busy would compete with the abort for the interpreter's lock."""
         iteration = view.round.iteration
+        self._turns.begin()
         self.noticed(iteration)
         self.page[Word.NOTICED] = iteration + 1
         self._last_call(view.round.timeouts)
         self.interrupt.request(lambda: RankShouldRestart(abort.reason))
+        self.interrupt.fire()
         self.interrupt.wait_unmasked()
         self.page[Word.INTERRUPTING] = iteration + 1
         hit("abort-before", iteration)
@@ -172,5 +179,6 @@ class MonitorThread:
                 self.interrupt.reset()
                 self.view = RoundView(Round(round_.iteration + 1, round_.member, enter.members, round_.timeouts))
             self.changed.notify_all()
+        self._turns.end()
         self._decided()
         return enter is not None

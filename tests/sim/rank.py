@@ -354,6 +354,7 @@ class Rank:
         if view.round.timeouts.last_call:
             yield view.round.timeouts.last_call
         self.requested = True
+        self.signal()
         while self.masked() and not self.out:
             yield Until(lambda: not self.masked() or self.out)
         assert not self.depth, f"I4: {self.member}'s collectives are aborted in an atomic section"

@@ -2,12 +2,14 @@
 
 import logging
 import signal
+import sys
 import threading
 
 import pytest
 
 from nvrx_core.inprocess import monitor_thread as module
-from nvrx_core.inprocess.interrupt import Interrupt
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.round import Round, RoundTimeouts
 from nvrx_core.progress.page import Page
@@ -18,6 +20,9 @@ class Board:
 
     def __init__(self, wait):
         self.wait = wait
+
+    def wait_event(self, iteration):
+        return Fault(initial_rank=0, rank=0, interruption="EXCEPTION")
 
     def wait_decision(self, iteration):
         return self.wait()
@@ -30,16 +35,17 @@ def page():
     page.close()
 
 
-def monitor_thread(page, wait, failed):
-    def nothing():
-        return None
+def nothing():
+    return None
 
+
+def monitor_thread(page, wait, failed, *, interrupt=None, iteration=-1, abort=nothing):
     return MonitorThread(
         board=Board(wait),
         page=page,
-        interrupt=Interrupt(signal.SIGRTMIN + 3, 1.0),
-        first=Round(-1, 0, frozenset({0}), RoundTimeouts(60.0, 60.0)),
-        abort=nothing,
+        interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
+        first=Round(iteration, 0, frozenset({0}), RoundTimeouts(60.0, 60.0)),
+        abort=abort,
         unblock=nothing,
         decided=nothing,
         failed=failed,
@@ -68,3 +74,40 @@ def test_a_thread_that_does_not_end_keeps_nobody(page, monkeypatch, caplog):
         thread.stop(lambda: None)
     assert "the rank leaves without it" in caplog.text
     free.set()
+
+
+@pytest.fixture
+def interrupt():
+    interrupt = Interrupt(signal.SIGRTMIN + 3, 1.0)
+    interrupt.install()
+    yield interrupt
+    interrupt.uninstall()
+
+
+def test_a_busy_function_is_out_before_the_abort_has_ended(page, interrupt):
+    out, stop, interval = [], threading.Event(), sys.getswitchinterval()
+    intervals = []
+
+    def abort():
+        intervals.append(sys.getswitchinterval())
+        out.append(interrupt.out.wait(5.0))
+
+    thread = monitor_thread(
+        page, lambda: (stop.wait(), 1 / 0), lambda error: None, interrupt=interrupt, iteration=0, abort=abort
+    )
+
+    def function():
+        thread.start()
+        while True:
+            pass
+
+    interrupt.arm()
+    with pytest.raises(RankShouldRestart):
+        function()
+    interrupt.armed = False
+    interrupt.out.set()
+    stop.set()
+    thread.stop(nothing)
+    assert out == [True]
+    assert intervals[0] < interval
+    assert sys.getswitchinterval() == interval

@@ -1,0 +1,44 @@
+"""The interpreter's switch interval, lowered while a round ends."""
+
+import sys
+
+import pytest
+
+from nvrx_core.inprocess.switch_interval import SHORT, ShortTurns
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    found = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(found)
+
+
+@pytest.mark.parametrize("microseconds", [201, 257, 1_003, 5_000, 12_345, 1_000_000])
+def test_it_is_given_back_exactly(microseconds):
+    sys.setswitchinterval((microseconds + 0.5) * 1e-6)
+    found, turns = sys.getswitchinterval(), ShortTurns()
+    turns.begin()
+    assert round(sys.getswitchinterval() * 1e6) == SHORT
+    turns.begin()
+    turns.end()
+    assert sys.getswitchinterval() == found
+    turns.end()
+    assert sys.getswitchinterval() == found
+
+
+def test_who_sets_it_meanwhile_wins():
+    turns = ShortTurns()
+    turns.begin()
+    sys.setswitchinterval(0.003)
+    turns.end()
+    assert sys.getswitchinterval() == pytest.approx(0.003)
+
+
+def test_a_shorter_one_is_left_alone():
+    sys.setswitchinterval(0.0001)
+    turns = ShortTurns()
+    turns.begin()
+    assert sys.getswitchinterval() == pytest.approx(0.0001)
+    turns.end()
+    assert sys.getswitchinterval() == pytest.approx(0.0001)
