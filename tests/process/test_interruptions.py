@@ -1,0 +1,61 @@
+"""Shapes of user code, interrupted at random instants: no lock stays taken, each cleanup runs once, no rank is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from .conftest import Launch
+from .job import Job
+from .oracle import assert_nothing_left
+from .workers.shapes.shape import THEMES, theme
+from .workers.shapes.strikes import PLAN, planned
+
+ROUNDS, NIGHTLY_ROUNDS = 15, 300
+SHORT = {"soft_timeout": 30.0, "hard_timeout": 45.0}
+
+
+def strike_at_random(prepare: Launch, tmp_path: Path, name: str, rounds: int) -> Job:
+    """A job of the shapes of one theme, and one rank more that strikes."""
+    seed = int(os.environ.get("NVRX_TEST_SEED", random.randrange(1 << 32)))
+    print(f"NVRX_TEST_SEED={seed}")
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    plan = {"theme": name, "seed": seed, "rounds": rounds, "go": str(go), "wrapper": SHORT}
+    job = prepare(world=1 + max(shape.victims for shape in theme(name)))
+    return job.start("tests.process.workers.interrupted", **{PLAN: json.dumps(plan)})
+
+
+def assert_nothing_broken(job: Job, name: str, rounds: int) -> None:
+    strikes = planned(name, 0, rounds)
+    shapes = [theme(name)[number] for number in {strike.shape for strike in strikes}]
+    broken = Counter((line["shape"], line["when"].split(" of ")[0], line["error"]) for line in job.lines("broken"))
+    assert not broken, f"{broken} in {len(strikes)} interruptions"
+    assert set(job.codes.values()) == {0}
+    left = job.lines("left", initial_rank=0)
+    assert all(line["interruptions"] == 1 for line in left), [line for line in left if line["interruptions"] != 1]
+    restarts = {line["iteration"] for line in job.events("restart")}
+    assert restarts == set(range(1, len(strikes) + 1))
+    interrupted = Counter(line["shape"] for line in left)
+    assert len(left) >= len(strikes) // 2, f"{len(left)} of {len(strikes)} strikes met a shape"
+    assert set(interrupted) == {shape.__name__ for shape in shapes}, "a shape was never interrupted"
+    assert sum(line["passes"] for line in left) >= len(shapes)
+    assert_nothing_left(job)
+
+
+def test_there_are_thirty_shapes_and_five_hundred_interruptions() -> None:
+    assert sum(len(theme(name)) for name in THEMES) >= 30
+    assert sum(len(planned(name, 0, ROUNDS)) for name in THEMES) >= 500
+    assert sum(len(planned(name, 0, NIGHTLY_ROUNDS)) for name in THEMES) >= 10_000
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(NIGHTLY_ROUNDS, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", THEMES)
+def test_whatever_is_interrupted_works_afterwards(prepare: Launch, tmp_path: Path, name: str, rounds: int) -> None:
+    job = strike_at_random(prepare, tmp_path, name, rounds).finish(60 + rounds * 2)
+    assert_nothing_broken(job, name, rounds)
