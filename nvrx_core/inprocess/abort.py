@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.environment import flight_record_directory, flight_recorder_is_on
+from nvrx_core.inprocess.faults import text_of
 from nvrx_core.inprocess.state import FrozenState
 
 __all__ = ["Abort", "AbortTorchDistributed", "AbortTransformerEngine", "carry_out"]
@@ -85,7 +86,7 @@ class AbortTransformerEngine(Abort):
             try:
                 act()
             except Exception as error:  # boundary: another library, half way through an iteration
-                errors.append(f"{type(error).__name__}: {error}")
+                errors.append(text_of(error))
         if errors:
             log.warning("Transformer Engine was not aborted: %s", "; ".join(errors))
         return state

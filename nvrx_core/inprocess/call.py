@@ -19,7 +19,7 @@ from nvrx_core.inprocess.decision import Arrival, Decision, Standing
 from nvrx_core.inprocess.environment import set_master, set_ranks
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.faults import let_go
+from nvrx_core.inprocess.faults import let_go, text_of
 from nvrx_core.inprocess.forks import EndedInChild, inert_in_children, run_in_rank_only
 from nvrx_core.inprocess.interrupt import RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import RoundView
@@ -192,6 +192,7 @@ class Call:
             self._entered()
             return Ended(How.RESERVE)
         kit.observer.begin()
+        kit.threads.begin(self.state.iteration)
         kit.enter(Stage.RUNNING)
         hit("entry-before", self.state.iteration)
         if self.state.iteration > 0 and self.place is None:
@@ -222,7 +223,7 @@ class Call:
         try:
             self.parameters.health_check(self.state.freeze())
         except Exception as error:  # boundary: a user's health check
-            message = f"health check failed: {type(error).__name__}: {error}"
+            message = f"health check failed: {text_of(error)}"
             raise HealthCheckError(message, initial_rank=self.state.initial_rank) from error
 
     # The end of an iteration
@@ -234,7 +235,8 @@ class Call:
         if ended.how is How.EXITED:
             let_go(ended.error)
             kit.sample.take(self.state.iteration)
-            kit.abort()
+            if self.parameters.abort is not None:  # the user's own is for faults, and this is none
+                kit.observer.abort_groups()
             kit.observer.release()
         self.barrier.play(view, view.round.completed(now=time.monotonic()))
         if ended.how is not How.RESERVE:
@@ -363,7 +365,9 @@ class Call:
                 self.kit.events.write("completed", self.state.iteration)
                 self._completion()
             else:
-                self.kit.events.write("left", self.state.iteration, reason=repr(ended.error))
+                self.kit.events.write(
+                    "left", self.state.iteration, reason=text_of(ended.error) if ended.error is not None else ""
+                )
         finally:
             self._say_farewell()
 
@@ -376,7 +380,7 @@ class Call:
     def _break_away(self, error: BaseException) -> None:
         """Leave out of turn; the monitor process tells the others."""
         if not isinstance(error, (StoreLost, BarrierTimeout)):
-            log.warning("initial rank %d leaves: %r", self.state.initial_rank, error)
+            log.warning("initial rank %d leaves: %s", self.state.initial_rank, text_of(error))
             self.kit.enter(Stage.GONE)
 
     def _completion(self) -> None:

@@ -42,6 +42,7 @@ from nvrx_core.inprocess.report import report
 from nvrx_core.inprocess.round import Round, RoundTimeouts
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
+from nvrx_core.inprocess.thread_faults import ThreadFaults
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
@@ -176,9 +177,10 @@ class Equipment:
         self.sample = ProgressSample(self.page, p.soft_timeout.total_seconds(), self.observer.count_collectives)
         self.observer.install()
         stack.callback(self.observer.uninstall)
+        self.threads = ThreadFaults(self._thread_failed)
         if p.thread_exceptions == "fault":
-            stack.callback(setattr, threading, "excepthook", threading.excepthook)
-            threading.excepthook = self._thread_failed
+            self.threads.install()
+            stack.callback(self.threads.uninstall)
 
     def _start_threads(self, stack: ExitStack) -> None:
         p = self.parameters
@@ -224,8 +226,7 @@ class Equipment:
         keep_for_good(self, undone)
         for part in (self.page, self.interrupt, self.observer, self.links):
             part.disown()
-        if threading.excepthook == self._thread_failed:
-            threading.excepthook = threading.__excepthook__
+        self.threads.uninstall()
         give_up((self.wake, self.linked, self.template.channel.fileno()))
 
     # Progress
@@ -297,17 +298,15 @@ class Equipment:
 
     def _unblock(self) -> None:
         cut = self.observer.abort_gloo() + self.observer.abort_stores()
-        if not cut:
+        if not cut and log.isEnabledFor(logging.DEBUG):
             log.debug("the function does not react to the interruption:\n%s", self.interrupt.stack())
 
-    def _thread_failed(self, hook: threading.ExceptHookArgs) -> None:
-        """A thread of the user's ended by an exception: a fault, by choice."""
-        threading.__excepthook__(hook)
-        if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
-            fault = self.faults.of(hook.exc_value, self.state.rank, time.monotonic())
-            with suppress(StoreFailure):
-                self.board.announce(self.state.iteration, fault)
-            self.tell(fault)
+    def _thread_failed(self, error: BaseException, iteration: int) -> None:
+        """A thread of the user's ended by an exception: a fault of the iteration that started it, by choice."""
+        fault = self.faults.of(error, self.state.rank, time.monotonic())
+        with suppress(StoreFailure):
+            self.board.announce(iteration, fault)
+        self.tell(fault)
 
     def _monitor_replaced(self, reason: str) -> None:
         self.events.write("monitor_replaced", self.state.iteration, reason=reason)

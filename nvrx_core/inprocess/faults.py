@@ -1,4 +1,8 @@
-"""Faults of this rank's own: an exception as a record, and its frames let go."""
+"""Faults of this rank's own: an exception as a record, and its frames let go.
+
+An exception is the user's: its text may raise. And a record is made before the others know of the fault, so that it
+reads no source file, which may lie on a file system that no longer answers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from nvrx_core.events.log import boot_id
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.fault import Fault
 
-__all__ = ["FaultMaker", "let_go", "origin"]
+__all__ = ["FaultMaker", "let_go", "origin", "text_of"]
 
 
 class FaultMaker:
@@ -28,12 +32,12 @@ class FaultMaker:
     def of(self, error: BaseException, rank: int, struck: float) -> Fault:
         """The fault that `error` is."""
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
-        name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        name = _name(type(error))
         return Fault(
             initial_rank=self.initial_rank,
             rank=rank,
             interruption=kind.name,
-            message=f"{name}: {error}",
+            message=text_of(error),
             error_type=name,
             origin=origin(error),
             struck=struck,
@@ -54,8 +58,23 @@ class FaultMaker:
 
 def origin(error: BaseException) -> str:
     """File and line where the error was raised."""
-    frames = traceback.extract_tb(error.__traceback__, limit=-1)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
+
+
+def text_of(error: BaseException) -> str:
+    """Type and text of an exception; where its `__str__` raises, what that raised."""
+    try:
+        text = str(error)
+    except BaseException as failure:  # boundary: the user's code; the fault is told all the same
+        text = f"(no text: its __str__ raised {_name(type(failure))})"
+    return f"{_name(type(error))}: {text}"
+
+
+def _name(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def let_go(error: BaseException | None) -> None:

@@ -99,6 +99,39 @@ def test_an_exception_in_a_thread_is_only_logged_by_default(prepare: Launch) -> 
     assert "planted in thread" in job.errors(1)
 
 
+def test_an_exception_of_an_older_thread_does_not_end_an_iteration(prepare: Launch) -> None:
+    job = run(prepare, "late_threads", FAILS, thread_exceptions="fault")
+    assert results(job) == {0: 1, 1: 1}
+    assert_restarts(job, [restart("EXCEPTION", by=[1])])
+    assert "a-late-thread is older than iteration 1" in job.errors(1)
+    assert "Exception in thread a-late-thread" in job.errors(1), "Python's own report is missing"
+
+
+# Exceptions that cannot be shown
+
+
+def test_an_exception_whose_text_raises_costs_no_rank(prepare: Launch) -> None:
+    job = run(prepare, "wordless", {"wordless": [[1, 0]]})
+    assert results(job) == {0: 1, 1: 1}
+    assert_restarts(job, [restart("EXCEPTION", by=[1])])
+    assert "(no text: its __str__ raised LookupError)" in job.events("restart")[0]["cause"]["message"]
+
+
+def test_a_rank_that_leaves_with_such_an_exception_says_so(prepare: Launch) -> None:
+    job = run(prepare, "wordless", {"exit": [[1, 0]]})
+    assert results(job) == {0: 1}
+    assert by_rank(job, "left", "kinds")[1][0] == "WordlessExit"
+    assert_restarts(job, [restart("BASE_EXCEPTION", by=[1], lost=[1])])
+    assert "(no text: its __str__ raised LookupError)" in job.events("left")[0]["reason"]
+
+
+def test_no_source_file_is_read_for_a_fault(prepare: Launch) -> None:
+    job = run(prepare, "sourceless", FAILS)
+    assert results(job) == {0: 1, 1: 1}
+    assert_restarts(job, [restart("EXCEPTION", by=[1])])
+    assert job.events("restart")[0]["cause"]["origin"].endswith("application.log.1.py:1")
+
+
 # Stores
 
 
@@ -219,6 +252,14 @@ def test_a_rank_that_cannot_go_on_leaves_and_the_others_restart(prepare: Launch,
     assert plugs(job, 1)[-1] == ("terminate", 0)
     assert {line["initial_rank"] for line in job.lines("plug", name="completion")} == {0, 2}
     assert_restarts(job, [restart("EXCEPTION BASE_EXCEPTION", by=None, lost=[1])])
+
+
+def test_a_rank_that_is_done_early_aborts_its_groups_and_nothing_else(prepare: Launch) -> None:
+    job = run(prepare, "exits", {"exit": [[1, 0]]}, broken=0)
+    assert by_rank(job, "left", "kinds")[1][0] == "SystemExit"
+    assert results(job) == {0: 0}
+    assert job.lines("plug", name="abort") == [], "the user's abort was called, and nothing had failed"
+    assert "state=handling" not in (job.directory / "rank-1.out").read_text()
 
 
 @pytest.mark.parametrize("before", [[], ["function"]], ids=["at first", "in a restart"])

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -29,6 +30,7 @@ from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize, RetryController
+from nvrx_core.inprocess.nested_restarter import NestedRestarterHandlingStarting
 from nvrx_core.inprocess.rank_assignment import MaxActiveWorldSize, ShiftRanks
 from nvrx_core.inprocess.state import FrozenState
 from nvrx_core.inprocess.store import FileStore, StoreMixin, client_only
@@ -82,7 +84,8 @@ class Rank:
             result = function(*arguments)
         except BaseException as error:  # boundary: whatever the call ends with is what is recorded
             kinds = [kind.__name__ for kind in type(error).mro()]
-            self.record("left", kinds=kinds, text=str(error), culprit=getattr(error, "culprit", None))
+            text = "" if isinstance(error, Unspeakable) else str(error)
+            self.record("left", kinds=kinds, text=text, culprit=getattr(error, "culprit", None))
         else:
             self.record("done", result=result, hook=threading.excepthook is hook, **ranks())
 
@@ -188,6 +191,86 @@ def threads(rank: Rank) -> None:
     rank.run(train)
 
 
+def late_threads(rank: Rank) -> None:
+    """A thread that rank 1 starts in iteration 0 fails in iteration 1, which lasts until then."""
+    late = threading.Event()
+
+    def fail_late() -> None:
+        late.wait(30)
+        raise ValueError("planted in late thread")
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        if rank.me == 1 and call_wrapper.iteration == 0:
+            threading.Thread(target=fail_late, name="a-late-thread").start()
+        elif rank.me == 1:
+            late.set()
+            time.sleep(0.5)
+        return rank.train(call_wrapper)
+
+    rank.run(train)
+
+
+class Unspeakable:
+    """What an exception has that raises when its text is asked for."""
+
+    def __str__(self) -> str:
+        raise LookupError("planted in a text")
+
+    __repr__ = __str__
+
+
+class Wordless(Unspeakable, Exception):
+    """A failure without a text."""
+
+
+class WordlessExit(Unspeakable, KeyboardInterrupt):
+    """An exit without one."""
+
+
+def wordless(rank: Rank) -> None:
+    """Rank 1 fails with such an exception, and leaves with one in iteration 1."""
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        if rank.is_due("wordless", call_wrapper.iteration):
+            raise Wordless
+        if rank.is_due("exit", call_wrapper.iteration):
+            raise WordlessExit
+        return rank.train(call_wrapper)
+
+    rank.run(train)
+
+
+def sourceless(rank: Rank) -> None:
+    """Rank 1 fails in code whose source cannot be read: a pipe that nobody writes to, as a lost file system is."""
+    source = f"{os.environ['NVRX_TEST_LOG']}.{rank.me}.py"
+    os.mkfifo(source)
+    scope: dict[str, Any] = {}
+    exec(compile("def fail(): raise ValueError('planted in fail')", source, "exec"), scope)
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        if rank.is_due("function", call_wrapper.iteration):
+            scope["fail"]()
+        return rank.train(call_wrapper)
+
+    rank.run(train)
+
+
+def exits(rank: Rank) -> None:
+    """Rank 1 is done early, by `sys.exit(0)`."""
+    rank.settings["abort"] = inprocess.Compose(Plug(rank, "abort"), NestedRestarterHandlingStarting(special_rank=1))
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        if rank.is_due("exit", call_wrapper.iteration):
+            sys.exit(0)
+        return rank.train(call_wrapper)
+
+    rank.run(train)
+
+
 def iteration_stores(rank: Rank) -> None:
     @inprocess.Wrapper(**rank.settings)
     def train(call_wrapper: CallWrapper) -> int:
@@ -276,6 +359,6 @@ def logs(rank: Rank) -> None:
 if __name__ == "__main__":
     cases = (
         plain, twice, twice_with_a_reserve, plugs, retries, no_abort, rank_filter, file_store, own_store, progressing,
-        threads, iteration_stores, stores_by_port, injections, logs,
+        threads, late_threads, wordless, sourceless, exits, iteration_stores, stores_by_port, injections, logs,
     )  # fmt: skip
     {case.__name__: case for case in cases}[os.environ["NVRX_TEST_CASE"]](Rank())

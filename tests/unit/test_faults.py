@@ -1,0 +1,50 @@
+"""An exception as a record: whatever the user's exception does, and without a look at any file."""
+
+import linecache
+import traceback
+
+import pytest
+
+from nvrx_core.inprocess.faults import FaultMaker, origin, text_of
+
+
+def failed(error):
+    try:
+        raise error
+    except BaseException as caught:  # boundary: it is what the test is about
+        return caught
+
+
+class Planted(Exception):
+    def __init__(self, text):
+        self.text = text
+
+    def __str__(self):
+        if isinstance(self.text, BaseException):
+            raise self.text
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("words", "words"),
+        (LookupError(), "(no text: its __str__ raised LookupError)"),
+        (SystemExit(3), "(no text: its __str__ raised SystemExit)"),
+        (7, "(no text: its __str__ raised TypeError)"),
+    ],
+)
+def test_the_text_of_an_exception_may_fail(text, told):
+    name = f"{__name__}.Planted"
+    assert text_of(Planted(text)) == f"{name}: {told}"
+    fault = FaultMaker(3).of(failed(Planted(text)), 1, 0.5)
+    assert (fault.message, fault.error_type) == (f"{name}: {told}", name)
+
+
+def test_the_origin_is_where_it_was_raised_and_no_file_is_read(monkeypatch):
+    error = failed(ValueError())
+    (frame,) = traceback.extract_tb(error.__traceback__, limit=-1)
+    for name in ("checkcache", "getline", "getlines", "lazycache", "updatecache"):
+        monkeypatch.setattr(linecache, name, pytest.fail)
+    assert origin(error) == f"{frame.filename}:{frame.lineno}"
+    assert origin(ValueError("never raised")) == ""

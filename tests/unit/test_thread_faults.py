@@ -1,0 +1,69 @@
+"""A thread's exception is a fault of the iteration that started the thread, and of no other."""
+
+import threading
+
+import pytest
+
+from nvrx_core.inprocess.thread_faults import ThreadFaults
+
+
+@pytest.fixture
+def told(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda hook: None)
+    told = []
+    faults = ThreadFaults(lambda error, iteration: told.append((str(error), iteration)))
+    faults.install()
+    yield told, faults
+    faults.uninstall()
+
+
+def start(error, go=None):
+    def run():
+        if go is not None:
+            assert go.wait(5)
+        raise error
+
+    thread = threading.Thread(target=run, name="planted")
+    thread.start()
+    return thread
+
+
+def test_a_thread_belongs_to_the_iteration_that_started_it(told):
+    lines, faults = told
+    for iteration in range(2):
+        faults.begin(iteration)
+        start(ValueError("planted")).join(5)
+    assert lines == [("planted", 0), ("planted", 1)]
+
+
+def test_a_thread_that_is_left_over_faults_nothing(told, caplog):
+    lines, faults = told
+    faults.begin(0)
+    go = threading.Event()
+    thread = start(ValueError("planted"), go)
+    faults.begin(1)
+    go.set()
+    thread.join(5)
+    assert lines == []
+    assert "planted is older than iteration 1, and no fault of it: ValueError: planted" in caplog.text
+
+
+def test_a_thread_may_exit(told):
+    lines, faults = told
+    faults.begin(0)
+    start(SystemExit(3)).join(5)
+    assert lines == []
+
+
+def test_the_former_hook_is_called_and_put_back(monkeypatch):
+    seen = []
+
+    def hook(arguments):
+        seen.append(arguments.thread.name)
+
+    monkeypatch.setattr(threading, "excepthook", hook)
+    faults = ThreadFaults(lambda error, iteration: None)
+    faults.install()
+    start(ValueError()).join(5)
+    faults.uninstall()
+    assert (seen, threading.excepthook) == (["planted"], hook)
