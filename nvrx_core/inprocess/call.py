@@ -169,7 +169,7 @@ class Call:
             kit.struck = time.monotonic()
             kit.interrupt.armed = False
             kit.enter(Stage.UNWINDING)
-            kit.interrupt.out.set()
+            kit.interrupt.leave()
 
     def _failed(self, error: Exception) -> Ended:
         """What fails once the interruption has landed or the abort has begun has failed because of it."""

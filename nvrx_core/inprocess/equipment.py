@@ -55,7 +55,6 @@ from nvrx_core.store.keys import Keys
 __all__ = ["Equipment"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-UNWIND_MOST: Final = 10.0
 MONITOR_LEAVES_WITHIN: Final = 2.0
 MONITOR_LINKS_WITHIN: Final = 5.0
 
@@ -85,6 +84,8 @@ class Equipment:
         stack.enter_context(environment.restored())
         stack.enter_context(own_stream_handlers())
         self._open_page(stack)
+        self.interrupt = Interrupt.within(parameters.interrupt_signal, parameters.soft_timeout, parameters.hard_timeout)
+        stack.callback(self._give_back_signal)
         self._start_monitor(stack)
         try:
             self._connect(stack)
@@ -167,12 +168,13 @@ class Equipment:
                     f"{self.member} took part: give this run a name of its own by NVRX_JOB_ID, or use a fresh store"
                 )
 
+    def _give_back_signal(self) -> None:
+        """After the monitor process has ended, which may send it; one that speaks for this rank has not."""
+        self.interrupt.uninstall(may_come=self.page[Word.STAGE] == Stage.GONE)
+
     def _take_over(self, stack: ExitStack) -> None:
         p = self.parameters
-        unwind = min(UNWIND_MOST, (p.hard_timeout - p.soft_timeout).total_seconds() / 2)
-        self.interrupt = Interrupt(p.interrupt_signal, unwind)
         self.interrupt.install()
-        stack.callback(self.interrupt.uninstall)
         self.observer = GroupObserver(self.page, lambda timeout: warn_about_watchdog(timeout, p.hard_timeout))
         self.sample = ProgressSample(self.page, p.soft_timeout.total_seconds(), self.observer.count_collectives)
         self.observer.install()

@@ -3,8 +3,7 @@
 The handler runs in the main thread, so nothing here needs a lock: the monitor thread writes `requested` before it reads
 `depth`, the main thread raises `depth` before it reads `requested`, and under the interpreter's lock these are
 sequential. The exception instance is tracked by a weak reference, which is how `nvrx_core.inprocess.interruption` knows
-whether it still unwinds
-or was swallowed.
+whether it still unwinds, was swallowed, or was stored.
 """
 
 from __future__ import annotations
@@ -19,20 +18,36 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any, Final
+from datetime import timedelta
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Final, Self
 
 from nvrx_core import failpoint
+from nvrx_core.inprocess.causes import holds, related
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen, Unblock, Why
+from nvrx_core.inprocess.landing import Landing, judge, place
+from nvrx_core.inprocess.thread_look import WaitLook, handled
 
 __all__ = ["Atomic", "Interrupt", "RankShouldRestart", "new_atomic"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 NAME_SWALLOWER_AFTER: Final = 3
+UNWIND_MOST: Final = timedelta(seconds=10)
+SAY_HELD_AFTER: Final = 0.2
+FIRST_WITHIN: Final = 0.05
+"""Seconds for which the abort waits for a function that is reached and must not be interrupted yet."""
+FIRST_LOOK: Final = 0.0003
+"""Seconds in which a busy function hears the signal."""
+FRESH: Final = 0.001
+"""Seconds for which a look at the thread holds."""
 
 
 class RankShouldRestart(BaseException):
     """Raised inside the wrapped function when the round ends; it must reach the wrapper."""
+
+
+class LoopShouldEnd(RankShouldRestart, KeyboardInterrupt):
+    """The same inside an event loop: asyncio stores every other exception in the task that it strikes."""
 
 
 class Interrupt:
@@ -41,13 +56,15 @@ class Interrupt:
     Args:
         signum: the signal to use; a handler that is already installed for it is chained.
         unwind: seconds that cleanup in the function may take before it is interrupted as well.
+        hold: seconds for which an import may hold the interruption off.
     """
 
-    def __init__(self, signum: int, unwind: float) -> None:
-        self.signum, self.unwind = signum, unwind
+    def __init__(self, signum: int, unwind: float, hold: float = 0.0) -> None:
+        self.signum, self.unwind, self.hold = signum, unwind, hold
         self.armed = False
         self.depth = 0
-        self.raised = 0
+        self.raised = self.deferred = self.iteration = 0
+        self.landing, self.held_at = Landing.SAFE, ""
         self.requested = False
         self.out = threading.Event()
         self.free = threading.Event()
@@ -55,23 +72,47 @@ class Interrupt:
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
         self._reference: weakref.ref[BaseException] | None = None
-        self._insist = False
+        self._insist = self._waits = self._patient = self._installed = self._blocked = False
         self._last_frame = ""
+        self._floor: CodeType | None = None
+        self._look: WaitLook | None = None
+        self._machine: InterruptionMachine | None = None
         self._previous: Any = None
 
+    @classmethod
+    def within(cls, signum: int, soft: timedelta, hard: timedelta) -> Self:
+        """One whose bounds end in time for the hard timeout, which counts from the interruption."""
+        unwind = min(UNWIND_MOST, (hard - soft) / 2)
+        return cls(signum, unwind.total_seconds(), hold=(hard - 2 * unwind).total_seconds())
+
     def install(self) -> None:
-        """Take over the signal."""
+        """Take over the signal, and let it through to this thread."""
         if not self.by_signal:
             log.warning(
                 "the wrapped function does not run in the main thread: calls that block cannot be interrupted there"
             )
             return
         self._previous = signal.signal(self.signum, self._handle)
+        self._blocked = self.signum in signal.pthread_sigmask(signal.SIG_UNBLOCK, [self.signum])
+        self._look = WaitLook(threading.get_native_id())
+        self._installed = True
 
-    def uninstall(self) -> None:
-        """Give the signal back to its former handler."""
-        if self.by_signal:
-            signal.signal(self.signum, self._previous if self._previous is not None else signal.SIG_DFL)
+    def uninstall(self, *, may_come: bool = False) -> None:
+        """Give the signal back to its former handler.
+
+        Args:
+            may_come: somebody may still send it: then it is ignored where nobody handled it before, for the default
+                action would end the process.
+        """
+        if not self._installed:
+            return
+        self._installed = False
+        previous = self._previous if self._previous is not None else signal.SIG_DFL
+        signal.signal(self.signum, signal.SIG_IGN if may_come and previous == signal.SIG_DFL else previous)
+        if self._blocked:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [self.signum])
+        if self._look is not None:
+            self._look.close()
 
     def disown(self) -> None:
         """In a child of `os.fork`: nothing interrupts it; sections may be left and entered, and hold nothing off."""
@@ -83,30 +124,50 @@ class Interrupt:
 
     def reset(self) -> None:
         """Forget an earlier request; only between rounds."""
-        self.requested = self.armed = False
-        self.depth = self.raised = 0
-        self._reference = None
+        self.requested = self.armed = self._insist = self._waits = False
+        self.depth = self.raised = self.deferred = 0
+        self.iteration += 1
+        self._reference = self._machine = None
         self._make = RankShouldRestart
         self.out.clear()
         self.free.clear()
 
     def arm(self) -> None:
         """Let the function be interrupted from here on; a request made before is raised at once."""
+        self._floor = sys._getframe(1).f_code
         self.armed = True
         if self.requested:
             self._raise()
+
+    def leave(self) -> None:
+        """The thread is out of the function, and of all sections in it."""
+        self.armed = False
+        self.out.set()
+        self.free.set()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if not self.requested:
             if callable(self._previous):
                 self._previous(signum, frame)
-        elif self.armed and self.depth == 0 and (self._insist or not self.alive):
-            self._insist = False
-            self._last_frame = _place(frame)
-            self._raise()
+        elif self.armed and self.depth == 0:
+            insist, self._insist = self._insist, False
+            waits, self._waits = self._waits, False
+            if insist or (not self.unwinds() and self._may_land(frame, waits)):
+                self._last_frame = place(frame)
+                self._raise()
+
+    def _may_land(self, frame: FrameType | None, waits: bool) -> bool:
+        verdict = judge(frame, self._floor, library=self._patient)
+        if verdict.landing is Landing.SAFE or (verdict.landing is Landing.FRAGILE and waits):
+            return True
+        self.landing, self.held_at = verdict.landing, verdict.place
+        self.deferred += 1
+        return False
 
     def _raise(self) -> None:
         error = self._make()
+        if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
+            error = LoopShouldEnd(*error.args)
         self._reference = weakref.ref(error)
         self.raised += 1
         try:
@@ -114,10 +175,10 @@ class Interrupt:
         finally:
             del error
 
-    @property
-    def alive(self) -> bool:
-        """The exception raised last still exists: it is unwinding."""
-        return self._reference is not None and self._reference() is not None
+    def unwinds(self) -> bool:
+        """Whether this thread, the function's, is unwinding because of the exception raised last."""
+        error = self._reference() if self._reference is not None else None
+        return error is not None and holds(sys.exception(), error)
 
     def request(self, make: Callable[[], BaseException]) -> None:
         """Ask the function to end, by the exception that `make` makes; any thread may call this."""
@@ -125,9 +186,19 @@ class Interrupt:
         self.requested = True
 
     def fire(self) -> None:
-        """Send the signal once, after `request`: a busy function ends before the abort competes with it for the GIL."""
-        if self.by_signal and self.armed:
-            signal.pthread_kill(self.thread, self.signum)
+        """Interrupt, after `request`, and again while it is put off: a busy function ends before the abort begins.
+
+        Does not wait for a thread that does not react; `drive` goes on from here.
+        """
+        if not self.by_signal:
+            return
+        machine = self._machine = InterruptionMachine(self.unwind, self.hold)
+        end = time.monotonic() + FIRST_WITHIN
+        while self.armed and not self.depth:
+            self._turn(machine, _nothing)
+            pause = machine.deadline - time.monotonic() if machine.put_off else FIRST_LOOK
+            if self.out.wait(max(0.0, pause)) or not self.deferred or time.monotonic() > end:
+                return
 
     def wait_unmasked(self) -> None:
         """Wait until no atomic section is open; after `request` none is entered any more."""
@@ -141,33 +212,87 @@ class Interrupt:
         Args:
             unblock: called when no signal reaches the thread, to close what it waits in.
         """
-        machine = InterruptionMachine(self.unwind)
+        machine, self._machine = self._machine or InterruptionMachine(self.unwind, self.hold), None
+        told = False
         while not self.out.is_set():
             if not self.armed:
                 self.out.wait()
                 return
-            seen = Seen(out=False, masked=self.depth > 0, raised=self.raised, alive=self.alive)
-            for action in machine.tick(seen, now=time.monotonic()):
-                self._perform(action, unblock)
-            self._name_swallower(machine.swallowed)
+            seen = self._turn(machine, unblock)
+            if not told and machine.held(now=time.monotonic()) > SAY_HELD_AFTER:
+                told = True
+                log.warning("the interruption was put off at %s: %s", self.held_at, self.landing.value)
             if seen.masked:
                 self.wait_unmasked()
             elif machine.deadline < math.inf:
                 self.out.wait(max(0.0, machine.deadline - time.monotonic()))
 
+    def _turn(self, machine: InterruptionMachine, unblock: Callable[[], None]) -> Seen:
+        seen, swallowed = self._seen(), machine.swallowed
+        for action in machine.tick(seen, now=time.monotonic()):
+            self._perform(action, unblock)
+        if machine.swallowed > swallowed:
+            self._name_swallower(machine.swallowed)
+        return seen
+
+    def _seen(self) -> Seen:
+        if not self.by_signal:
+            self._find_raised()
+        error = self._reference() if self._reference is not None else None
+        alive = error is not None and holds(handled(self.thread), error)
+        return Seen(
+            out=False, masked=self.depth > 0, raised=self.raised, alive=alive, stored=error is not None and not alive,
+            deferred=self.deferred, landing=self.landing,
+        )  # fmt: skip
+
+    def _find_raised(self) -> None:
+        """The interpreter makes an asynchronous exception where it is raised: note it once it is handled."""
+        error = next((each for each in related(handled(self.thread)) if isinstance(each, RankShouldRestart)), None)
+        if error is not None and (self._reference is None or self._reference() is not error):
+            self._reference = weakref.ref(error)
+            self.raised += 1
+
     def _perform(self, action: Fire | Unblock, unblock: Callable[[], None]) -> None:
         if isinstance(action, Unblock):
             unblock()
-        elif not self.by_signal:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), ctypes.py_object(RankShouldRestart))
+            return
+        if action.why is Why.STORED:
+            self._name_keeper()
+        if self.by_signal:
+            self._signal(action.why)
         else:
-            if signal.getsignal(self.signum) != self._handle:
-                log.error(
-                    "signal %d was given another handler: no interruption possible; set Wrapper(interrupt_signal=...)",
-                    self.signum,
-                )
-            self._insist = action.why is Why.STUCK
-            signal.pthread_kill(self.thread, self.signum)
+            self._set_exception(action.why)
+
+    def _signal(self, why: Why) -> None:
+        if signal.getsignal(self.signum) != self._handle:
+            log.error(
+                "signal %d was given another handler: no interruption possible; set Wrapper(interrupt_signal=...)",
+                self.signum,
+            )
+        self._insist, self._patient = why.insists, why is not Why.PUT_OFF
+        looked = time.monotonic()
+        waits = self._look is not None and self._look.waits()
+        self._waits = waits and time.monotonic() < looked + FRESH
+        signal.pthread_kill(self.thread, self.signum)
+
+    def _set_exception(self, why: Why) -> None:
+        """Ask the interpreter to raise between two bytecodes: not where the thread unwinds already."""
+        verdict = judge(sys._current_frames().get(self.thread), self._floor)
+        if verdict.landing is Landing.SAFE or why.insists:
+            _set_async(self.thread, RankShouldRestart)
+            self._last_frame = verdict.place
+            if not why.insists and isinstance(handled(self.thread), RankShouldRestart):
+                _set_async(self.thread, None)
+        else:
+            self.landing, self.held_at = verdict.landing, verdict.place
+            self.deferred += 1
+
+    def _name_keeper(self) -> None:
+        error = self._reference() if self._reference is not None else None
+        trace = error.__traceback__ if error is not None else None
+        if trace is not None:
+            where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            log.warning("the interruption was caught and kept at %s; raising it again", where)
 
     def _name_swallower(self, swallowed: int) -> None:
         if swallowed == NAME_SWALLOWER_AFTER:
@@ -187,13 +312,15 @@ class Atomic:
     """A section that is never interrupted; sections nest.
 
     A request that arrives meanwhile is raised when the outermost section is left; one that arrived before is raised
-    before the section is entered.
+    before the section is entered, unless its exception unwinds already. A section that the function has left open, in a
+    generator that is suspended, ends with the iteration.
     """
 
-    __slots__ = ("_interrupt",)
+    __slots__ = ("_interrupt", "_iteration")
 
     def __init__(self, interrupt: Interrupt) -> None:
         self._interrupt = interrupt
+        self._iteration = interrupt.iteration
 
     @property
     def is_open(self) -> bool:
@@ -205,7 +332,8 @@ class Atomic:
         if threading.get_ident() != interrupt.thread:
             raise RuntimeError("atomic() belongs to the thread that runs the wrapped function; enter it there")
         interrupt.depth += 1
-        if interrupt.requested and interrupt.depth == 1 and interrupt.armed:
+        self._iteration = interrupt.iteration
+        if interrupt.requested and interrupt.depth == 1 and interrupt.armed and not interrupt.unwinds():
             interrupt.depth = 0
             interrupt.free.set()
             interrupt._raise()
@@ -214,26 +342,28 @@ class Atomic:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         interrupt = self._interrupt
+        if self._iteration != interrupt.iteration:
+            return
         interrupt.depth -= 1
         if interrupt.requested and interrupt.depth == 0:
             interrupt.free.set()
-            if interrupt.armed and not interrupt.alive:
+            if interrupt.armed and not interrupt.unwinds():
                 interrupt._raise()
 
 
 class _ObservedAtomic(Atomic):
     """An atomic section with its failpoints, both passed while it is open."""
 
-    __slots__ = ("_iteration",)
+    __slots__ = ("_number",)
 
     def __init__(self, interrupt: Interrupt, iteration: int) -> None:
         super().__init__(interrupt)
-        self._iteration = iteration
+        self._number = iteration
 
     def __enter__(self) -> None:
         super().__enter__()
         try:
-            failpoint.hit("atomic-enter", self._iteration)
+            failpoint.hit("atomic-enter", self._number)
         except BaseException as error:  # boundary: what the hook raises closes the section
             super().__exit__(type(error), error, error.__traceback__)
             raise
@@ -242,7 +372,7 @@ class _ObservedAtomic(Atomic):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            failpoint.hit("atomic-exit", self._iteration)
+            failpoint.hit("atomic-exit", self._number)
         finally:
             super().__exit__(kind, error, trace)
 
@@ -252,5 +382,16 @@ def new_atomic(interrupt: Interrupt, iteration: int) -> Atomic:
     return _ObservedAtomic(interrupt, iteration) if failpoint.installed() else Atomic(interrupt)
 
 
-def _place(frame: FrameType | None) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown"
+def _nothing() -> None:
+    """Unblocks nothing: the abort will."""
+
+
+def _set_async(ident: int, error: type[BaseException] | None) -> None:
+    found = ctypes.py_object(error) if error is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), found)
+
+
+def _in_event_loop() -> bool:
+    """Whether this thread runs an event loop of asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None

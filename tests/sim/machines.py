@@ -6,6 +6,7 @@ Slower than the checker and the simulation by far; what they give is a failure t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -14,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nvrx_core.inprocess.decision import Arrival, Standing
 from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.interruption import BLOCKED, REPEAT_MOST, Fire, InterruptionMachine, Seen
+from nvrx_core.inprocess.interruption import BLOCKED, REPEAT_MOST, Fire, InterruptionMachine, Seen, Why
+from nvrx_core.inprocess.landing import Landing
 from nvrx_core.inprocess.lease import LeaseTable
 from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary, Phase, ReadEvent, Round, RoundTimeouts
 from nvrx_core.inprocess.watch import AskOthers, Kill, Reading, SoftTimeout, Terminate, Watch
@@ -182,41 +184,65 @@ class Rounds(RuleBasedStateMachine):
 
 
 class Interrupting(RuleBasedStateMachine):
-    """The main thread as the interruption's machine sees it: deaf, in a section, swallowing, unwinding, out."""
+    """The main thread as the interruption's machine sees it: deaf, in a section, swallowing, storing, unwinding, out,
+    or where nothing must land."""
+
+    UNWIND, HOLD = 1.0, 3.0
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine = InterruptionMachine(unwind=1.0)
+        self.machine = InterruptionMachine(self.UNWIND, self.HOLD)
         self.now = self.quiet_since = 0.0
-        self.out = self.masked = self.alive = False
-        self.raised = self.told = 0
+        self.out = self.masked = self.alive = self.stored = False
+        self.raised = self.deferred = 0
+        self.landing = Landing.SAFE
+
+    def seen(self) -> Seen:
+        return Seen(out=self.out, masked=self.masked, raised=self.raised, alive=self.alive, stored=self.stored,
+                    deferred=self.deferred, landing=self.landing)  # fmt: skip
 
     def ask(self) -> tuple[Any, ...]:
-        seen = Seen(out=self.out, masked=self.masked, raised=self.raised, alive=self.alive)
-        twin = InterruptionMachine.from_state(1.0, self.machine.state(now=self.now), raised=self.told, now=self.now)
+        seen, state = self.seen(), self.machine.state(now=self.now)
+        known = replace(seen, raised=self.machine._raised, deferred=self.machine._deferred)
+        twin = InterruptionMachine.from_state(self.UNWIND, state, seen=known, now=self.now, hold=self.HOLD)
         actions = self.machine.tick(seen, now=self.now)
-        self.told = max(self.told, self.raised) if not (self.out or self.masked or self.alive) else self.told
         self.machine.check()
         assert len(twin.tick(seen, now=self.now + 1e-9)) >= len(actions), "not the same after a round trip"
-        fired = any(isinstance(action, Fire) for action in actions)
+        fires = [action for action in actions if isinstance(action, Fire)]
         assert not (actions and self.out), "I4: an interrupt outside the function"
         assert not (actions and self.masked), "I4: an interrupt in an atomic section"
-        if fired or self.out or self.masked or self.alive:
+        assert not (self.alive and [fire for fire in fires if fire.why is not Why.STUCK]), "it unwinds already"
+        if fires or self.out or self.masked or self.alive:
             self.quiet_since = self.now
         patience = max(BLOCKED, REPEAT_MOST) + 1e-6
         assert self.now - self.quiet_since <= patience, f"no interrupt for {self.now - self.quiet_since} s"
         return actions
 
-    @rule(lands=st.booleans(), swallowed=st.booleans(), early=st.floats(0.0, 1.0))
-    def turn(self, lands: bool, swallowed: bool, early: float) -> None:
+    @rule(does=st.sampled_from(("nothing", "swallows", "stores", "unwinds", *Landing)), early=st.floats(0.0, 1.0))
+    def turn(self, does: str | Landing, early: float) -> None:
         """Ask when the machine wants to be asked, or before."""
         if self.machine.deadline < math.inf:
             assert self.machine.deadline > self.now or early, "asks again at once"
             self.now += max(0.0, self.machine.deadline - self.now) * (early if early < 0.5 else 1.0)
-        fired = any(isinstance(action, Fire) for action in self.ask())
-        if fired and lands:
+        for action in self.ask():
+            if isinstance(action, Fire):
+                self.hears(does, action.why)
+
+    def hears(self, does: str | Landing, why: Why) -> None:
+        if isinstance(does, Landing) and does is not Landing.SAFE and not why.insists:
+            self.deferred, self.landing = self.deferred + 1, does
+        elif does != "nothing":
             self.raised += 1
-            self.alive = not swallowed
+            self.alive, self.stored = does not in ("swallows", "stores"), does == "stores"
+
+    @rule(landing=st.sampled_from((Landing.FRAGILE, Landing.CLEANUP, Landing.IMPORT)))
+    def never_safe(self, landing: Landing) -> None:
+        """Wherever it is reached, nothing must land there: in the end it does."""
+        begin, raised = self.now, self.raised
+        self.quiet_since = self.now
+        while not (self.out or self.masked or self.alive) and self.raised == raised:
+            assert self.now <= begin + self.HOLD + 2 * REPEAT_MOST, f"put off for {self.now - begin} s"
+            self.turn(landing, 1.0)
 
     @rule()
     def deaf(self) -> None:
@@ -230,7 +256,7 @@ class Interrupting(RuleBasedStateMachine):
     @rule(section=st.booleans())
     def moves(self, section: bool) -> None:
         self.masked = section and not self.alive
-        self.alive = False
+        self.alive = self.stored = False
         self.quiet_since = self.now
 
     @rule()

@@ -1,8 +1,9 @@
 """The interruption in the thread that is interrupted: when the handler raises, and what holds it off."""
 
-import gc
+import asyncio
 import logging
 import signal
+import sys
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from nvrx_core import failpoint
 from nvrx_core.inprocess.interrupt import Atomic, Interrupt, RankShouldRestart, new_atomic
 from nvrx_core.inprocess.interruption import Fire, Unblock, Why
+from nvrx_core.inprocess.landing import Landing
 
 SIGNUM = signal.SIGRTMIN + 3
 
@@ -58,16 +60,45 @@ def test_a_request_made_before_is_raised_at_the_first_line(interrupt):
 
 def test_while_the_exception_unwinds_it_is_not_raised_again(interrupt):
     requested(interrupt)
-    with pytest.raises(RankShouldRestart) as unwinding:
-        fire()
-    assert interrupt.alive
-    fire()
-    assert interrupt.raised == 1
-    del unwinding
-    gc.collect()
-    assert not interrupt.alive
+
+    def work():
+        try:
+            fire()
+        finally:
+            fire()
+
     with pytest.raises(RankShouldRestart):
+        work()
+    assert interrupt.raised == 1
+
+
+def test_what_was_swallowed_or_stored_is_raised_again(interrupt):
+    requested(interrupt)
+    with pytest.raises(RankShouldRestart) as stored:
         fire()
+    assert not interrupt.unwinds()
+    with pytest.raises(RankShouldRestart) as again:
+        fire()
+    assert again.value is not stored.value
+    assert interrupt.raised == 2
+
+
+def test_what_holds_the_exception_unwinds_with_it(interrupt):
+    requested(interrupt)
+
+    def work():
+        try:
+            try:
+                fire()
+            except RankShouldRestart as error:
+                raise ValueError("because of it") from error
+        finally:
+            assert interrupt.unwinds()
+            fire()
+
+    with pytest.raises(ValueError, match="because of it"):
+        work()
+    assert interrupt.raised == 1
 
 
 def test_an_atomic_section_holds_it_off_until_its_end(interrupt):
@@ -131,19 +162,43 @@ def test_no_section_is_entered_after_the_request(interrupt):
 
 def test_cleanup_may_use_atomic_sections_while_the_exception_unwinds(interrupt):
     requested(interrupt)
-    atomic = Atomic(interrupt)
+    done = []
 
     def work():
         try:
             fire()
         finally:
-            interrupt.armed = False
-            with atomic:
+            assert interrupt.armed
+            with Atomic(interrupt):
                 assert interrupt.depth == 1
+                fire()
+                done.append("saved")
+            done.append("and left")
 
     with pytest.raises(RankShouldRestart):
         work()
+    assert done == ["saved", "and left"]
     assert interrupt.raised == 1
+
+
+def test_a_section_left_open_ends_with_the_iteration(interrupt):
+    def suspended():
+        with Atomic(interrupt):
+            yield
+
+    held = suspended()
+    next(held)
+    requested(interrupt)
+    waiting = threading.Thread(target=interrupt.wait_unmasked)
+    waiting.start()
+    interrupt.leave()
+    waiting.join(5.0)
+    assert not waiting.is_alive()
+    interrupt.reset()
+    with Atomic(interrupt):
+        held.close()
+        assert interrupt.depth == 1
+    assert interrupt.depth == 0
 
 
 def test_an_atomic_section_belongs_to_its_thread(interrupt):
@@ -239,3 +294,89 @@ def test_outside_of_the_main_thread_no_signal_is_used(caplog):
     assert not made[0].by_signal
     assert not made[0].stack()
     assert "does not run in the main thread" in caplog.text
+
+
+def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
+    requested(interrupt)
+    done = []
+
+    def acquire_and_try():
+        fire()
+        try:
+            done.append("entered")
+        finally:
+            done.append("cleaned up")
+
+    acquire_and_try()
+    assert done == ["entered", "cleaned up"]
+    assert (interrupt.raised, interrupt.deferred, interrupt.landing) == (0, 1, Landing.FRAGILE)
+    for must in ("_insist", "_waits"):
+        setattr(interrupt, must, True)
+        with pytest.raises(RankShouldRestart):
+            acquire_and_try()
+    assert len(done) == 2
+
+
+def test_inside_an_event_loop_it_is_what_asyncio_lets_through(interrupt):
+    requested(interrupt)
+
+    async def work():
+        fire()
+
+    with pytest.raises(RankShouldRestart) as raised:
+        asyncio.run(work())
+    assert isinstance(raised.value, KeyboardInterrupt)
+    with pytest.raises(RankShouldRestart) as raised:
+        fire()
+    assert not isinstance(raised.value, KeyboardInterrupt)
+
+
+def test_a_task_group_does_not_wrap_it(interrupt):
+    requested(interrupt)
+
+    async def child():
+        fire()
+
+    async def work():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+
+    with pytest.raises(RankShouldRestart):
+        asyncio.run(work())
+
+
+def test_the_signal_is_let_through_and_all_is_put_back():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [SIGNUM])
+    try:
+        interrupt = Interrupt(SIGNUM, unwind=10.0)
+        interrupt.install()
+        assert SIGNUM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        interrupt.uninstall()
+        interrupt.uninstall()
+        assert SIGNUM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [SIGNUM])
+
+
+@pytest.mark.parametrize("may_come", [True, False])
+def test_a_late_signal_finds_nobody_that_it_could_end(may_come):
+    interrupt = Interrupt(SIGNUM, unwind=10.0)
+    interrupt.install()
+    interrupt.uninstall(may_come=may_come)
+    try:
+        assert signal.getsignal(SIGNUM) == (signal.SIG_IGN if may_come else signal.SIG_DFL)
+    finally:
+        signal.signal(SIGNUM, signal.SIG_DFL)
+
+
+def test_who_keeps_it_is_named(interrupt, caplog):
+    requested(interrupt)
+    kept = []
+    try:
+        fire()
+    except RankShouldRestart as error:
+        kept.append(error)
+    line = sys._getframe().f_lineno - 3
+    with caplog.at_level(logging.WARNING), pytest.raises(RankShouldRestart):
+        interrupt._perform(Fire(Why.STORED), lambda: None)
+    assert f"was caught and kept at {__file__}:{line}" in caplog.text

@@ -5,20 +5,26 @@ import math
 
 from nvrx_core.inprocess.interruption import (
     BLOCKED,
+    FRAGILE,
+    LOOK,
     REPEAT,
     REPEAT_MOST,
+    STEP_MOST,
+    STORED,
     Fire,
     InterruptionMachine,
     Seen,
     Unblock,
     Why,
 )
+from nvrx_core.inprocess.landing import Landing
 
 UNWIND = 10.0
+HOLD = 60.0
 
 
-def seen(raised=0, *, alive=False, out=False, masked=False):
-    return Seen(out=out, masked=masked, raised=raised, alive=alive)
+def seen(raised=0, *, alive=False, out=False, masked=False, stored=False, deferred=0, landing=Landing.SAFE):
+    return Seen(out=out, masked=masked, raised=raised, alive=alive, stored=stored, deferred=deferred, landing=landing)
 
 
 def run(machine, until, see=lambda now: seen()):
@@ -32,7 +38,7 @@ def run(machine, until, see=lambda now: seen()):
 
 
 def new():
-    return InterruptionMachine(unwind=UNWIND)
+    return InterruptionMachine(unwind=UNWIND, hold=HOLD)
 
 
 def test_it_fires_at_once():
@@ -67,8 +73,11 @@ def test_while_the_exception_lives_it_is_left_alone():
     machine = new()
     machine.tick(seen(), now=0.0)
     assert machine.tick(seen(1, alive=True), now=0.01) == ()
-    assert machine.deadline == 0.01 + UNWIND
+    assert machine.deadline == 0.01 + LOOK  # it may be swallowed at any time
     assert machine.tick(seen(1, alive=True), now=5.0) == ()
+    assert machine.deadline == 5.0 + REPEAT_MOST
+    assert machine.tick(seen(1, alive=True), now=UNWIND) == ()
+    assert machine.deadline == 0.01 + UNWIND
     assert machine.swallowed == 0
 
 
@@ -102,3 +111,88 @@ def test_a_fresh_signal_is_given_its_time_before_the_next():
     machine.tick(seen(), now=0.0)
     assert machine.tick(seen(), now=REPEAT / 2) == ()
     assert machine.deadline == REPEAT
+
+
+def test_a_stored_exception_is_raised_again_after_several_looks():
+    machine = new()
+    machine.tick(seen(), now=0.0)
+    now, looks = 0.001, 0
+    while not (actions := machine.tick(seen(1, stored=True), now=now)):
+        now, looks = machine.deadline, looks + 1
+    assert actions == (Fire(Why.STORED),)
+    assert looks >= 3
+    assert math.isclose(now, 0.001 + STORED)
+    assert machine.swallowed == 1
+    assert machine.tick(seen(2, alive=True), now=now + 0.001) == ()
+
+
+def test_an_exception_that_is_handled_again_was_not_stored():
+    machine = new()
+    machine.tick(seen(), now=0.0)
+    machine.tick(seen(1, stored=True), now=0.001)
+    machine.tick(seen(1, alive=True), now=0.002)
+    assert machine.tick(seen(1, stored=True), now=0.002 + STORED) == ()
+
+
+def test_a_stored_one_that_is_put_off_keeps_its_bound():
+    machine, now, deferred = new(), 0.0, 0
+    machine.tick(seen(), now=now)
+    while now < 2 * FRAGILE:
+        actions = machine.tick(seen(1, stored=True, deferred=deferred, landing=Landing.FRAGILE), now=now)
+        deferred += len(actions)
+        if actions == (Fire(Why.OVERDUE),):
+            break
+        now = machine.deadline
+    assert FRAGILE <= now <= FRAGILE + 4 * STORED
+
+
+def put_off(landing, *, until=100.0):
+    """Reached again and again where it must not land; when it was fired, and why."""
+    machine, now, deferred, fired = new(), 0.0, 0, []
+    while now <= until:
+        for action in machine.tick(seen(deferred=deferred, landing=landing), now=now):
+            assert isinstance(action, Fire)
+            fired.append((now, action.why))
+            deferred += 1
+            if action.why is Why.OVERDUE:
+                return machine, fired
+        now = machine.deadline
+    raise AssertionError(f"never fired all the same: {fired[-1]}")
+
+
+def test_it_is_put_off_in_growing_steps_with_jitter_and_for_a_bounded_time():
+    for landing, most in ((Landing.FRAGILE, FRAGILE), (Landing.CLEANUP, UNWIND), (Landing.IMPORT, HOLD)):
+        machine, fired = put_off(landing)
+        last, why = fired[-1]
+        assert why is Why.OVERDUE
+        assert why.insists
+        assert most <= last <= most + 10 * STEP_MOST
+        assert machine.put_off
+        assert machine.held(now=last) >= most
+    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(put_off(Landing.CLEANUP)[1])]
+    assert sum(gaps[2:12]) < sum(gaps[12:22]) < sum(gaps[22:32])
+    assert len({round(gap, 6) for gap in gaps[-10:-1]}) > 3
+
+
+def test_another_reason_to_put_it_off_has_its_own_time():
+    machine = new()
+    machine.tick(seen(), now=0.0)
+    machine.tick(seen(deferred=1, landing=Landing.IMPORT), now=0.001)
+    assert machine.tick(seen(deferred=2, landing=Landing.FRAGILE), now=30.0) == ()
+    assert machine.tick(seen(deferred=3, landing=Landing.FRAGILE), now=30.0 + FRAGILE) == (Fire(Why.OVERDUE),)
+
+
+def test_a_thread_that_reacts_is_not_unblocked_while_it_is_put_off():
+    machine = new()
+    machine.tick(seen(), now=0.0)
+    machine.tick(seen(deferred=1, landing=Landing.FRAGILE), now=BLOCKED)
+    assert Unblock() not in machine.tick(seen(deferred=1), now=BLOCKED + STEP_MOST)
+    assert Unblock() in machine.tick(seen(deferred=1), now=3 * BLOCKED)
+
+
+def test_a_machine_is_rebuilt_from_its_state():
+    machine, fired = put_off(Landing.FRAGILE)
+    now, known = fired[-1][0], seen(deferred=len(fired))
+    again = InterruptionMachine.from_state(UNWIND, machine.state(now=now), seen=known, now=now, hold=HOLD)
+    assert again.state(now=now) == machine.state(now=now)
+    again.check()

@@ -1,0 +1,221 @@
+"""Where an interruption may land in a thread: judged by the frames that it would unwind.
+
+Pure: looks at frames and code objects only. An exception from outside breaks what the code around it cannot see: it
+leaves half a package behind in an import, a lock locked between its `acquire` and its `try`, a cleanup half done.
+
+A signal handler runs after a call, at the start of a function, at the end of a loop's turn, or inside a C call that
+waits. So what runs before the next such place follows from the code object, its instructions and its exception table.
+Opcodes are known by the families of their names, which hold from CPython 3.11 on.
+"""
+
+from __future__ import annotations
+
+import dis
+import enum
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Final
+
+__all__ = ["Landing", "Verdict", "judge", "place"]
+
+_STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
+_IMPORT: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+_ENTRIES: Final = frozenset({"__enter__", "__aenter__"})
+_CLEANUPS: Final = frozenset({"__exit__", "__aexit__", "__del__"})
+_STOPS: Final = ("CALL", "RESUME", "RAISE", "RERAISE", "YIELD", "SEND", "BEFORE_", "LOAD_SPECIAL", "GET_AWAITABLE")
+_HANDLER_KINDS: Final = frozenset(
+    dis.opmap[name]
+    for name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "WITH_EXCEPT_START", "PUSH_EXC_INFO", "RERAISE")
+    if name in dis.opmap
+)
+
+
+class Landing(enum.Enum):
+    """What an interruption that landed here would do."""
+
+    SAFE = "it unwinds what can be unwound"
+    FRAGILE = "it breaks an invariant, unless the thread waits inside a C call"
+    CLEANUP = "it cuts a cleanup short"
+    IMPORT = "it leaves half a module behind"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A landing, and where it is: file and line."""
+
+    landing: Landing
+    place: str
+
+
+def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bool = True) -> Verdict:
+    """What an interruption would do that landed in `frame`.
+
+    Args:
+        frame: the innermost frame.
+        floor: code of the frame that catches the interruption; what called it is not looked at.
+        library: whether all of the standard library and of nvrx counts as fragile.
+    """
+    stack = list(_unwound(frame, floor))
+    if frame is None or not stack:
+        return Verdict(Landing.SAFE, "unknown")
+    importing = next((each for each in reversed(stack) if each.f_code.co_filename in _IMPORT), None)
+    if importing is not None:
+        return Verdict(Landing.IMPORT, place(importing))
+    cleanup = next((each for each in stack if _cleans_up(each)), None)
+    if cleanup is not None:
+        return Verdict(Landing.CLEANUP, place(cleanup))
+    fragile = (
+        (library and _is_library(frame))
+        or any(each.f_code.co_name in _ENTRIES for each in stack)
+        or _goes_on_into_protection(stack)
+    )
+    return Verdict(Landing.FRAGILE if fragile else Landing.SAFE, place(frame))
+
+
+def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameType]:
+    while frame is not None and frame.f_code is not floor:
+        yield frame
+        frame = frame.f_back
+
+
+def place(frame: FrameType | None) -> str:
+    """File and line of the innermost frame that is neither the standard library's nor nvrx's."""
+    innermost = frame
+    while frame is not None and _is_library(frame):
+        frame = frame.f_back
+    frame = frame or innermost
+    return _place(frame) if frame is not None else "unknown"
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_library(frame: FrameType) -> bool:
+    """Whether the frame runs the standard library or nvrx, whose invariants are hidden from who calls them."""
+    path = frame.f_code.co_filename
+    if path.startswith("<frozen ") or (path.startswith(_STDLIB) and "-packages/" not in path):
+        return True
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.startswith("nvrx_core.") and not module.startswith("nvrx_core.testing")
+
+
+def _cleans_up(frame: FrameType) -> bool:
+    code = frame.f_code
+    if code.co_name in _CLEANUPS:
+        return True
+    return bool(code.co_exceptiontable) and any(first <= frame.f_lineno <= last for first, last in _finally_lines(code))
+
+
+def _goes_on_into_protection(stack: list[FrameType]) -> bool:
+    """Whether the thread enters a `try` or `with` before an interruption can land again.
+
+    After a call only: what was just acquired is what that `try` gives back.
+    """
+    for frame in stack:
+        enters, returns = _ahead(frame.f_code, frame.f_lasti)
+        if enters or not returns:
+            return enters
+    return False
+
+
+# What a code object tells
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An instruction: its name, where its jump leads, and the one behind it."""
+
+    name: str
+    target: int | None
+    following: int | None
+
+
+@functools.lru_cache(maxsize=256)
+def _steps(code: CodeType) -> dict[int, _Step]:
+    instructions = list(dis.get_instructions(code))
+    following = [each.offset for each in instructions[1:]]
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    return {
+        each.offset: _Step(each.opname, each.argval if each.opcode in jumps else None, after)
+        for each, after in zip(instructions, [*following, None], strict=True)
+    }
+
+
+@functools.lru_cache(maxsize=256)
+def _ranges(code: CodeType) -> tuple[tuple[int, int, int], ...]:
+    """The protected ranges: from, up to, and where their handler begins."""
+    return tuple((each.start, each.end, each.target) for each in vars(dis.Bytecode(code))["exception_entries"])
+
+
+def _handler(code: CodeType, offset: int) -> int | None:
+    return next((target for start, end, target in _ranges(code) if start <= offset < end), None)
+
+
+def _handlers(code: CodeType, offset: int) -> set[int]:
+    """All handlers that an exception raised there passes: that of a handler is the next."""
+    found = set[int]()
+    handler = _handler(code, offset)
+    while handler is not None and handler not in found:
+        found.add(handler)
+        handler = _handler(code, handler)
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _ahead(code: CodeType, at: int) -> tuple[bool, bool]:
+    """Whether protection begins, and whether the function returns, before the next call or turn of a loop."""
+    steps, protecting, seen = _steps(code), _handlers(code, at), set[int]()
+    step = steps[max((offset for offset in steps if offset <= at), default=0)]  # it may be at a cache of the call
+    if step.name == "PRECALL":  # 3.11 makes some calls in it, and skips the CALL behind it
+        step = steps[step.following or 0]
+    if not step.name.startswith(("CALL", "BEFORE_")):
+        return False, False
+    pending, returns = [step.following], False
+    while pending:
+        offset = pending.pop()
+        if offset is None or offset in seen:
+            continue
+        seen.add(offset)
+        step, handler = steps[offset], _handler(code, offset)
+        if handler is not None and handler not in protecting:
+            return True, returns
+        if step.name.startswith("RETURN"):
+            returns = True
+        elif not (step.name.startswith(_STOPS) or "JUMP_BACKWARD" in step.name):
+            pending += [step.target] + ([] if step.name.startswith("JUMP_") else [step.following])
+    return False, returns
+
+
+@functools.lru_cache(maxsize=1024)
+def _finally_lines(code: CodeType) -> tuple[tuple[int, int], ...]:
+    """First and last line of each `finally` body. It is compiled twice, for both ways into it, from the same lines."""
+    bodies = [
+        _lines(code, target, cleanup)
+        for target in sorted({target for _, _, target in _ranges(code)})
+        if _is_finally(code.co_code, target) and (cleanup := _handler(code, target)) is not None
+    ]
+    return tuple((min(lines), max(lines)) for lines in bodies if lines)
+
+
+def _is_finally(text: bytes, target: int) -> bool:
+    """Whether the handler that begins at `target` is that of a `finally`."""
+    if text[target] != dis.opmap["PUSH_EXC_INFO"] or text[target + 2] == dis.opmap["POP_TOP"]:  # a bare `except:`
+        return False
+    kinds = (text[at] for at in range(target + 2, len(text), 2) if text[at] in _HANDLER_KINDS)
+    return next(kinds, None) in (dis.opmap["PUSH_EXC_INFO"], dis.opmap["RERAISE"])
+
+
+def _lines(code: CodeType, begin: int, cleanup: int) -> list[int]:
+    """The lines of a handler's body, which ends in a clean-up of the interpreter's; its first instruction is not."""
+    chains = [(start, end, {target} | _handlers(code, target)) for start, end, target in _ranges(code)]
+    ranges = [
+        (start + 2 * (start == begin), end) for start, end, chain in chains if cleanup in chain and begin not in chain
+    ]
+    return [
+        line
+        for first, last, line in code.co_lines()
+        if line is not None and any(first < end and last > start for start, end in ranges)
+    ]

@@ -1,0 +1,43 @@
+"""What an exception holds of others."""
+
+import pytest
+
+from nvrx_core.inprocess.causes import holds, related
+
+
+def chained(*, cause=None, context=None):
+    error = ValueError("outer")
+    error.__cause__, error.__context__ = cause, context
+    return error
+
+
+def test_causes_contexts_and_members_are_found_at_any_depth():
+    inner, other = KeyError("inner"), OSError("other")
+    group = BaseExceptionGroup("several", [chained(cause=inner), other])
+    assert set(related(chained(context=group))) >= {inner, other, group}
+    assert holds(group, inner)
+    assert not holds(inner, group)
+
+
+def test_a_circle_ends():
+    one, two = ValueError(1), ValueError(2)
+    one.__context__, two.__cause__ = two, one
+    assert list(related(one)) == [one, two]
+
+
+def test_nothing_holds_nothing():
+    assert list(related(None)) == []
+    assert not holds(None, ValueError())
+
+
+@pytest.mark.parametrize("failures", ["a tuple", "bare", "none"])
+def test_the_failures_of_a_checkpoint_of_torch_s_are_members(failures):
+    inner = ValueError("disk full")
+
+    class CheckpointError(BaseException):
+        pass
+
+    CheckpointError.__module__ = "torch.distributed.checkpoint.api"
+    error = CheckpointError()
+    error.failures = {"a tuple": {0: (inner, "stack")}, "bare": {0: inner}, "none": 7}[failures]
+    assert holds(error, inner) == (failures != "none")

@@ -1,0 +1,64 @@
+"""What one thread can see of another."""
+
+import threading
+import time
+
+import pytest
+
+from nvrx_core.inprocess.thread_look import WaitLook, handled, waits_in_call
+
+INTERPRETER = range(0x1000, 0x2000)
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ("running\n", False),
+        ("-1 0x7ffd 0x7f46\n", False),
+        ("202 0x5590 0x89 0x0 0x7ffd 0x0 0xffffffff 0x7ffd 0x7f46\n", True),
+        ("202 0x1800 0x89 0x0 0x7ffd 0x0 0xffffffff 0x7ffd 0x7f46\n", False),
+        ("0 0x3 0x7ffd 0x10 0x0 0x0 0x0 0x7ffd 0x7f46\n", True),
+    ],
+    ids=["running", "outside of a call", "a lock", "the interpreter's lock", "read"],
+)
+def test_a_call_is_told_from_the_wait_for_the_interpreter(text, waits):
+    assert waits_in_call(text, INTERPRETER) is waits
+
+
+def test_a_thread_that_waits_for_a_lock_is_seen_to_wait():
+    held, told = threading.Lock(), []
+    held.acquire()
+
+    def wait():
+        told.append(threading.get_native_id())
+        with held:
+            pass
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not told:
+        assert time.monotonic() < deadline
+    look = WaitLook(told[0])
+    while not look.waits():
+        assert time.monotonic() < deadline
+    held.release()
+    thread.join()
+    assert not look.waits()
+    look.close()
+    look.close()
+    assert not look.waits()
+
+
+def test_where_nothing_tells_nobody_waits():
+    assert not WaitLook(0).waits()
+
+
+def test_what_a_thread_handles_is_seen():
+    error = ValueError("handled")
+    assert handled(threading.get_ident()) is None
+    try:
+        raise error
+    except ValueError:
+        assert handled(threading.get_ident()) is error
+    assert handled(-1) is None
