@@ -16,7 +16,7 @@ from nvrx_core.inprocess.decision import Arrival, Decision
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.garbage import collect_garbage
 from nvrx_core.inprocess.monitor_thread import RoundView
-from nvrx_core.inprocess.round import Action, GiveUp
+from nvrx_core.inprocess.round import Action, GiveUp, LateCompletion
 from nvrx_core.progress.stage import Stage
 
 __all__ = ["Barrier"]
@@ -57,9 +57,15 @@ class Barrier:
         Raises:
             BarrierTimeout: when it gives up.
         """
-        for action in self.kit.board.play(view.round, actions):
-            if isinstance(action, GiveUp) and self.kit.board.decision(view.round.iteration) is None:
-                seconds = self.kit.parameters.barrier_timeout.total_seconds()
+        kit = self.kit
+        for action in kit.board.play(view.round, actions):
+            if isinstance(action, LateCompletion):
+                now = time.monotonic()
+                fault = kit.faults.late_completion(action.reason, kit.state.rank, now)
+                self.play(view, view.round.fault(fault, now=now))
+                kit.tell(fault)
+            elif isinstance(action, GiveUp) and kit.board.decision(view.round.iteration) is None:
+                seconds = kit.parameters.barrier_timeout.total_seconds()
                 raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
 
     def wait(self, view: RoundView, arrived: Callable[[], bool]) -> None:

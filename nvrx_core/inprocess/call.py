@@ -52,7 +52,7 @@ class Call:
         self.place: tuple[str, int] | None = None
         self.failure: BaseException | None = None
         self.keys: tuple[str, ...] = ()
-        self.over = False
+        self.over = self.completed = False
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Run the function until all ranks have completed it.
@@ -130,6 +130,7 @@ class Call:
         if decision.iteration < 0:
             kit.await_monitor()
         kit.begin(state)
+        self.completed = False
         kit.mark("assigned")
         return None
 
@@ -239,6 +240,7 @@ class Call:
                 kit.observer.abort_groups()
             kit.observer.release()
         self.barrier.play(view, view.round.completed(now=time.monotonic()))
+        self.completed = True
         if ended.how is not How.RESERVE:
             view.round.waits_for_completion(now=time.monotonic())
         self.barrier.wait(view, lambda: view.finished or view.aborted)
@@ -353,7 +355,8 @@ class Call:
         progress = sample.progress if state.mode is Mode.ACTIVE else None
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
-            fault=fault, step=self.step, progress=progress, stalled=sample.stalled, keys=self.keys,
+            fault=fault, step=self.step, progress=progress, stalled=sample.stalled,
+            completed=self.completed, keys=self.keys,
         )  # fmt: skip
 
     # The end of the call

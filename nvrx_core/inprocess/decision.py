@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.blame import Progress, behind
-from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
 from nvrx_core.inprocess.wire import MANY, integer, integers, obj, parsed, string
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 
@@ -53,6 +53,7 @@ class Arrival:
         step: the highest step it has reported, -1 when it reports none.
         progress: how far it had come when the round ended; None for a rank that had nothing to do.
         stalled: it had shown no sign of life for half the soft timeout.
+        completed: it had completed the iteration.
         keys: what its rank assignment needs the others to know of it.
     """
 
@@ -64,6 +65,7 @@ class Arrival:
     step: int = -1
     progress: Progress | None = None
     stalled: bool = False
+    completed: bool = False
     keys: tuple[str, ...] = ()
 
     def encode(self) -> str:
@@ -89,7 +91,7 @@ class Arrival:
             initial_rank=integer(data["initial_rank"], 0, MANY), rank=integer(data["rank"]),
             standing=Standing(data["standing"]), world_size=integer(data["world_size"], 0, MANY), fault=fault,
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
-            keys=tuple(map(string, _list(data.get("keys", [])))),
+            completed=bool(data.get("completed")), keys=tuple(map(string, _list(data.get("keys", [])))),
         )  # fmt: skip
 
 
@@ -168,7 +170,9 @@ def _symptom(fault: Fault) -> bool:
 
 def _culprits(arrivals: Collection[Arrival], faults: list[Fault], cause: Fault | None) -> tuple[int, ...]:
     """Who failed; of ranks that only waited in vain, those that held them up."""
-    failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _symptom(fault))}
+    failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _late(fault) or _symptom(fault))}
+    if not failed and cause is not None and _late(cause):
+        return tuple(sorted(a.initial_rank for a in arrivals if not a.completed))
     if not failed and cause is not None and not _stalled(cause):
         waited = any(sign in cause.message for sign in _TIMED_OUT)
         failed = (waited and _behind(arrivals)) or {cause.initial_rank}
@@ -177,6 +181,10 @@ def _culprits(arrivals: Collection[Arrival], faults: list[Fault], cause: Fault |
 
 def _stalled(fault: Fault) -> bool:
     return fault.interruption == Interruption.SOFT_TIMEOUT.name
+
+
+def _late(fault: Fault) -> bool:
+    return fault.error_type == LATE_COMPLETION
 
 
 def _behind(arrivals: Collection[Arrival]) -> set[int]:

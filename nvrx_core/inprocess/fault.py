@@ -13,11 +13,12 @@ from typing import Any, Final, Self
 from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
 from nvrx_core.inprocess.wire import integer, number, string
 
-__all__ = ["Fault"]
+__all__ = ["LATE_COMPLETION", "Fault"]
 
 MAX_BYTES: Final = 16_384
 MAX_TEXT: Final = 2_000
-
+LATE_COMPLETION: Final = "late completion"
+"""The error type of a fault that tells of other ranks: they did not complete in time. No exception has this name."""
 
 _READ: Final[Mapping[str, Callable[[object], Any]]] = {"int": integer, "str": string, "float": number}
 

@@ -13,7 +13,7 @@ import traceback
 
 from nvrx_core.events.log import boot_id
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
 
 __all__ = ["FaultMaker", "let_go", "origin", "text_of"]
 
@@ -33,13 +33,22 @@ class FaultMaker:
         """The fault that `error` is."""
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = _name(type(error))
+        return self._fault(kind, text_of(error), name, rank=rank, struck=struck, origin=origin(error))
+
+    def late_completion(self, reason: str, rank: int, now: float) -> Fault:
+        """The fault that other ranks have not completed in time."""
+        return self._fault(Interruption.EXCEPTION, reason, LATE_COMPLETION, rank=rank, struck=now)
+
+    def _fault(
+        self, kind: Interruption, message: str, error_type: str, *, rank: int, struck: float, origin: str = ""
+    ) -> Fault:
         return Fault(
             initial_rank=self.initial_rank,
             rank=rank,
             interruption=kind.name,
-            message=text_of(error),
-            error_type=name,
-            origin=origin(error),
+            message=message,
+            error_type=error_type,
+            origin=origin,
             struck=struck,
             announced=time.monotonic(),
             wall=time.time(),

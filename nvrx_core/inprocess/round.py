@@ -22,13 +22,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.fault import Fault
 
 __all__ = [
     "Abort", "Action", "Announce", "CloseCompleted", "CountArrival", "CountCompletion", "Enter", "Finish", "GiveUp",
-    "Leave", "Obituary", "Phase", "Publish", "PutArrival", "ReadArrivals", "ReadEvent", "Round", "RoundTimeouts",
+    "LateCompletion", "Leave", "Obituary", "Phase", "Publish", "PutArrival", "ReadArrivals", "ReadEvent", "Round",
+    "RoundTimeouts",
 ]  # fmt: skip
 
 
@@ -58,6 +58,13 @@ class CloseCompleted(Action):
 @dataclass(frozen=True)
 class ReadEvent(Action):
     """Read the round's event, which is there; answer with `event`."""
+
+
+@dataclass(frozen=True)
+class LateCompletion(Action):
+    """Not all members have completed in time: tell so, by `fault`."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -258,17 +265,13 @@ class Round(_Barrier):
         self.deadline = math.inf
         late = f"iteration {self.iteration}: not all of {len(self.members)} ranks were"
         if self.phase is Phase.COMPLETE:
-            return (Announce(self._late_completion(f"{late} complete after {self.timeouts.completion:g} s", now)),)
+            return (LateCompletion(f"{late} complete after {self.timeouts.completion:g} s"),)
         return self._give_up(f"{late} in the barrier after {self.timeouts.barrier:g} s")
 
     def _give_up(self, reason: str) -> tuple[Action, ...]:
         """Arrive as leaving, so that who comes later does not count on this member."""
         assert self.arrival is not None
         return (PutArrival(replace(self.arrival, standing=Standing.LEAVING)), CountArrival(), GiveUp(reason))
-
-    def _late_completion(self, message: str, now: float) -> Fault:
-        kind = Interruption.EXCEPTION.name
-        return Fault(initial_rank=self.member, rank=-1, interruption=kind, message=message, struck=now)
 
     def state(self) -> tuple[object, ...]:
         """All that decides the round's future, hashable; the deadline is left out."""

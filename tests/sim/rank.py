@@ -18,7 +18,18 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
-from nvrx_core.inprocess.round import Action, Announce, Enter, Finish, GiveUp, Leave, Obituary, ReadEvent, Round
+from nvrx_core.inprocess.round import (
+    Action,
+    Announce,
+    Enter,
+    Finish,
+    GiveUp,
+    LateCompletion,
+    Leave,
+    Obituary,
+    ReadEvent,
+    Round,
+)
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 
@@ -171,6 +182,8 @@ class Rank:
             actions = view.round.tick(now=self.world.now)
             if actions:
                 assert not any(isinstance(action, GiveUp) for action in actions), f"deadlock: {self.member} gives up"
+                if any(isinstance(action, LateCompletion) for action in actions):
+                    actions = view.round.fault(self._fault(Interruption.EXCEPTION), now=self.world.now)
                 yield from self._play(view.round, actions)
             if not arrived():
                 yield Until(arrived, view.round.deadline)

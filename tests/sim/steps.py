@@ -157,7 +157,8 @@ class Steps:
         elif job.budget[QUIT] and rank.at == BARRIER and rank.own < 0 and not rank.expelled:
             yield f"{member}: gives up in the barrier", job.spend(QUIT).rank(member, self._quit(member, rank))
         elif job.budget[QUIT] and rank.at == COMPLETE and self._phase(rank) is Phase.COMPLETE:
-            machine, queue = self.tables.move(rank.round, "tick")
+            machine, _ = self.tables.move(rank.round, "tick")
+            machine, queue = self.tables.move(machine, "fault", fault_of(member, rank.rank, Interruption.EXCEPTION))
             yield f"{member}: waits no longer", job.spend(QUIT).rank(member, rank._replace(round=machine, queue=queue))
 
     def _play(self, job: Job, member: int, rank: Rank) -> Step:

@@ -1,5 +1,7 @@
 """What a round decides: who is lost, who is to blame, the same bytes for everyone."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from nvrx_core.inprocess.decision import (
     decode_event,
     encode_completion,
 )
-from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
 
 ALIVE, LEAVING, DEAD = Standing.ALIVE, Standing.LEAVING, Standing.DEAD
 
@@ -112,6 +114,15 @@ def test_nobody_is_to_blame_when_all_stood_still_alike():
     assert blame(fault(0, "SOFT_TIMEOUT"), (ALIVE, None, here, True), (ALIVE, None, here, True)) == ()
 
 
+def test_a_late_completion_is_the_fault_of_who_has_not_completed():
+    told = fault(0, error_type=LATE_COMPLETION)
+    ranks = {rank: replace(each, completed=rank in (0, 2)) for rank, each in arrivals((), (), (), ()).items()}
+    assert decide(3, ranks, told).culprits == (1, 3)
+    assert decide(3, ranks, told).cause == told
+    ranks[1] = replace(ranks[1], fault=fault(1))
+    assert decide(3, ranks, told).culprits == (1,), "a failure outweighs it"
+
+
 def test_a_failure_outweighs_a_stall():
     stalled = fault(0, "SOFT_TIMEOUT")
     assert blame(stalled, (ALIVE, None, Progress(1), True), (ALIVE, fault(1), Progress(2))) == (1,)
@@ -135,7 +146,7 @@ PROGRESS = st.builds(Progress, st.integers(0, 9), st.integers(0, 1), st.integers
 ARRIVALS = st.builds(
     Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), standing=st.sampled_from(Standing),
     world_size=st.integers(0, 9), fault=st.none() | FAULTS, step=st.integers(-1, 99),
-    progress=st.none() | PROGRESS, stalled=st.booleans(),
+    progress=st.none() | PROGRESS, stalled=st.booleans(), completed=st.booleans(),
 )  # fmt: skip
 
 

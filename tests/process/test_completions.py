@@ -1,0 +1,21 @@
+"""A rank completes, and others do not."""
+
+from __future__ import annotations
+
+from .conftest import Launch
+from .oracle import assert_nothing_left
+
+COMPLETIONS = "tests.process.workers.completions"
+
+
+def test_a_late_completion_blames_the_rank_that_is_late(prepare: Launch) -> None:
+    job = prepare(world=2).start(COMPLETIONS, NVRX_TEST_CASE="late").finish()
+    assert_nothing_left(job)
+    assert job.codes == {0: 0, 1: 0}
+    for told in job.events("restart"):
+        assert (told["culprits"], told["lost"]) == ([1], [])
+        assert (told["cause"]["pid"], told["cause"]["rank"]) == (job.pids[0], 0)
+        assert "not all of 2 ranks were complete after 2 s" in told["cause"]["message"]
+        assert told["marks"]["entered"] - told["marks"]["struck"] < 5.0
+    assert len(job.events("restart")) == 2
+    assert len(job.events("fault", initial_rank=0)) == 1
