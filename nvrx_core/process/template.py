@@ -50,6 +50,7 @@ class Template:
     Attributes:
         channel: becomes readable when a worker was replaced (`news`), and ends when the template has ended.
         worker: the worker's pid.
+        server: the template's own.
         done: the worker has said its last word.
         ended: the template is gone; `channel` stays readable and has nothing more to say.
         reason: the exception that the last worker, or the template, failed with; "" for none.
@@ -57,7 +58,7 @@ class Template:
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
-        self.worker = 0
+        self.worker = self.server = 0
         self.done = self.ended = False
         self.reason = ""
 
@@ -99,7 +100,7 @@ class Template:
         while (received := self.channel.recv(MAX_MESSAGE)).startswith(WHY):
             self.reason = received.removeprefix(WHY).decode(errors="replace")
         if received.startswith(b"ready "):
-            self.worker = int(received.split()[1])
+            self.worker, self.server = map(int, received.split()[1:])
         return received
 
     def news(self) -> str | None:
@@ -116,24 +117,30 @@ class Template:
 
     def detach(self) -> None:
         """Let worker and template go on by themselves; they end when the work is done."""
+        self._continue()
         self.channel.close()
 
     def end(self, within: float) -> None:
         """Wait until the worker is done, which ends it and the template; after `within` seconds it is killed."""
+        self._continue()
+        if not (self.done or self._await_end(within)):
+            with suppress(OSError):
+                self.channel.send(b"end")
+            self._await_end(1.0)
+        self.channel.close()
+
+    def _await_end(self, within: float) -> bool:
         deadline = time.monotonic() + within
-        if self.done:
-            self.channel.close()
-            return
         while select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if self.channel.recv(MAX_MESSAGE) in (b"", DONE):
-                self.channel.close()
-                return
-        with suppress(OSError):
-            self.channel.send(b"end")
-        if select.select([self.channel], [], [], 1.0)[0]:
-            self.channel.close()
-            return
-        self.channel.close()
+                return True
+        return False
+
+    def _continue(self) -> None:
+        """Wake them if they are stopped: a stopped worker is replaced by its template, but nobody replaces that."""
+        for pid in filter(None, (self.worker, self.server)):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def _detach_and_serve(work: Callable[[Callable[[], None]], None], channel: socket.socket, keep: Iterable[int]) -> None:
@@ -197,7 +204,7 @@ def _fork_worker(work: Callable[[Callable[[], None]], None], channel: socket.soc
             os.close(fd)
 
         def ready() -> None:
-            channel.send(f"ready {os.getpid()}".encode(), socket.MSG_DONTWAIT)
+            channel.send(f"ready {os.getpid()} {os.getppid()}".encode(), socket.MSG_DONTWAIT)
 
         work(ready)
         code = FINISHED
@@ -205,6 +212,8 @@ def _fork_worker(work: Callable[[Callable[[], None]], None], channel: socket.soc
     except BaseException as error:  # boundary: the process ends here, its caller is told why
         _tell(channel, error)
     finally:
+        with suppress(OSError):  # a template that is stopped would not see its worker's end
+            os.kill(os.getppid(), signal.SIGCONT)
         os._exit(code)
 
 

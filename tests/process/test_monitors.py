@@ -32,17 +32,42 @@ def files(tmp_path: Path) -> dict[str, str]:
 def test_a_lost_monitor_is_replaced_and_a_later_hang_is_still_found(
     launch: Launch, tmp_path: Path, harm: signal.Signals
 ) -> None:
-    go = tmp_path / "go"
-    job = launch({(1, 0, 3): "hang_sleep"}, gate=str(go), wrapper=SOFT | files(tmp_path))
-    job.await_line("step", initial_rank=1, step=2)
-    first = monitor(tmp_path, 1)
-    os.kill(first, harm)
-    assert host.eventually(lambda: monitor(tmp_path, 1) != first, 20), "not replaced"
-    assert host.eventually(lambda: not host.alive(first), 10), "the stopped monitor is still there"
-    go.touch()
+    """On either rank, alone or while the others wait for it in a collective."""
+    cases = {(victim, collective): tmp_path / f"{victim}-{collective}" for victim in (0, 1) for collective in (0, 1)}
+    jobs = {case: hanging(launch, *case, place) for case, place in cases.items()}
+    for (victim, _), job in jobs.items():
+        job.await_line("step", initial_rank=victim, step=2)
+    first = {case: monitor(place, case[0]) for case, place in cases.items()}
+    for pid in first.values():
+        os.kill(pid, harm)
+    for case, place in cases.items():
+        assert host.eventually(lambda: monitor(place, case[0]) != first[case], 20), f"{case}: not replaced"  # noqa: B023
+        assert host.eventually(lambda: not host.alive(first[case]), 10), f"{case}: still there"  # noqa: B023
+        (place / "go").touch()
+    for job in jobs.values():
+        job.finish()
+    for (victim, collective), job in jobs.items():
+        assert_nothing_lost(job, restart("SOFT_TIMEOUT", by=None if collective else [victim]))
+        assert job.events("monitor_replaced", initial_rank=victim)
+
+
+def hanging(launch: Launch, victim: int, collective: int, place: Path) -> Job:
+    """A job whose victim hangs when told to."""
+    place.mkdir()
+    fault = {(victim, 0, 3): "hang_sleep"}
+    settings = SOFT | files(place)
+    return launch(fault, world=2, collective=bool(collective), gate=str(place / "go"), wrapper=settings)
+
+
+def test_monitors_and_templates_that_are_stopped_end_with_their_job(launch: Launch, tmp_path: Path) -> None:
+    job = launch({}, world=2, step_seconds=0.1, wrapper=files(tmp_path))
+    monitors = [monitor(tmp_path, rank) for rank in range(2)]
+    templates = [host.parent(pid) for pid in monitors]
+    job.await_line("step", initial_rank=1)
+    for pid in (*templates, monitors[1]):
+        os.kill(pid, signal.SIGSTOP)
     job.finish()
-    assert_nothing_lost(job, restart("SOFT_TIMEOUT", by=[1]))
-    assert job.events("monitor_replaced", initial_rank=1)
+    assert_nothing_lost(job)
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids="rank {}".format)

@@ -137,6 +137,39 @@ def test_a_worker_that_does_not_return_is_ended(started: Callable[..., Template]
         _ended(template.worker)
 
 
+@pytest.mark.parametrize("stopped", [["server"], ["worker", "server"], ["server", "worker"]], ids="+".join)
+def test_a_template_that_is_stopped_ends_all_the_same(
+    started: Callable[..., Template], pipe: tuple[int, int], stopped: list[str]
+) -> None:
+    def work(ready: Ready) -> None:
+        ready()
+        os.read(pipe[0], 1)
+
+    template = started(work)
+    for name in stopped:
+        os.kill(getattr(template, name), signal.SIGSTOP)
+    os.write(pipe[1], b"x")
+    template.end(5.0)
+    for pid in (template.worker, template.server):
+        with pytest.raises(ProcessLookupError):
+            _ended(pid)
+
+
+def test_a_template_that_is_stopped_ends_with_its_worker_when_the_caller_is_gone(
+    started: Callable[..., Template], pipe: tuple[int, int]
+) -> None:
+    def work(ready: Ready) -> None:
+        ready()
+        os.read(pipe[0], 1)
+
+    template = started(work)
+    os.kill(template.server, signal.SIGSTOP)
+    template.channel.close()
+    os.write(pipe[1], b"x")
+    with pytest.raises(ProcessLookupError):
+        _ended(template.server)
+
+
 def test_the_worker_has_none_of_the_caller_s_files(started: Callable[..., Template], pipe: tuple[int, int]) -> None:
     def work(ready: Ready) -> None:
         targets = set[str]()
