@@ -10,12 +10,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch.distributed as dist
 
 from nvrx_core.clock import SystemClock
 from nvrx_core.inprocess.board import Board
+from nvrx_core.inprocess.connection import Connection
 from nvrx_core.inprocess.store import Factory, StoreMixin, another
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import shut_down, tcp_sockets, wait_closed
@@ -52,23 +53,32 @@ class Connections:
 
     def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: Keys, interval: timedelta) -> None:
         self._factory, self._kwargs, self.keys = factory, kwargs, keys
-        before = _tcp_inodes()
-        self.store = factory(**kwargs)
-        self._waited = another(self.store, factory, kwargs)
-        self._sockets = _tcp_inodes() - before
-        self._cuts = [cut for store in (self.store, self._waited) if (cut := getattr(store, "cut", None)) is not None]
+        self._main = Connection(lambda: factory(**kwargs), factory, kwargs)
+        self._waited = Connection(self.another_store, factory, kwargs, beside=self._main)
+        pair = (self.store, self._waited.store)
+        self._cuts = [cut for store in pair if (cut := getattr(store, "cut", None)) is not None]
         self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
         self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
         self.hosted: bool | None = getattr(self.store, "hosted", None)
         self.torchs = isinstance(self.store, _TORCHS)
-        self.board = Board(self.store, keys, SystemClock())
+        self.board = Board(cast(dist.Store, self._main), keys, SystemClock())
         ends = self._cuts or self._sockets
-        self.waiting = Board(self._waited, keys, SystemClock(), chunk=None if ends else min(TURN, interval))
+        chunk = None if ends else min(TURN, interval)
+        self.waiting = Board(cast(dist.Store, self._waited), keys, SystemClock(), chunk=chunk)
         self._meeting: dist.Store | None = None
+
+    @property
+    def store(self) -> dist.Store:
+        """The store on the main thread's connection."""
+        return self._main.store
+
+    @property
+    def _sockets(self) -> frozenset[int]:
+        return self._main.inodes | self._waited.inodes
 
     def cut(self) -> None:
         """End whatever waits on these connections; they are of no use afterwards."""
-        self.waiting.stopped = True
+        self.waiting.stopped = self._main.closed = self._waited.closed = True
         for cut in self._cuts:
             cut()
         for found in tcp_sockets():
@@ -123,7 +133,3 @@ class Connections:
             address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
         return f"{address}:{port}"
-
-
-def _tcp_inodes() -> frozenset[int]:
-    return frozenset(found.inode for found in tcp_sockets())

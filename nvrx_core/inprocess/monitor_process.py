@@ -22,12 +22,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+import torch.distributed as dist
+
 from nvrx_core.clock import SystemClock
 from nvrx_core.events.log import EventLog, boot_id
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.awake import AwakeClock
 from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.connection import Connection
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.lease import LeaseTable
 from nvrx_core.inprocess.monitor_files import configure_logging, write_pidfile
@@ -37,7 +40,6 @@ from nvrx_core.inprocess.store import Factory, as_client
 from nvrx_core.inprocess.watch import AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
 from nvrx_core.process.lifeline import catches, how_it_ended, is_stopped, send
 from nvrx_core.process.owner_lock import OwnerLock
-from nvrx_core.process.sockets import bound_reading, socket_inodes, tcp_sockets
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
@@ -245,18 +247,19 @@ class MonitorProcess:
 
     def _connected(self) -> Board:
         if self.board is None:
-            before = socket_inodes()
-            try:
-                with as_client():
-                    self.board = Board(self.plan.factory(**self.plan.kwargs), self.plan.keys, SystemClock())
+            try:  # torch would wait for a silent store for ever, and nobody would end the rank
+                plan, silence = self.plan, int(SILENT_STORE)
+                store: Any = Connection(self._open_store, plan.factory, plan.kwargs, silence=silence)
             except Exception as error:  # boundary: a user's store factory
                 raise StoreFailure(str(error)) from error
-            for found in tcp_sockets():  # torch would wait for a silent store for ever, and nobody would end the rank
-                if found.inode not in before:
-                    bound_reading(found, int(SILENT_STORE))
+            self.board = Board(store, self.plan.keys, SystemClock())
             if self.replaces:
                 hit("monitor-reattach", self.page[Word.ITERATION])
         return self.board
+
+    def _open_store(self) -> dist.Store:
+        with as_client():
+            return self.plan.factory(**self.plan.kwargs)
 
     def _keep_lease(self) -> None:
         """Move this rank's lease on, or only ask whether the store answers, when it is time to."""

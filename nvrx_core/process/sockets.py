@@ -23,6 +23,8 @@ from typing import Final
 __all__ = [
     "TcpSocket",
     "bound_reading",
+    "is_whole",
+    "keep_alive",
     "keep_open",
     "shut_down",
     "socket_inodes",
@@ -33,6 +35,10 @@ __all__ = [
 
 QUIET: Final = 0.001
 """Seconds without traffic after which a connection is quiet."""
+KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 6, socket.TCP_KEEPINTVL: 2, socket.TCP_KEEPCNT: 2}
+"""A connection that is idle for 6 s is probed twice, 2 s apart: one whose other end is gone fails within 10 s."""
+UNANSWERED: Final = 10_000
+"""Milliseconds that what was sent may stay without an acknowledgement."""
 TCP_INFO_BYTES: Final = 136
 TCP_INFO_TRAFFIC: Final = slice(120, 136)
 """tcpi_bytes_acked and tcpi_bytes_received."""
@@ -84,6 +90,26 @@ def bound_reading(found: TcpSocket, seconds: int) -> None:
     with _duplicate(found.fd) as duplicate:
         if duplicate is not None and os.fstat(duplicate.fileno()).st_ino == found.inode:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+
+def keep_alive(found: TcpSocket) -> None:
+    """Let a connection fail within 10 s when its other end is gone without a word (tcp(7))."""
+    with _duplicate(found.fd) as duplicate:
+        if duplicate is not None and os.fstat(duplicate.fileno()).st_ino == found.inode:
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in KEEP_ALIVE.items():
+                duplicate.setsockopt(socket.IPPROTO_TCP, option, value)
+            duplicate.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED)
+
+
+def is_whole(found: TcpSocket) -> bool:
+    """Whether the connection is open at both ends, as far as this one knows; nothing is read."""
+    with _duplicate(found.fd) as duplicate:
+        if duplicate is None or os.fstat(duplicate.fileno()).st_ino != found.inode:
+            return False
+        poll = select.poll()
+        poll.register(duplicate, select.POLLRDHUP)
+        return not poll.poll(0)
 
 
 def keep_open(found: TcpSocket) -> socket.socket | None:

@@ -1,6 +1,7 @@
 """A network between a rank and the store: a proxy for TCP that is slow, or falls silent and heals.
 
-A proxy that is cut off keeps its connections open and forwards nothing, as a network does whose other end vanished.
+A proxy that is cut off keeps its connections open and forwards nothing, as a network does whose other end vanished. It
+can also reset the connections that it has, or forget them, as a machine does that was switched off and on.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -17,6 +19,7 @@ from types import TracebackType
 __all__ = ["Proxy"]
 
 CHUNK = 1 << 16
+TCP_REPAIR = 19  # a connection that is closed under repair ends without a word; see linux/tcp.h
 
 
 class Proxy:
@@ -39,6 +42,7 @@ class Proxy:
         self._others: dict[socket.socket, socket.socket] = {}
         self._travelling: deque[tuple[float, socket.socket, bytes]] = deque()
         self._cut = self._ending = False
+        self._order = ""
         self._thread = threading.Thread(target=self._run, name="proxy")
 
     def __enter__(self) -> Proxy:
@@ -66,8 +70,34 @@ class Proxy:
         self._cut = False
         os.eventfd_write(self._wake, 1)
 
+    def reset(self) -> None:
+        """The connections of now are reset; new ones are accepted."""
+        self._order = "reset"
+        os.eventfd_write(self._wake, 1)
+
+    def forget(self) -> None:
+        """The connections of now are gone, and those at their other ends are not told; new ones are accepted."""
+        self._order = "forget"
+        os.eventfd_write(self._wake, 1)
+
+    def _end_connections(self) -> None:
+        for each in self._others:
+            with suppress(KeyError):
+                self._selector.unregister(each)
+            with suppress(OSError):
+                if self._order == "forget":
+                    each.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+                else:
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            each.close()
+        self._others.clear()
+        self._travelling.clear()
+        self._order = ""
+
     def _run(self) -> None:
         while not self._ending:
+            if self._order:
+                self._end_connections()
             if not self._cut:
                 self._deliver()
             due = self._travelling[0][0] - time.monotonic() if self._travelling and not self._cut else None
@@ -89,7 +119,7 @@ class Proxy:
             os.eventfd_read(self._wake)
         elif source is self._listener:
             self._accept()
-        elif isinstance(source, socket.socket):
+        elif isinstance(source, socket.socket) and source in self._others:
             try:
                 data = source.recv(CHUNK)
             except OSError:

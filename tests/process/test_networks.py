@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from . import host
 from .conftest import Launch
@@ -48,6 +49,23 @@ def test_a_rank_that_was_cut_off_and_returns_is_fenced(prepare: Launch) -> None:
         job.finish()
     assert_nothing_lost(job, restart("UNRESPONSIVE", by=[1], lost=[1]), codes={1: DISCARDED})
     assert "declared lost by the others" in job.errors(1)
+
+
+def test_a_connection_that_is_lost_is_opened_again_while_the_store_lives(prepare: Launch) -> None:
+    jobs = {end: prepare({(0, 0, 3): "exception"}) for end in ("reset", "forget")}
+    with ExitStack() as stack:
+        for end, job in jobs.items():
+            job.plan = replace(job.plan, gate=str(job.directory / "go"))
+            proxies = stack.enter_context(behind_proxies(job, [1, 2]))
+            for rank in (1, 2):
+                job.await_line("step", initial_rank=rank, step=2)
+                getattr(proxies[rank], end)()
+            (job.directory / "go").touch()
+        for job in jobs.values():
+            job.finish()
+    for end, job in jobs.items():
+        assert_nothing_lost(job, restart("EXCEPTION", by=[0]))
+        assert not job.events("monitor_replaced"), end
 
 
 def test_a_store_that_vanishes_without_a_word_ends_all_in_time(prepare: Launch) -> None:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from nvrx_core.process.sockets import TcpSocket, bound_reading, shut_down, socket_inodes, tcp_sockets
+from nvrx_core.process.sockets import TcpSocket, bound_reading, is_whole, shut_down, socket_inodes, tcp_sockets
 
 
 @pytest.fixture
@@ -70,3 +70,19 @@ def test_a_socket_that_is_gone_or_not_connected_is_not_shut_down(pair):
     assert not shut_down(gone)
     with socket.socket() as loose:
         assert not shut_down(find(loose))
+
+
+def test_a_connection_that_its_other_end_has_closed_is_whole_no_longer(pair):
+    _, client, accepted = pair
+    accepted.send(b"x")
+    assert is_whole(find(client))
+    accepted.close()
+    assert not is_whole(find(client))
+
+
+def test_a_connection_that_is_gone_or_somebody_else_s_is_not_whole(pair):
+    _, client, accepted = pair
+    assert not is_whole(TcpSocket(find(accepted).fd, find(client).inode, listening=False, local_port=1, peer_port=1))
+    gone = find(client)
+    client.close()
+    assert not is_whole(gone)

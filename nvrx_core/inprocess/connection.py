@@ -1,0 +1,150 @@
+"""One connection to the control store, opened again when it breaks while the store lives.
+
+Keep-alive probes find a connection whose other end is gone without a word; a reset one is found by what is asked next.
+A wait, a look and a `compare_set` may be asked twice, and are. A `set` has no answer and an `add` counts: whether one
+that broke was carried out, nobody can say, so it is a failure. Before these two the connection is looked at, without
+traffic, and opened again if it has broken meanwhile: it may have been idle for hours.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from nvrx_core.inprocess.store import FURTHER_TIMEOUT, Factory, another
+from nvrx_core.process.sockets import bound_reading, is_whole, keep_alive, socket_inodes, tcp_sockets
+from nvrx_core.store.connection import StoreConnectionError, answer_deadline, await_listener
+
+__all__ = ["Connection", "endpoint_of", "reconnect"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+_BROKEN: Final = (dist.DistNetworkError, ConnectionError)
+
+
+def endpoint_of(store: dist.Store) -> tuple[str, int]:
+    """Host and port of the store; the port is 0 where it has none."""
+    endpoint: tuple[str, int] | None = getattr(store, "endpoint", None)
+    return endpoint or (getattr(store, "host", type(store).__name__), getattr(store, "port", 0))
+
+
+def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
+    """Another connection to the same store, within seconds.
+
+    Raises:
+        StoreConnectionError: when nobody listens where the store was, or does not answer.
+    """
+    host, port = endpoint_of(store)
+    if not port:
+        return another(store, factory, kwargs)
+    await_listener(host, port, FURTHER_TIMEOUT)
+    with answer_deadline(host, port):
+        return another(store, factory, kwargs)
+
+
+class Connection:
+    """A store's operations on such a connection.
+
+    Args:
+        make: opens the first connection.
+        factory, kwargs: how to open another one to a store that has no `clone`.
+        silence: seconds without a byte after which a blocking read fails; None for no bound.
+        beside: another connection, that may have broken when this one has.
+
+    Attributes:
+        store: torch's store, on the connection that is open now.
+        inodes: the sockets that came with it, and with earlier ones.
+        closed: it is not opened again.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], dist.Store],
+        factory: Factory,
+        kwargs: Mapping[str, Any],
+        *,
+        silence: int | None = None,
+        beside: Connection | None = None,
+    ) -> None:
+        self._factory, self._kwargs, self._silence, self._beside = factory, kwargs, silence, beside
+        self._doubted = False
+        self._opening = threading.Lock()
+        self.closed = False
+        self.inodes: frozenset[int] = frozenset()
+        self._open(make)
+
+    def _open(self, make: Callable[[], dist.Store]) -> None:
+        before = socket_inodes()
+        self.store = make()
+        found = [each for each in tcp_sockets() if each.inode not in before]
+        port = endpoint_of(self.store)[1]
+        self._ends = [each for each in found if each.peer_port == port and each.local_port != port]
+        for each in self._ends:
+            keep_alive(each)
+            if self._silence is not None:
+                bound_reading(each, self._silence)
+        self.inodes |= {each.inode for each in found}
+
+    def _reopen(self, broken: dist.Store) -> bool:
+        """Open another connection, unless another thread has; whether there is one."""
+        with self._opening:
+            if self.store is broken and self._ends and not self.closed:
+                try:
+                    self._open(lambda: reconnect(broken, self._factory, self._kwargs))
+                except (StoreConnectionError, RuntimeError, OSError) as error:
+                    log.debug("the connection to the store is not opened again: %s", error)
+                    return False
+                if self._beside is not None:
+                    self._beside._doubted = True
+            return self.store is not broken and not self.closed
+
+    def _repeat(self, name: str, *arguments: Any) -> Any:
+        store = self.store
+        try:
+            return getattr(store, name)(*arguments)
+        except _BROKEN:
+            if not self._reopen(store):
+                raise
+            return getattr(self.store, name)(*arguments)
+
+    def _once(self, name: str, *arguments: Any) -> Any:
+        if self._doubted:
+            self._doubted = False
+            self._repeat("check", ["any"])
+        if not all(map(is_whole, self._ends)):
+            self._reopen(self.store)
+        return getattr(self.store, name)(*arguments)
+
+    def wait(self, *arguments: Any) -> None:
+        """As of torch's store."""
+        self._repeat("wait", *arguments)
+
+    def check(self, keys: list[str]) -> bool:
+        """As of torch's store."""
+        return bool(self._repeat("check", keys))
+
+    def get(self, key: str) -> bytes:
+        """As of torch's store."""
+        return bytes(self._repeat("get", key))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """As of torch's store."""
+        return list(self._repeat("multi_get", keys))
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """As of torch's store."""
+        return bytes(self._repeat("compare_set", key, expected, desired))
+
+    def set(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._once("set", key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        """As of torch's store."""
+        return int(self._once("add", key, amount))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)

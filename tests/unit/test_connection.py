@@ -1,0 +1,103 @@
+"""A connection to the store that breaks while the store lives, and the one that follows."""
+
+import socket
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+
+from nvrx_core.inprocess.connection import Connection
+from nvrx_core.process.sockets import shut_down, tcp_sockets
+
+SOON = timedelta(seconds=5)
+
+
+@pytest.fixture
+def server():
+    """A store's server, and its own client."""
+    held = SimpleNamespace(store=dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+    yield held
+    vars(held).clear()
+
+
+@pytest.fixture
+def connection(server):
+    held = Connection(server.store.clone, dist.TCPStore, {})
+    yield held
+    vars(held).clear()
+
+
+def end(connection):
+    """The client's end of the connection that is open now."""
+    port = connection.store.port
+    (found,) = [each for each in tcp_sockets() if each.inode in connection.inodes and each.peer_port == port]
+    return found
+
+
+def broken(connection):
+    """Break the connection as a reset does; a look at it finds that out."""
+    shut_down(end(connection))
+    return connection
+
+
+def test_what_may_be_asked_twice_is(server, connection):
+    server.store.set("there", "1")
+    assert broken(connection).check(["there"])
+    assert broken(connection).get("there") == b"1"
+    assert broken(connection).multi_get(["there"]) == [b"1"]
+    assert broken(connection).compare_set("new", "", "x") == b"x"
+    broken(connection).wait(["there"], SOON)
+
+
+def test_what_counts_goes_out_on_a_connection_that_is_whole(server, connection):
+    assert broken(connection).add("count", 1) == 1
+    broken(connection).set("key", "value")
+    assert connection.add("count", 1) == 2
+    assert server.store.get("key") == b"value"
+
+
+def test_what_breaks_while_it_counts_is_a_failure(connection, monkeypatch):
+    monkeypatch.setattr("nvrx_core.inprocess.connection.is_whole", lambda found: True)
+    with pytest.raises(dist.DistNetworkError):
+        broken(connection).add("count", 1)
+
+
+def test_one_that_has_broken_beside_another_is_asked_first(server, connection):
+    other = Connection(server.store.clone, dist.TCPStore, {}, beside=connection)
+    before = connection.store
+    assert not broken(other).check(["any"])
+    shut_down(end(connection))
+    assert connection.add("count", 1) == 1
+    assert connection.store is not before
+
+
+def test_one_that_is_closed_stays_closed(connection):
+    broken(connection).closed = True
+    with pytest.raises(dist.DistNetworkError):
+        connection.check(["any"])
+
+
+def test_one_whose_store_is_gone_stays_broken(server, connection):
+    del server.store
+    with pytest.raises(dist.DistNetworkError):
+        connection.check(["any"])
+    with pytest.raises(dist.DistNetworkError):
+        connection.add("count", 1)
+
+
+def test_a_store_without_sockets_is_as_it_is():
+    connection = Connection(dist.HashStore, dist.HashStore, {})
+    assert connection.add("count", 1) == 1
+    assert not connection.check(["any"])
+    assert connection.num_keys() == 1
+
+
+def test_its_client_end_is_kept_alive(connection):
+    with socket.fromfd(end(connection).fd, socket.AF_INET, socket.SOCK_STREAM) as found:
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, every, count = (
+            found.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+    assert idle + every * count <= 10
