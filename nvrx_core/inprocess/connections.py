@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Final, cast
 
 import torch.distributed as dist
@@ -19,13 +20,15 @@ from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.connection import Connection
 from nvrx_core.inprocess.store import Factory, StoreMixin, another
 from nvrx_core.process.descriptors import give_up
-from nvrx_core.process.sockets import shut_down, tcp_sockets, wait_closed
+from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.store.connection import listen, local_address
 from nvrx_core.store.keys import Keys
 
 __all__ = ["Connections"]
 
 HOST_CLOSES_WITHIN: Final = 5.0
+MAPPED: Final = "::ffff:"
+"""What an IPv4 address begins with on a socket of IPv6."""
 TURN: Final = timedelta(seconds=0.2)
 """How long a store is waited for at a time, when nothing can end the wait."""
 _TORCHS: Final = (dist.TCPStore, dist.FileStore, dist.HashStore, dist.PrefixStore)
@@ -126,10 +129,19 @@ class Connections:
 
         It listens before anybody hears of it: no rank waits in a connection attempt, where no signal reaches it.
         """
-        address = local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
-        listener = listen(address, 0)
+        listener = listen(self._address, 0)
         port = listener.getsockname()[1]
         self._meeting = dist.TCPStore(
-            address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+            self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
-        return f"{address}:{port}"
+        return f"{self._address}:{port}"
+
+    @cached_property
+    def _address(self) -> str:
+        """This host's address, as the connection to the control store has it: a restart asks no name server."""
+        for found in tcp_sockets():
+            connected = found.inode in self._sockets and found.peer_port == self.endpoint[1] != 0
+            if connected and (kept := keep_open(found)) is not None:
+                with kept:
+                    return str(kept.getsockname()[0]).removeprefix(MAPPED)
+        return local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()

@@ -299,8 +299,7 @@ class Equipment:
             carry_out(self.parameters.abort, self.state.freeze())
 
     def _unblock(self) -> None:
-        cut = self.observer.abort_gloo() + self.observer.abort_stores()
-        if not cut and log.isEnabledFor(logging.DEBUG):
+        if not self.observer.unblock() and log.isEnabledFor(logging.DEBUG):
             log.debug("the function does not react to the interruption:\n%s", self.interrupt.stack())
 
     def _thread_failed(self, error: BaseException, iteration: int) -> None:

@@ -14,6 +14,7 @@ import traceback
 from nvrx_core.events.log import boot_id
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
+from nvrx_core.inprocess.garbage import watch_frames
 
 __all__ = ["FaultMaker", "let_go", "origin", "text_of"]
 
@@ -94,5 +95,6 @@ def let_go(error: BaseException | None) -> None:
         found = pending.pop()
         if found is not None and id(found) not in seen:
             seen.add(id(found))
+            watch_frames(found.__traceback__)
             traceback.clear_frames(found.__traceback__)
             pending += [found.__cause__, found.__context__]

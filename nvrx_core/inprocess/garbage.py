@@ -2,14 +2,30 @@
 
 A full collection looks at every object: 60 to 700 ms where torch and a model are loaded. What exists on entry, and what
 the first iteration has imported, stays for good, so it is frozen (`gc.freeze`) and not looked at again.
+
+Nothing may be frozen that is yet to die. A model and its optimizer die with the frames of the function, without any
+collection, unless they are part of a cycle or held from outside; so those that the frames held are watched. When all
+are gone there is nothing to collect, and the rest is frozen. When one lives on, a full collection follows; one that
+outlives even that is held from outside, and nothing is frozen: Python's own collector frees it when it is let go.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import sys
+import types
+import weakref
+from collections.abc import Iterable, Sized
+from itertools import chain
+from typing import Any, Final, cast
 
-__all__ = ["collect_garbage", "freeze_on_entry"]
+__all__ = ["Garbage", "collect_garbage", "freeze_on_entry", "watch_frames"]
+
+LOOKED_AT: Final = 200
+"""Elements of the largest container that is looked at."""
+_CONTAINERS: Final = (list, tuple, dict, set, frozenset)
+_NO_PARTS: Final = (types.ModuleType, types.FunctionType, types.MethodType, types.CodeType, types.FrameType, type)
 
 
 @functools.cache
@@ -19,12 +35,78 @@ def freeze_on_entry() -> None:
     gc.freeze()
 
 
-def collect_garbage() -> None:
-    """Between two iterations."""
-    gc.collect()
-    _freeze_after_first_iteration()
+class Garbage:
+    """What the iterations of this process leave behind."""
+
+    def __init__(self) -> None:
+        self._watched: list[weakref.ref[Any]] = []
+        self._held: list[weakref.ref[Any]] = []
+        self._frozen = False
+
+    def watch(self, trace: types.TracebackType | None) -> None:
+        """Watch the models and optimizers that the frames of a traceback hold, before the frames are cleared."""
+        if not self._frozen:
+            known = _alive(self._watched)
+            self._watched += [weakref.ref(each) for each in _training_objects(trace) if not _is_in(each, known)]
+
+    def collect(self) -> None:
+        """Free what the ended iteration has left, once its frames are cleared."""
+        if self._frozen:
+            gc.collect()
+            return
+        gc.collect(1)
+        held, watched = _alive(self._held), bool(self._watched)
+        if not watched or any(not _is_in(each, held) for each in _alive(self._watched)):
+            gc.collect()
+            self._held = [reference for reference in self._watched if reference() is not None]
+        if not _alive(self._watched) and (watched or not _any_training_object()):
+            gc.freeze()
+            self._frozen = True
+        self._watched = [reference for reference in self._watched if reference() is not None]
 
 
-@functools.cache
-def _freeze_after_first_iteration() -> None:
-    gc.freeze()
+_garbage = Garbage()
+watch_frames = _garbage.watch
+collect_garbage = _garbage.collect
+
+
+def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+    return [found for reference in references if (found := reference()) is not None]
+
+
+def _is_in(wanted: object, found: Iterable[object]) -> bool:
+    """By identity: a model may define what it is equal to."""
+    return any(wanted is each for each in found)
+
+
+def _kinds() -> tuple[type, ...]:
+    """The classes whose instances are watched, as far as they are loaded."""
+    names = (("torch.nn", "Module"), ("torch.optim", "Optimizer"))
+    return tuple(getattr(sys.modules[module], name) for module, name in names if module in sys.modules)
+
+
+def _training_objects(trace: types.TracebackType | None) -> list[Any]:
+    """The models and optimizers that the frames hold, themselves or in attributes and elements of what they hold."""
+    kinds = _kinds()
+    found: dict[int, Any] = {}
+    while trace is not None and kinds:
+        held = gc.get_referents(trace.tb_frame)  # not f_locals, which would keep a copy
+        parts = [part for each in held for part in _parts(each)]
+        attributes = [part for each in parts if type(each) is dict for part in _parts(each)]
+        found |= {id(each): each for each in chain(held, parts, attributes) if issubclass(type(each), kinds)}
+        trace = trace.tb_next
+    return list(found.values())
+
+
+def _parts(held: object) -> list[Any]:
+    """What an object refers to, asked of the interpreter: no code of the user's runs."""
+    kind = type(held)
+    if issubclass(kind, _NO_PARTS) or (kind in _CONTAINERS and len(cast(Sized, held)) > LOOKED_AT):
+        return []
+    return gc.get_referents(held)
+
+
+def _any_training_object() -> bool:
+    """Whether there is any that is not frozen; looks at every object."""
+    kinds = _kinds()
+    return any(issubclass(kind, kinds) for kind in set(map(type, gc.get_objects())))

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +26,9 @@ from typing import Any, ClassVar, Final
 import torch.distributed as dist
 
 from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.blocked_read import BlockedRead
+from nvrx_core.inprocess.gloo_connections import GlooConnections
+from nvrx_core.inprocess.receive import interruptible
 from nvrx_core.inprocess.store_clients import STORE_TIMEOUT, connect, given_arguments, meet, says_who
 from nvrx_core.inprocess.torch_groups import (
     are_whole,
@@ -33,11 +37,9 @@ from nvrx_core.inprocess.torch_groups import (
     nccl_timeout,
     observe,
 )
-from nvrx_core.process.sockets import keep_open, shut_down, socket_inodes, tcp_sockets, wait_quiet
+from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.progress.page import Page, Word
 
-QUIET_WITHIN: Final = 0.05
-"""Seconds that collectives of living ranks have to come to rest before the connections are cut."""
 RESERVE: Final = 4
 RESERVE_MOST: Final = 256
 """Descriptors put by for the abort: some to look at the sockets, and one for each connection that is kept open."""
@@ -48,7 +50,7 @@ __all__ = ["GroupObserver", "abort_groups", "free_reserve"]
 
 
 class GroupObserver:
-    """Watches group and store creation while it is installed.
+    """Watches group and store creation while it is installed; made in the thread that runs the function.
 
     Args:
         page: where the rank's progress is noted.
@@ -67,22 +69,22 @@ class GroupObserver:
         self.store_ports: set[int] = set()
         self.meeting_place: tuple[str, int] | None = None
         self._aborted = False
-        self._listeners: set[int] = set()
-        self._pairs: set[int] = set()
-        self._before_group: frozenset[int] | None = None
+        self._gloo = GlooConnections()
+        self._read = BlockedRead(threading.get_native_id())
         self._before_function: frozenset[int] = frozenset()
         self._observed = ExitStack()
         self._excepthook: Any = sys.excepthook
         self._held: deque[Any] = deque(maxlen=HELD)
         self._default: Any = None
-        self._kept: dict[int, socket.socket] = {}
         self._reserve: list[int] = []
 
     def install(self) -> None:
         """Start to observe."""
         GroupObserver.current = self
         self._excepthook = sys.excepthook
-        self._observed = observe(group=self._creating, store=self._connecting, rendezvous=self._meeting_at)
+        self._observed = observe(
+            group=self._creating, store=self._connecting, rendezvous=self._meeting_at, receive=interruptible
+        )
 
     def uninstall(self) -> None:
         """Stop to observe."""
@@ -110,29 +112,21 @@ class GroupObserver:
     def begin(self) -> None:
         """A new iteration: what was noted of the last one is void."""
         self.store_ports.clear()
-        self._listeners.clear()
-        self._pairs.clear()
-        self._before_group = None
         self._before_function = socket_inodes()
         self._put_by(RESERVE)
 
     def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
         def observed(*args: Any, **kwargs: Any) -> Any:
-            self._before_group = socket_inodes()
-            try:
-                hit("init-pg-before", self.page[Word.ITERATION])
-                with self._meeting():
-                    created = create(*args, **kwargs)
-                self._held.append(created)
-                if not dist.is_initialized():
-                    self._default = created[0]
-                self._tell_timeout(created[0])
-                hit("init-pg-after", self.page[Word.ITERATION])
-                return created
-            finally:
-                self._note_new_sockets()
-                self._before_group = None
-                self._put_by(RESERVE + len(self._pairs))
+            hit("init-pg-before", self.page[Word.ITERATION])
+            self._put_by(len(self._reserve) + self.page[Word.WORLD_SIZE])
+            with self._meeting():
+                created = create(*args, **kwargs)
+            self._held.append(created)
+            if not dist.is_initialized():
+                self._default = created[0]
+            self._tell_timeout(created[0])
+            hit("init-pg-after", self.page[Word.ITERATION])
+            return created
 
         return observed
 
@@ -186,40 +180,21 @@ class GroupObserver:
         finally:
             self.page[Word.MEETING] -= 1
 
-    def _note_new_sockets(self) -> None:
-        """Note what a group's creation has opened: its listener, and the connections to those of other ranks."""
-        before = self._before_group
-        if before is not None:
-            new = [s for s in tcp_sockets() if s.inode not in before]
-            self._listeners |= {s.inode for s in new if s.listening}
-            self._pairs |= {s.inode for s in new if s.peer_port and s.peer_port not in self.store_ports}
-
-    def abort_gloo(self) -> int:
-        """End what blocks in gloo in this process: let it read the end of the stream on all its connections.
-
-        Each rank does this for itself, and no rank sees another one's connections end: they are kept open until the
-        round is decided. For gloo loses a send that it could not hand to the kernel at once when the connection ends,
-        and the operation, with it the main thread, waits for ever (`Pair::signalException` passes over the unbound
-        buffers in `tx_`). So the cut waits until nothing travels any more, and only reading is shut.
-        """
-        self.free_reserve()
-        self._note_new_sockets()
-        found = tcp_sockets()
-        ports = {s.local_port for s in found if s.listening and s.inode in self._listeners}
-        ours = [s for s in found if s.peer_port and (s.local_port in ports or s.inode in self._pairs)]
-        kept = {s.inode: connection for s in ours if s.inode not in self._kept and (connection := keep_open(s))}
-        self._kept |= kept
-        wait_quiet(kept.values(), QUIET_WITHIN)
-        return sum(map(_shut_reading, kept.values()))
-
     def abort_groups(self) -> None:
         """End the function's collectives, and clear torch's tables."""
         self._aborted = True
-        self.abort_gloo()
+        self.free_reserve()
+        self._gloo.cut()
+        self._gloo.close_when_late()
         forget_groups()
 
-    def abort_stores(self) -> int:
-        """Cut the client connections of the function's own stores; only when nothing else frees the main thread."""
+    def unblock(self) -> int:
+        """Close what the main thread may wait in, when no signal has reached it; how many connections were closed."""
+        closed = self._gloo.cut() + self._cut_stores() + self._read.cut(now=time.monotonic())
+        return closed or self._gloo.offer(self.page[Word.WORLD_SIZE])
+
+    def _cut_stores(self) -> int:
+        """Cut the client connections of the function's own stores."""
         candidates = [
             s for s in tcp_sockets() if s.peer_port in self.store_ports and s.inode not in self._before_function
         ]
@@ -233,17 +208,8 @@ class GroupObserver:
         """Let the groups of the ended round go, their connections, and torch's chain of exception hooks."""
         self._held.clear()
         self._default = None
-        while self._kept:
-            self._kept.popitem()[1].close()
+        self._gloo.release()
         sys.excepthook = self._excepthook
-
-
-def _shut_reading(connection: socket.socket) -> bool:
-    try:
-        connection.shutdown(socket.SHUT_RD)
-    except OSError:
-        return False
-    return True
 
 
 def free_reserve() -> None:

@@ -45,16 +45,21 @@ log = logging.getLogger("nvrx_core.inprocess")
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap) -> ExitStack:
+def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> ExitStack:
     """Put a function of ours around each of torch's; closing the stack puts torch's back.
 
     Args:
         group: around what creates a process group.
         store: around the constructor of `TCPStore`.
         rendezvous: around what yields store, rank and world size for an `init_method` with a fixed address.
+        receive: around what begins a receive from any rank.
     """
     stack = ExitStack()
-    for owner, name, wrap in ((c10d, "_new_process_group_helper", group), (dist.TCPStore, "__init__", store)):
+    for owner, name, wrap in (
+        (c10d, "_new_process_group_helper", group),
+        (dist.TCPStore, "__init__", store),
+        (dist.ProcessGroup, "recv_anysource", receive),
+    ):
         original = getattr(owner, name)
         setattr(owner, name, _around(original, wrap))
         stack.callback(setattr, owner, name, original)

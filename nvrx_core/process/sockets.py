@@ -23,6 +23,7 @@ from typing import Final
 __all__ = [
     "TcpSocket",
     "bound_reading",
+    "describe",
     "is_whole",
     "keep_alive",
     "keep_open",
@@ -70,7 +71,7 @@ def socket_inodes() -> frozenset[int]:
 
 def tcp_sockets() -> list[TcpSocket]:
     """The TCP sockets of this process."""
-    return [found for fd, inode in _sockets() if (found := _describe(fd, inode)) is not None]
+    return [found for fd, inode in _sockets() if (found := describe(fd, inode)) is not None]
 
 
 def shut_down(found: TcpSocket) -> bool:
@@ -114,9 +115,8 @@ def is_whole(found: TcpSocket) -> bool:
 
 def keep_open(found: TcpSocket) -> socket.socket | None:
     """A second descriptor of the socket, which keeps the connection when the first is closed; None when it is gone."""
-    try:
-        duplicate = socket.socket(fileno=os.dup(found.fd))
-    except OSError:
+    duplicate = _second(found.fd)
+    if duplicate is None:
         return None
     if os.fstat(duplicate.fileno()).st_ino == found.inode:
         return duplicate
@@ -162,7 +162,8 @@ def _sockets() -> Iterator[tuple[int, int]]:
             yield int(name), int(target[8:-1])
 
 
-def _describe(fd: int, inode: int) -> TcpSocket | None:
+def describe(fd: int, inode: int) -> TcpSocket | None:
+    """The TCP socket behind a descriptor, None when it is another thing or gone."""
     with _duplicate(fd) as duplicate:
         if (
             duplicate is None
@@ -180,10 +181,22 @@ def _describe(fd: int, inode: int) -> TcpSocket | None:
 
 @contextmanager
 def _duplicate(fd: int) -> Iterator[socket.socket | None]:
-    try:
-        duplicate = socket.socket(fileno=os.dup(fd))
-    except OSError:
+    duplicate = _second(fd)
+    if duplicate is None:
         yield None
         return
     with duplicate:
         yield duplicate
+
+
+def _second(fd: int) -> socket.socket | None:
+    """A second descriptor of a socket; None when the descriptor is gone, or is something else."""
+    try:
+        second = os.dup(fd)
+    except OSError:
+        return None
+    try:
+        return socket.socket(fileno=second)
+    except OSError:
+        os.close(second)
+        return None

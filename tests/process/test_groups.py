@@ -41,3 +41,34 @@ def test_a_fault_at_any_instant_of_making_groups_costs_one_restart(prepare: Laun
     job = run(prepare, "making_groups", {}, faults=faults, seed=1, no_progress_limit=None)
     assert results(job) == dict.fromkeys(range(3), faults)
     assert_restarts(job, [restart("EXCEPTION", by=None)] * faults)
+
+
+@pytest.mark.parametrize("faults", [25, pytest.param(100, marks=pytest.mark.nightly)])
+def test_connections_that_others_open_while_groups_are_made_are_not_cut(prepare: Launch, faults: int) -> None:
+    job = run(prepare, "foreign_connections", {}, world=2, faults=faults, no_progress_limit=None)
+    assert results(job) == {0: faults, 1: faults}
+    assert by_rank(job, "requests", "failed") == {0: [], 1: []}
+    assert min(by_rank(job, "requests", "done").values()) > faults
+
+
+def test_a_collective_in_an_atomic_section_fails_soon_when_a_peer_has_left(prepare: Launch) -> None:
+    """Its group's timeout is 300 s."""
+    job = run(prepare, "atomic_collective", {"function": [[1, 0]]}, world=3)
+    assert by_rank(job, "waited", "seconds")[0] < 20
+    assert results(job) == {0: 1, 1: 1, 2: 1}
+    assert_restarts(job, [EXCEPTION])
+
+
+def test_ranks_that_wait_for_a_message_from_any_rank_are_interrupted(prepare: Launch) -> None:
+    job = run(prepare, "receive_from_any", {"function": [[1, 0]]})
+    assert results(job) == {0: 1, 1: 1, 2: 1}
+    assert by_rank(job, "received", "message") == {0: 7.0, 2: 7.0}
+    assert by_rank(job, "received", "source") == {0: 1, 2: 1}
+    assert_restarts(job, [EXCEPTION])
+
+
+def test_ranks_that_wait_on_a_store_of_before_the_call_are_interrupted(prepare: Launch) -> None:
+    job = run(prepare, "early_store", {"function": [[1, 0]], "wait": [[0, 0], [2, 0]]})
+    assert results(job) == {0: 1, 1: 1, 2: 1}
+    assert_restarts(job, [EXCEPTION])
+    assert all("no signal gets it out" in job.errors(rank) for rank in (0, 2))

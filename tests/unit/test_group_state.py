@@ -1,5 +1,7 @@
 """Whatever an iteration leaves in torch's tables of process groups, the next one can make a group."""
 
+import os
+
 import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -138,3 +140,15 @@ def test_an_abort_is_forgotten_once_its_groups_are_cleared(observer):
     make_group()
     observer.clear_groups()
     assert dist.is_initialized()
+
+
+def test_the_making_of_groups_does_not_look_at_the_process_s_descriptors(observer, monkeypatch):
+    def listdir(path):
+        raise AssertionError(f"{path} was listed")
+
+    observer.begin()
+    monkeypatch.setattr(os, "listdir", listdir)
+    make_group()
+    dist.new_group([0])
+    monkeypatch.undo()
+    observer.abort_groups()

@@ -1,10 +1,20 @@
 """The TCP sockets of this process: found by inode, shut down without being closed."""
 
+import os
 import socket
 
 import pytest
 
-from nvrx_core.process.sockets import TcpSocket, bound_reading, is_whole, shut_down, socket_inodes, tcp_sockets
+from nvrx_core.process.sockets import (
+    TcpSocket,
+    bound_reading,
+    describe,
+    is_whole,
+    keep_open,
+    shut_down,
+    socket_inodes,
+    tcp_sockets,
+)
 
 
 @pytest.fixture
@@ -45,6 +55,12 @@ def test_other_sockets_are_no_tcp_sockets():
         fds = {found.fd for found in tcp_sockets()}
         assert not fds & {ours.fileno(), theirs.fileno(), datagrams.fileno()}
         assert find(loose).peer_port == 0
+
+
+def test_a_descriptor_of_something_else_is_no_socket():
+    with open(os.devnull, "rb") as other:
+        assert describe(other.fileno(), os.fstat(other.fileno()).st_ino) is None
+        assert keep_open(TcpSocket(other.fileno(), 0, listening=False, local_port=0, peer_port=0)) is None
 
 
 def test_who_waits_on_a_socket_that_is_shut_down_is_woken(pair):

@@ -29,6 +29,7 @@ USED = {
     "distributed_c10d._update_default_pg": "forget_groups sets the default group to None by it",
     "_unregister_all_process_groups": "forget_groups clears the names that C++ knows",
     "rendezvous._rendezvous_handlers": "observe puts a function around those of tcp:// and file://",
+    "ProcessGroup.recv_anysource": "observe puts a function around it: a signal then ends the wait for its work",
     "TCPStore.__init__": "observe puts a function around it, to see stores being created",
     "ProcessGroup._get_backend": "forget_groups asks it for a group's NCCL backend",
     "_dump_fr_trace_json": "flight_recorders dumps gloo's record by it, and NCCL's by _dump_nccl_trace_json",
@@ -79,6 +80,10 @@ def test_torch_keeps_no_further_tables_of_groups():
 
 def test_all_names_that_are_known_in_cpp_are_cleared():
     assert callable(getattr(bindings, "_unregister_all_process_groups", None)), moved("_unregister_all_process_groups")
+
+
+def test_a_receive_from_any_rank_is_begun_by_the_function_that_is_observed():
+    assert ".recv_anysource(" in inspect.getsource(dist.irecv), moved("ProcessGroup.recv_anysource")
 
 
 def test_a_rendezvous_at_a_fixed_address_has_a_handler():

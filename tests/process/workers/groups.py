@@ -2,6 +2,8 @@
 
 import os
 import random
+import socket
+import socketserver
 import threading
 import time
 from datetime import timedelta
@@ -122,6 +124,147 @@ def fail_soon(seconds: float) -> None:
     threading.Timer(seconds, lambda: signal.pthread_kill(main, signal.SIGUSR2)).start()
 
 
+def foreign_connections(rank: Rank) -> None:
+    """Other threads open connections all the time, and hold each for a while, also while groups are made."""
+    faults, requests = rank.settings.pop("faults"), Requests()
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        iteration = call_wrapper.iteration
+        dist.init_process_group("gloo")
+        dist.new_group([0, 1])
+        for step in range(5):
+            reduce_once()
+            if step == 2 and rank.me == 1 and iteration < faults:
+                raise ValueError("planted")
+        while iteration < faults:
+            reduce_once()
+        dist.destroy_process_group()
+        return iteration
+
+    with requests:
+        rank.run(train)
+    rank.record("requests", done=requests.done, failed=requests.failed)
+
+
+class Requests:
+    """Clients of a server in the same process; a request takes as long as several iterations."""
+
+    CLIENTS = 8
+
+    def __init__(self) -> None:
+        self.done, self.failed = 0, list[str]()
+        self._over = threading.Event()
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo)
+        self._server.daemon_threads = True
+        self._clients = [threading.Thread(target=self._client) for _ in range(self.CLIENTS)]
+        self._serving = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> None:
+        for thread in (self._serving, *self._clients):
+            thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._clients:
+            thread.join()
+        self._server.shutdown()
+        self._serving.join()
+        self._server.server_close()
+
+    def _client(self) -> None:
+        while not self._over.is_set():
+            try:
+                with socket.create_connection(self._server.server_address, timeout=30) as connection:
+                    time.sleep(random.uniform(0, 0.1))
+                    connection.sendall(b"request\n")
+                    assert connection.makefile("rb").readline() == b"request\n", "cut short"
+                self.done += 1
+            except (OSError, AssertionError) as error:
+                self.failed.append(repr(error))
+
+
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        self.wfile.write(self.rfile.readline())
+
+
+def atomic_collective(rank: Rank) -> None:
+    """Rank 0 waits in an atomic section, in a collective, for a rank that has left by an exception."""
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        rank.enter(call_wrapper)
+        dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
+        reduce_once()
+        rank.strike("function", call_wrapper.iteration)
+        if call_wrapper.iteration == 0:
+            wait_for_all(call_wrapper, rank)
+        dist.destroy_process_group()
+        return call_wrapper.iteration
+
+    rank.run(train)
+
+
+def receive_from_any(rank: Rank) -> None:
+    """All ranks but one wait for a message from whoever; then they exchange one."""
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        rank.enter(call_wrapper)
+        dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
+        reduce_once()
+        rank.strike("function", call_wrapper.iteration)
+        message = torch.zeros(1)
+        if rank.me != 1:
+            rank.record("received", source=dist.recv(message), message=message.item())
+        else:
+            dist.send(message + 7, 0)
+            dist.send(message + 7, 2)
+        reduce_once()
+        dist.destroy_process_group()
+        return call_wrapper.iteration
+
+    rank.run(train)
+
+
+def early_store(rank: Rank) -> None:
+    """Rank 0 waits on a store that was made before the call, for a key that nobody sets."""
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=rank.me == 0, wait_for_workers=False)
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        rank.enter(call_wrapper)
+        if rank.is_due("wait", call_wrapper.iteration):
+            store.get("never") if rank.me else store.wait(["never"])
+        if rank.is_due("function", call_wrapper.iteration):
+            time.sleep(0.3)
+        rank.strike("function", call_wrapper.iteration)
+        return call_wrapper.iteration
+
+    rank.run(train)
+
+
+def wait_for_all(call: CallWrapper, rank: Rank) -> None:
+    if rank.me:
+        time.sleep(60)
+    with call.atomic():
+        began = time.monotonic()
+        try:
+            reduce_once()
+        finally:
+            rank.record("waited", seconds=time.monotonic() - began)
+
+
 if __name__ == "__main__":
-    cases = (by_port, by_file, half_made, making_groups)
+    cases = (
+        by_port,
+        by_file,
+        half_made,
+        making_groups,
+        foreign_connections,
+        atomic_collective,
+        receive_from_any,
+        early_store,
+    )
     {case.__name__: case for case in cases}[os.environ["NVRX_TEST_CASE"]](Rank())

@@ -1,0 +1,42 @@
+"""A call's connections to the control store."""
+
+import socket
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from nvrx_core.inprocess.connections import Connections
+from nvrx_core.store.keys import Keys
+
+
+@pytest.fixture
+def served():
+    """The port of a store."""
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield server.port
+    del server
+
+
+class Named(dist.TCPStore):
+    """A store that is reached by a name."""
+
+    def __init__(self, port):
+        super().__init__("localhost", port, is_master=False, wait_for_workers=False)
+        self.endpoint = ("localhost", port)
+
+
+def test_a_restart_asks_no_name_server(served, monkeypatch):
+    looked_up, look_up = [], socket.getaddrinfo
+
+    def getaddrinfo(host, *arguments, **named):
+        looked_up.append(host)
+        return look_up(host, *arguments, **named)
+
+    links = Connections(Named, {"port": served}, Keys("job", 0, 0), timedelta(seconds=1))
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    place = links.host_meeting()
+    host, port = place.rsplit(":", 1)
+    assert host == "127.0.0.1", "a number, whatever the store is called"
+    assert looked_up == []
+    assert dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False).port == int(port)
