@@ -16,7 +16,7 @@ from .oracle import assert_nothing_left
 from .workers.shapes.shape import THEMES, theme
 from .workers.shapes.strikes import PLAN, planned
 
-ROUNDS, NIGHTLY_ROUNDS = 15, 300
+ROUNDS, NIGHTLY_ROUNDS = 11, 220
 SHORT = {"soft_timeout": 30.0, "hard_timeout": 45.0}
 
 

@@ -110,4 +110,4 @@ class Closing(Shape):
         assert_not_open(self.folder)
 
 
-SHAPES = (Finally, SuspendedGenerator, ContextManager, Stack, Closing)
+SHAPES = (Finally, SuspendedGenerator, Destructor, ContextManager, Stack, Closing)

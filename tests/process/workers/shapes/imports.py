@@ -89,4 +89,4 @@ class LazyImport(Shape):
         assert textwrap.dedent("  a") == "a"
 
 
-SHAPES = (LazyImport,)
+SHAPES = (FirstImport, LazyImport)

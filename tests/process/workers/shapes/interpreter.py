@@ -162,4 +162,6 @@ class RecursionLimit(Shape):
             work()
 
 
-SHAPES = (Alarm, Traced, CollectorOff, WeakCallback, CallbackFromC, DeepRecursion, RecursionLimit)
+SHAPES = (
+    Alarm, Traced, CollectorOff, Finalizer, WeakCallback, CallbackFromC, DeepRecursion, RecursionLimit,
+)  # fmt: skip

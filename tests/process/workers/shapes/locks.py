@@ -163,4 +163,4 @@ class SimpleQueue(Shape):
             self.queue.get_nowait()
 
 
-SHAPES = (WithLock, ReentrantLock, SimpleQueue)
+SHAPES = (WithLock, AcquireTry, ReentrantLock, Notified, EventSet, Permits, QueueOfTwo, SimpleQueue)

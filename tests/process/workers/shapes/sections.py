@@ -56,4 +56,4 @@ class Asleep(Shape):
         time.sleep(0.002)
 
 
-SHAPES = (AtomicLoop, AtomicLock, Asleep)
+SHAPES = (AtomicLoop, AtomicCleanup, AtomicLock, Asleep)

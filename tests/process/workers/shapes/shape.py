@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["THEMES", "Shape", "assert_free", "assert_no_children", "assert_not_open", "eventually", "theme", "work"]
 
 THEMES = (
-    "locks", "imports", "coroutines", "cleanups", "children", "loaders", "data", "interpreter", "swallowers",
+    "locks", "logs", "imports", "coroutines", "cleanups", "children", "loaders", "data", "interpreter", "swallowers",
     "sections", "groups",
 )  # fmt: skip
 _PATIENCE = 5.0

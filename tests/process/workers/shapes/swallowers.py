@@ -78,4 +78,4 @@ class Wrapped(Shape):
             raise RuntimeError("the library failed") from error
 
 
-SHAPES = (GoesOn, Wrapped)
+SHAPES = (StoredError, StoredInFuture, GoesOn, Wrapped)

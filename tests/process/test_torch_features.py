@@ -1,0 +1,66 @@
+"""What torch offers for training on many ranks: after a restart it works again, with the right values."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from .conftest import Launch
+from .job import Job
+from .oracle import assert_nothing_left
+from .workers.collective_saves import SAVES, STRUCK
+from .workers.features import FEATURES, VICTIM
+
+WRAPPER = {"soft_timeout": 20.0, "hard_timeout": 30.0}
+TRAININGS = ("fsdp1", "fsdp2", "hsdp", "tensor parallel", "zero", "compile", "mesh")
+LOADERS = ("loader fork", "loader spawn", "loader forkserver")
+KILLED = -signal.SIGKILL
+nightly = pytest.mark.nightly
+
+
+def assert_went_on(job: Job, restarts: int, fault: str) -> None:
+    """One restart for each fault, and all ranks left at the end that should be."""
+    lost = {VICTIM} if fault == "kill" else set()
+    assert job.codes == {rank: KILLED if rank in lost else 0 for rank in range(job.world)}
+    assert {line["iteration"] for line in job.events("restart")} == set(range(1, restarts + 1))
+    last = job.lines("enter", iteration=restarts)
+    assert {line["world_size"] for line in last} == {job.world - len(lost)}
+    assert_nothing_left(job)
+
+
+@pytest.mark.parametrize(
+    ("features", "fault", "world"),
+    [
+        (TRAININGS, "exception", 4),
+        (LOADERS[:1], "exception", 2),
+        *(pytest.param((name,), "exception", 2, marks=nightly) for name in LOADERS[1:]),
+        *(pytest.param((name,), "kill", 4, marks=nightly) for name in TRAININGS),
+        *(pytest.param((name,), "kill", 3, marks=nightly) for name in LOADERS),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_a_feature_works_again_after_a_restart(
+    prepare: Launch, features: tuple[str, ...], fault: str, world: int
+) -> None:
+    job = prepare(world=world)
+    plan = json.dumps({"features": features, "fault": fault, "wrapper": WRAPPER})
+    job.start("tests.process.workers.features", **{FEATURES: plan}).finish(150)
+    assert_went_on(job, len(features), fault)
+    right = {(line["feature"], line["initial_rank"]) for line in job.lines("right")}
+    assert right == {(name, rank) for name in features for rank, code in job.codes.items() if code == 0}
+
+
+@pytest.mark.parametrize("place", ["inside", pytest.param("before", marks=nightly)])
+@pytest.mark.parametrize("fault", ["exception", "kill"])
+@pytest.mark.parametrize("atomic", [False, pytest.param(True, marks=nightly)], ids=["outside", "atomic"])
+@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=nightly)], ids=["save", "async_save"])
+def test_a_collective_save_is_whole_or_not_there(
+    prepare: Launch, asynchronous: bool, atomic: bool, fault: str, place: str
+) -> None:
+    job = prepare(world=3)
+    plan = {"asynchronous": asynchronous, "atomic": atomic, "fault": fault, "place": place, "wrapper": WRAPPER}
+    job.start("tests.process.workers.collective_saves", **{SAVES: json.dumps(plan)}).finish(120)
+    assert_went_on(job, 1, fault)
+    assert min(line["number"] for line in job.lines("loaded")) >= STRUCK - 1, "a save that had ended is lost"
