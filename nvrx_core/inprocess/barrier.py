@@ -6,6 +6,7 @@ thread's condition, where a signal reaches it, and no longer than the machine's 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +17,12 @@ from nvrx_core.inprocess.decision import Arrival, Decision
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.garbage import collect_garbage
 from nvrx_core.inprocess.monitor_thread import RoundView
-from nvrx_core.inprocess.round import Action, GiveUp, LateCompletion
+from nvrx_core.inprocess.round import Action, AskHolders, GiveUp, LateCompletion, WaitFor
 from nvrx_core.progress.stage import Stage
 
 __all__ = ["Barrier"]
+
+log = logging.getLogger("nvrx_core.inprocess")
 
 
 class Barrier:
@@ -59,7 +62,12 @@ class Barrier:
         """
         kit = self.kit
         for action in kit.board.play(view.round, actions):
-            if isinstance(action, LateCompletion):
+            if isinstance(action, AskHolders):
+                found = kit.board.holders(view.round.iteration, action.members, kit.member)
+                self.play(view, view.round.held_up(found, now=time.monotonic()))
+            elif isinstance(action, WaitFor):
+                log.warning("%s", action.reason)
+            elif isinstance(action, LateCompletion):
                 now = time.monotonic()
                 fault = kit.faults.late_completion(action.reason, kit.state.rank, now)
                 self.play(view, view.round.fault(fault, now=now))

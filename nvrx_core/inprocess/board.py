@@ -241,7 +241,7 @@ class Board:
         and tells the others: each takes the first survey that ends after it has asked.
         """
         if len(members) <= BATCH:
-            return Slowest.of(self.leases(members).values())
+            return Slowest.of(self.leases(members))
         key, late = self.keys.survey(), ""
         with _guard():
             for _ in range(3):
@@ -260,10 +260,20 @@ class Board:
         raise StoreFailure("nobody ends a survey")
 
     def _survey(self, number: int, members: frozenset[int]) -> Slowest:
-        found = Slowest.of(self.leases(members).values())
+        found = Slowest.of(self.leases(members))
         self.store.set(self.keys.survey(number), found.encode())
         self._delete([self.keys.survey(number - 2)])
         return found
+
+    def holders(self, iteration: int, members: frozenset[int], me: int) -> Mapping[int, int]:
+        """The members that are in an atomic section of this round, with the beats of their leases.
+
+        None where the store cannot tell.
+        """
+        try:
+            return self.slowest(members - {me}, me).holding(iteration)
+        except StoreFailure:
+            return {}
 
     def leave(self, member: int) -> None:
         """Say that the member needs the store no longer."""

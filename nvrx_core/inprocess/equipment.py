@@ -210,6 +210,7 @@ class Equipment:
             failed=self._watcher_failed,
         )
         self.thread.noticed = self.sample.take
+        self.watchdog.depth = lambda: self.interrupt.depth
         self.departure = Departure(self.interrupt, self._wake_main, abort=self.abort, unblock=self._unblock)
         self.watchdog.start()
         stack.callback(self.watchdog.stop)

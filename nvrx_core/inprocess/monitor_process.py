@@ -290,7 +290,7 @@ class MonitorProcess:
     def _lease(self) -> str:
         self.beats += 1
         stalled = self._now() - self.awake.at(self.page.alive_at()) > self.plan.soft / 2
-        words = (Word.MONITOR_PID, Word.STAGE, *_WAY)
+        words = (Word.MONITOR_PID, Word.STAGE, *_WAY, Word.ATOMIC)
         return "/".join(str(value) for value in (self.beats, int(stalled), *(self.page[word] for word in words)))
 
     def _look_at_siblings(self) -> None:

@@ -52,6 +52,9 @@ class ProgressWatchdog:
         observe: notes on the page what else shows how far the rank has come.
         silent: called once when the store has not answered for `SILENT_STORE` seconds.
         failed: called with what has ended the thread, if anything does.
+
+    Attributes:
+        depth: how many atomic sections are open; noted on the page.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class ProgressWatchdog:
         self.page, self.interval, self.template = page, interval, template
         self._replaced, self._gone, self._observe = replaced, gone, observe
         self._silent, self._failed = silent, failed
+        self.depth: Callable[[], int] = lambda: 0
         self._work: deque[Callable[[], None]] = deque()
         self._asked = False
         self._ending = self._told = False
@@ -129,6 +133,7 @@ class ProgressWatchdog:
             _asking.append(self)
             ctypes.pythonapi.Py_AddPendingCall(_pending_call, None)
         self._observe()
+        self.page[Word.ATOMIC] = self.depth()
         self._judge_store(now)
 
     def _judge_store(self, now: float) -> None:

@@ -21,14 +21,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.fault import Fault
 
 __all__ = [
-    "Abort", "Action", "Announce", "CloseCompleted", "CountArrival", "CountCompletion", "Enter", "Finish", "GiveUp",
-    "LateCompletion", "Leave", "Obituary", "Phase", "Publish", "PutArrival", "ReadArrivals", "ReadEvent", "Round",
-    "RoundTimeouts",
+    "Abort", "Action", "Announce", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion", "Enter", "Finish",
+    "GiveUp", "LateCompletion", "Leave", "Obituary", "Phase", "Publish", "PutArrival", "ReadArrivals", "ReadEvent",
+    "Round", "RoundTimeouts", "WaitFor",
 ]  # fmt: skip
 
 
@@ -58,6 +59,20 @@ class CloseCompleted(Action):
 @dataclass(frozen=True)
 class ReadEvent(Action):
     """Read the round's event, which is there; answer with `event`."""
+
+
+@dataclass(frozen=True)
+class AskHolders(Action):
+    """Find out which members are in an atomic section; answer with `held_up`."""
+
+    members: frozenset[int]
+
+
+@dataclass(frozen=True)
+class WaitFor(Action):
+    """The round goes on waiting for these members: say so."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -128,6 +143,10 @@ class GiveUp(Action):
     reason: str
 
 
+ASK_AGAIN: Final = 60.0
+"""Seconds between two looks at those in an atomic section, at most."""
+
+
 class Phase(enum.Enum):
     """How far a member is in a round."""
 
@@ -195,6 +214,7 @@ class Round(_Barrier):
         self.phase = Phase.OPEN
         self.arrival: Arrival | None = None
         self.deadline = math.inf
+        self._holders: Mapping[int, int] = {}
 
     def fault(self, fault: Fault, *, now: float) -> tuple[Action, ...]:
         """This member's function failed, or its own deadline passed."""
@@ -263,6 +283,25 @@ class Round(_Barrier):
         if now < self.deadline:
             return ()
         self.deadline = math.inf
+        return (AskHolders(self.members),)
+
+    def held_up(self, holders: Mapping[int, int], *, now: float) -> tuple[Action, ...]:
+        """The members in an atomic section when the time was over, with what their leases say.
+
+        A section is never interrupted, and who has saved a checkpoint in it for long is healthy: it is waited for while
+        its lease moves.
+        """
+        if self.phase not in (Phase.COMPLETE, Phase.ARRIVED):
+            return ()
+        moved = sorted(member for member, lease in holders.items() if self._holders.get(member) != lease)
+        self._holders = holders
+        if not moved:
+            return self._late()
+        bound = self.timeouts.completion if self.phase is Phase.COMPLETE else self.timeouts.barrier
+        self.deadline = now + min(ASK_AGAIN, bound)
+        return (WaitFor(f"iteration {self.iteration}: waiting for initial ranks {moved}, in an atomic section"),)
+
+    def _late(self) -> tuple[Action, ...]:
         late = f"iteration {self.iteration}: not all of {len(self.members)} ranks were"
         if self.phase is Phase.COMPLETE:
             return (LateCompletion(f"{late} complete after {self.timeouts.completion:g} s"),)

@@ -181,7 +181,7 @@ class Wrapper:
         soft_timeout: without progress for so long, all ranks restart.
         hard_timeout: without progress for so long, the rank's process is ended.
         heartbeat_timeout: a rank whose lease has not moved for so long is lost.
-        barrier_timeout: bound of the barriers between iterations.
+        barrier_timeout: bound of the barriers between iterations; an atomic section is waited for beyond it.
         completion_timeout: from one rank's completion to that of all.
         last_call_wait: how long late faults of other ranks are waited for; they are merged without it, too.
         termination_grace_time: from SIGTERM to SIGKILL, for a process that handles SIGTERM.

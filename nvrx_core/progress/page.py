@@ -47,6 +47,7 @@ class Word(enum.IntEnum):
     MEETING = 17  # how many meetings this rank is inside of now
     STALLED = 18  # iteration plus one in which the monitor process has reported a soft timeout
     BREATH = 19  # ns when the watchdog thread last ran, 0: it is not there
+    ATOMIC = 20  # how many atomic sections were open when the watchdog thread last ran
 
 
 class Page:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, fields
 
-__all__ = ["Options"]
+__all__ = ["LONG", "Options"]
+
+LONG = 60.0
+"""Seconds that a barrier waits."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Options:
         last_call: seconds from the event to the abort.
         shift: `ShiftRanks`, or else `FillGaps`.
         active_for: seconds during which troubles strike.
+        hold: the first atomic section of member 0 lasts for longer than a barrier waits.
     """
 
     seed: int
@@ -49,6 +53,7 @@ class Options:
     last_call: float
     shift: bool
     active_for: float
+    hold: bool
 
     @classmethod
     def draw(cls, seed: int, fewest: int = 3, most: int = 16) -> Options:
@@ -71,7 +76,7 @@ class Options:
             stubborn=rng.choice((0.0, 0.0, 0.3)), slow=rng.choice((0.1, 1.0, 1.0, 10.0)),
             completion=rng.choice((1e3, 1e3, 0.05 if ranks <= 16 else 1e3)), last_call=rng.choice((0.0, 0.0, 0.002)),
             shift=rng.random() < 0.7,
-            active_for=rng.choice((0.01, 0.03, 0.1)) * (1 if ranks <= 16 else 20),
+            active_for=rng.choice((0.01, 0.03, 0.1)) * (1 if ranks <= 16 else 20), hold=rng.random() < 0.05,
         )  # fmt: skip
 
     @property

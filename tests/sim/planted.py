@@ -145,6 +145,7 @@ PLANTED: Final[dict[str, Bug]] = {
           "(Announce(fault),) if self.phase is Phase.COMPLETE"),),
         ONE_FAILS, machine="Rounds",
     ),
+    "nobody waits for an atomic section": Bug((("round", "        if not moved:\n", "        if True:\n"),)),
     "who gives up says nothing": Bug(
         (("round", "(PutArrival(replace(self.arrival, standing=Standing.LEAVING)), CountArrival(), GiveUp",
           "(CountArrival(), GiveUp"),),

@@ -21,6 +21,7 @@ from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
 from nvrx_core.inprocess.round import (
     Action,
     Announce,
+    AskHolders,
     Enter,
     Finish,
     GiveUp,
@@ -29,10 +30,12 @@ from nvrx_core.inprocess.round import (
     Obituary,
     ReadEvent,
     Round,
+    WaitFor,
 )
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 
+from .options import LONG
 from .slots import LookUp, SayWhere
 from .world import Operation, Steps, Task, Until, Watch
 
@@ -181,12 +184,20 @@ class Rank:
         while not arrived():
             actions = view.round.tick(now=self.world.now)
             if actions:
+                if any(isinstance(action, AskHolders) for action in actions):
+                    actions = view.round.held_up(self._holders(), now=self.world.now)
                 assert not any(isinstance(action, GiveUp) for action in actions), f"deadlock: {self.member} gives up"
+                actions = tuple(action for action in actions if not isinstance(action, WaitFor))
                 if any(isinstance(action, LateCompletion) for action in actions):
                     actions = view.round.fault(self._fault(Interruption.EXCEPTION), now=self.world.now)
                 yield from self._play(view.round, actions)
             if not arrived():
                 yield Until(arrived, view.round.deadline)
+
+    def _holders(self) -> dict[int, int]:
+        """Who is in an atomic section; their leases move."""
+        holding = (rank for rank in self.schedule.ranks if rank.depth and rank.iteration == self.iteration)
+        return {rank.member: self.world.events for rank in holding}
 
     def _arrive(self, standing: Standing, fault: Fault | None = None) -> Generator[Any, Any, Decision]:
         view = self.view
@@ -257,7 +268,8 @@ class Rank:
                 if self.requested:
                     return How.INTERRUPTED
                 self.depth = 1
-                yield rng.uniform(0.0, 0.01)
+                hold = options.hold and self.member == self.iteration == 0 and options.completion >= LONG
+                yield rng.uniform(0.0, 0.01) + (1.5 * LONG if hold else 0.0)
                 self.depth = 0
                 self.thread.poke()
                 if self.requested:

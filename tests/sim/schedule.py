@@ -15,13 +15,12 @@ from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentC
 from nvrx_core.rank_assignment.filters import MaxActiveWorldSize
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 
-from .options import Options
+from .options import LONG, Options
 from .rank import How, Rank, Stage
 from .world import World
 
 __all__ = ["Failure", "Schedule"]
 
-LONG = 60.0
 MANY = 200  # restarts, where completions may be late, too
 
 
@@ -163,7 +162,7 @@ class Schedule:
             Failure: when an invariant does not hold.
         """
         try:
-            self.world.run(2 * LONG)
+            self.world.run(4 * LONG)
             self._check_end()
         except AssertionError as error:
             raise Failure(f"{error}\n{self.options}\n{self.world.history()}") from error

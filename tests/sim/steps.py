@@ -158,6 +158,7 @@ class Steps:
             yield f"{member}: gives up in the barrier", job.spend(QUIT).rank(member, self._quit(member, rank))
         elif job.budget[QUIT] and rank.at == COMPLETE and self._phase(rank) is Phase.COMPLETE:
             machine, _ = self.tables.move(rank.round, "tick")
+            machine, _ = self.tables.move(machine, "held_up", {})
             machine, queue = self.tables.move(machine, "fault", fault_of(member, rank.rank, Interruption.EXCEPTION))
             yield f"{member}: waits no longer", job.spend(QUIT).rank(member, rank._replace(round=machine, queue=queue))
 
@@ -241,7 +242,8 @@ class Steps:
 
     def _quit(self, member: int, rank: Rank) -> Rank:
         """The barrier has timed out: tell, and leave unless there is a decision after all."""
-        machine, queue = self.tables.move(rank.round, "tick")
+        machine, _ = self.tables.move(rank.round, "tick")
+        machine, queue = self.tables.move(machine, "held_up", {})
         stores = tuple(each for each in queue if not isinstance(self.tables.actions.values[each], GiveUp))
         assert len(stores) < len(queue), f"{member} does not give up"
         return rank._replace(at=QUITTING, round=machine, queue=stores)

@@ -234,7 +234,7 @@ def test_a_lease_that_a_stranger_wrote_is_written_over(board):
 
 
 def moving(collectives, iteration=0):
-    return f"5/0/1/{Stage.RUNNING:d}/{iteration}/0/{collectives}"
+    return f"5/0/1/{Stage.RUNNING:d}/{iteration}/0/{collectives}/0"
 
 
 MANY = frozenset(range(BATCH + 1))
@@ -245,6 +245,13 @@ def crowded(board):
     for member in MANY - {3}:
         board.move_lease(member, "", moving(10 + member))
     return board
+
+
+def test_who_is_in_an_atomic_section_of_the_round_is_known(board):
+    board.move_lease(0, "", moving(1, iteration=2).removesuffix("0") + "1")
+    board.move_lease(1, "", moving(1, iteration=2))
+    assert board.holders(2, MEMBERS, 1) == {0: 5}
+    assert board.holders(1, MEMBERS, 1) == {}
 
 
 def test_a_survey_of_many_reads_every_lease(crowded):

@@ -54,7 +54,7 @@ def arrivals_decided(text):
 def leases_judged(text):
     table, lease = LeaseTable(1.0), text.decode(errors="replace")
     table.observe(1, lease, now=0.0)
-    Slowest.of([lease]).behind(0, 1, 1)
+    Slowest.of({0: lease}).behind(0, 1, 1)
     return table.stale(now=0.5)
 
 

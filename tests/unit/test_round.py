@@ -12,6 +12,7 @@ from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import (
     Abort,
     Announce,
+    AskHolders,
     CloseCompleted,
     CountArrival,
     CountCompletion,
@@ -28,6 +29,7 @@ from nvrx_core.inprocess.round import (
     ReadEvent,
     Round,
     RoundTimeouts,
+    WaitFor,
 )
 
 MEMBERS = frozenset(range(3))
@@ -183,7 +185,9 @@ def test_the_others_have_a_bound_for_their_completion():
     machine.waits_for_completion(now=2.0)
     assert machine.deadline == 32.0
     assert machine.tick(now=31.9) == ()
-    assert machine.tick(now=32.0) == (LateCompletion("iteration 4: not all of 3 ranks were complete after 30 s"),)
+    assert machine.tick(now=32.0) == (AskHolders(MEMBERS),)
+    late = LateCompletion("iteration 4: not all of 3 ranks were complete after 30 s")
+    assert machine.held_up({}, now=32.0) == (late,)
     assert machine.tick(now=99.0) == ()
     assert machine.fault(FAULT, now=99.0) == (Announce(FAULT),)
 
@@ -193,9 +197,28 @@ def test_a_barrier_that_does_not_close_is_given_up():
     assert machine.tick(now=61.9) == ()
     reason = "iteration 4: not all of 3 ranks were in the barrier after 60 s"
     leaving = PutArrival(arrival(standing=Standing.LEAVING))
-    assert machine.tick(now=62.0) == (leaving, CountArrival(), GiveUp(reason))
+    assert machine.tick(now=62.0) == (AskHolders(MEMBERS),)
+    assert machine.held_up({}, now=62.0) == (leaving, CountArrival(), GiveUp(reason))
     assert machine.tick(now=99.0) == ()
     assert machine.decided(decision(1), now=99.0) != ()
+    assert machine.held_up({}, now=99.0) == ()
+
+
+@pytest.mark.parametrize(("waits", "bound"), [(arrived, 60.0), (completed, 30.0)])
+def test_a_rank_in_an_atomic_section_is_waited_for_while_its_lease_moves(waits, bound):
+    machine = waits()
+    machine.waits_for_completion(now=2.0)
+    now = machine.deadline
+    for beats in (7, 9):
+        assert machine.tick(now=now) == (AskHolders(MEMBERS),)
+        assert machine.tick(now=now) == ()
+        (wait,) = machine.held_up({2: beats, 0: 1}, now=now)
+        assert isinstance(wait, WaitFor)
+        assert ("[0, 2]" if beats == 7 else "[2]") in wait.reason
+        assert machine.deadline == now + bound
+        now = machine.deadline
+    machine.tick(now=now)
+    assert isinstance(machine.held_up({2: 9, 0: 1}, now=now)[-1], GiveUp | LateCompletion)
 
 
 # Leaving early

@@ -2,16 +2,16 @@
 
 import pytest
 
-from nvrx_core.inprocess.slowest import Slowest
+from nvrx_core.inprocess.slowest import NAMED, Slowest
 from nvrx_core.progress.stage import Stage
 
 
-def lease(iteration=1, meetings=2, collectives=30, stage=Stage.RUNNING, stalled=0):
-    return f"7/{stalled}/1234/{stage:d}/{iteration}/{meetings}/{collectives}"
+def lease(iteration=1, meetings=2, collectives=30, stage=Stage.RUNNING, stalled=0, atomic=0):
+    return f"7/{stalled}/1234/{stage:d}/{iteration}/{meetings}/{collectives}/{atomic}"
 
 
 def behind(*leases, mine=(1, 2, 30)):
-    slowest = Slowest.of(leases)
+    slowest = Slowest.of(dict(enumerate(leases)))
     assert Slowest.decode(slowest.encode()) == slowest
     return slowest.behind(*mine)
 
@@ -45,10 +45,19 @@ def test_the_least_of_many_counts():
 
 
 def test_a_malformed_lease_says_nothing():
-    assert not behind("", "1/2", "a/b/c/d/e/f/g")
+    assert not behind("", "1/2", "a/b/c/d/e/f/g/h")
 
 
-@pytest.mark.parametrize("text", ["-", "1", "[1]", "[[1, 2]]", '[["a", 1, 2]]', "[[null, 1, 2]]"])
+def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
+    leases = [lease(), lease(atomic=2), lease(iteration=0, atomic=1), *[lease(atomic=1)] * 99]
+    slowest = Slowest.of(dict(enumerate(leases)))
+    assert Slowest.decode(slowest.encode()) == slowest
+    assert slowest.holding(0) == {2: 7}
+    assert slowest.holding(1) == {1: 7} | dict.fromkeys(range(3, NAMED + 1), 7)
+    assert slowest.holding(2) == {}
+
+
+@pytest.mark.parametrize("text", ["-", "1", "[1]", "[[1, 2], []]", "[[], [1]]", '[["a", 1, 2]]', "[[null, 1, 2]]"])
 def test_what_is_no_survey_is_told_so(text):
     with pytest.raises(ValueError, match="not a survey"):
         Slowest.decode(text)
