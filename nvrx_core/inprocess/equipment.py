@@ -90,6 +90,7 @@ class Equipment:
         try:
             self._connect(stack)
             self._take_over(stack)
+            self.template.await_ready()
             self._start_threads(stack)
             self._entered = True
         except BaseException:  # boundary: whatever keeps this rank from entering, the others do not wait for it

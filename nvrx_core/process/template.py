@@ -56,44 +56,51 @@ class Template:
         reason: the exception that the last worker, or the template, failed with; "" for none.
     """
 
-    def __init__(self, channel: socket.socket) -> None:
-        self.channel = channel
+    def __init__(self, channel: socket.socket, first: int) -> None:
+        self.channel, self._first = channel, first
         self.worker = self.server = 0
         self.done = self.ended = False
         self.reason = ""
 
     @classmethod
     def start(cls, work: Callable[[Callable[[], None]], None], keep: Iterable[int]) -> Template:
-        """Fork the template and wait for its worker.
+        """Fork the template, which forks its worker while the caller goes on; `await_ready` says how that went.
 
         Args:
             work: what the worker does; it calls its argument when it is ready.
             keep: descriptors that template and worker need.
-
-        Raises:
-            TemplateError: when no worker was ready in time, three times in a row.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         first = os.fork()
         if first == 0:
             _detach_and_serve(work, theirs, keep)
         theirs.close()
-        os.waitpid(first, 0)
-        template = cls(ours)
-        template._await_ready()
-        return template
+        return cls(ours, first)
 
-    def _await_ready(self) -> None:
+    def await_ready(self) -> None:
+        """Wait for the worker.
+
+        Raises:
+            TemplateError: when none was ready in time, three times in a row.
+        """
         for _ in range(TRIES):
             if select.select([self.channel], [], [], READY_WITHIN)[0]:
                 message = self._receive()
                 if message.startswith(b"ready "):
+                    self._reap()
                     return
                 if not message:
                     break
         self.end(0.0)
         why = f"; it failed with {self.reason}" if self.reason else ""
         raise TemplateError(f"the monitor process was not ready within {READY_WITHIN:g} s, {TRIES} times in a row{why}")
+
+    def _reap(self) -> None:
+        """Collect the process between caller and template, which has nothing to do but to end."""
+        first, self._first = self._first, 0
+        if first:
+            with suppress(ChildProcessError):
+                os.waitpid(first, 0)
 
     def _receive(self) -> bytes:
         """The next message that is no reason for another one; notes what it says."""
@@ -117,11 +124,13 @@ class Template:
 
     def detach(self) -> None:
         """Let worker and template go on by themselves; they end when the work is done."""
+        self._reap()
         self._continue()
         self.channel.close()
 
     def end(self, within: float) -> None:
         """Wait until the worker is done, which ends it and the template; after `within` seconds it is killed."""
+        self._reap()
         self._continue()
         if not (self.done or self._await_end(within)):
             with suppress(OSError):

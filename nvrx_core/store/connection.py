@@ -29,6 +29,9 @@ log = logging.getLogger("nvrx_core.store")
 ANSWER_WITHIN: Final = 7.0
 """Seconds that a store which accepted a connection has to answer."""
 LINE_EVERY: Final = 10.0
+PAUSE_LEAST: Final = 0.002
+PAUSE_MOST: Final = 0.25
+"""Bounds of the pause between two attempts, in seconds: an eighth of the time waited so far."""
 BACKLOG: Final = 4096
 
 
@@ -43,7 +46,7 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
         StoreConnectionError: when nothing does within `timeout`.
     """
     start = time.monotonic()
-    deadline, next_line, pause = start + timeout.total_seconds(), start + LINE_EVERY, 0.002
+    deadline, next_line = start + timeout.total_seconds(), start + LINE_EVERY
     while (refused := _refusal(host, port)) is not None:
         now = time.monotonic()
         if now >= deadline:
@@ -54,8 +57,8 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
         if now >= next_line:
             log.warning("waiting for the control store on %s:%d since %.0f s (%s)", host, port, now - start, refused)
             next_line += LINE_EVERY
+        pause = min(PAUSE_MOST, max(PAUSE_LEAST, (now - start) / 8))
         select.select([], [], [], min(pause, deadline - now))
-        pause = min(2 * pause, 0.25)
 
 
 def _refusal(host: str, port: int) -> str | None:

@@ -32,6 +32,7 @@ def started(pipe: tuple[int, int]) -> Iterator[Callable[[Callable[[Ready], None]
 
     def start(work: Callable[[Ready], None]) -> Template:
         templates.append(Template.start(work, keep=pipe))
+        templates[-1].await_ready()
         return templates[-1]
 
     yield start
@@ -202,3 +203,26 @@ def _ended(pid: int) -> None:
         if not text or text.rpartition(")")[2].split()[0] == "Z":
             raise ProcessLookupError(pid)
         time.sleep(0.02)
+
+
+def test_the_caller_goes_on_while_the_worker_starts(pipe: tuple[int, int]) -> None:
+    """A worker that is ready only when the caller has gone on: to wait for it at once would be a deadlock."""
+
+    def work(ready: Ready) -> None:
+        os.read(pipe[0], 1)
+        ready()
+        signal.pause()
+
+    template = Template.start(work, keep=pipe)
+    os.write(pipe[1], b"x")
+    template.await_ready()
+    assert template.worker
+    template.end(0.0)
+
+
+def test_no_child_of_the_callers_is_left_when_the_worker_is_ready(pipe: tuple[int, int]) -> None:
+    template = Template.start(forever, keep=pipe)
+    template.await_ready()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    template.end(0.0)
