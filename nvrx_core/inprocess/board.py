@@ -151,6 +151,11 @@ class Board:
         with _guard():
             return decode_event(self._peek(self.keys.event(iteration)))
 
+    def has_event(self, iteration: int) -> bool:
+        """Whether the round has its event; ends no wait for it."""
+        with _guard():
+            return bool(self.store.check([self.keys.event(iteration)]))
+
     def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
         """Block until the round has its decision."""
         with _guard():

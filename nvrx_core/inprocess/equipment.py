@@ -140,6 +140,7 @@ class Equipment:
             soft=p.soft_timeout.total_seconds(),
             hard=p.hard_timeout.total_seconds(),
             grace=p.termination_grace_time.total_seconds(),
+            breath=p.breath,
             barrier=p.barrier_timeout,
             interval=p.monitor_process_interval.total_seconds(),
             heartbeat=p.heartbeat_interval.total_seconds(),
@@ -175,6 +176,7 @@ class Equipment:
 
     def _take_over(self, stack: ExitStack) -> None:
         p = self.parameters
+        self.interrupt.told = lambda: self.page[Word.ROUND_OVER] == self.page[Word.ITERATION] + 1
         self.interrupt.install()
         self.observer = GroupObserver(self.page, lambda timeout: warn_about_watchdog(timeout, p.hard_timeout))
         self.sample = ProgressSample(self.page, p.soft_timeout.total_seconds(), self.observer.count_collectives)
@@ -187,10 +189,9 @@ class Equipment:
 
     def _start_threads(self, stack: ExitStack) -> None:
         p = self.parameters
-        interval = min(p.progress_watchdog_interval.total_seconds(), p.soft_timeout.total_seconds() / 20)
         self.watchdog = ProgressWatchdog(
             self.page,
-            interval,
+            p.breath,
             self.template,
             self._monitor_replaced,
             gone=self._template_gone,

@@ -57,6 +57,9 @@ class Interrupt:
         signum: the signal to use; a handler that is already installed for it is chained.
         unwind: seconds that cleanup in the function may take before it is interrupted as well.
         hold: seconds for which an import may hold the interruption off.
+
+    Attributes:
+        told: whether the monitor process says that the round is over, which no thread of this process has noticed.
     """
 
     def __init__(self, signum: int, unwind: float, hold: float = 0.0) -> None:
@@ -66,6 +69,7 @@ class Interrupt:
         self.raised = self.deferred = self.iteration = 0
         self.landing, self.held_at = Landing.SAFE, ""
         self.requested = False
+        self.told: Callable[[], bool] = lambda: False
         self.out = threading.Event()
         self.free = threading.Event()
         self.thread = threading.get_ident()
@@ -146,12 +150,15 @@ class Interrupt:
         self.free.set()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
+        told = self.armed and self.told()
+        if told:
+            self.requested = True
         if not self.requested:
             if callable(self._previous):
                 self._previous(signum, frame)
         elif self.armed and self.depth == 0:
             insist, self._insist = self._insist, False
-            waits, self._waits = self._waits, False
+            waits, self._waits = self._waits or told, False  # a long call is where a wait is: behind no lock's acquire
             if insist or (not self.unwinds() and self._may_land(frame, waits)):
                 self._last_frame = place(frame)
                 self._raise()

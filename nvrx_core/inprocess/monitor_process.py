@@ -35,8 +35,10 @@ from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.lease import LeaseTable
 from nvrx_core.inprocess.monitor_files import configure_logging, write_pidfile
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
+from nvrx_core.inprocess.reach import Reach
 from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
 from nvrx_core.inprocess.store import Factory, as_client
+from nvrx_core.inprocess.unheard import Unheard
 from nvrx_core.inprocess.watch import AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
 from nvrx_core.process.lifeline import catches, how_it_ended, is_stopped, send
 from nvrx_core.process.owner_lock import OwnerLock
@@ -71,6 +73,7 @@ class MonitorPlan:
         keys: the call's keys.
         soft, hard, grace: timeouts of progress, seconds.
         interval: seconds between two looks at the page, at most.
+        breath: seconds between two signs of life of the rank's watchdog thread.
         barrier: how long the others' decision is waited for after a death.
         heartbeat: seconds between two moves of the lease.
         heartbeat_timeout: seconds after which another member's lease has run out.
@@ -91,6 +94,7 @@ class MonitorPlan:
     soft: float
     hard: float
     grace: float
+    breath: float
     barrier: timedelta
     interval: float
     heartbeat: float
@@ -115,6 +119,8 @@ class MonitorProcess:
         self.watch = Watch(plan.soft, plan.hard, plan.grace)
         self.siblings = LeaseTable(plan.heartbeat_timeout)
         self.awake = AwakeClock()
+        self.unheard = Unheard(1.5 * plan.breath + 0.25, plan.hard - plan.soft)
+        self.reach = Reach(self.unheard, page, pidfd=plan.rank_pidfd, signum=plan.signum, is_over=self._is_over)
         self.spoken_for: dict[int, Fault] = {}
         self.board: Board | None = None
         self.replaces = False
@@ -175,6 +181,7 @@ class MonitorProcess:
         """Do what is due; returns when the next turn is."""
         while self._judge():
             pass
+        self.reach.turn(self.reading(), now=self._now())
         if self.page[Word.STAGE] != Stage.OUTSIDE and not self.page[Word.STORE_LOST]:
             with suppress(StoreFailure):
                 self._keep_lease()
@@ -182,7 +189,11 @@ class MonitorProcess:
             self._enforce_store_loss()
             self.lease_due = self.probe_due = 0.0
         ask_due = min(self.lease_due, self.probe_due) or math.inf
-        return min(self.awake.when(self.watch.deadline), time.monotonic() + self.plan.interval, ask_due)
+        return min(
+            self.awake.when(min(self.watch.deadline, self.unheard.deadline)),
+            time.monotonic() + self.plan.interval,
+            ask_due,
+        )
 
     def _now(self) -> float:
         """The awake time, in which silence is measured."""
@@ -222,7 +233,14 @@ class MonitorProcess:
             protected=page[Word.UNPROTECTED] == 0,
             noticed=page[Word.NOTICED] == page[Word.ITERATION] + 1,
             interrupting=page[Word.INTERRUPTING] == page[Word.ITERATION] + 1,
+            out_by=self.unheard.out_by,
         )
+
+    def _is_over(self, iteration: int) -> bool:
+        try:
+            return self._connected().has_event(iteration)
+        except StoreFailure:
+            return False
 
     def _terminate(self, reason: str) -> None:
         self.ended_by = reason

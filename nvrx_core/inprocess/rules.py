@@ -60,6 +60,11 @@ class Parameters:
     thread_exceptions: str
     no_progress_limit: int | None
 
+    @property
+    def breath(self) -> float:
+        """Seconds between two signs of life of the watchdog thread."""
+        return min(self.progress_watchdog_interval, self.soft_timeout / 20).total_seconds()
+
     def __post_init__(self) -> None:
         self._check_types()
         self._check_times()

@@ -37,6 +37,7 @@ class Reading:
         protected: False while the user has switched hang protection off.
         noticed: the monitor thread has seen this round's event.
         interrupting: the round has ended, and the main thread is being interrupted.
+        out_by: when a main thread that keeps the interpreter's lock has to be out of a round that is over.
     """
 
     iteration: int
@@ -47,6 +48,7 @@ class Reading:
     protected: bool = True
     noticed: bool = False
     interrupting: bool = False
+    out_by: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,8 @@ class Watch:
         if reading.interrupting and reading.stage is Stage.RUNNING:
             self._interrupted_at = min(self._interrupted_at, now)
             alive_at = min(alive_at, self._interrupted_at)
-        return self._hard(alive_at, now) or self._soft(reading, alive_at, now)
+        out_by = reading.out_by if reading.stage is Stage.RUNNING else math.inf
+        return self._hard(alive_at, now, out_by) or self._soft(reading, alive_at, now)
 
     def others_on_the_way(self, on_the_way: bool, *, now: float) -> None:
         """The answer to `AskOthers`; waiting for somebody who is on the way is a sign of life."""
@@ -192,11 +195,16 @@ class Watch:
         self.stood_still_since = since if actions else None
         return actions
 
-    def _hard(self, alive_at: float, now: float) -> tuple[WatchAction, ...]:
-        if now < alive_at + self.hard:
-            self.deadline = alive_at + self.hard
+    def _hard(self, alive_at: float, now: float, out_by: float = math.inf) -> tuple[WatchAction, ...]:
+        due = min(alive_at + self.hard, out_by)
+        if now < due:
+            self.deadline = due
             return ()
         self._terminated_at, self.deadline = now, now + self.grace
+        if due == out_by:
+            return (
+                Terminate("the round is over, and no signal gets the main thread out of a call that holds the GIL"),
+            )
         return (Terminate(f"no progress for {now - alive_at:.3g} s (hard_timeout {self.hard:g} s)"),)
 
     def _ending(self, now: float) -> tuple[WatchAction, ...]:

@@ -48,6 +48,7 @@ class Word(enum.IntEnum):
     STALLED = 18  # iteration plus one in which the monitor process has reported a soft timeout
     BREATH = 19  # ns when the watchdog thread last ran, 0: it is not there
     ATOMIC = 20  # how many atomic sections were open when the watchdog thread last ran
+    ROUND_OVER = 21  # iteration plus one whose event the monitor process has seen, while the rank's threads do not run
 
 
 class Page:

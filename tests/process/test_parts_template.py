@@ -218,11 +218,3 @@ def test_the_caller_goes_on_while_the_worker_starts(pipe: tuple[int, int]) -> No
     template.await_ready()
     assert template.worker
     template.end(0.0)
-
-
-def test_no_child_of_the_callers_is_left_when_the_worker_is_ready(pipe: tuple[int, int]) -> None:
-    template = Template.start(forever, keep=pipe)
-    template.await_ready()
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-    template.end(0.0)

@@ -380,3 +380,13 @@ def test_who_keeps_it_is_named(interrupt, caplog):
     with caplog.at_level(logging.WARNING), pytest.raises(RankShouldRestart):
         interrupt._perform(Fire(Why.STORED), lambda: None)
     assert f"was caught and kept at {__file__}:{line}" in caplog.text
+
+
+def test_what_the_monitor_process_says_is_heard_without_a_thread_of_our_own(interrupt):
+    interrupt.told = lambda: True
+    fire()
+    assert interrupt.raised == 0  # not in the function
+    interrupt.armed = True
+    with pytest.raises(RankShouldRestart):
+        fire()
+    assert interrupt.requested

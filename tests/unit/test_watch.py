@@ -113,3 +113,15 @@ def test_one_that_is_told_to_end_and_does_not_is_ended(watch):
     assert watch.deadline <= 5.0 + HARD
     (terminate,) = watch.look(reading(alive_at=5.0 + HARD, **moving), now=5.0 + HARD)
     assert isinstance(terminate, Terminate)
+
+
+def test_a_main_thread_that_no_signal_gets_out_of_a_round_that_is_over_is_ended(watch):
+    assert watch.look(reading(alive_at=5.0, out_by=7.0), now=6.0) == ()
+    assert watch.deadline == 7.0
+    ended = watch.look(reading(alive_at=5.0, out_by=7.0), now=7.0)
+    assert isinstance(ended[0], Terminate)
+    assert "the round is over" in ended[0].reason
+
+
+def test_the_bound_is_void_once_it_is_out(watch):
+    assert watch.look(reading(alive_at=5.0, out_by=7.0, stage=Stage.UNWINDING), now=7.0) == ()
