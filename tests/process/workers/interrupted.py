@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
+from nvrx_core.inprocess.interrupt import RankShouldRestart
 from nvrx_core.testing import Fault, strike
 from tests.process.workers.record import Record
 from tests.process.workers.shapes.shape import Shape, theme
 from tests.process.workers.shapes.strikes import PLAN, Strike, planned
-
-INTERRUPTION = "RankShouldRestart"
 
 
 def main() -> None:
@@ -53,7 +52,7 @@ class Interrupted:
 
     def count(self, unraisable: Any) -> None:
         """An interruption that nobody can catch, such as one in `__del__`, is counted, not shown."""
-        if unraisable.exc_type.__name__ == INTERRUPTION:
+        if issubclass(unraisable.exc_type, RankShouldRestart):
             self.unraisable[getattr(unraisable.object, "__qualname__", type(unraisable.object).__qualname__)] += 1
         else:
             self.hook(unraisable)
@@ -139,7 +138,7 @@ def interruptions(error: BaseException) -> int:
             found[id(one)] = one
             ahead += [other for other in (one.__cause__, one.__context__) if other is not None]
             ahead += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-    return sum(type(one).__name__ == INTERRUPTION for one in found.values())
+    return sum(isinstance(one, RankShouldRestart) for one in found.values())
 
 
 if __name__ == "__main__":
