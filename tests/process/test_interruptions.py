@@ -38,7 +38,7 @@ def assert_nothing_broken(job: Job, name: str, rounds: int) -> None:
     assert not broken, f"{broken} in {len(strikes)} interruptions"
     assert set(job.codes.values()) == {0}
     left = job.lines("left", initial_rank=0)
-    assert all(line["interruptions"] == 1 for line in left), [line for line in left if line["interruptions"] != 1]
+    assert all(line["interruptions"] <= 1 for line in left), [line for line in left if line["interruptions"] > 1]
     restarts = {line["iteration"] for line in job.events("restart")}
     assert restarts == set(range(1, len(strikes) + 1))
     interrupted = Counter(line["shape"] for line in left)

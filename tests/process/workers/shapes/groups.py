@@ -42,4 +42,4 @@ class GroupOfTwo(Shape):
         dist.destroy_process_group()
 
 
-SHAPES = (GroupOfOne,)
+SHAPES = (GroupOfOne, GroupOfTwo)
