@@ -31,12 +31,11 @@ def test_a_group_that_becomes_the_default_one_after_the_abort_is_no_group_of_the
     prepare: Launch,
 ) -> None:
     job = run(prepare, "half_made", {"function": [[1, 0]], "stand": [[0, 0]]})
-    assert by_rank(job, "stood", "iteration") == {0: 0}
     assert results(job) == {0: 1, 1: 1, 2: 1}
     assert_restarts(job, [EXCEPTION])
 
 
-@pytest.mark.parametrize("faults", [40, pytest.param(600, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("faults", [40, pytest.param(200, marks=pytest.mark.nightly)])
 def test_a_fault_at_any_instant_of_making_groups_costs_one_restart(prepare: Launch, faults: int) -> None:
     job = run(prepare, "making_groups", {}, faults=faults, seed=1, no_progress_limit=None)
     assert results(job) == dict.fromkeys(range(3), faults)

@@ -1,7 +1,9 @@
 """A rank that makes process groups in a way of its own: `NVRX_TEST_CASE` names the function below; see `options`."""
 
+import faulthandler
 import os
 import random
+import signal
 import socket
 import socketserver
 import threading
@@ -76,12 +78,10 @@ def half_made(rank: Rank) -> None:
 
 
 def stand(rank: Rank, iteration: int) -> None:
-    """Wait for the abort, and let the interruption pass once."""
-    if rank.is_due("stand", iteration):
+    """Wait until the abort has cleared torch's tables, and let the interruptions of before pass."""
+    while rank.is_due("stand", iteration) and c10d._world.pg_map:
         try:
-            while c10d._world.pg_map:
-                time.sleep(0.001)
-            time.sleep(1)
+            time.sleep(0.001)
         except RankShouldRestart:
             rank.record("stood", iteration=iteration)
 
@@ -90,13 +90,13 @@ def making_groups(rank: Rank) -> None:
     """In each iteration one rank fails at a random instant while the others make groups; all go on to the next."""
     faults = rank.settings.pop("faults")
     dice = random.Random(rank.me + 1000 * rank.settings.pop("seed"))
+    failing = Failing()
 
     @inprocess.Wrapper(**rank.settings)
     def train(call_wrapper: CallWrapper) -> int:
-        iteration, world = call_wrapper.iteration, dist_size()
-        rank.record("enter", iteration=iteration)
-        if iteration < faults and rank.me == iteration % world:
-            fail_soon(dice.uniform(0, 0.02))
+        failing.now = iteration = call_wrapper.iteration
+        if iteration < faults and rank.me == iteration % int(os.environ["WORLD_SIZE"]):
+            failing.plant(dice.uniform(0, 0.02))
         dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
         dist.new_group([0, 1])
         while iteration < faults:
@@ -104,24 +104,37 @@ def making_groups(rank: Rank) -> None:
         dist.destroy_process_group()
         return iteration
 
+    failing.function = train.__wrapped__.__code__
     rank.run(train)
 
 
-def dist_size() -> int:
-    return int(os.environ["WORLD_SIZE"])
+class Planted(Exception):
+    """What nobody catches by its name."""
 
 
-def fail_soon(seconds: float) -> None:
-    """Raise in the main thread, wherever it is in Python by then."""
-    main = threading.main_thread().ident
+class Failing:
+    """Raises in the function at some instant, and again until the function is left: a library may swallow it."""
 
-    def fail(*_: Any) -> None:
-        raise ValueError("planted")
+    def __init__(self) -> None:
+        self.now = self.planted = -1
+        self.function: Any = None
+        signal.signal(signal.SIGUSR2, self._raise)
 
-    import signal
+    def plant(self, seconds: float) -> None:
+        self.planted = self.now
+        threading.Thread(target=self._fire, args=(self.now, seconds), daemon=True).start()
 
-    signal.signal(signal.SIGUSR2, fail)
-    threading.Timer(seconds, lambda: signal.pthread_kill(main, signal.SIGUSR2)).start()
+    def _fire(self, iteration: int, pause: float) -> None:
+        while self.now == iteration:
+            time.sleep(pause)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR2)
+            pause = 0.1
+
+    def _raise(self, _: int, frame: Any) -> None:
+        while frame is not None and frame.f_code is not self.function:
+            frame = frame.f_back
+        if frame is not None and self.planted == self.now:
+            raise Planted("at a random instant")
 
 
 def foreign_connections(rank: Rank) -> None:
@@ -257,6 +270,7 @@ def wait_for_all(call: CallWrapper, rank: Rank) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     cases = (
         by_port,
         by_file,
