@@ -16,12 +16,13 @@ from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.barrier import Barrier
 from nvrx_core.inprocess.board import StoreFailure
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing
-from nvrx_core.inprocess.environment import set_master, set_ranks
+from nvrx_core.inprocess.environment import set_ranks
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import let_go, text_of
 from nvrx_core.inprocess.forks import EndedInChild, inert_in_children, run_in_rank_only
 from nvrx_core.inprocess.interrupt import RankShouldRestart
+from nvrx_core.inprocess.meeting import foretold, meet, offer
 from nvrx_core.inprocess.monitor_thread import RoundView
 from nvrx_core.inprocess.outcome import Ended, How
 from nvrx_core.inprocess.retry_limit import NoProgressLimit
@@ -111,6 +112,7 @@ class Call:
         """Take the place that the decision gives; how this rank leaves instead, if it does."""
         state, kit = self.state, self.kit
         kit.page.lose(decision.lost)
+        place = foretold(self.parameters, state.world_size, decision)
         try:
             store = kit.assignment_store(decision.iteration + 1)
             ranks, terminated = self.parameters.rank_assignment, set(decision.terminated)
@@ -126,26 +128,13 @@ class Call:
             state.advance()
         state.set_distributed_vars()
         if decision.iteration >= 0 or not kit.links.torchs:
-            self._meet()
+            self.place = meet(kit, state, place)
         if decision.iteration < 0:
             kit.await_monitor()
         kit.begin(state)
         self.completed = False
         kit.mark("assigned")
         return None
-
-    def _meet(self) -> None:
-        """Give the next process group a place to meet."""
-        state, kit = self.state, self.kit
-        if state.active_rank == 0:
-            kit.board.set_master(state.iteration, kit.links.host_meeting())
-        if state.active_rank is not None:
-            kit.enter(Stage.WAITING)
-            self.place = kit.board.master(state.iteration)
-            kit.enter(Stage.STARTING)
-        if self.place is not None and state.iteration > 0:
-            set_master(*self.place)
-        kit.observer.meeting_place = self.place
 
     def _execute(self, function: Callable[[], Any]) -> Ended:
         """Run the function once; every way out of it ends here."""
@@ -357,6 +346,7 @@ class Call:
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
             fault=fault, step=self.step, progress=progress, stalled=sample.stalled,
             completed=self.completed, keys=self.keys,
+            place=offer(self.kit.links, self.parameters) if standing is Standing.ALIVE else "",
         )  # fmt: skip
 
     # The end of the call

@@ -21,7 +21,7 @@ from nvrx_core.inprocess.connection import Connection
 from nvrx_core.inprocess.store import Factory, StoreMixin, another
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
-from nvrx_core.store.connection import listen, local_address
+from nvrx_core.store.connection import StoreConnectionError, listen, local_address
 from nvrx_core.store.keys import Keys
 
 __all__ = ["Connections"]
@@ -69,6 +69,7 @@ class Connections:
         chunk = None if ends else min(TURN, interval)
         self.waiting = Board(cast(dist.Store, self._waited), keys, SystemClock(), chunk=chunk)
         self._meeting: dist.Store | None = None
+        self._offered: socket.socket | None = None
 
     @property
     def store(self) -> dist.Store:
@@ -124,17 +125,31 @@ class Connections:
             connection = dist.TCPStore(*place, is_master=False, wait_for_workers=False)
         return dist.PrefixStore(self.keys.user(iteration), connection)
 
-    def host_meeting(self) -> str:
-        """Host the store in which the next process group meets; returns its `host:port`.
+    def offer_meeting(self) -> str:
+        """Where this rank would host the store in which the next process group meets: `host:port`, or "" if it cannot.
 
-        It listens before anybody hears of it: no rank waits in a connection attempt, where no signal reaches it.
+        It listens before anybody hears of it: whoever connects early is in the queue of the store's server, and whoever
+        connects after this rank is lost is refused at once.
         """
-        listener = listen(self._address, 0)
+        try:
+            port = self._listener().getsockname()[1]
+        except (OSError, StoreConnectionError):
+            return ""
+        return f"{self._address}:{port}"
+
+    def host_meeting(self) -> str:
+        """Host that store, where it was offered; returns its `host:port`."""
+        listener, self._offered = self._listener(), None
         port = listener.getsockname()[1]
         self._meeting = dist.TCPStore(
             self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         )
         return f"{self._address}:{port}"
+
+    def _listener(self) -> socket.socket:
+        if self._offered is None:
+            self._offered = listen(self._address, 0)
+        return self._offered
 
     @cached_property
     def _address(self) -> str:
@@ -145,3 +160,9 @@ class Connections:
                 with kept:
                     return str(kept.getsockname()[0]).removeprefix(MAPPED)
         return local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
+
+    def withdraw(self) -> None:
+        """Offer nothing any more."""
+        if self._offered is not None:
+            self._offered.close()
+            self._offered = None

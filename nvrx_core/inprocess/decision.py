@@ -15,12 +15,13 @@ from typing import Any, Final
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.blame import Progress, behind
 from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
-from nvrx_core.inprocess.wire import MANY, integer, integers, obj, parsed, string
+from nvrx_core.inprocess.wire import MANY, address, integer, integers, obj, parsed, string
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 
 __all__ = ["Arrival", "Decision", "Standing", "decide", "decode_arrivals", "decode_event", "encode_completion"]
 
 _COMPLETED: Final = "completed"
+_MAY_LACK: Final = ("keys", "place", "places")
 _SIGNS: Final = (
     "gloo",
     "NCCL",
@@ -55,6 +56,7 @@ class Arrival:
         stalled: it had shown no sign of life for half the soft timeout.
         completed: it had completed the iteration.
         keys: what its rank assignment needs the others to know of it.
+        place: `host:port` where it would host the meeting of the next process group, "" where it would not.
     """
 
     initial_rank: int
@@ -67,6 +69,7 @@ class Arrival:
     stalled: bool = False
     completed: bool = False
     keys: tuple[str, ...] = ()
+    place: str = ""
 
     def encode(self) -> str:
         """The arrival as JSON."""
@@ -91,7 +94,8 @@ class Arrival:
             initial_rank=integer(data["initial_rank"], 0, MANY), rank=integer(data["rank"]),
             standing=Standing(data["standing"]), world_size=integer(data["world_size"], 0, MANY), fault=fault,
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
-            completed=bool(data.get("completed")), keys=tuple(map(string, _list(data.get("keys", [])))),
+from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
+from nvrx_core.inprocess.wire import MANY, address, integer, integers, obj, parsed, string
         )  # fmt: skip
 
 
@@ -107,6 +111,8 @@ class Decision:
         culprits: the initial ranks that failed; empty when all were stalled alike.
         step: the highest step any rank has reported, -1 when none has.
         keys: one column for each key that the ranks declared.
+        places: (wrapper rank, `host:port`) where those would host the meeting of the next process group who may become
+            its rank 0: the lowest of the living, and the lowest of those that `FillGaps` moves.
     """
 
     iteration: int
@@ -116,6 +122,11 @@ class Decision:
     culprits: tuple[int, ...]
     step: int
     keys: tuple[Column, ...] = ()
+    places: tuple[tuple[int, str], ...] = ()
+
+    def place_of(self, rank: int | None) -> tuple[str, int] | None:
+        """The host and port that the holder of a wrapper rank has offered, as far as the decision tells."""
+        return next((address(place.encode()) for holder, place in self.places if holder == rank), None)
 
     def encode(self) -> str:
         """The decision as JSON."""
@@ -130,11 +141,12 @@ class Decision:
         """
         data = obj(text)
         _require_fields(data, "iteration", "lost", "terminated", "culprits", "step")
-        cause = Fault.from_data(data["cause"]) if data.get("cause") else None
+        cause, places = Fault.from_data(data["cause"]) if data.get("cause") else None, data.get("places", [])
         return cls(
             iteration=integer(data["iteration"]), lost=integers(data["lost"], 0, MANY),
             terminated=integers(data["terminated"], 0, MANY), cause=cause, culprits=integers(data["culprits"]),
             step=integer(data["step"]), keys=tuple(map(_column, _list(data.get("keys", [])))),
+            places=tuple((integer(rank, 0, MANY), _place(place)) for rank, place in map(_list, _list(places))),
         )  # fmt: skip
 
 
@@ -158,8 +170,18 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: Fault | None)
         cause=cause,
         culprits=_culprits(arrivals.values(), faults, cause),
         step=max((a.step for a in arrivals.values()), default=-1),
-        keys=columns_of(a.keys for a in sorted(alive, key=lambda a: a.rank)),
+        keys=columns_of(a.keys for a in sorted(alive, key=_rank)),
+        places=_places(alive),
     )
+
+
+def _places(alive: list[Arrival]) -> tuple[tuple[int, str], ...]:
+    lowest = (min((a for a in alive if a.rank >= least), key=_rank, default=None) for least in (0, len(alive)))
+    return tuple((a.rank, a.place) for a in lowest if a is not None and a.place)
+
+
+def _rank(arrival: Arrival) -> int:
+    return arrival.rank
 
 
 def _symptom(fault: Fault) -> bool:
@@ -217,8 +239,8 @@ def decode_event(text: str | bytes) -> Fault | None:
 
 
 def _encode(data: dict[str, Any]) -> str:
-    """JSON; a job whose ranks declare no keys says nothing of them."""
-    return json.dumps({name: value for name, value in data.items() if name != "keys" or value})
+    """JSON; what is empty is left out where most jobs have none."""
+    return json.dumps({name: value for name, value in data.items() if value or name not in _MAY_LACK})
 
 
 def _require_fields(data: Any, *names: str) -> None:
@@ -230,6 +252,13 @@ def _list(data: object) -> list[Any]:
     if not isinstance(data, list):
         raise ValueError(f"not a list: {data!r:.100}")
     return data
+
+
+def _place(data: object) -> str:
+    text = string(data)
+    if text:
+        address(text.encode())
+    return text
 
 
 def _column(data: object) -> Column:

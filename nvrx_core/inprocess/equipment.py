@@ -386,6 +386,7 @@ class Equipment:
         self.thread.stop(self.links.cut)
 
     def _drop_store(self) -> None:
+        self.links.withdraw()
         for name in ("links", "board", "thread"):
             self.__dict__.pop(name, None)
 

@@ -6,18 +6,27 @@ with 0 <= active_rank < active_world_size, or inactive with active_rank None.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from nvrx_core.errors import ParameterError, RankAssignmentError, RankDiscarded, RestartAbort, require_type
 from nvrx_core.rank_assignment.base import FrozenState, Mode, RankAssignment, RankAssignmentCtx, RankFilter, State
-from nvrx_core.rank_assignment.filters import activate
+from nvrx_core.rank_assignment.filters import (
+    ActivateAllRanks,
+    ActiveWorldSizeDivisibleBy,
+    MaxActiveWorldSize,
+    activate,
+)
 from nvrx_core.rank_assignment.groups import FilterCountGroupedByKey
 from nvrx_core.rank_assignment.keys import Keyed
-from nvrx_core.rank_assignment.moves import RankMove
+from nvrx_core.rank_assignment.moves import FillGaps, RankMove, ShiftRanks
 from nvrx_core.rank_assignment.snapshot import Column, Snapshot, spread
 from nvrx_core.rank_assignment.tree import Tree
 
-__all__ = ["assign", "check", "declare", "settle", "snapshot"]
+__all__ = ["assign", "check", "declare", "leader", "settle", "snapshot"]
+
+_PLAIN: Final = (ShiftRanks, FillGaps, ActivateAllRanks, ActiveWorldSizeDivisibleBy, MaxActiveWorldSize)
+"""Stages that need to know nothing but who is gone, so that a rank can tell the places of all others."""
 
 
 def check(assignment: object) -> None:
@@ -86,6 +95,24 @@ def snapshot(
     vacant = frozenset(terminated)
     keys = iter([spread(column, state.world_size, vacant) for column in columns])
     return Snapshot(iteration, {stage: tuple(next(keys) for _ in range(n)) for stage, n in stages.items() if n})
+
+
+def leader(assignment: RankAssignment, world_size: int, terminated: Sequence[int]) -> int | None:
+    """Who will be active rank 0, if anybody is: its rank so far. None where a rank cannot tell of all others.
+
+    Args:
+        assignment: the composition.
+        world_size: of the iteration that ended.
+        terminated: the ranks that nobody has, ascending.
+    """
+    stages = list(_stages(assignment))
+    move = next((stage for stage in stages if isinstance(stage, RankMove)), None)
+    if move is None or any(type(stage) not in _PLAIN for stage in stages):
+        return None
+    gone = set(terminated)
+    lowest = (next((rank for rank in range(least, world_size) if rank not in gone), None)
+              for least in (0, world_size - len(gone)))  # fmt: skip
+    return next((rank for rank in lowest if rank is not None and move.place(rank, world_size, terminated) == 0), None)
 
 
 def assign(assignment: RankAssignment, ctx: RankAssignmentCtx) -> RankAssignmentCtx:

@@ -43,6 +43,7 @@ class Config:
         errors: (iteration, member): on whom alone the rank assignment fails.
         quits: timeouts of a barrier or a completion, however short.
         limit: how many restarts without progress there may be; 0 for any number.
+        asks: whether the ranks ask the store where to meet; else the decision tells.
     """
 
     ranks: int
@@ -59,6 +60,7 @@ class Config:
     errors: tuple[tuple[int, int], ...] = ()
     quits: int = 0
     limit: int = 0
+    asks: bool = False
 
     def budget(self) -> tuple[int, ...]:
         return (
@@ -89,6 +91,7 @@ class Rank(NamedTuple):
         rank, world: the wrapper's, of the iteration.
         fault: this member's own in this round.
         leaving: it leaves at the barrier.
+        place: where its process group meets; "" in the first iteration.
         monitor: what the monitor process is about.
         obituary: the machine that it plays, else -1.
         words: its store operations.
@@ -110,6 +113,7 @@ class Rank(NamedTuple):
     known: int = -2
     fault: Fault | None = None
     leaving: bool = False
+    place: str = ""
     monitor: str = WATCHES
     obituary: int = -1
     words: tuple[int, ...] = ()
@@ -141,14 +145,18 @@ def fault_of(member: int, rank: int, kind: Interruption) -> Fault:
     return Fault(initial_rank=member, rank=rank, interruption=kind.name)
 
 
-def arrival_of(member: int, rank: Rank, standing: Standing) -> Arrival:
+def arrival_of(member: int, rank: Rank, standing: Standing, place: str = "") -> Arrival:
     """The arrival that this rank would write now."""
-    return Arrival(initial_rank=member, rank=rank.rank, standing=standing, world_size=rank.world, fault=rank.fault)
+    return Arrival(
+        initial_rank=member, rank=rank.rank, standing=standing, world_size=rank.world, fault=rank.fault, place=place,
+    )  # fmt: skip
 
 
 def end(rank: Rank, at: str) -> Rank:
     """The rank when its call is over; a monitor process that is about something ends it first."""
-    ended = rank._replace(at=at, queue=(), own=-1, aborted=False, expelled=False, fault=None, section=0, failures=0)
+    ended = rank._replace(
+        at=at, queue=(), own=-1, aborted=False, expelled=False, fault=None, section=0, failures=0, place="",
+    )  # fmt: skip
     return end_monitor(ended) if rank.monitor == WATCHES else ended
 
 

@@ -32,6 +32,7 @@ class Options:
         shift: `ShiftRanks`, or else `FillGaps`.
         active_for: seconds during which troubles strike.
         hold: the first atomic section of member 0 lasts for longer than a barrier waits.
+        asks: the ranks ask the store where to meet, or else the decision tells, as far as all know the new rank 0.
     """
 
     seed: int
@@ -54,6 +55,7 @@ class Options:
     shift: bool
     active_for: float
     hold: bool
+    asks: bool
 
     @classmethod
     def draw(cls, seed: int, fewest: int = 3, most: int = 16) -> Options:
@@ -77,6 +79,7 @@ class Options:
             completion=rng.choice((1e3, 1e3, 0.05 if ranks <= 16 else 1e3)), last_call=rng.choice((0.0, 0.0, 0.002)),
             shift=rng.random() < 0.7,
             active_for=rng.choice((0.01, 0.03, 0.1)) * (1 if ranks <= 16 else 20), hold=rng.random() < 0.05,
+            asks=rng.random() < 0.3,
         )  # fmt: skip
 
     @property

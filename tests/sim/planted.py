@@ -146,6 +146,10 @@ PLANTED: Final[dict[str, Bug]] = {
         ONE_FAILS, machine="Rounds",
     ),
     "nobody waits for an atomic section": Bug((("round", "        if not moved:\n", "        if True:\n"),)),
+    "a meeting where somebody else would host it": Bug(
+        (("decision", "if holder == rank)", "if True)"),), Config(ranks=2, faults=2, discards=((1, 0),)),
+        simulated=False,
+    ),
     "who gives up says nothing": Bug(
         (("round", "(PutArrival(replace(self.arrival, standing=Standing.LEAVING)), CountArrival(), GiveUp",
           "(CountArrival(), GiveUp"),),

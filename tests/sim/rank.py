@@ -209,6 +209,7 @@ class Rank:
     def _prepare(self, decision: Decision) -> Generator[Any, Any, bool]:
         """Take the place that the decision gives; True when there is none."""
         self.lost |= set(decision.lost)
+        offered = decision.place_of(self.schedule.leader(self.state.world_size, decision.terminated))
         try:
             assignment = self.schedule.assignment(decision.iteration + 1, self.member)
             assign(assignment, RankAssignmentCtx(self.state, self.schedule.store, set(decision.terminated)))
@@ -217,19 +218,25 @@ class Rank:
             return True
         if decision.iteration >= 0:
             self.state.advance()
-            yield from self._meet()
+            yield from self._meet(asks=offered is None)
         else:
             yield self.world.delay()
         self.iteration = self.state.iteration
         return False
 
-    def _meet(self) -> Generator[Any, Any, None]:
-        """Say, or learn, where the next process group meets."""
+    def _meet(self, *, asks: bool) -> Generator[Any, Any, None]:
+        """Host the next process group's meeting, or learn where it is."""
         state = self.state
         if state.active_rank == 0:
             yield Operation(SayWhere(True), state.iteration)
-        if state.active_rank is not None:
+            self.schedule.poke()
+        self.place = True
+        if asks and state.active_rank is not None:
             self.place = yield Watch(state.iteration, "master")
+
+    def _met(self) -> bool:
+        """The place where the process group meets is hosted."""
+        return self.iteration == 0 or bool(self.world.slots[self.iteration].master)
 
     def _leave_early(self, error: RestartError) -> Generator[Any, Any, None]:
         view, fault = self.view, None
@@ -257,6 +264,14 @@ class Rank:
             self.thread.poke()
 
     def _function(self) -> Generator[Any, Any, How]:
+        """Meet the others, as `init_process_group` does, and work."""
+        if not self._met():
+            yield Until(lambda: self._disturbed() or self._met())
+        if self.raising:
+            return How.INTERRUPTED
+        return (yield from self._work()) if self._met() else self._struck()
+
+    def _work(self) -> Generator[Any, Any, How]:
         """Work until all troubles are over, or something happens."""
         rng, options = self.world.rng, self.schedule.options
         early = rng.random() < 0.1
@@ -281,9 +296,13 @@ class Rank:
                 yield rng.uniform(0.0, 0.002)
                 return How.INTERRUPTED
             if self.strike is not None:
-                how, self.strike = self.strike, None
-                return how
+                return self._struck()
         return How.RETURNED
+
+    def _struck(self) -> How:
+        how, self.strike = self.strike, None
+        assert how is not None
+        return how
 
     def _disturbed(self) -> bool:
         return self.raising or self.strike is not None
@@ -326,6 +345,7 @@ class Rank:
         size = self.state.world_size
         return Arrival(
             initial_rank=self.member, rank=self.state.rank, standing=standing, world_size=size, fault=fault,
+            place="" if self.schedule.options.asks else f"node{self.member}:1",
         )  # fmt: skip
 
     def _fault(self, kind: Interruption) -> Fault:

@@ -36,7 +36,7 @@ class Record(NamedTuple):
         arrived: how many arrivals were counted.
         completed: how many completions were counted.
         decision: the round's decision.
-        master: where the round's process group meets, "-" for nowhere.
+        master: where the round's process group meets, "-" for nowhere; in the store where the ranks ask for it.
     """
 
     event: tuple[Fault | None, ...] = ()

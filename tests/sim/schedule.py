@@ -12,6 +12,7 @@ from typing import Any
 from nvrx_core.errors import RankAssignmentError
 from nvrx_core.inprocess.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
+from nvrx_core.rank_assignment.composition import leader
 from nvrx_core.rank_assignment.filters import MaxActiveWorldSize
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 
@@ -78,6 +79,11 @@ class Schedule:
         self.ranks = [Rank(self, member, members) for member in range(options.ranks)]
         self._plan()
 
+    def leader(self, world_size: int, terminated: tuple[int, ...]) -> int | None:
+        """Who will be rank 0, where all can tell; whom the assignment discards besides, nobody can."""
+        move = ShiftRanks() if self.options.shift else FillGaps()
+        return None if self.discards else leader(move, world_size, terminated)
+
     def _plan(self) -> None:
         """Choose when the troubles strike: at a time, after a number of operations, or in the midst of a recovery."""
         options, rng = self.options, self.world.rng
@@ -100,6 +106,11 @@ class Schedule:
         self._in_recovery.sort(reverse=True)
         if self._at or self._in_recovery:
             self.world.on_operation = self._operated
+
+    def poke(self) -> None:
+        """Something that ranks may wait for in their functions has happened."""
+        for rank in self.ranks:
+            rank.main.poke()
 
     def _strike_later(self, seconds: float, what: str) -> None:
         self.world.after(seconds, lambda: self._strike(what))

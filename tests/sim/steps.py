@@ -17,7 +17,7 @@ from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
 from nvrx_core.inprocess.retry_limit import NoProgressLimit, NoProgressState
 from nvrx_core.inprocess.round import Abort, Announce, Enter, Finish, GiveUp, Obituary, Phase, ReadEvent, Round
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
-from nvrx_core.rank_assignment.composition import assign
+from nvrx_core.rank_assignment.composition import assign, leader
 from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from .job import (
@@ -77,7 +77,7 @@ class Steps:
         self.config, self.tables = config, Tables()
         self._failures = Numbers()
         self._failures(NoProgressState())
-        self._here, self._nowhere = self.tables.queue((SayWhere("here:1"), SayWhere("")))  # type: ignore[arg-type]
+        (self._nowhere,) = self.tables.queue((SayWhere(""),))  # type: ignore[arg-type]
         self._reads = self.tables.queue((ReadEvent(),))
         self._places: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
 
@@ -192,9 +192,10 @@ class Steps:
             return
         if member < self.config.atomic and rank.section == 0 and self._phase(rank) is not Phase.INTERRUPTED:
             yield f"{member}: enters an atomic section", job.rank(member, rank._replace(section=1))
-        machine, queue = self.tables.move(rank.round, "completed")
-        done = self._wait(member, rank._replace(at=COMPLETE, round=machine, queue=queue))
-        yield f"{member}: completes", job.rank(member, done)
+        if not rank.place or self._record(job, rank.iteration).master == rank.place:  # else it waits to meet the others
+            machine, queue = self.tables.move(rank.round, "completed")
+            done = self._wait(member, rank._replace(at=COMPLETE, round=machine, queue=queue))
+            yield f"{member}: completes", job.rank(member, done)
         for trouble in (FAULT, LEAVE):
             if job.budget[trouble]:
                 fault = fault_of(member, rank.rank, Interruption.EXCEPTION)
@@ -205,8 +206,9 @@ class Steps:
 
     def _arrive(self, member: int, rank: Rank) -> Rank:
         standing = Standing.LEAVING if rank.leaving else Standing.ALIVE
-        machine, queue = self.tables.move(rank.round, "arrive", arrival_of(member, rank, standing))
-        return rank._replace(at=BARRIER, round=machine, queue=queue)
+        place = "" if self.config.asks or rank.leaving else f"node{member}:1"
+        machine, queue = self.tables.move(rank.round, "arrive", arrival_of(member, rank, standing, place))
+        return rank._replace(at=BARRIER, round=machine, queue=queue, place="")
 
     # Between two rounds
 
@@ -228,16 +230,24 @@ class Steps:
             return self._leave(member, rank)
         below = sum(other < member for other in gone)
         world = place[1] - len(gone)
+        known = None if self.config.discards else leader(ShiftRanks(), rank.world, decision.terminated)
+        where = decision.place_of(known)
         rank = rank._replace(at=MEETING, known=k, rank=place[0] - below, world=world)
         if k < 0:
             return self._enter(job, member, rank)
-        return rank._replace(queue=(self._here,)) if rank.rank == 0 else rank
+        rank = rank._replace(place=f"{where[0]}:{where[1]}" if where else "")
+        return rank._replace(queue=self._host(member)) if rank.rank == 0 else rank
+
+    def _host(self, member: int) -> tuple[int, ...]:
+        """Host the process group's meeting; where the ranks ask, tell them."""
+        return self.tables.queue((SayWhere(f"node{member}:1"),))  # type: ignore[arg-type]
 
     def _meet(self, job: Job, member: int, rank: Rank) -> Iterator[Step]:
         """Enter the function when it is known where its process group meets."""
-        master = self._record(job, rank.iteration + 1).master
-        if master:
-            entered = self._enter(job, member, rank, RUNNING if master != "-" else NOWHERE)
+        place = rank.place or self._record(job, rank.iteration + 1).master
+        if place:
+            at = RUNNING if place != "-" else NOWHERE
+            entered = self._enter(job, member, rank._replace(place=place), at)
             yield f"{member}: enters {rank.iteration + 1}", job.rank(member, entered)
 
     def _quit(self, member: int, rank: Rank) -> Rank:

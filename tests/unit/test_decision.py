@@ -1,5 +1,6 @@
 """What a round decides: who is lost, who is to blame, the same bytes for everyone."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -183,3 +184,34 @@ def test_what_is_no_object_is_refused(text):
 def test_an_event_that_is_no_fault_is_refused():
     with pytest.raises(ValueError, match="not a fault record"):
         decode_event("{}")
+
+
+def offering(member, rank, place="", standing=Standing.ALIVE):
+    return Arrival(initial_rank=member, rank=rank, standing=standing, world_size=4, place=place)
+
+
+def test_the_decision_tells_where_those_would_host_who_may_become_rank_0():
+    arrivals = {
+        0: offering(0, 0, "a:1", Standing.DEAD), 1: offering(1, 1, "b:2"), 2: offering(2, 2, "c:3"),
+        3: offering(3, 3, "[::1]:4"),
+    }  # fmt: skip
+    decision = Decision.decode(decide(0, arrivals, None).encode())
+    assert decision.places == ((1, "b:2"), (3, "[::1]:4"))
+    assert decision.place_of(1) == ("b", 2)
+    assert decision.place_of(2) is decision.place_of(None) is None
+
+
+def test_who_offers_no_place_has_none_in_the_decision():
+    decision = decide(0, {0: offering(0, 0), 1: offering(1, 1, "b:2")}, None)
+    assert decision.places == ()
+    assert "place" not in decision.encode()
+
+
+@pytest.mark.parametrize("place", ["nowhere", "host:0", "ho st:1", 7, ["host:1"], "h\u00f6st:1"])
+def test_a_place_that_is_none_is_refused(place):
+    data = json.loads(offering(0, 0).encode())
+    with pytest.raises(ValueError, match=r"not |codec"):
+        Arrival.decode(json.dumps({**data, "place": place}))
+    data = json.loads(decide(0, {0: offering(0, 0)}, None).encode())
+    with pytest.raises(ValueError, match=r"not |codec"):
+        Decision.decode(json.dumps({**data, "places": [[0, place]]}))

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -10,9 +11,10 @@ import nvrx_core.rank_assignment as package
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.rank_assignment.base import FrozenState, Mode, RankAssignment, RankAssignmentCtx, RankFilter, State
-from nvrx_core.rank_assignment.composition import assign, check, settle
-from nvrx_core.rank_assignment.filters import ActivateAllRanks, MaxActiveWorldSize
+from nvrx_core.rank_assignment.composition import assign, check, leader, settle
+from nvrx_core.rank_assignment.filters import ActivateAllRanks, ActiveWorldSizeDivisibleBy, MaxActiveWorldSize
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
+from nvrx_core.rank_assignment.tree import Layer, Tree
 from tests.unit.ranks import NoStore
 
 LARGEST = 10
@@ -288,3 +290,33 @@ def test_the_package_offers_its_names():
     assert set(package.__all__) <= set(dir(package))
     with pytest.raises(AttributeError, match="no attribute 'Tree2'"):
         _ = package.Tree2
+
+
+PLAIN = {
+    "shift": ShiftRanks(),
+    "fill": FillGaps(),
+    "shift, some in reserve": Compose(MaxActiveWorldSize(2), ShiftRanks()),
+    "fill, pairs": Compose(ActiveWorldSizeDivisibleBy(2), FillGaps(), FillGaps()),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_all_know_who_will_be_rank_0(name):
+    assignment = PLAIN[name]
+    for size in range(1, 8):
+        for gone in itertools.chain.from_iterable(itertools.combinations(range(size), n) for n in range(size)):
+            states = {rank: State(rank, size) for rank in range(size) if rank not in gone}
+            for state in states.values():
+                with suppress(RestartAbort):
+                    assign(assignment, RankAssignmentCtx(state, NoStore(), set(gone)))
+            found = [rank for rank, state in states.items() if state.active_rank == 0]
+            assert [leader(assignment, size, gone)] == found or not found
+
+
+@pytest.mark.parametrize("assignment", [Tree([Layer()]), ActivateAllRanks(), Compose(ShiftRanks(), UserAssignment(id))])
+def test_who_will_be_rank_0_is_not_foretold(assignment):
+    assert leader(assignment, 4, (0,)) is None
+
+
+def test_nobody_is_rank_0_when_all_are_gone():
+    assert leader(ShiftRanks(), 2, (0, 1)) is None
