@@ -6,15 +6,16 @@ Used by a rank and by its monitor process alike. Whatever goes wrong with the st
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 import torch.distributed as dist
 
 from nvrx_core.clock import Clock
-from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decode_arrivals, decode_event, encode_completion
+from nvrx_core.inprocess.arrivals import BATCH, Arrivals, batches
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decode_event, encode_completion
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import (
     Action,
@@ -34,11 +35,7 @@ from nvrx_core.store.keys import Keys
 
 __all__ = ["FOREVER", "Board", "StoreFailure"]
 
-T = TypeVar("T")
 FOREVER: Final = timedelta(days=365)
-BATCH: Final = 256
-"""Keys asked for at once. torch's server parses a request anew with each piece of it that comes in, so the time for one
-that asks for all keys grows with their square."""
 NOTHING: Final = "-"
 """No key has this text as its value, but `master`, where it says the same."""
 SURVEY_WITHIN: Final = timedelta(seconds=2)
@@ -70,6 +67,7 @@ class Board:
     def __init__(self, store: dist.Store, keys: Keys, clock: Clock, chunk: timedelta | None = None) -> None:
         self.store, self.keys, self.clock, self.chunk = store, keys, clock, chunk
         self.stopped = False
+        self._arrivals = Arrivals(store, keys)
 
     def play(self, machine: Round | Obituary, actions: Iterable[Action]) -> list[Action]:
         """Carry out store actions and feed the answers back, until only other actions are left; returns those."""
@@ -95,11 +93,11 @@ class Board:
             case CloseCompleted():
                 self._once(keys.event(k), encode_completion())
             case PutArrival(arrival):
-                self.store.set(keys.arrival(k, arrival.initial_rank), arrival.encode())
+                self._arrivals.put(k, arrival)
             case CountArrival():
                 return machine.arrival_counted(self.store.add(keys.arrived(k), 1), now=now())
             case ReadArrivals(members):
-                return machine.arrivals_read(self._arrivals(k, members), self._told_first(k), now=now())
+                return machine.arrivals_read(self._arrivals.read(k, members), self._told_first(k), now=now())
             case Publish(decision):
                 self._once(keys.decision(k), decision.encode())
             case _:
@@ -113,17 +111,6 @@ class Board:
     def _peek(self, key: str) -> bytes:
         """What the key has, or `NOTHING`; in one exchange, where `get` takes two, for it waits for the key first."""
         return bytes(self.store.compare_set(key, NOTHING, NOTHING))
-
-    def _arrivals(self, iteration: int, members: frozenset[int]) -> Mapping[int, Arrival]:
-        names = sorted(members)
-        keys = [self.keys.arrival(iteration, member) for member in names]
-        parts = list(_batches(keys))
-        if not all(self.store.check(part) for part in parts):
-            return {}
-        arrivals = [arrival for part in parts for arrival in decode_arrivals(self.store.multi_get(part))]
-        if [arrival.initial_rank for arrival in arrivals] != names:
-            raise ValueError(f"the arrivals of {names!r:.100} are those of others")
-        return dict(zip(names, arrivals, strict=True))
 
     def _told_first(self, iteration: int) -> Fault | None:
         """The fault that is the round's event; None while there is none, and of one that cannot be read."""
@@ -229,7 +216,7 @@ class Board:
     def leases(self, members: Iterable[int]) -> dict[int, str]:
         """The leases of those members that have one."""
         with _guard():
-            return dict(pair for part in _batches(list(members)) for pair in self._leases(part))
+            return dict(pair for part in batches(list(members)) for pair in self._leases(part))
 
     def _leases(self, members: list[int]) -> Iterator[tuple[int, str]]:
         keys = [self.keys.lease(member) for member in members]
@@ -294,7 +281,7 @@ class Board:
     def have_left(self, members: list[int]) -> bool:
         """Whether all of these members have said so."""
         with _guard():
-            return all(self.store.check([self.keys.left(m) for m in part]) for part in _batches(members))
+            return all(self.store.check([self.keys.left(m) for m in part]) for part in batches(members))
 
     def wait_left(self, members: Iterable[int], timeout: timedelta = FOREVER) -> None:
         """Block until all these members have left."""
@@ -320,13 +307,29 @@ class Board:
         with _guard():
             if self.store.add(self.keys.gone(), 1) < living:
                 return
-            forget = getattr(self.store, "forget", None)
-            if forget is None or not forget(f"{self.keys.prefix}/"):
-                self._delete(self.keys.rest(iteration, members))
+            if not self._forgets(f"{self.keys.prefix}/"):
+                self._delete(self._rest(iteration, members))
 
     def delete_round(self, iteration: int, members: int) -> None:
         """Delete the keys of a round that nobody reads any more, where the store can."""
-        self._delete(self.keys.round(iteration, members))
+        with suppress(RuntimeError, OSError):
+            if self._forgets(f"{self.keys.prefix}/{iteration}/"):
+                return
+        self._delete(self._round(iteration, members))
+
+    def _forgets(self, prefix: str) -> bool:
+        """Delete all keys that begin with `prefix` at once; False where the store cannot."""
+        forget = getattr(self.store, "forget", None)
+        return forget is not None and bool(forget(prefix))
+
+    def _round(self, iteration: int, members: int) -> Iterable[str]:
+        return (*self.keys.round(iteration), *self._arrivals.keys_of(iteration, members))
+
+    def _rest(self, iteration: int, members: int) -> Iterable[str]:
+        """All keys of a call that was completed in this iteration, save those of rounds that are deleted meanwhile."""
+        keys, rounds = self.keys, sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
+        kept = (key for ended in rounds for key in self._round(ended, members))
+        return (*kept, *map(keys.lease, range(members)), *map(keys.left, range(members)), keys.gone())
 
     def _delete(self, keys: Iterable[str]) -> None:
         try:
@@ -334,7 +337,3 @@ class Board:
                 self.store.delete_key(key)
         except (RuntimeError, OSError):
             return
-
-
-def _batches(whole: list[T]) -> Iterator[list[T]]:
-    return (whole[first : first + BATCH] for first in range(0, len(whole), BATCH))

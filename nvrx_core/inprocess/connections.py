@@ -94,6 +94,8 @@ class Connections:
         found, port = tcp_sockets(), self.endpoint[1]
         hosting = any(each.listening and each.inode in self._sockets for each in found)
         give_up(each.fd for each in found if each.inode in self._sockets or (hosting and each.local_port == port))
+        if self._offered is not None:
+            give_up([self._offered.fileno()])
 
     def wait_host_closed(self) -> None:
         """Wait until the rank that hosts the store has closed it."""

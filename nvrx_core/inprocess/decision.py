@@ -94,8 +94,8 @@ class Arrival:
             initial_rank=integer(data["initial_rank"], 0, MANY), rank=integer(data["rank"]),
             standing=Standing(data["standing"]), world_size=integer(data["world_size"], 0, MANY), fault=fault,
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
-from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
-from nvrx_core.inprocess.wire import MANY, address, integer, integers, obj, parsed, string
+            completed=bool(data.get("completed")), keys=tuple(map(string, _list(data.get("keys", [])))),
+            place=_place(data.get("place", "")),
         )  # fmt: skip
 
 

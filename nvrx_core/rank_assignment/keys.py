@@ -6,18 +6,22 @@ runs behind a user's own assignment or is called by it, the ranks exchange keys 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Hashable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from nvrx_core.errors import ParameterError, ParameterTypeError, RankAssignmentError
 from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.snapshot import Keys, columns_of, spread
 
 __all__ = ["KeyFunction", "KeyOrFn", "Keyed"]
+
+LONGEST: Final = 64
+"""Characters of a key; the rest of a longer one travels as a digest."""
 
 KeyOrFn = str | Callable[[Any], Hashable] | Callable[[int, int], Hashable]
 
@@ -50,7 +54,15 @@ class KeyFunction:
         if callable(answer):
             answer = answer(state.rank, state.world_size) if self._older else answer(state)
         hash(answer)
-        return str(answer)
+        return _bounded(str(answer))
+
+
+def _bounded(text: str) -> str:
+    """The text, or the beginning of a long one with a digest of the whole: it travels to all ranks, and is compared."""
+    if len(text) <= LONGEST:
+        return text
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+    return f"{text[: LONGEST - len(digest) - 1]}~{digest}"
 
 
 def _takes_rank_and_world_size(function: Callable[..., object]) -> bool:

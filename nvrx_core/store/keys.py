@@ -30,6 +30,10 @@ class Keys:
         """A member's record at the round's barrier."""
         return f"{self.prefix}/{iteration}/arrival/{member}"
 
+    def arrivals(self, iteration: int, block: int) -> str:
+        """The records of a block of members at the round's barrier, where the store can append to a key."""
+        return f"{self.prefix}/{iteration}/arrivals/{block}"
+
     def arrived(self, iteration: int) -> str:
         """How many arrivals were counted."""
         return f"{self.prefix}/{iteration}/arrived"
@@ -66,13 +70,6 @@ class Keys:
         """The prefix of the store handed to the wrapped function."""
         return f"{self.prefix}/{iteration}/user"
 
-    def round(self, iteration: int, members: int) -> tuple[str, ...]:
-        """All keys of an ended round that nobody reads again; deleting them keeps the store from growing."""
-        single = tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))
-        return single + tuple(self.arrival(iteration, member) for member in range(members))
-
-    def rest(self, iteration: int, members: int) -> tuple[str, ...]:
-        """All keys of a call that was completed in this iteration, save those of rounds that are deleted meanwhile."""
-        rounds = sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
-        kept = (key for ended in rounds for key in self.round(ended, members))
-        return (*kept, *map(self.lease, range(members)), *map(self.left, range(members)), self.gone())
+    def round(self, iteration: int) -> tuple[str, ...]:
+        """All keys of a round but the arrivals."""
+        return tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))

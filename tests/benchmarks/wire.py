@@ -14,7 +14,7 @@ from datetime import timedelta
 __all__ = ["Wire"]
 
 VALIDATE = struct.pack("=BI", 0, 0x3C85F7CE)
-SET, COMPARE_SET, ADD, WAIT = (bytes([number]) for number in (1, 2, 4, 6))
+SET, COMPARE_SET, ADD, WAIT, APPEND = (bytes([number]) for number in (1, 2, 4, 6, 9))
 SIZE, NUMBER = struct.Struct("=Q"), struct.Struct("=q")
 BIGGEST = 1 << 20
 
@@ -94,6 +94,14 @@ class Wire:
     def set(self, key: str, value: str) -> None:
         """Kept for later."""
         self.outbox.append(SET + _key(key) + _text(value))
+
+    def append(self, key: str, value: str) -> None:
+        """Kept for later."""
+        self.outbox.append(APPEND + _key(key) + _text(value))
+
+    def has_extended_api(self) -> bool:
+        """As torch's client says."""
+        return True
 
     def add(self, key: str, amount: int) -> int:
         """Kept for later; 0 says nothing to the machine, which is told the count when it comes."""

@@ -41,7 +41,7 @@ def write(job: Job, key: str, value: bytes) -> None:
 
 
 def test_what_is_written_anew_does_no_harm(launch: Launch, tmp_path: Path) -> None:
-    keys = [KEYS.arrival(0, 1), KEYS.lease(1), KEYS.left(1)]
+    keys = [KEYS.arrivals(0, 0), KEYS.lease(1), KEYS.left(1)]
     for job in struck_by(launch, tmp_path, [(key, GARBAGE) for key in keys]).values():
         assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
 

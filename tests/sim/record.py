@@ -65,6 +65,12 @@ class MemoryStore:
     def get(self, key: str) -> bytes:
         return self.values[key]
 
+    def append(self, key: str, value: str) -> None:
+        self.values[key] = self.values.get(key, b"") + value.encode()
+
+    def has_extended_api(self) -> bool:
+        return True
+
     def add(self, key: str, amount: int) -> int:
         self.values[key] = str(int(self.values.get(key, b"0")) + amount).encode()
         return int(self.values[key])
@@ -123,7 +129,9 @@ def perform(record: Record, action: Action | SayWhere) -> tuple[Record, Answer]:
 
 
 def _values(record: Record) -> dict[str, bytes]:
-    values = {KEYS.arrival(ROUND, member): _encoded(arrival) for member, arrival in record.arrivals}
+    values = dict[str, bytes]()
+    if record.arrivals:
+        values[KEYS.arrivals(ROUND, 0)] = b"".join(b"\n" + _encoded(arrival) for _, arrival in record.arrivals)
     if record.event:
         values[KEYS.event(ROUND)] = _encoded(record.event[0])
     if record.arrived:
@@ -139,11 +147,11 @@ def _values(record: Record) -> dict[str, bytes]:
 
 def _record(values: dict[str, bytes]) -> Record:
     event, decision = values.get(KEYS.event(ROUND)), values.get(KEYS.decision(ROUND))
-    arrivals = {key: value for key, value in values.items() if key.startswith(KEYS.arrival(ROUND, 0)[:-1])}
+    lines = values.get(KEYS.arrivals(ROUND, 0), b"").split(b"\n")[1:]
+    arrivals = {arrival.initial_rank: arrival for arrival in map(_arrival, lines)}
     return Record(
         event=(_event(event),) if event else (),
-        arrivals=tuple(sorted(((int(key.rpartition("/")[2]), _arrival(value)) for key, value in arrivals.items()),
-                              key=itemgetter(0))),
+        arrivals=tuple(sorted(arrivals.items(), key=itemgetter(0))),
         arrived=int(values.get(KEYS.arrived(ROUND), b"0")),
         completed=int(values.get(KEYS.completed(ROUND), b"0")),
         decision=_decision(decision) if decision else None,

@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.board import BATCH, Board, StoreFailure
+from nvrx_core.inprocess.arrivals import BATCH
+from nvrx_core.inprocess.board import Board, StoreFailure
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeouts
@@ -164,8 +165,47 @@ def test_who_has_left_is_known(board):
 def test_the_keys_of_an_ended_round_are_deleted(board):
     for member in MEMBERS:
         arrive(board, new(member))
+    board.announce(0, fault(1))
+    assert board.store.num_keys() == 4
     board.delete_round(0, 2)
-    assert not any(board.store.check([key]) for key in KEYS.round(0, 2))
+    assert board.store.num_keys() == 0
+
+
+def test_a_store_that_can_forget_forgets_a_round_at_once():
+    class Forgetful(dist.HashStore):
+        asked = ()
+
+        def forget(self, prefix):
+            self.asked += (prefix,)
+            return True
+
+    store = Forgetful()
+    Board(store, KEYS, ManualClock()).delete_round(3, 2)
+    assert store.asked == ("nvrx/job/0/0/3/",)
+
+
+def test_a_store_that_fails_to_forget_is_asked_key_by_key():
+    class Failing(dist.HashStore):
+        def forget(self, prefix):
+            raise RuntimeError
+
+    board = Board(Failing(), KEYS, ManualClock())
+    board.announce(3, fault(1))
+    board.delete_round(3, 2)
+    assert board.store.num_keys() == 0
+
+
+def test_a_call_that_was_completed_late_leaves_no_key(board):
+    for k in (-1, 0, 5, 6, 7):
+        for member in MEMBERS:
+            arrive(board, new(member, k))
+    for member in MEMBERS:
+        board.move_lease(member, "", "1")
+        board.leave(member)
+    board.delete_round(0, 2)
+    for _ in MEMBERS:
+        board.forget(7, 2, 2)
+    assert board.store.num_keys() == 0
 
 
 def test_a_store_that_cannot_delete_keeps_its_keys(tmp_path):
@@ -185,30 +225,6 @@ def test_more_arrivals_than_are_asked_for_at_once(board):
         machine = Round(0, member, members, RoundTimeouts(60.0, 60.0))
         board.play(machine, machine.arrive(arrival(member, Standing.ALIVE), now=1.0))
     assert board.wait_decision(0).lost == ()
-
-
-def test_each_of_many_ranks_may_have_failed_with_a_long_message(board):
-    members = frozenset(range(10 * BATCH))
-    for member in members:
-        failed = Fault(initial_rank=member, rank=member, interruption="EXCEPTION", message="\u2026" * 2000)
-        text = Arrival(initial_rank=member, rank=member, standing=Standing.ALIVE, fault=failed).encode()
-        board.store.set(KEYS.arrival(0, member), text)
-    assert len(board._arrivals(0, members)) == len(members)
-
-
-@pytest.mark.parametrize("text", ["garbage", "1", "{}", '{"initial_rank": null}', '{}, {"a": 1}'])
-def test_an_arrival_that_is_none_is_a_failure_of_the_store(board, text):
-    board.play(new(0), new(0).arrive(arrival(0), now=1.0))
-    board.store.set(KEYS.arrival(0, 0), text)
-    with pytest.raises(StoreFailure, match=r"not |missing"):
-        arrive(board, new(1))
-
-
-def test_an_arrival_of_somebody_else_is_a_failure_of_the_store(board):
-    board.play(new(0), new(0).arrive(arrival(0), now=1.0))
-    board.store.set(KEYS.arrival(0, 0), arrival(1).encode())
-    with pytest.raises(StoreFailure, match="those of others"):
-        arrive(board, new(1))
 
 
 def test_a_decision_of_another_round_is_a_failure_of_the_store(board):
@@ -374,3 +390,10 @@ def test_the_closer_s_look_at_the_event_ends_nobody_s_wait_for_it():
     looking.announce(0, fault(1))
     thread.join(5.0)
     assert heard.is_set()
+
+
+def test_arrivals_that_cannot_be_read_are_a_failure_of_the_store(board):
+    board.play(new(0), new(0).arrive(arrival(0), now=1.0))
+    board.store.set(KEYS.arrivals(0, 0), "garbage")
+    with pytest.raises(StoreFailure, match="no arrival"):
+        arrive(board, new(1))

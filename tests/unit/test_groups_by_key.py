@@ -369,3 +369,12 @@ def test_a_users_filter_does_not_hide_what_a_filter_terminates():
     with pytest.raises(ValueError, match="runs after FilterCountGroupedByKey"):
         check(Compose(Quiet(), FilterCountGroupedByKey("", bool)))
     check(Compose(Users(), FilterCountGroupedByKey("", bool)))
+
+
+def test_of_a_long_key_only_the_beginning_and_a_digest_travel():
+    long = "rack-" * 1000
+    keys = {KeyFunction(text)(FROZEN) for text in (long, f"{long}a", f"{long}\ud800")}
+    assert len(keys) == 3
+    assert all(len(key) == 64 and key.startswith("rack-rack-") for key in keys)
+    assert KeyFunction(long)(FROZEN) in keys
+    assert KeyFunction("x" * 64)(FROZEN) == "x" * 64
