@@ -22,7 +22,7 @@ from .job import Config
 __all__ = ["PLANTED", "Bug", "Tools", "planted"]
 
 ROOM: Final = "nvrx_core.inprocess"
-MACHINES: Final = ("decision", "round", "interruption", "lease", "watch", "retry_limit", "board")
+MACHINES: Final = ("decision", "arrivals", "round", "interruption", "lease", "watch", "retry_limit", "board")
 
 
 @dataclass(frozen=True)
