@@ -7,8 +7,8 @@ first iteration have a key each, for they also say who took part in the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, cast
 
 import torch.distributed as dist
 
@@ -33,14 +33,13 @@ class Arrivals:
 
     def __init__(self, store: dist.Store, keys: Keys) -> None:
         self.store, self.keys = store, keys
-        appends = getattr(store, "has_extended_api", bool)()
-        self._append: Callable[[str, str], object] | None = getattr(store, "append", None) if appends else None
+        self._appends = bool(getattr(store, "has_extended_api", bool)())
 
     def put(self, iteration: int, arrival: Arrival) -> None:
         """Write a member's arrival, over an earlier one."""
         member = arrival.initial_rank
-        if self._append is not None and self._in_blocks(iteration):
-            self._append(self.keys.arrivals(iteration, member // BATCH), f"\n{arrival.encode()}")
+        if self._in_blocks(iteration):
+            cast(Any, self.store).append(self.keys.arrivals(iteration, member // BATCH), f"\n{arrival.encode()}")
         else:
             self.store.set(self.keys.arrival(iteration, member), arrival.encode())
 
@@ -73,7 +72,7 @@ class Arrivals:
         return (self.keys.arrival(iteration, member) for member in sorted(members))
 
     def _in_blocks(self, iteration: int) -> bool:
-        return self._append is not None and iteration >= 0
+        return self._appends and iteration >= 0
 
 
 def _of_blocks(texts: Iterable[bytes], members: frozenset[int]) -> Mapping[int, Arrival]:

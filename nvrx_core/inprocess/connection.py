@@ -1,9 +1,9 @@
 """One connection to the control store, opened again when it breaks while the store lives.
 
 Keep-alive probes find a connection whose other end is gone without a word; a reset one is found by what is asked next.
-A wait, a look and a `compare_set` may be asked twice, and are. A `set` has no answer and an `add` counts: whether one
-that broke was carried out, nobody can say, so it is a failure. Before these two the connection is looked at, without
-traffic, and opened again if it has broken meanwhile: it may have been idle for hours.
+A wait, a look and a `compare_set` may be asked twice, and are. A `set` and an `append` have no answer, and an `add`
+counts: whether one that broke was carried out, nobody can say, so it is a failure. Before these the connection is
+looked at, without traffic, and opened again if it has broken meanwhile: it may have been idle for hours.
 """
 
 from __future__ import annotations
@@ -141,6 +141,10 @@ class Connection:
     def set(self, key: str, value: str) -> None:
         """As of torch's store."""
         self._once("set", key, value)
+
+    def append(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._once("append", key, value)
 
     def add(self, key: str, amount: int) -> int:
         """As of torch's store."""
