@@ -6,7 +6,7 @@ Used by a rank and by its monitor process alike. Whatever goes wrong with the st
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Final
