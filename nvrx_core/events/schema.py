@@ -24,11 +24,13 @@ COMMON: Final = ("schema", "event", "wall", "monotonic", "host", "boot_id", "pid
 
 EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "call_entered": ("world_size",),
-    "fault": ("rank", "interruption", "message", "origin", "struck", "announced"),
+    "fault": ("rank", "interruption", "message", "origin", "category", "struck", "announced"),
     "restart": ("ended_iteration", "cause", "culprits", "lost", "rank", "world_size", "active", "marks"),
     "completed": (),
     "left": ("reason",),
     "monitor_replaced": ("reason",),
+    "straggler": ("ranks", "seconds"),
+    "stacks": ("threads",),
     "store_lost": ("endpoint",),
 }
 """Each event and its own fields."""

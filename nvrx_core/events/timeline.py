@@ -240,7 +240,7 @@ def _restart(group: Sequence[Event], offsets: Mapping[object, float]) -> Restart
 def _event_line(event: Event) -> str:
     told = {
         "call_entered": ("world_size",), "fault": ("interruption", "message", "origin"), "left": ("reason",),
-        "monitor_replaced": ("reason",), "store_lost": ("endpoint",),
+        "monitor_replaced": ("reason",), "straggler": ("ranks", "seconds"), "store_lost": ("endpoint",),
     }.get(str(event["event"]), ())  # fmt: skip
     own = " ".join(f"{name}={_one_line(event[name])}" for name in told if event.get(name) not in (None, ""))
     return f"rank {event['initial_rank']:<4} iteration {event['iteration']:<3} {event['event']} {own}".rstrip()

@@ -11,7 +11,7 @@ import os
 import select
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,7 +34,8 @@ from nvrx_core.inprocess.group_observer import GroupObserver
 from nvrx_core.inprocess.guests import await_guests
 from nvrx_core.inprocess.interrupt import Interrupt
 from nvrx_core.inprocess.log_handlers import own_stream_handlers
-from nvrx_core.inprocess.monitor_process import MonitorPlan, MonitorProcess
+from nvrx_core.inprocess.monitor_plan import MonitorPlan
+from nvrx_core.inprocess.monitor_process import MonitorProcess
 from nvrx_core.inprocess.monitor_thread import MonitorThread, RoundView
 from nvrx_core.inprocess.progress_sample import ProgressSample
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
@@ -46,6 +47,7 @@ from nvrx_core.inprocess.thread_faults import ThreadFaults
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
+from nvrx_core.process.stacks import Stacks
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
@@ -107,6 +109,7 @@ class Equipment:
         self.page.begin_round(-1, self.member, self.size)
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         stack.callback(os.close, self.wake)
+        self.stacks = stack.enter_context(closing(Stacks()))
         self.linked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         stack.callback(os.close, self.linked)
         self.lock = OwnerLock()
@@ -116,18 +119,16 @@ class Equipment:
     def _start_monitor(self, stack: ExitStack) -> None:
         pidfd = open_pidfd(os.getpid())
         stack.callback(os.close, pidfd)
-        plan = self._plan(pidfd)
-        keep = {pidfd, self.wake, self.linked} | ({fd} if (fd := self.events.fileno()) is not None else set())
-        monitor = MonitorProcess(plan, self.page, self.lock)
-        self.template = Template.start(monitor.run, keep)
+        fds = (pidfd, self.wake, self.linked, self.stacks.reader, self.events.fileno())
+        run = MonitorProcess(self._plan(pidfd), self.page, self.lock).run
+        self.template = Template.start(run, {fd for fd in fds if fd is not None})
         stack.callback(self._end_monitor)
         stack.callback(self.lock.let_go)
 
     def _plan(self, pidfd: int) -> MonitorPlan:
         p = self.parameters
-        paths = [
-            path and path.format(rank=self.member) for path in (p.monitor_process_logfile, p.monitor_process_pidfile)
-        ]
+        files = p.monitor_process_logfile, p.monitor_process_pidfile
+        paths = [path and path.format(rank=self.member) for path in files]
         return MonitorPlan(
             member=self.member,
             rank_pid=os.getpid(),
@@ -147,6 +148,7 @@ class Equipment:
             heartbeat_timeout=p.heartbeat_timeout.total_seconds(),
             signum=p.interrupt_signal,
             events=self.events,
+            stacks=self.stacks,
             logfile=paths[0],
             pidfile=paths[1],
         )

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
 from nvrx_core.inprocess.wire import integer, number, string
 
-__all__ = ["LATE_COMPLETION", "Fault"]
+__all__ = ["LATE_COMPLETION", "OUT_OF_MEMORY", "Fault"]
 
 MAX_BYTES: Final = 16_384
 MAX_TEXT: Final = 2_000
 LATE_COMPLETION: Final = "late completion"
 """The error type of a fault that tells of other ranks: they did not complete in time. No exception has this name."""
+OUT_OF_MEMORY: Final = "out of memory"
+"""A fault's category."""
+KERNEL_KILLED: Final = "and the kernel has killed for want of memory in its cgroup"
+
 
 _READ: Final[Mapping[str, Callable[[object], Any]]] = {"int": integer, "str": string, "float": number}
 
@@ -34,6 +38,7 @@ class Fault:
         message: what happened, for people.
         error_type: the exception's qualified type name, or "".
         origin: file and line where it was raised, or "".
+        category: "out of memory" where that is known to be the reason, or "".
         struck: when it happened, monotonic seconds of its host.
         announced: when it was told to the others, monotonic seconds of its host.
         wall: the wall clock at `announced`, for hosts that do not share a monotonic clock.
@@ -48,6 +53,7 @@ class Fault:
     message: str = ""
     error_type: str = ""
     origin: str = ""
+    category: str = ""
     struck: float = 0.0
     announced: float = 0.0
     wall: float = 0.0
@@ -78,9 +84,13 @@ class Fault:
             raise ValueError(f"not a fault record: {data!r:.200}")
         return cls(**known)
 
+    def of_memory(self) -> Self:
+        """The fault of a process that the kernel has killed for want of memory."""
+        return replace(self, category=OUT_OF_MEMORY, message=f"{self.message}, {KERNEL_KILLED}")
+
     def told(self) -> dict[str, object]:
         """The fields of the `fault` event that tells of it."""
-        names = ("rank", "interruption", "message", "origin", "struck", "announced")
+        names = ("rank", "interruption", "message", "origin", "category", "struck", "announced")
         return {**{name: getattr(self, name) for name in names}, "victim": self.initial_rank}
 
     @property
@@ -91,4 +101,5 @@ class Fault:
     def __str__(self) -> str:
         where = f" at {self.origin}" if self.origin else ""
         who = f"rank {self.rank} (initial rank {self.initial_rank}, {self.host} pid {self.pid})"
-        return f"{self.interruption} on {who}: {self.message}{where}"
+        category = f" ({self.category})" if self.category else ""
+        return f"{self.interruption}{category} on {who}: {self.message}{where}"

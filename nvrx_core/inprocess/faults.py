@@ -6,14 +6,16 @@ reads no source file, which may lie on a file system that no longer answers.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
 import traceback
+from dataclasses import replace
 
 from nvrx_core.events.log import boot_id
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
+from nvrx_core.inprocess.fault import LATE_COMPLETION, OUT_OF_MEMORY, Fault
 from nvrx_core.inprocess.garbage import watch_frames
 
 __all__ = ["FaultMaker", "let_go", "origin", "text_of"]
@@ -34,7 +36,8 @@ class FaultMaker:
         """The fault that `error` is."""
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = _name(type(error))
-        return self._fault(kind, text_of(error), name, rank=rank, struck=struck, origin=origin(error))
+        fault = self._fault(kind, text_of(error), name, rank=rank, struck=struck, origin=origin(error))
+        return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
 
     def late_completion(self, reason: str, rank: int, now: float) -> Fault:
         """The fault that other ranks have not completed in time."""
@@ -81,6 +84,14 @@ def text_of(error: BaseException) -> str:
     except BaseException as failure:  # boundary: the user's code; the fault is told all the same
         text = f"(no text: its __str__ raised {_name(type(failure))})"
     return f"{_name(type(error))}: {text}"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Python's, the kernel's, torch's of the GPU, known by its name, or of the CPU, known by its text."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    of_the_gpu = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+    return of_the_gpu or "can't allocate memory" in text_of(error)
 
 
 def _name(kind: type[BaseException]) -> str:

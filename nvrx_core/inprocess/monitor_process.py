@@ -16,16 +16,14 @@ import socket
 import threading
 import time
 from bisect import bisect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 import torch.distributed as dist
 
 from nvrx_core.clock import SystemClock
-from nvrx_core.events.log import EventLog, boot_id
+from nvrx_core.events.log import boot_id
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.awake import AwakeClock
@@ -34,19 +32,22 @@ from nvrx_core.inprocess.connection import Connection
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.lease import LeaseTable
 from nvrx_core.inprocess.monitor_files import configure_logging, write_pidfile
+from nvrx_core.inprocess.monitor_plan import MonitorPlan
+from nvrx_core.inprocess.peers import Peers
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.inprocess.reach import Reach
 from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
-from nvrx_core.inprocess.store import Factory, as_client
+from nvrx_core.inprocess.stack_report import report_stacks
+from nvrx_core.inprocess.store import as_client
 from nvrx_core.inprocess.unheard import Unheard
 from nvrx_core.inprocess.watch import AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
 from nvrx_core.process.lifeline import catches, how_it_ended, is_stopped, send
+from nvrx_core.process.memory import MemoryKills
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
-from nvrx_core.store.keys import Keys
 
-__all__ = ["MonitorPlan", "MonitorProcess"]
+__all__ = ["MonitorProcess"]
 
 log = logging.getLogger("nvrx_core.inprocess.monitor_process")
 STORE_GRACE = 5.0
@@ -57,52 +58,6 @@ REACH: Final = 64
 """How many members are watched for each that is silent: a lost host's own ranks watch each other no longer."""
 _WAY = (Word.ITERATION, Word.MEETINGS, Word.COLLECTIVES)
 """How far a rank has come, comparable between ranks."""
-
-
-@dataclass(frozen=True)
-class MonitorPlan:
-    """What a monitor process needs to know; handed over by fork.
-
-    Attributes:
-        member: the rank's initial rank.
-        rank_pid: its process.
-        rank_pidfd: names that process for good.
-        wake: an eventfd that the rank writes to when its page has changed.
-        linked: an eventfd that the monitor process writes to when it has reached the store.
-        factory, kwargs: how to connect to the store.
-        keys: the call's keys.
-        soft, hard, grace: timeouts of progress, seconds.
-        interval: seconds between two looks at the page, at most.
-        breath: seconds between two signs of life of the rank's watchdog thread.
-        barrier: how long the others' decision is waited for after a death.
-        heartbeat: seconds between two moves of the lease.
-        heartbeat_timeout: seconds after which another member's lease has run out.
-        signum: the interrupt signal.
-        events: where events go.
-        logfile: the log file, with `{rank}` filled in; None for no log.
-        pidfile: the pid file, likewise.
-    """
-
-    member: int
-    rank_pid: int
-    rank_pidfd: int
-    wake: int
-    linked: int
-    factory: Factory
-    kwargs: Mapping[str, Any]
-    keys: Keys
-    soft: float
-    hard: float
-    grace: float
-    breath: float
-    barrier: timedelta
-    interval: float
-    heartbeat: float
-    heartbeat_timeout: float
-    signum: int
-    events: EventLog
-    logfile: str | None = None
-    pidfile: str | None = None
 
 
 class MonitorProcess:
@@ -123,9 +78,8 @@ class MonitorProcess:
         self.reach = Reach(self.unheard, page, pidfd=plan.rank_pidfd, signum=plan.signum, is_over=self._is_over)
         self.spoken_for: dict[int, Fault] = {}
         self.board: Board | None = None
-        self.replaces = False
-        self.beats = 0
-        self.lease = ""
+        self.memory, self.peers = MemoryKills(plan.rank_pid), Peers(plan, page)
+        self.replaces, self.beats, self.lease = False, 0, ""
         self.lease_due = self.probe_due = self.sibling_due = 0.0
         self.ended_by: str | None = None
 
@@ -245,6 +199,7 @@ class MonitorProcess:
     def _terminate(self, reason: str) -> None:
         self.ended_by = reason
         log.warning("end rank %d: %s", self.plan.member, reason)
+        report_stacks(self.plan, self.page[Word.ITERATION])
         graceful = self.plan.grace > 0 and catches(self.plan.rank_pid, signal.SIGTERM)
         send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM] + ([] if graceful else [signal.SIGKILL]))
 
@@ -301,6 +256,7 @@ class MonitorProcess:
 
     def _move_lease(self, now: float) -> None:
         self.lease_due = now + self.plan.heartbeat
+        self.memory.note()
         self.lease = self._connected().move_lease(self.plan.member, self.lease, self._lease())
         if not self.page[Word.MONITOR_BEAT]:
             os.eventfd_write(self.plan.linked, 1)
@@ -362,18 +318,17 @@ class MonitorProcess:
 
     def _somebody_is_on_the_way(self) -> bool:
         """Whether a member that is alive has yet to come to where this rank is, which may wait for it."""
-        iteration, meetings, collectives = (self.page[word] for word in _WAY)
         try:
-            slowest = self._connected().slowest(self.page.members() - {self.plan.member}, self.plan.member)
+            return self.peers.on_the_way(self._connected())
         except StoreFailure:
             return False
-        return slowest.behind(iteration, meetings if self.page[Word.MEETING] else 0, collectives)
 
     def _enforce_store_loss(self) -> None:
         """The store is gone: the rank leaves by itself, or is ended."""
         since = self._now() - self.awake.at(self.page[Word.STORE_LOST] / 1e9)
         if since >= STORE_GRACE:
             log.error("rank %d did not leave after the store was lost", self.plan.member)
+            report_stacks(self.plan, self.page[Word.ITERATION])
             send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGKILL])
 
     def _rank_died(self) -> None:
@@ -385,6 +340,8 @@ class MonitorProcess:
         struck = self._stood_still_since() if self.ended_by else time.monotonic()
         reason = "the rank left" if stage == Stage.GONE else f"process {how_it_ended(self.plan.rank_pid)}"
         fault = self._fault(kind, reason + (f" after {self.ended_by}" if self.ended_by else ""), struck)
+        if "SIGKILL" in reason and not self.ended_by and self.memory.rose():
+            fault = fault.of_memory()
         self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
         log.warning("%s", fault)
         with suppress(StoreFailure):

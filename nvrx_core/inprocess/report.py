@@ -48,5 +48,5 @@ def _who(decision: Decision) -> str:
 
 
 def _cause(fault: Fault | None) -> dict[str, object] | None:
-    names = ("initial_rank", "rank", "interruption", "message", "origin", "host", "pid")
+    names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
     return None if fault is None else {name: getattr(fault, name) for name in names}

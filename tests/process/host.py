@@ -10,12 +10,13 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
-    "alive", "cpu_seconds", "eventually", "free_ports", "listening", "parent", "reap_orphans", "switches", "tagged",
+    "alive", "cpu_seconds", "eventually", "free_ports", "listening", "memory_cgroup", "parent", "reap_orphans",
+    "switches", "tagged",
 ]  # fmt: skip
 
 TAG = "NVRX_TEST_TAG"
@@ -97,3 +98,16 @@ def _free(port: int) -> bool:
         probe.bind(("127.0.0.1", port))
         return True
     return False
+
+
+@contextmanager
+def memory_cgroup(limit: int) -> Iterator[Path]:
+    """A cgroup of either version, whose processes have so many bytes together; to be used as root."""
+    first = Path("/sys/fs/cgroup/memory")
+    folder = (first if first.is_dir() else first.parent) / f"nvrx-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / ("memory.limit_in_bytes" if first.is_dir() else "memory.max")).write_text(str(limit))
+        yield folder
+    finally:
+        folder.rmdir()

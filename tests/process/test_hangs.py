@@ -51,14 +51,27 @@ def test_a_hang_known_by_its_steps_or_its_store_costs_no_rank(launch: Launch, ki
         assert_nothing_lost(job, blames(victim, job))
 
 
-@pytest.mark.parametrize("kind", ["gil_locked", "hang_atomic", "swallow_all", "stop"])
+INSIDE = {"gil_locked": "gil_locked", "hang_atomic": "hang_atomic", "swallow_all": "sleep_swallowing"}
+
+
+@pytest.mark.parametrize("kind", [*INSIDE, "stop"])
 def test_a_hang_that_nothing_ends_is_killed(launch: Launch, kind: str) -> None:
     for victim, job in four_ways(launch, kind, HARD):
         code = job.codes[victim]
         assert code in (-signal.SIGTERM, -signal.SIGKILL)
         assert_nothing_lost(job, blames(victim, job, lost=(victim,)), codes={victim: code})
+        assert_stacks(job, victim, kind)
         if kind == "swallow_all":
             assert re.search(r"swallowed 3 times, last at \S+faults\.py:\d+", job.errors(victim)), job.errors(victim)
+
+
+def assert_stacks(job: Job, victim: int, kind: str) -> None:
+    """Where all its threads were is told before the kill, of a process that is not stopped."""
+    told = [" ".join(line["threads"]) for line in job.events("stacks")]
+    assert len(told) == (kind != "stop"), told
+    for text in [*told, *([job.errors(victim)] if told else [])]:
+        assert re.search(rf"faults\.py\", line \d+ in _{INSIDE.get(kind)}\b", text), text
+        assert re.search(r"progress_watchdog\.py\", line \d+ in _watch", text), "not all threads"
 
 
 def test_a_hang_among_three_blames_the_one_that_is_behind(launch: Launch) -> None:
@@ -85,6 +98,8 @@ WAITS: dict[str, dict[str, Any]] = {
 def test_waiting_for_a_slow_peer_is_not_a_hang(launch: Launch, where: str) -> None:
     job = launch({}, wrapper=SOFT, **WAITS[where]).finish()
     assert_nothing_lost(job)
+    flagged = {rank for line in job.events("straggler") for rank in line["ranks"]}
+    assert flagged == ({1} if where == "a collective" else set()), "who waits without a sign of life says for whom"
 
 
 def test_a_fault_elsewhere_lets_an_atomic_section_end_first(launch: Launch) -> None:

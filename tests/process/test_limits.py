@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+from . import host
 from .conftest import Launch
 from .job import Job
 from .oracle import assert_nothing_left, assert_promises, assert_restarts, restart
@@ -11,8 +14,8 @@ from .oracle import assert_nothing_left, assert_promises, assert_restarts, resta
 LIMITS = "tests.process.workers.limits"
 
 
-def start(prepare: Launch, case: str, limit: int = 0) -> Job:
-    return prepare(world=2).start(LIMITS, NVRX_TEST_CASE=case, NVRX_TEST_LIMIT=str(limit))
+def start(prepare: Launch, case: str, limit: int = 0, **environment: str) -> Job:
+    return prepare(world=2).start(LIMITS, NVRX_TEST_CASE=case, NVRX_TEST_LIMIT=str(limit), **environment)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,19 @@ def test_what_the_function_took_is_given_back_by_the_restart(prepare: Launch, ca
     assert {line["result"] for line in job.lines("done")} == {1}
     assert_restarts(job, [restart("EXCEPTION", by=[1])])
     assert words in job.errors(0)
+    assert job.events("restart")[0]["cause"]["category"] == ("out of memory" if case == "memory" else "")
     assert_promises(job)
+    assert_nothing_left(job)
+
+
+def test_a_rank_that_the_kernel_kills_for_memory_is_told_as_such(prepare: Launch) -> None:
+    with host.memory_cgroup(256 << 20) as folder:
+        job = start(prepare, "cgroup", NVRX_TEST_CGROUP=str(folder)).finish(30)
+        assert host.eventually(lambda: not (folder / "cgroup.procs").read_text(), 5)
+    assert job.codes == {0: 0, 1: -signal.SIGKILL}
+    assert_restarts(job, [restart("TERMINATED", by=[1], lost=[1])])
+    assert job.events("restart")[0]["cause"]["category"] == "out of memory"
+    assert "TERMINATED (out of memory) on rank 1" in job.errors(0)
     assert_nothing_left(job)
 
 

@@ -11,7 +11,7 @@ from nvrx_core.inprocess.board import Board, StoreFailure
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeouts
-from nvrx_core.inprocess.slowest import Slowest
+from nvrx_core.inprocess.slowest import Slowest, Way
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
 from nvrx_core.testing import ManualClock
@@ -272,13 +272,13 @@ def test_who_is_in_an_atomic_section_of_the_round_is_known(board):
 
 def test_a_survey_of_many_reads_every_lease(crowded):
     assert len(crowded.leases(MANY)) == BATCH
-    assert crowded.slowest(MANY, me=7) == Slowest({0: (0, 10)})
+    assert crowded.slowest(MANY, me=7) == Slowest({0: Way(0, 10, (0,))})
 
 
 def test_surveys_are_made_one_after_the_other_and_keep_no_keys(crowded):
     for beat in range(5):
         crowded.store.set(KEYS.lease(0), moving(beat))
-        assert crowded.slowest(MANY, me=beat) == Slowest({0: (0, beat)})
+        assert crowded.slowest(MANY, me=beat) == Slowest({0: Way(0, beat, (0,))})
     assert crowded.store.num_keys() == BATCH + 3
 
 
@@ -290,16 +290,16 @@ def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
             return getattr(crowded.store, name)
 
         def wait(self, keys, timeout):
-            self.set(KEYS.survey(4), Slowest({0: (1, 2)}).encode())
+            self.set(KEYS.survey(4), Slowest({0: Way(1, 2, (5,))}).encode())
             crowded.store.wait(keys, timeout)
 
-    assert Board(Ending(), KEYS, ManualClock()).slowest(MANY, me=7) == Slowest({0: (1, 2)})
+    assert Board(Ending(), KEYS, ManualClock()).slowest(MANY, me=7) == Slowest({0: Way(1, 2, (5,))})
 
 
 def test_a_survey_that_nobody_ends_is_made_by_another(crowded, monkeypatch):
     monkeypatch.setattr("nvrx_core.inprocess.board.SURVEY_WITHIN", SOON)
     crowded.store.set(KEYS.survey(), "4/9")
-    assert crowded.slowest(MANY, me=7) == Slowest({0: (0, 10)})
+    assert crowded.slowest(MANY, me=7) == Slowest({0: Way(0, 10, (0,))})
     assert crowded.store.get(KEYS.survey()) == b"5/7"
 
 

@@ -53,3 +53,10 @@ def test_what_the_event_of_a_fault_tells():
     told = FAULT.told()
     assert told.pop("victim") == FAULT.initial_rank
     assert told == {name: getattr(FAULT, name) for name in told}
+
+
+def test_a_kill_of_the_kernels_is_named():
+    killed = Fault(initial_rank=3, rank=1, interruption="TERMINATED", message="process ended by SIGKILL").of_memory()
+    assert killed.category == "out of memory"
+    assert str(killed).startswith("TERMINATED (out of memory) on rank 1")
+    assert Fault.from_data(json.loads(killed.encode())) == killed

@@ -1,5 +1,6 @@
 """An exception as a record: whatever the user's exception does, and without a look at any file."""
 
+import errno
 import linecache
 import traceback
 
@@ -48,3 +49,18 @@ def test_the_origin_is_where_it_was_raised_and_no_file_is_read(monkeypatch):
         monkeypatch.setattr(linecache, name, pytest.fail)
     assert origin(error) == f"{frame.filename}:{frame.lineno}"
     assert origin(ValueError("never raised")) == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        (MemoryError(), "out of memory"),
+        (OSError(errno.ENOMEM, "planted"), "out of memory"),
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), "out of memory"),
+        (OSError(errno.ENOSPC, "planted"), ""),
+        (Planted(LookupError()), ""),
+    ],
+)
+def test_what_ran_out_of_memory_is_known(error, category):
+    assert FaultMaker(3).of(error, 1, 0.5).category == category

@@ -23,7 +23,7 @@ from nvrx_core.inprocess.decision import (
 )
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.lease import LeaseTable
-from nvrx_core.inprocess.slowest import Slowest
+from nvrx_core.inprocess.slowest import Slowest, Way
 from nvrx_core.inprocess.watch import Reading, Watch
 from nvrx_core.progress.page import Page, Stage, Word
 
@@ -54,7 +54,7 @@ def arrivals_decided(text):
 def leases_judged(text):
     table, lease = LeaseTable(1.0), text.decode(errors="replace")
     table.observe(1, lease, now=0.0)
-    Slowest.of({0: lease}).behind(0, 1, 1)
+    Slowest.of({3: lease}).behind(0, 1, 1)
     return table.stale(now=0.5)
 
 
@@ -65,7 +65,7 @@ DECODERS = {
     "decision": (Decision.decode, [DECISION.encode()]),
     "master": (wire.address, ["host.example:29500"]),
     "lease": (leases_judged, ["7/0/123/2/1/4/5"]),
-    "survey": (Slowest.decode, [Slowest({1: (2, 3)}).encode()]),
+    "survey": (Slowest.decode, [Slowest({1: Way(2, 3, (4, 5))}).encode()]),
 }
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.inprocess.slowest import NAMED, Slowest
+from nvrx_core.inprocess.slowest import LAST, NAMED, Slowest
 from nvrx_core.progress.stage import Stage
 
 
@@ -39,6 +39,13 @@ def test_who_is_stalled_is_not_waited_for():
     assert not behind(lease(iteration=0, stalled=1))
 
 
+def test_the_last_of_them_are_named_a_few():
+    assert behind(lease(), lease(collectives=29), lease(collectives=31), lease(collectives=29)) == (1, 3)
+    assert behind(lease(), lease(meetings=1)) == (1,)
+    assert behind(lease(), lease(iteration=0)) == (1,)
+    assert len(behind(*(lease(iteration=0),) * 9)) == LAST
+
+
 def test_the_least_of_many_counts():
     assert behind(lease(meetings=5), lease(collectives=29, meetings=1), mine=(1, 2, 0))
     assert behind(lease(meetings=1, collectives=50), lease(meetings=5, collectives=29), mine=(1, 0, 30))
@@ -57,7 +64,11 @@ def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
     assert slowest.holding(2) == {}
 
 
-@pytest.mark.parametrize("text", ["-", "1", "[1]", "[[1, 2], []]", "[[], [1]]", '[["a", 1, 2]]', "[[null, 1, 2]]"])
+@pytest.mark.parametrize(
+    "text",
+    ["-", "1", "[1]", "[[1, 2], []]", "[[], [1]]", '[[["a", 1, 2, []]], []]', "[[[null, 1, 2, []]], []]",
+     "[[[1, 2, 3, 4]], []]"],
+)  # fmt: skip
 def test_what_is_no_survey_is_told_so(text):
     with pytest.raises(ValueError, match="not a survey"):
         Slowest.decode(text)

@@ -34,11 +34,13 @@ def main() -> None:
     limit, case = int(os.environ.get("NVRX_TEST_LIMIT", "0")), os.environ["NVRX_TEST_CASE"]
     exhaust = {
         "files": files, "files_for_good": files_for_good, "memory": memory,
-        "files_in_a_collective": files_in_a_collective,
+        "files_in_a_collective": files_in_a_collective, "cgroup": cgroup,
     }.get(case)  # fmt: skip
     if me == VICTIM and case in ("few_files", "few_processes"):
         {"few_files": few_files, "few_processes": few_processes}[case](limit)
 
+    if me == VICTIM and case == "cgroup":
+        Path(os.environ["NVRX_TEST_CGROUP"], "cgroup.procs").write_text(f"{os.getpid()}\n")
     settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in SHORT.items()}
 
     @inprocess.Wrapper(no_progress_limit=3, **settings)
@@ -53,6 +55,8 @@ def main() -> None:
         elif case == "files_in_a_collective":
             time.sleep(0.5)
             raise ValueError("planted")
+        while case == "cgroup":
+            time.sleep(0.01)
         time.sleep(60)
         raise AssertionError("nothing ran out")
 
@@ -70,6 +74,12 @@ def few_processes(limit: int) -> None:
     os.setuid(FIRST_USER + os.getpid())
     libc.capset((ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)(READ_ALL, READ_ALL))
     resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+
+
+def cgroup() -> None:
+    """Until the kernel kills this process."""
+    while True:
+        _kept.append(b"x" * (8 << 20))
 
 
 def files() -> None:
