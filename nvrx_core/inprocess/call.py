@@ -19,12 +19,11 @@ from nvrx_core.inprocess.decision import Arrival, Decision, Standing
 from nvrx_core.inprocess.environment import set_ranks
 from nvrx_core.inprocess.equipment import Equipment
 from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.faults import let_go, text_of
+from nvrx_core.inprocess.faults import forget, let_go, text_of
 from nvrx_core.inprocess.forks import EndedInChild, inert_in_children, run_in_rank_only
-from nvrx_core.inprocess.interrupt import RankShouldRestart
 from nvrx_core.inprocess.meeting import foretold, meet, offer
 from nvrx_core.inprocess.monitor_thread import RoundView
-from nvrx_core.inprocess.outcome import Ended, How
+from nvrx_core.inprocess.outcome import Ended, How, RankShouldRestart, how_it_ended
 from nvrx_core.inprocess.retry_limit import NoProgressLimit
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
@@ -141,32 +140,25 @@ class Call:
         kit = self.kit
         try:
             return self._armed(function)
-        except EndedInChild:
+        except (EndedInChild, StoreLost):
             raise
-        except RankShouldRestart as request:
-            kit.report_restart()
-            kit.mark("interrupted")
-            return Ended(How.INTERRUPTED if kit.interrupt.requested else How.FAILED, error=request)
-        except SystemExit as done:
-            if isinstance(done, StoreLost):
-                raise
-            return Ended(How.EXITED if done.code in (0, None) else How.LEFT, error=done)
-        except Exception as error:  # boundary: the wrapped function
-            return self._failed(error)
         except BaseException as error:  # boundary: the wrapped function
-            return Ended(How.LEFT, error=error)
+            return self._ended_by(error)
         finally:
             kit.struck = time.monotonic()
             kit.interrupt.armed = False
             kit.enter(Stage.UNWINDING)
             kit.interrupt.leave()
 
-    def _failed(self, error: Exception) -> Ended:
-        """What fails once the interruption has landed or the abort has begun has failed because of it."""
-        if not (self.kit.aborting or self.kit.interrupt.raised):
-            return Ended(How.FAILED, error=error)
-        self.kit.mark("interrupted")
-        return Ended(How.INTERRUPTED, error=error)
+    def _ended_by(self, error: BaseException) -> Ended:
+        kit = self.kit
+        landed = kit.aborting or kit.interrupt.raised > 0
+        how = how_it_ended(error, requested=kit.interrupt.requested, landed=landed)
+        if isinstance(error, RankShouldRestart):
+            kit.report_restart()
+        if how is How.INTERRUPTED:
+            kit.mark("interrupted")
+        return Ended(how, error=error)
 
     def _armed(self, function: Callable[[], Any]) -> Ended:
         kit, parameters = self.kit, self.parameters
@@ -246,6 +238,8 @@ class Call:
         self.failure = ended.error if ended.how is How.FAILED else None
         let_go(ended.error)
         if not leaving:
+            if self.failure is None:
+                forget(ended.error)
             ended.error = None
             leaving = self._recover(ended) or self._declare(ended, view.round.iteration)
         if early:
@@ -258,6 +252,8 @@ class Call:
         if leaving:
             self._terminate(ended)
             return None
+        forget(self.failure)
+        self.failure = None
         return decision
 
     def _tell(self, view: RoundView, ended: Ended) -> Fault:

@@ -15,10 +15,11 @@ from dataclasses import replace
 
 from nvrx_core.events.log import boot_id
 from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.causes import related
 from nvrx_core.inprocess.fault import LATE_COMPLETION, OUT_OF_MEMORY, Fault
 from nvrx_core.inprocess.garbage import watch_frames
 
-__all__ = ["FaultMaker", "let_go", "origin", "text_of"]
+__all__ = ["FaultMaker", "forget", "let_go", "origin", "text_of"]
 
 
 class FaultMaker:
@@ -100,12 +101,13 @@ def _name(kind: type[BaseException]) -> str:
 
 def let_go(error: BaseException | None) -> None:
     """Clear the locals of all frames that the error and its causes hold: they keep process groups alive."""
-    seen = set[int]()
-    pending = [error]
-    while pending:
-        found = pending.pop()
-        if found is not None and id(found) not in seen:
-            seen.add(id(found))
-            watch_frames(found.__traceback__)
-            traceback.clear_frames(found.__traceback__)
-            pending += [found.__cause__, found.__context__]
+    for each in related(error):
+        watch_frames(each.__traceback__)
+        traceback.clear_frames(each.__traceback__)
+
+
+def forget(error: BaseException | None) -> None:
+    """Let go of the frames as well: that of a module keeps all of the module's names, and cannot be cleared."""
+    for each in related(error):
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None

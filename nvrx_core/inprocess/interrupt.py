@@ -26,6 +26,7 @@ from nvrx_core import failpoint
 from nvrx_core.inprocess.causes import holds, related
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen, Unblock, Why
 from nvrx_core.inprocess.landing import Landing, judge, place
+from nvrx_core.inprocess.outcome import LoopShouldEnd, RankShouldRestart
 from nvrx_core.inprocess.thread_look import WaitLook, handled
 
 __all__ = ["Atomic", "Interrupt", "RankShouldRestart", "new_atomic"]
@@ -40,14 +41,6 @@ FIRST_LOOK: Final = 0.0003
 """Seconds in which a busy function hears the signal."""
 FRESH: Final = 0.001
 """Seconds for which a look at the thread holds."""
-
-
-class RankShouldRestart(BaseException):
-    """Raised inside the wrapped function when the round ends; it must reach the wrapper."""
-
-
-class LoopShouldEnd(RankShouldRestart, KeyboardInterrupt):
-    """The same inside an event loop: asyncio stores every other exception in the task that it strikes."""
 
 
 class Interrupt:

@@ -1,0 +1,50 @@
+"""A healthy rank goes on, whatever shape the interruption takes, and what fails is a failure."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from .conftest import Launch
+from .job import Job
+from .oracle import assert_no_process_left
+
+WORKER = "tests.process.workers.endings"
+
+
+def run(prepare: Launch, case: str, *, world: int = 2) -> Job:
+    job = prepare(world=world, store=True).start(WORKER, NVRX_TEST_CASE=case).finish()
+    assert_no_process_left(job)
+    return job
+
+
+CASES = ["checkpoint_fails", "checkpoint_wraps", "exits", "task_group", "group", "blocked", "suspended"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_ranks_go_on(prepare: Launch, case: str) -> None:
+    job = run(prepare, case)
+    assert set(job.codes.values()) == {0}, job.codes
+    for rank in range(2):
+        iterations = [line["iteration"] for line in job.lines("enter", initial_rank=rank)]
+        assert iterations == [0, 1], f"rank {rank}: {iterations}"
+    assert max(line["at"] for line in job.lines("enter", iteration=1)) < job.lines("enter")[0]["at"] + 10
+
+
+def test_a_signal_that_was_blocked_is_blocked_again_after_the_call(prepare: Launch) -> None:
+    job = run(prepare, "blocked")
+    assert {line["blocked"] for line in job.lines("mask")} == {len(signal.valid_signals()) - 3}
+
+
+def test_a_late_poke_of_the_monitor_process_ends_nobody(prepare: Launch) -> None:
+    job = run(prepare, "poked", world=1)
+    assert set(job.codes.values()) == {0}, job.codes
+    assert len(job.lines("done")) == 8
+
+
+def test_a_script_that_is_run_again_finds_nothing_of_its_last_run(prepare: Launch) -> None:
+    job = run(prepare, "module")
+    assert set(job.codes.values()) == {0}, job.codes
+    assert [line["alive"] for line in job.lines("models", initial_rank=0)] == [0, 0]
+    assert [line["alive"] for line in job.lines("models", initial_rank=1)] == [0, 0]

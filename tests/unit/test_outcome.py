@@ -1,0 +1,92 @@
+"""How an iteration ended, told from what its function raised."""
+
+import pytest
+
+from nvrx_core.errors import RestartAbort
+from nvrx_core.inprocess.outcome import How, LoopShouldEnd, RankShouldRestart, how_it_ended
+
+
+class TorchError(BaseException):
+    pass
+
+
+TorchError.__module__ = "torch.distributed.checkpoint.api"
+
+
+class OwnError(BaseException):
+    pass
+
+
+def because_of(error, cause):
+    error.__context__ = cause
+    return error
+
+
+def ended(error, *, requested=False, landed=False):
+    return how_it_ended(error, requested=requested, landed=landed)
+
+
+OURS = (
+    RankShouldRestart("round"),
+    LoopShouldEnd("round"),
+    BaseExceptionGroup("tasks", [ValueError(), BaseExceptionGroup("", [RankShouldRestart()])]),
+    BaseExceptionGroup("tasks", [LoopShouldEnd()]),
+    because_of(RuntimeError("could not save"), RankShouldRestart()),
+    because_of(TorchError(), RankShouldRestart()),
+    because_of(SystemExit(3), RankShouldRestart()),
+    because_of(SystemExit(0), LoopShouldEnd()),
+)
+
+
+@pytest.mark.parametrize("error", OURS, ids=repr)
+def test_an_interruption_is_one_in_whatever_shape_it_comes(error):
+    assert ended(error, requested=True, landed=True) is How.INTERRUPTED
+
+
+@pytest.mark.parametrize("error", OURS, ids=repr)
+def test_one_that_nobody_asked_for_is_a_failure(error):
+    assert ended(error) is How.FAILED
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_what_fails_once_it_has_landed_fails_because_of_it(landed):
+    assert ended(ValueError(), landed=landed) is (How.INTERRUPTED if landed else How.FAILED)
+    assert ended(OwnError(), requested=landed, landed=landed) is (How.INTERRUPTED if landed else How.LEFT)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(),
+        TorchError(),
+        because_of(OwnError(), ValueError()),
+        BaseExceptionGroup("", [OwnError(), ValueError()]),
+    ],
+    ids=repr,
+)
+def test_what_has_failed_is_no_wish_to_leave(error):
+    assert ended(error) is How.FAILED
+
+
+@pytest.mark.parametrize("requested", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        RestartAbort("enough"),
+        because_of(SystemExit(3), ValueError()),
+        because_of(KeyboardInterrupt(), RankShouldRestart()),
+        because_of(RestartAbort("enough"), RankShouldRestart()),
+        BaseExceptionGroup("", [SystemExit(3), ValueError()]),
+        BaseExceptionGroup("", [RankShouldRestart(), KeyboardInterrupt()]),
+    ],
+    ids=repr,
+)
+def test_a_wish_to_leave_keeps_its_meaning(error, requested):
+    assert ended(error, requested=requested, landed=requested) is How.LEFT
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_an_exit_with_0_is_a_completion(code):
+    assert ended(SystemExit(code), requested=True) is How.EXITED
