@@ -1,16 +1,26 @@
 """Where the wrapper's log lines go, by specification 002, "Logging": to streams, not to files, and no further.
 
 The stream handlers are those of the first ancestor of our logger that has handlers. Where none of these is a stream, or
-nobody has handlers, warnings go to stderr.
+nobody has handlers, warnings go to stderr. The lines do not take the handler's lock: the main thread may hold it, and
+an interruption may leave it locked. They go to the stream's descriptor; where there is none, the lock is waited for a
+bounded time.
 """
 
 from __future__ import annotations
 
+import io
 import logging
+import os
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 __all__ = ["own_stream_handlers"]
+
+LOCKED_FOR: Final = 1.0
+"""Seconds after which a handler's lock counts as lost, and a stream that takes nothing is not waited for."""
+STDERR: Final = 2
 
 
 @contextmanager
@@ -20,19 +30,90 @@ def own_stream_handlers() -> Iterator[None]:
     before = logger.handlers, logger.propagate
     streams = _streams(logger)
     if streams:
-        logger.handlers, logger.propagate = streams, False
+        logger.handlers, logger.propagate = [_Unlocked(stream) for stream in streams], False
     try:
         yield
     finally:
         logger.handlers, logger.propagate = before
 
 
-def _streams(logger: logging.Logger | None) -> list[logging.Handler]:
+def _streams(logger: logging.Logger | None) -> list[logging.StreamHandler[Any]]:
     while logger is not None and not logger.handlers:
         logger = logger.parent
     if logger is None:
         return []
-    streams: list[logging.Handler] = [
+    streams = [
         h for h in logger.handlers if isinstance(h, logging.StreamHandler) and not isinstance(h, logging.FileHandler)
     ]
-    return streams or [h for h in [logging.lastResort] if h is not None]
+    last = logging.lastResort
+    return streams or ([last] if isinstance(last, logging.StreamHandler) else [])
+
+
+class _Unlocked(logging.Handler):
+    """Writes what another handler would write, with its level, filters and format, and without its lock.
+
+    Args:
+        target: the other handler.
+    """
+
+    def __init__(self, target: logging.StreamHandler[Any]) -> None:
+        super().__init__()
+        self._target = target
+        self._locked = False
+
+    def createLock(self) -> None:  # noqa: N802 (the base class's name)
+        """Has none."""
+        self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write the record if the other handler would."""
+        target = self._target
+        passed: object = record.levelno >= target.level and target.filter(record)
+        if isinstance(passed, logging.LogRecord):  # since 3.12 a filter may change it
+            record = passed
+        if passed:
+            self.emit(record)
+        return bool(passed)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record."""
+        try:
+            descriptor = _descriptor(self._target)
+            if descriptor is None and not self._locked:
+                self._emit_locked(record)
+            else:
+                self._write(descriptor if descriptor is not None else STDERR, record)
+        except Exception:  # boundary: a user's formatter or stream; logging has a way to tell
+            self._target.handleError(record)
+
+    def _emit_locked(self, record: logging.LogRecord) -> None:
+        lock = self._target.lock
+        if lock is not None and not lock.acquire(timeout=LOCKED_FOR):
+            self._locked = True
+            self._write(STDERR, record)
+            return
+        try:
+            self._target.emit(record)
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _write(self, descriptor: int, record: logging.LogRecord) -> None:
+        target = self._target
+        encoding = getattr(target.stream, "encoding", None) or "utf-8"
+        rest = (target.format(record) + target.terminator).encode(encoding, "backslashreplace")
+        while rest:
+            if not select.select([], [descriptor], [], LOCKED_FOR)[1]:
+                return
+            rest = rest[os.write(descriptor, rest) :]
+
+
+def _descriptor(handler: logging.StreamHandler[Any]) -> int | None:
+    """The descriptor behind a handler's stream, if writing to it is all that the handler does."""
+    stream = handler.stream
+    if type(handler).emit is not logging.StreamHandler.emit or type(stream) is not io.TextIOWrapper:
+        return None
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None

@@ -1,13 +1,12 @@
 """The progress watchdog: a thread that asks the main thread, once an interval, whether it still runs bytecode.
 
-It asks by a pending call, which the interpreter runs in the main thread between two bytecodes; one is asked for only
-after the last has run. The answer is a time on the progress page, which the monitor process reads. The same thread
-carries out small work that must not delay a restart, and notices what becomes of the monitor process.
+The answer (`heartbeat`) is a time on the progress page, which the monitor process reads: that of the look before the
+one that has found it. The same thread carries out small work that must not delay a restart, and notices what becomes of
+the monitor process.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import select
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from nvrx_core.inprocess.awake import AwakeClock
+from nvrx_core.inprocess.heartbeat import Heartbeat
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
@@ -28,16 +28,7 @@ log = logging.getLogger("nvrx_core.inprocess")
 SILENT_STORE: Final = 10.0
 """Seconds without an answer from the store after which it counts as lost."""
 
-_asking: deque[ProgressWatchdog] = deque()
-
-
-def _answer(_: object) -> int:
-    """Run by the interpreter in the main thread; lives for good, for a question may outlive its watchdog."""
-    _asking.popleft()._answered()
-    return 0
-
-
-_pending_call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_answer)
+ENDS_WITHIN: Final = 10.0
 
 
 class ProgressWatchdog:
@@ -74,7 +65,7 @@ class ProgressWatchdog:
         self._silent, self._failed = silent, failed
         self.depth: Callable[[], int] = lambda: 0
         self._work: deque[Callable[[], None]] = deque()
-        self._asked = False
+        self._heartbeat = Heartbeat()
         self._ending = self._told = False
         self._awake = AwakeClock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -90,22 +81,21 @@ class ProgressWatchdog:
         os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
-        """Finish the deferred work and end the thread."""
+        """Finish the deferred work and end the thread; within a bound, for it may be held up in what no thread ends."""
         self._ending = True
         os.eventfd_write(self._wake, 1)
-        self._thread.join()
-        os.close(self._wake)
-
-    def _answered(self) -> None:
-        self._asked = False
-        if not self._ending:
-            self.page.words[Word.AUTOMATIC] = time.monotonic_ns()
+        self._thread.join(ENDS_WITHIN)
+        if self._thread.is_alive():
+            log.warning("the progress watchdog does not end within %g s; the rank leaves without it", ENDS_WITHIN)
+        else:
+            os.close(self._wake)
 
     def _run(self) -> None:
         try:
             self._watch()
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
-            self._failed(error)
+            if not self._ending:
+                self._failed(error)
 
     def _watch(self) -> None:
         due = time.monotonic()
@@ -128,10 +118,8 @@ class ProgressWatchdog:
 
     def _question(self, now: float) -> None:
         self.page[Word.BREATH] = time.monotonic_ns()
-        if not self._asked:
-            self._asked = True
-            _asking.append(self)
-            ctypes.pythonapi.Py_AddPendingCall(_pending_call, None)
+        if answered := self._heartbeat.look():
+            self.page[Word.ANSWERED] = answered
         self._observe()
         self.page[Word.ATOMIC] = self.depth()
         self._judge_store(now)

@@ -32,7 +32,7 @@ class Word(enum.IntEnum):
     RANK = 2
     WORLD_SIZE = 3
     STAGE = 4
-    AUTOMATIC = 5  # ns when the main thread last was seen to run bytecode
+    AUTOMATIC = 5  # ns when the main thread last has said what it is about
     PING = 6  # ns of the last manual heartbeat, 0: none in this iteration
     STEP_AT = 7  # ns when the step counter last grew, 0: not used in this iteration
     STEP = 8  # the step counter plus one, 0: not used in this iteration
@@ -49,6 +49,7 @@ class Word(enum.IntEnum):
     BREATH = 19  # ns when the watchdog thread last ran, 0: it is not there
     ATOMIC = 20  # how many atomic sections were open when the watchdog thread last ran
     ROUND_OVER = 21  # iteration plus one whose event the monitor process has seen, while the rank's threads do not run
+    ANSWERED = 22  # ns before which the main thread had not given its last answer to the watchdog
 
 
 class Page:
@@ -88,7 +89,8 @@ class Page:
         """The oldest of the signs of life that are in use, monotonic seconds."""
         running = self.words[Word.STAGE] == Stage.RUNNING
         used = [self.words[word] for word in (Word.PING, Word.STEP_AT) if running and self.words[word]]
-        return min([self.words[Word.AUTOMATIC], *used]) / 1e9
+        automatic = max(self.words[Word.AUTOMATIC], self.words[Word.ANSWERED])
+        return min([automatic, *used]) / 1e9
 
     def lose(self, members: Iterable[int]) -> None:
         """Note members that are lost for good."""

@@ -2,10 +2,13 @@
 
 import io
 import logging
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from nvrx_core.inprocess import log_handlers
 from nvrx_core.inprocess.log_handlers import own_stream_handlers
 
 LINE = logging.getLogger("nvrx_core.inprocess")
@@ -92,3 +95,106 @@ def test_other_loggers_are_left_alone(root, file):
     with own_stream_handlers():
         logging.getLogger("application").warning("a line")
     assert Path(file.baseFilename).read_text() == "a line\n"
+
+
+@pytest.fixture
+def pipe():
+    """The reading end of a pipe, and a text stream on the other."""
+    reading, writing = os.pipe()
+    with open(writing, "w", encoding="utf-8") as stream, open(reading, "rb", buffering=0) as lines:
+        yield lines, stream
+
+
+@pytest.fixture
+def locked():
+    """Locks a handler in another thread, as an interruption may leave it."""
+    free, threads = threading.Event(), []
+
+    def lock(handler):
+        held = threading.Event()
+
+        def hold():
+            with handler.lock:
+                held.set()
+                free.wait()
+
+        threads.append(threading.Thread(target=hold))
+        threads[-1].start()
+        held.wait()
+
+    yield lock
+    free.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_handler_that_is_left_locked_holds_no_line_up(root, pipe, locked):
+    lines, stream = pipe
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    root.handlers = [handler]
+    locked(handler)
+    with own_stream_handlers():
+        LINE.warning("a l\u00efne")
+    assert lines.read(100) == "WARNING a l\u00efne\n".encode()
+
+
+def test_a_stream_without_a_descriptor_is_waited_for_once(root, locked, monkeypatch, capfd):
+    monkeypatch.setattr(log_handlers, "LOCKED_FOR", 0.05)
+    root.handlers = [logging.StreamHandler(io.StringIO())]
+    locked(root.handlers[0])
+    with own_stream_handlers():
+        LINE.warning("the first")
+        LINE.warning("the second")
+    assert capfd.readouterr().err == "the first\nthe second\n"
+
+
+def test_a_stream_that_takes_nothing_is_not_waited_for(root, pipe, monkeypatch):
+    monkeypatch.setattr(log_handlers, "LOCKED_FOR", 0.05)
+    _, stream = pipe
+    os.set_blocking(stream.fileno(), False)
+    while True:
+        try:
+            os.write(stream.fileno(), b"x" * 4096)
+        except BlockingIOError:
+            break
+    root.handlers = [logging.StreamHandler(stream)]
+    with own_stream_handlers():
+        LINE.warning("a line")
+
+
+def test_level_filters_and_what_a_class_of_its_own_does_hold(root, pipe):
+    class Shouting(logging.StreamHandler):
+        def emit(self, record):
+            self.stream.write(f"{record.getMessage()}!\n")
+
+    lines, stream = pipe
+    quiet, own = logging.StreamHandler(stream), Shouting(io.StringIO())
+    quiet.setLevel(logging.ERROR)
+    quiet.addFilter(lambda record: "secret" not in record.getMessage())
+    root.handlers = [quiet, own]
+    with own_stream_handlers():
+        LINE.warning("a warning")
+        LINE.error("a secret")
+        LINE.error("an error")
+    assert lines.read(100) == b"an error\n"
+    assert own.stream.getvalue() == "a warning!\na secret!\nan error!\n"
+
+
+def test_a_formatter_that_raises_is_told_as_logging_tells_it(root, pipe, monkeypatch, capsys):
+    _, stream = pipe
+    handler = logging.StreamHandler(stream)
+    monkeypatch.setattr(handler, "format", lambda record: 1 / 0)
+    root.handlers = [handler]
+    with own_stream_handlers():
+        LINE.warning("a line")
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_closed_stream_is_told_as_logging_tells_it(root, tmp_path, capsys):
+    stream = (tmp_path / "closed").open("w")
+    stream.close()
+    root.handlers = [logging.StreamHandler(stream)]
+    with own_stream_handlers():
+        LINE.warning("a line")
+    assert "ValueError" in capsys.readouterr().err

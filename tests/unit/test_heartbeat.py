@@ -1,0 +1,76 @@
+"""Whether the main thread runs bytecode."""
+
+import ctypes
+import threading
+import time
+
+import pytest
+
+from nvrx_core.inprocess import heartbeat
+from nvrx_core.inprocess.heartbeat import Heartbeat
+
+
+@pytest.fixture
+def heart():
+    made = Heartbeat()
+    yield made
+    answer(made)
+
+
+def answer(heart):
+    deadline = time.monotonic() + 5.0
+    while not (at := heart.look()):
+        assert time.monotonic() < deadline
+    return at
+
+
+def test_a_thread_that_runs_bytecode_answers_and_the_time_is_not_later_than_the_answer(heart):
+    for _ in range(3):
+        asked = time.monotonic_ns()
+        assert heart.look() < asked
+        assert answer(heart) < time.monotonic_ns()
+
+
+def test_a_thread_that_waits_in_c_does_not_answer(heart):
+    answer(heart)
+    looks = []
+
+    def look():
+        for _ in range(3):
+            time.monotonic()
+            looks.append(heart.look())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()  # the main thread waits here
+    before = time.monotonic_ns()
+    assert looks[1:] == [0, 0]
+    assert answer(heart) < before + 5_000_000_000
+
+
+def test_a_full_queue_is_asked_again_later(heart):
+    answered = []
+
+    def fill():
+        nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p)
+        heartbeat._take_answers()
+        heartbeat._answers.asked = False
+        while heartbeat._add(ctypes.cast(heartbeat._held.sem_post, ctypes.c_void_p), other) == 0:
+            pass
+        assert nothing
+        answered.append(heart.look())
+        answered.append(heartbeat._answers.asked)
+
+    memory = ctypes.create_string_buffer(64)
+    heartbeat._held.sem_init(memory, 0, 0)
+    other = ctypes.addressof(memory)
+    thread = threading.Thread(target=fill)
+    thread.start()
+    thread.join()
+    assert answered == [0, False]
+    assert answer(heart)
+
+
+def test_what_an_earlier_one_has_asked_is_no_answer_to_a_later_one(heart):
+    heart.look()
+    assert Heartbeat().look() == 0
