@@ -32,6 +32,7 @@ from tests.process.workers import endings
 endings.make_model(globals())
 if int(sys.argv[1]) == 0:
     if endings.me == 1:
+        time.sleep(0.5)  # until the other is in it as well
         raise ValueError("planted")
     time.sleep(30)
 """
