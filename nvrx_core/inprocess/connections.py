@@ -18,6 +18,7 @@ import torch.distributed as dist
 from nvrx_core.clock import SystemClock
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.connection import Connection
+from nvrx_core.inprocess.environment import with_environment_as_now
 from nvrx_core.inprocess.store import Factory, StoreMixin, another
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
@@ -55,6 +56,7 @@ class Connections:
     """
 
     def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: Keys, interval: timedelta) -> None:
+        factory = with_environment_as_now(factory)
         self._factory, self._kwargs, self.keys = factory, kwargs, keys
         self._main = Connection(lambda: factory(**kwargs), factory, kwargs)
         self._waited = Connection(self.another_store, factory, kwargs, beside=self._main)

@@ -6,12 +6,13 @@ one has the address of a store that the wrapper hosts on the new rank 0, in whic
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 __all__ = [
     "Job",
@@ -26,9 +27,11 @@ __all__ = [
     "set_master",
     "set_ranks",
     "store_endpoint",
+    "with_environment_as_now",
 ]
 
 _OURS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -131,11 +134,35 @@ def restored() -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _put(before)
+
+
+def with_environment_as_now(factory: Callable[..., T]) -> Callable[..., T]:
+    """The factory, which finds RANK, WORLD_SIZE and the addresses as they are now whenever it is called."""
+    then = _ours()
+
+    @functools.wraps(factory, updated=())
+    def called(*args: Any, **kwargs: Any) -> T:
+        now = _ours()
+        _put(then)
+        try:
+            return factory(*args, **kwargs)
+        finally:
+            _put(now)
+
+    return called
+
+
+def _ours() -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in _OURS}
+
+
+def _put(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _number(name: str, default: int) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+from contextlib import suppress
 
 __all__ = ["configure_logging", "write_pidfile"]
 
@@ -13,7 +15,7 @@ def configure_logging(path: str | None) -> None:
     logger = logging.getLogger("nvrx_core")
     handler: logging.Handler = logging.NullHandler()
     if path is not None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = _open(path, os.O_APPEND)
         handler = logging.StreamHandler(os.fdopen(fd, "w", buffering=1))
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.handlers, logger.propagate = [handler], False
@@ -21,8 +23,20 @@ def configure_logging(path: str | None) -> None:
 
 
 def write_pidfile(path: str) -> None:
-    """Write the pid so that a reader never sees half of it."""
+    """Write the pid so that a reader never sees half of it; a link in the file's place is replaced."""
     temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    with open(_open(temporary, os.O_EXCL), "w", encoding="ascii") as file:
         file.write(f"{os.getpid()}\n")
     os.replace(temporary, path)
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file to write; in a directory that others may write, a link could lead to any file of the user's."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "a symbolic link, which is not followed", path) from None

@@ -72,3 +72,13 @@ def test_files_of_an_earlier_run_are_in_nobodys_way(launch: Launch, tmp_path: Pa
     for rank in range(3):
         assert (tmp_path / f"monitor-{rank}.pid").read_text().strip().isdecimal()
         assert (tmp_path / f"monitor-{rank}.log").read_text().startswith("of an earlier run\n")
+
+
+def test_a_link_in_the_place_of_a_log_file_is_refused(launch: Launch, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("no log\n")
+    (tmp_path / "monitor-0.log").symlink_to(precious)
+    job = launch(world=1, wrapper={"monitor_process_logfile": f"{tmp_path}/monitor-{{rank}}.log"}).finish()
+    assert job.codes == {0: 1}
+    assert f"a symbolic link, which is not followed: '{tmp_path}/monitor-0.log'" in job.errors(0)
+    assert precious.read_text() == "no log\n"

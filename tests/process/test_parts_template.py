@@ -41,6 +41,16 @@ def started(pipe: tuple[int, int]) -> Iterator[Callable[[Callable[[Ready], None]
             template.end(0.0)
 
 
+def test_a_caller_that_ignores_sigchld_has_its_worker(started, pipe) -> None:  # type: ignore[no-untyped-def]
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        template = started(forever)
+        os.kill(template.worker, signal.SIGKILL)
+        assert news_of(template).startswith("lost to SIGKILL")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def forever(ready: Ready) -> None:
     ready()
     signal.pause()

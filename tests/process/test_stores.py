@@ -42,6 +42,13 @@ def test_what_is_handed_out_works_over_any_store(prepare: Launch, kept_in: str) 
     assert len(job.lines("exchange")) == 6
 
 
+def test_what_is_handed_out_works_over_a_store_without_clone(prepare: Launch) -> None:
+    job = prepare(store=False, kept_in="without-clone").start("tests.process.workers.stores").finish()
+    assert job.codes == {0: 0, 1: 0, 2: 0}, job.errors(1)
+    for iteration in range(2):
+        assert sorted(line["number"] for line in job.lines("store", iteration=iteration)) == [1, 2, 3]
+
+
 def test_a_second_run_of_the_same_name_starts_afresh(launch: Launch, kept_in: str) -> None:
     first = launch({(1, 0, 2): "exception"}, store=False, kept_in=kept_in).finish()
     assert_nothing_lost(first, restart("EXCEPTION", {1}))

@@ -19,7 +19,7 @@ from nvrx_core.inprocess.rank_assignment import ActivateAllRanks, RankAssignment
 from tests.process.workers.plan import Plan
 from tests.process.workers.record import Record
 
-__all__ = ["Sqlite", "store_settings"]
+__all__ = ["Sqlite", "WithoutClone", "store_settings"]
 
 
 class Sqlite(store.StoreMixin, dist.Store):
@@ -79,12 +79,19 @@ class Sqlite(store.StoreMixin, dist.Store):
             time.sleep(0.01)
 
 
+class WithoutClone(store.TCPStore):
+    """torch's store as it was before it had `clone`."""
+
+    def clone(self) -> dist.Store:
+        raise NotImplementedError
+
+
 def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
 
 
 def store_settings(kept_in: str) -> dict[str, Any]:
-    """The wrapper's parameters for `etcd ENDPOINTS`, `file PATH`, `sqlite PATH`, or "" for the default.
+    """The wrapper's parameters for `etcd ENDPOINTS`, `file PATH`, `sqlite PATH`, `without-clone`; "" for the default.
 
     In `etcd-3s ENDPOINTS` it counts as lost after 3 s and not after 10.
     """
@@ -95,6 +102,8 @@ def store_settings(kept_in: str) -> dict[str, Any]:
         case "etcd-3s":
             kwargs = {"endpoints": where, "lost_after": timedelta(seconds=3)}
             return {"store_factory": store.EtcdStore, "store_kwargs": kwargs}
+        case "without-clone":
+            return {"store_factory": WithoutClone}
         case "file":
             return {"store_factory": store.FileStore, "store_kwargs": {"file_name": where}}
         case "sqlite":
