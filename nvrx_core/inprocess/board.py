@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from nvrx_core.clock import Clock
 from nvrx_core.inprocess.arrivals import BATCH, Arrivals, batches
-from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decode_event, encode_completion
+from nvrx_core.inprocess.decision import Decision, decode_event, encode_completion
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import (
     Action,
@@ -290,11 +290,31 @@ class Board:
             if keys:
                 self.store.wait(keys, timeout)
 
-    def is_fresh(self, member: int) -> bool:
-        """Whether the member was not part of this call before: an earlier run of the same name leaves its keys."""
-        key = self.keys.arrival(-1, member)
+    def put_once(self, key: str, value: str) -> str:
+        """Write the value unless the key has one; returns what it has."""
         with _guard():
-            return not self.store.check([key]) or Arrival.decode(self.store.get(key)).standing is not Standing.ALIVE
+            return self._once(key, value).decode()
+
+    def peek(self, key: str) -> str | None:
+        """What the key has now."""
+        with _guard():
+            text = self._peek(key)
+            return None if text == NOTHING.encode() else text.decode()
+
+    def has(self, keys: list[str]) -> bool:
+        """Whether all the keys exist."""
+        with _guard():
+            return all(self.store.check(part) for part in batches(keys))
+
+    def count(self, key: str) -> int:
+        """Add one to a counter; returns the sum."""
+        with _guard():
+            return self.store.add(key, 1)
+
+    def wait(self, key: str) -> str:
+        """Block until the key has a value; returns it."""
+        with _guard():
+            return self._wait(key, FOREVER).decode()
 
     def forget(self, iteration: int, living: int, members: int) -> None:
         """Count this member as gone from the completed call; the last one deletes the call's keys.
@@ -309,6 +329,7 @@ class Board:
                 return
             if not self._forgets(f"{self.keys.prefix}/"):
                 self._delete(self._rest(iteration, members))
+            self._delete(self.keys.verdicts())
 
     def delete_round(self, iteration: int, members: int) -> None:
         """Delete the keys of a round that nobody reads any more, where the store can."""
@@ -329,7 +350,8 @@ class Board:
         """All keys of a call that was completed in this iteration, save those of rounds that are deleted meanwhile."""
         keys, rounds = self.keys, sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
         kept = (key for ended in rounds for key in self._round(ended, members))
-        return (*kept, *map(keys.lease, range(members)), *map(keys.left, range(members)), keys.gone())
+        of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in range(members))
+        return (*kept, *of_members, keys.gone(), keys.claims())
 
     def _delete(self, keys: Iterable[str]) -> None:
         try:

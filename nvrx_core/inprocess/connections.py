@@ -73,6 +73,10 @@ class Connections:
         self._meeting: dist.Store | None = None
         self._offered: socket.socket | None = None
 
+    def use(self, keys: Keys) -> None:
+        """Go on with these keys."""
+        self.keys = self.board.keys = self.waiting.keys = keys
+
     @property
     def store(self) -> dist.Store:
         """The store on the main thread's connection."""

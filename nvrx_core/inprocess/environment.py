@@ -11,18 +11,17 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 __all__ = [
-    "Job",
     "events_directory",
     "flight_record_directory",
     "flight_recorder_is_on",
-    "job",
+    "job_name",
     "master",
     "nccl_variables",
     "rank_and_world_size",
+    "restarts_all_ranks",
     "restored",
     "set_master",
     "set_ranks",
@@ -34,18 +33,14 @@ _OURS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTI
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Job:
-    """Which job this process belongs to, and how often a launcher has restarted it."""
-
-    name: str
-    restart: int
+def job_name() -> str:
+    """Which job this process belongs to: `NVRX_JOB_ID`, else `TORCHELASTIC_RUN_ID`, else "job"."""
+    return os.environ.get("NVRX_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or "job"
 
 
-def job() -> Job:
-    """The job, from `NVRX_JOB_ID`, else `TORCHELASTIC_RUN_ID`, and `TORCHELASTIC_RESTART_COUNT`."""
-    name = os.environ.get("NVRX_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or "job"
-    return Job(name, _number("TORCHELASTIC_RESTART_COUNT", 0))
+def restarts_all_ranks() -> bool:
+    """Whether a launcher starts all ranks again when one has ended, as torch elastic's agents do."""
+    return "TORCHELASTIC_RESTART_COUNT" in os.environ
 
 
 def rank_and_world_size() -> tuple[int, int]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from nvrx_core.errors import RestartAbort, StoreLost
+from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess import environment
@@ -33,6 +33,7 @@ from nvrx_core.inprocess.garbage import freeze_on_entry
 from nvrx_core.inprocess.group_observer import GroupObserver
 from nvrx_core.inprocess.guests import await_guests
 from nvrx_core.inprocess.interrupt import Interrupt
+from nvrx_core.inprocess.joining import Entrant, Joining
 from nvrx_core.inprocess.log_handlers import own_stream_handlers
 from nvrx_core.inprocess.monitor_plan import MonitorPlan
 from nvrx_core.inprocess.monitor_process import MonitorProcess
@@ -51,7 +52,6 @@ from nvrx_core.process.stacks import Stacks
 from nvrx_core.process.template import Template
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
-from nvrx_core.store.connection import StoreConnectionError
 from nvrx_core.store.keys import Keys
 
 __all__ = ["Equipment"]
@@ -80,8 +80,8 @@ class Equipment:
         self._entered = False
         self.faults = FaultMaker(self.member)
         self._ended: RoundView | None = None
-        job = environment.job()
-        self.keys = Keys(job.name, job.restart, number)
+        self.keys = Keys(environment.job_name(), 0, number)
+        self.entrant = Entrant(self.member, environment.restarts_all_ranks())
         freeze_on_entry()
         stack.enter_context(environment.restored())
         stack.enter_context(own_stream_handlers())
@@ -95,8 +95,8 @@ class Equipment:
             self.template.await_ready()
             self._start_threads(stack)
             self._entered = True
-        except BaseException:  # boundary: whatever keeps this rank from entering, the others do not wait for it
-            self.page.enter(Stage.GONE)
+        except BaseException as error:  # boundary: whatever keeps this rank from entering, nobody waits for it
+            self.page.enter(Stage.LEFT if isinstance(error, BarrierTimeout | RankDiscarded) else Stage.GONE)
             raise
 
     # In
@@ -138,6 +138,7 @@ class Equipment:
             factory=p.store_factory,
             kwargs=p.store_kwargs,
             keys=self.keys,
+            entrant=self.entrant,
             soft=p.soft_timeout.total_seconds(),
             hard=p.hard_timeout.total_seconds(),
             grace=p.termination_grace_time.total_seconds(),
@@ -161,16 +162,17 @@ class Equipment:
         stack.callback(self._drop_store)
         self.board, self.endpoint, self.critical = self.links.board, self.links.endpoint, self.links.critical
         self.hosted = self.member in self.critical if self.links.hosted is None else self.links.hosted
-        self._refuse_stale_keys()
+        self._join()
 
-    def _refuse_stale_keys(self) -> None:
-        """No run may go on where another one of the same name has ended."""
-        with suppress(StoreFailure):  # the first arrival will find the store lost
-            if not self.board.is_fresh(self.member):
-                raise StoreConnectionError(
-                    f"the control store has keys of an earlier run, {self.keys.prefix}, in which initial rank "
-                    f"{self.member} took part: give this run a name of its own by NVRX_JOB_ID, or use a fresh store"
-                )
+    def _join(self) -> None:
+        """Meet the other ranks in a generation of keys that no earlier start of the job has used."""
+        joining = Joining(self.links, self.page, self.entrant)
+        try:
+            self.keys = joining.run(self.parameters.barrier_timeout)
+        except StoreFailure as failure:
+            log.error("%s (%s)", self.store_lost(), failure)
+            raise self.store_lost() from None
+        self.links.use(self.keys)
 
     def _give_back_signal(self) -> None:
         """After the monitor process has ended, which may send it; one that speaks for this rank has not."""

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from nvrx_core.inprocess.environment import job
+from nvrx_core.inprocess.environment import job_name
 from nvrx_core.inprocess.store_mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
 from nvrx_core.store.etcd import Endpoint, EtcdClient, EtcdError, encoded
 
@@ -333,5 +333,5 @@ def _endpoints(given: str | Sequence[str] | None) -> tuple[Endpoint, ...]:
 
 def _lease_id(prefix: str) -> int:
     """The same for all ranks of a job, and for no other job."""
-    name = f"{prefix}\0{job().name}\0{job().restart}".encode()
+    name = f"{prefix}\0{job_name()}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 1 or 1

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.inprocess.joining import Entrant
 from nvrx_core.inprocess.store import Factory
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.store.keys import Keys
@@ -26,7 +27,8 @@ class MonitorPlan:
         wake: an eventfd that the rank writes to when its page has changed.
         linked: an eventfd that the monitor process writes to when it has reached the store.
         factory, kwargs: how to connect to the store.
-        keys: the call's keys.
+        keys: the call's keys, of no particular generation.
+        entrant: the rank, on its way into a generation.
         soft, hard, grace: timeouts of progress, seconds.
         interval: seconds between two looks at the page, at most.
         breath: seconds between two signs of life of the rank's watchdog thread.
@@ -48,6 +50,7 @@ class MonitorPlan:
     factory: Factory
     kwargs: Mapping[str, Any]
     keys: Keys
+    entrant: Entrant
     soft: float
     hard: float
     grace: float

@@ -30,6 +30,7 @@ from nvrx_core.inprocess.awake import AwakeClock
 from nvrx_core.inprocess.board import Board, StoreFailure
 from nvrx_core.inprocess.connection import Connection
 from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.joining import join_for_dead
 from nvrx_core.inprocess.lease import LeaseTable
 from nvrx_core.inprocess.monitor_files import configure_logging, write_pidfile
 from nvrx_core.inprocess.monitor_plan import MonitorPlan
@@ -225,7 +226,8 @@ class MonitorProcess:
                 store: Any = Connection(self._open_store, plan.factory, plan.kwargs, silence=silence)
             except Exception as error:  # boundary: a user's store factory
                 raise StoreFailure(str(error)) from error
-            self.board = Board(store, self.plan.keys, SystemClock())
+            generation = max(0, self.page[Word.GENERATION] - 1)
+            self.board = Board(store, self.plan.keys.of(generation), SystemClock())
             if self.replaces:
                 hit("monitor-reattach", self.page[Word.ITERATION])
         return self.board
@@ -345,7 +347,8 @@ class MonitorProcess:
         self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
         log.warning("%s", fault)
         with suppress(StoreFailure):
-            self._bury(Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault))
+            if join_for_dead(self._connected(), self.page, self.plan.entrant):
+                self._bury(Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault))
 
     def _stood_still_since(self) -> float:
         since = self.watch.stood_still_since

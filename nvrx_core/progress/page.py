@@ -44,6 +44,8 @@ class Word(enum.IntEnum):
     STORE_LOST = 14  # ns when the store was lost, 0: it was not
     MONITOR_BEAT = 15  # ns of the monitor process's last answer from the store
     MONITOR_PID = 16
+    CLAIMED = 30  # generation plus one that the rank has claimed last, or is about to; 0: none
+    GENERATION = 31  # generation plus one in which the ranks have met, 0: they have not yet
     MEETING = 17  # how many meetings this rank is inside of now
     STALLED = 18  # iteration plus one in which the monitor process has reported a soft timeout
     BREATH = 19  # ns when the watchdog thread last ran, 0: it is not there

@@ -1,8 +1,8 @@
 """Every key of the control store, named in one place.
 
-All keys of a call lie under `nvrx/<job>/<restart>/<call>/`, so that neither a second call, nor a restarted job, nor
+All keys of a call lie under `nvrx/<job>/<generation>/<call>/`, so that neither a second call, nor a restarted job, nor
 another job on the same store reads what an earlier one wrote; those of a round lie under the round's iteration, for the
-same reason.
+same reason. The ranks that enter a call agree on its generation by the verdicts under `nvrx/<job>/met/<call>/`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,29 @@ class Keys:
 
     Args:
         job: the job's name; any text, used as it is.
-        restart: how often the job's launcher has restarted it.
+        generation: what tells the starts of a job from each other, from 0.
         call: the number of this call in the process, from 0.
     """
 
-    def __init__(self, job: str, restart: int, call: int) -> None:
-        self.prefix = f"nvrx/{job}/{restart}/{call}"
+    def __init__(self, job: str, generation: int, call: int) -> None:
+        self.job, self.generation, self.call = job, generation, call
+        self.prefix = f"nvrx/{job}/{generation}/{call}"
+
+    def of(self, generation: int) -> Keys:
+        """The same call's keys in another generation."""
+        return Keys(self.job, generation, self.call)
+
+    def verdict(self, generation: int) -> str:
+        """Whether all ranks have met in the generation, or moved on to the next; it outlives the generation's keys."""
+        return f"nvrx/{self.job}/met/{self.call}/{generation}"
+
+    def claim(self, member: int) -> str:
+        """Which incarnation of a rank is a member in this generation."""
+        return f"{self.prefix}/claim/{member}"
+
+    def claims(self) -> str:
+        """How many claims were counted."""
+        return f"{self.prefix}/claims"
 
     def event(self, iteration: int) -> str:
         """What ended the round: its first fault, or its completion."""
@@ -73,3 +90,7 @@ class Keys:
     def round(self, iteration: int) -> tuple[str, ...]:
         """All keys of a round but the arrivals."""
         return tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))
+
+    def verdicts(self) -> tuple[str, ...]:
+        """The verdicts on this generation and all before."""
+        return tuple(map(self.verdict, range(self.generation + 1)))

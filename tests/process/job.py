@@ -130,12 +130,12 @@ class Job:
             raise AssertionError(f"the store did not print its endpoint: {self.errors('store')}")
         self.endpoint = said.read_text().splitlines()[0]
 
-    def run_command(self, name: str, *arguments: str) -> None:
-        """Starts a program of its own, such as torchrun, in the place of the ranks."""
+    def run_command(self, name: str, *arguments: str, key: int = -1, **more: str) -> None:
+        """Starts a program of its own, such as torchrun, in the place of the ranks; `key` names it in `codes`."""
         error = os.open(self.directory / f"{name}.err", os.O_WRONLY | os.O_CREAT, 0o600)
         actions = [(os.POSIX_SPAWN_DUP2, error, 1), (os.POSIX_SPAWN_DUP2, error, 2)]
-        environment = self.environment()
-        self.pids[-1] = os.posix_spawn(sys.executable, [sys.executable, *arguments], environment, file_actions=actions)
+        environment = self.environment(**more)
+        self.pids[key] = os.posix_spawn(sys.executable, [sys.executable, *arguments], environment, file_actions=actions)
         os.close(error)
 
     # What happened

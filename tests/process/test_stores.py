@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from nvrx_core.inprocess.store import EtcdStore
+from nvrx_core.store.keys import Keys
 
+from . import host
 from .conftest import Launch
 from .etcd import etcd_in
+from .job import TRAIN
 from .oracle import assert_no_process_left, assert_nothing_lost, restart
 
 KINDS = ("file", "sqlite", "etcd")
@@ -64,14 +68,27 @@ def test_a_completed_job_leaves_no_key_in_etcd(launch: Launch, tmp_path: Path) -
         store.cut()
 
 
-def test_a_run_on_the_keys_of_a_killed_one_is_refused(launch: Launch, tmp_path: Path) -> None:
+def test_a_run_on_the_keys_of_a_killed_one_starts_afresh(launch: Launch, tmp_path: Path) -> None:
     kept_in = f"sqlite {tmp_path / 'store'}"
     first = launch({(1, 0, 10_000): "exception"}, store=False, kept_in=kept_in)
     for rank in range(3):
         first.await_line("step", initial_rank=rank)
     first.template.sweep()
-    second = launch(store=False, kept_in=kept_in).finish()
-    assert second.codes == {0: 1, 1: 1, 2: 1}
-    for rank in range(3):
-        assert f"keys of an earlier run, nvrx/job/0/0, in which initial rank {rank}" in second.errors(rank)
-        assert "NVRX_JOB_ID" in second.errors(rank)
+    second = launch({(1, 0, 2): "exception"}, store=False, kept_in=kept_in).finish()
+    assert_nothing_lost(second, restart("EXCEPTION", {1}))
+
+
+def test_of_two_processes_with_one_rank_the_first_leaves_and_both_are_named(prepare: Launch) -> None:
+    job = prepare(world=2)
+    job.start_store()
+    address, _, port = str(job.endpoint).rpartition(":")
+    control = dist.TCPStore(address, int(port), is_master=False, wait_for_workers=False)
+    for key in (0, 1):
+        job.pids[key] = job.template.fork(TRAIN, [], job.environment(0), job.directory / f"rank-{key}")
+        assert host.eventually(lambda: control.check([Keys("job", 0, 0).claim(0)]), 20)
+    assert host.eventually(lambda: job.finish_ranks(0.1) or job.codes, 20)
+    assert job.codes == {0: 1}
+    assert "another process has entered as rank 0" in job.errors(0)
+    assert f"/{job.pids[0]}/" in job.errors(0)
+    assert f"/{job.pids[1]}/" in job.errors(0)
+    job.template.sweep()

@@ -6,11 +6,9 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.arrivals import BATCH, Arrivals
-from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.decision import Arrival, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.store.keys import Keys
-from nvrx_core.testing import ManualClock
 
 KEYS = Keys("job", 0, 0)
 PAIR = frozenset({0, 1})
@@ -83,12 +81,6 @@ def test_all_keys_are_known(store, iteration):
     for key in arrivals.keys_of(iteration, 3):
         assert store.delete_key(key)
     assert store.num_keys() == 0
-
-
-def test_the_first_arrivals_say_each_by_itself_who_took_part(store):
-    Arrivals(store, KEYS).put(-1, arrival(1))
-    board = Board(store, KEYS, ManualClock())
-    assert [board.is_fresh(member) for member in (0, 1)] == [True, False]
 
 
 @pytest.mark.parametrize("text", ["garbage", "1", "{}", '{"initial_rank": null}', '{}, {"a": 1}'])

@@ -329,14 +329,19 @@ def test_a_key_that_is_not_there_is_read_as_nothing_and_not_made(kind, tmp_path)
 
 
 def test_the_last_to_leave_a_completed_call_deletes_its_keys(board):
+    keys = board.keys = KEYS.of(1)
+    board.put_once(keys.verdict(0), "moved")
+    board.put_once(keys.verdict(1), "met")
     for member in MEMBERS:
+        board.put_once(keys.claim(member), f"process {member}")
+        board.count(keys.claims())
         arrive(board, new(member, -1))
         board.leave(member)
-    assert [board.is_fresh(member) for member in (0, 1, 2)] == [False, False, True]
+    assert board.has([keys.claim(member) for member in MEMBERS])
     board.forget(0, 2, 2)
-    assert not board.is_fresh(0)
+    assert board.peek(keys.verdict(1)) == "met"
     board.forget(0, 2, 2)
-    assert board.is_fresh(0)
+    assert board.peek(keys.verdict(1)) is None
     assert board.store.num_keys() == 0
 
 
@@ -351,12 +356,6 @@ def test_a_store_that_can_forget_is_asked_to():
     store = Forgetful()
     Board(store, KEYS, ManualClock()).forget(0, 1, 2)
     assert store.asked == ("nvrx/job/0/0/",)
-
-
-def test_a_member_that_others_took_for_dead_before_it_came_is_fresh(board):
-    machine = new(0, -1)
-    board.play(machine, machine.arrive(arrival(0, Standing.DEAD), now=1.0))
-    assert board.is_fresh(0)
 
 
 def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():

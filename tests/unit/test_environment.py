@@ -47,11 +47,24 @@ def test_a_wrong_rank_is_refused_by_name(variables, given, told):
 
 
 def test_the_job_is_named_by_whoever_names_it(variables):
-    assert environment.job() == environment.Job("job", 0)
-    variables(TORCHELASTIC_RUN_ID="run", TORCHELASTIC_RESTART_COUNT="3")
-    assert environment.job() == environment.Job("run", 3)
+    assert environment.job_name() == "job"
+    variables(TORCHELASTIC_RUN_ID="run")
+    assert environment.job_name() == "run"
     variables(NVRX_JOB_ID="mine")
-    assert environment.job().name == "mine"
+    assert environment.job_name() == "mine"
+
+
+def test_torch_elastic_starts_all_ranks_again(variables):
+    assert not environment.restarts_all_ranks()
+    variables(TORCHELASTIC_RESTART_COUNT="0")
+    assert environment.restarts_all_ranks()
+
+
+def test_a_factory_finds_the_environment_as_it_was(variables):
+    variables(MASTER_PORT="1234")
+    made = environment.with_environment_as_now(lambda: environment.master()[1])
+    variables(MASTER_PORT="5678")
+    assert (made(), environment.master()[1]) == (1234, 5678)
 
 
 def test_the_master_has_torch_s_defaults(variables):

@@ -1,0 +1,151 @@
+"""How the ranks that enter a call agree on a generation. Pure.
+
+All keys of a call lie under a generation, so that a new start of a job does not read what an earlier one left in the
+same store. Nobody is told the number, for the launchers of two nodes may count differently: a rank claims its place in
+the first generation that is still open. A place that another incarnation of the rank has claimed belongs to an earlier
+start, so the generation is closed as moved, and everybody who waits in it goes on to the next one. Who completes the
+number of claims closes it as met. The first verdict on a generation stands, and all follow it.
+
+`Join` asks for one operation at a time and is told its answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "MET",
+    "MOVED",
+    "Claim",
+    "Close",
+    "Count",
+    "Join",
+    "Joined",
+    "Look",
+    "ReadClaims",
+    "Superseded",
+    "Wait",
+]
+
+MET: Final = "met"
+MOVED: Final = "moved"
+
+
+@dataclass(frozen=True)
+class Look:
+    """Read the generation's verdict, if it has one."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Claim this rank's place, unless it is taken."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count the claim."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class ReadClaims:
+    """See whether every place is taken: a claim may be counted twice, by a rank and for it when it is dead."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Close:
+    """Give the generation its verdict, unless it has one."""
+
+    generation: int
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait for the generation's verdict."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """All have met."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Superseded:
+    """Another incarnation of this rank has come after this one."""
+
+    generation: int
+    by: str
+
+
+Step = Look | Claim | Count | ReadClaims | Close | Wait | Joined | Superseded
+
+
+class Join:
+    """One incarnation of a rank on its way to a generation.
+
+    Args:
+        world_size: how many ranks are to meet.
+        incarnation: what tells this process from every other one; the value of its claim.
+        claimed: the generation that it has claimed already, -1 for none.
+    """
+
+    def __init__(self, world_size: int, incarnation: str, claimed: int = -1) -> None:
+        self.world_size, self.incarnation, self.claimed = world_size, incarnation, claimed
+        self._ended, self._open, self._stride = -1, -1, 1
+
+    def start(self) -> Step:
+        """The first operation."""
+        return Look(0) if self.claimed < 0 else Claim(self.claimed)
+
+    def looked(self, generation: int, verdict: str | None) -> Step:
+        """The generation has this verdict.
+
+        Open ones follow those that have one: the first is looked for in growing strides, then between the last two.
+        """
+        if verdict is None:
+            self._open = generation
+        else:
+            self._ended = generation
+        if self._open < 0:
+            self._stride *= 2
+            return Look(self._ended + self._stride // 2)
+        if self._open - self._ended == 1:
+            return Claim(self._open)
+        return Look((self._open + self._ended) // 2)
+
+    def claim_read(self, generation: int, value: str) -> Step:
+        """This is whose the place is."""
+        if value == self.incarnation:
+            self.claimed = generation
+            return Count(generation)
+        if self.claimed >= 0:
+            return Superseded(generation, value)
+        return Close(generation, MOVED)
+
+    def counted(self, generation: int, claims: int) -> Step:
+        """So many claims were counted, with this one."""
+        return ReadClaims(generation) if claims >= self.world_size else Wait(generation)
+
+    def claims_read(self, generation: int, *, complete: bool) -> Step:
+        """Whether every place is taken."""
+        return Close(generation, MET) if complete else Wait(generation)
+
+    def decided(self, generation: int, verdict: str) -> Step:
+        """This is the generation's verdict."""
+        if verdict == MET and self.claimed == generation:
+            return Joined(generation)
+        self._ended, self._open, self._stride = generation, -1, 1
+        return Look(generation + 1)
