@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
@@ -50,6 +49,7 @@ from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.process.template import Template
+from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
@@ -227,7 +227,7 @@ class Equipment:
 
     def await_monitor(self) -> None:
         """Wait until the monitor process has reached the store: the function does not start unprotected."""
-        if not select.select([self.linked], [], [], MONITOR_LINKS_WITHIN)[0]:
+        if not readable([self.linked], MONITOR_LINKS_WITHIN):
             log.warning("the monitor process has not reached the store within %g s", MONITOR_LINKS_WITHIN)
 
     def disown(self, undone: ExitStack) -> None:

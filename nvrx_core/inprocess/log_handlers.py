@@ -11,10 +11,11 @@ from __future__ import annotations
 import io
 import logging
 import os
-import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+
+from nvrx_core.process.waiting import writable
 
 __all__ = ["own_stream_handlers"]
 
@@ -103,7 +104,7 @@ class _Unlocked(logging.Handler):
         encoding = getattr(target.stream, "encoding", None) or "utf-8"
         rest = (target.format(record) + target.terminator).encode(encoding, "backslashreplace")
         while rest:
-            if not select.select([], [descriptor], [], LOCKED_FOR)[1]:
+            if not writable(descriptor, LOCKED_FOR):
                 return
             rest = rest[os.write(descriptor, rest) :]
 

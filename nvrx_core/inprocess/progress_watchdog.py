@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any, Final
 from nvrx_core.inprocess.awake import AwakeClock
 from nvrx_core.inprocess.heartbeat import Heartbeat
 from nvrx_core.process.template import Template
+from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.progress.stage import Stage
 
@@ -105,12 +105,12 @@ class ProgressWatchdog:
             if now >= due:
                 due = now + min(self.interval, SILENT_STORE / 4)
                 self._question(now)
-            readable, _, _ = select.select(watched, [], [], max(0.0, due - time.monotonic()))
+            ready = readable(watched, due - time.monotonic())
             self._awake.woke(due, now=time.monotonic())
-            if self._wake in readable:
+            if self._wake in ready:
                 os.eventfd_read(self._wake)
                 self._do_work()
-            if self.template.channel in readable:
+            if self.template.channel in ready:
                 self._hear()
                 if self.template.ended:
                     watched = [self._wake]

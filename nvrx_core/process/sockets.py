@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from nvrx_core.process.waiting import readable
+
 __all__ = [
     "TcpSocket",
     "bound_reading",
@@ -149,7 +151,7 @@ def wait_closed(found: Iterable[TcpSocket], timeout: float) -> None:
     for each in found:
         with _duplicate(each.fd) as duplicate:
             if duplicate is not None and each.peer_port:
-                select.select([duplicate], [], [], max(0.0, deadline - time.monotonic()))
+                readable([duplicate], deadline - time.monotonic())
 
 
 def _sockets() -> Iterator[tuple[int, int]]:

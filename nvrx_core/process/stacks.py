@@ -10,12 +10,12 @@ from __future__ import annotations
 import faulthandler
 import fcntl
 import os
-import select
 import signal
 from contextlib import suppress
 from typing import Final
 
 from nvrx_core.process.lifeline import catches, send
+from nvrx_core.process.waiting import readable
 
 __all__ = ["Stacks", "show"]
 
@@ -57,7 +57,7 @@ class Stacks:
             return ""
         send(pidfd, [self.signum])
         parts, within = list[bytes](), ANSWERS_WITHIN
-        while select.select([self.reader], [], [], within)[0] and (part := self._read()):
+        while readable([self.reader], within) and (part := self._read()):
             parts.append(part)
             within = QUIET
         return b"".join(parts).decode(errors="replace")

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import open_pidfd, send
+from nvrx_core.process.waiting import readable
 
 __all__ = ["Template", "TemplateError"]
 
@@ -84,7 +85,7 @@ class Template:
             TemplateError: when none was ready in time, three times in a row.
         """
         for _ in range(TRIES):
-            if select.select([self.channel], [], [], READY_WITHIN)[0]:
+            if readable([self.channel], READY_WITHIN):
                 message = self._receive()
                 if message.startswith(b"ready "):
                     self._reap()
@@ -112,7 +113,7 @@ class Template:
 
     def news(self) -> str | None:
         """Why the worker was replaced; "" when the template itself is gone, None when there is no news."""
-        if not select.select([self.channel], [], [], 0)[0]:
+        if not readable([self.channel], 0):
             return None
         self.reason = ""
         received = self._receive()
@@ -140,7 +141,7 @@ class Template:
 
     def _await_end(self, within: float) -> bool:
         deadline = time.monotonic() + within
-        while select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        while readable([self.channel], deadline - time.monotonic()):
             if self.channel.recv(MAX_MESSAGE) in (b"", DONE):
                 return True
         return False
@@ -237,10 +238,10 @@ def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
                 send(pidfd, [signal.SIGKILL])
             elif found:
                 return _why(status)
-            readable, _, _ = select.select(channels, [], [])
-            if wake in readable:
+            ready = readable(channels)
+            if wake in ready:
                 os.read(wake, 4096)
-            if channel in readable:
+            if channel in ready:
                 if channel.recv(MAX_MESSAGE) == b"end":
                     send(pidfd, [signal.SIGKILL])
                     os.waitpid(worker, 0)

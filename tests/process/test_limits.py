@@ -57,6 +57,14 @@ def test_what_the_function_took_is_given_back_by_the_restart(prepare: Launch, ca
     assert_nothing_left(job)
 
 
+def test_a_rank_may_have_more_files_than_select_takes(prepare: Launch) -> None:
+    job = start(prepare, "many_files").finish(20)
+    assert job.codes == {0: 0, 1: 0}, job.errors(1)
+    assert {line["result"] for line in job.lines("done")} == {1}
+    assert_restarts(job, [restart("EXCEPTION", by=[1])])
+    assert_nothing_left(job)
+
+
 def test_a_rank_that_the_kernel_kills_for_memory_is_told_as_such(prepare: Launch) -> None:
     with host.memory_cgroup(256 << 20) as folder:
         job = start(prepare, "cgroup", NVRX_TEST_CGROUP=str(folder)).finish(30)

@@ -34,11 +34,13 @@ def main() -> None:
     limit, case = int(os.environ.get("NVRX_TEST_LIMIT", "0")), os.environ["NVRX_TEST_CASE"]
     exhaust = {
         "files": files, "files_for_good": files_for_good, "memory": memory,
-        "files_in_a_collective": files_in_a_collective, "cgroup": cgroup,
+        "files_in_a_collective": files_in_a_collective, "cgroup": cgroup, "many_files": many_files,
     }.get(case)  # fmt: skip
     if me == VICTIM and case in ("few_files", "few_processes"):
         {"few_files": few_files, "few_processes": few_processes}[case](limit)
 
+    if me == VICTIM and case == "many_files":
+        many_files()
     if me == VICTIM and case == "cgroup":
         Path(os.environ["NVRX_TEST_CGROUP"], "cgroup.procs").write_text(f"{os.getpid()}\n")
     settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in SHORT.items()}
@@ -80,6 +82,14 @@ def cgroup() -> None:
     """Until the kernel kills this process."""
     while True:
         _kept.append(b"x" * (8 << 20))
+
+
+def many_files() -> None:
+    """Takes all numbers of files that `select` has, and fails when they are taken already."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    if _kept:
+        raise ValueError("planted")
+    _kept.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(1100))
 
 
 def files() -> None:
