@@ -23,6 +23,7 @@ __all__ = ["Landing", "Verdict", "judge", "place"]
 _STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
 _IMPORT: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 _ENTRIES: Final = frozenset({"__enter__", "__aenter__"})
+_ACQUIRERS: Final = frozenset({"__enter__", "acquire", "_acquireLock"})
 _CLEANUPS: Final = frozenset({"__exit__", "__aexit__", "__del__"})
 _STOPS: Final = ("CALL", "RESUME", "RAISE", "RERAISE", "YIELD", "SEND", "BEFORE_", "LOAD_SPECIAL", "GET_AWAITABLE")
 _HANDLER_KINDS: Final = frozenset(
@@ -37,6 +38,7 @@ class Landing(enum.Enum):
 
     SAFE = "it unwinds what can be unwound"
     FRAGILE = "it breaks an invariant, unless the thread waits inside a C call"
+    ACQUIRES = "it leaves locked what was just acquired"
     CLEANUP = "it cuts a cleanup short"
     IMPORT = "it leaves half a module behind"
 
@@ -66,12 +68,9 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
     cleanup = next((each for each in stack if _cleans_up(each)), None)
     if cleanup is not None:
         return Verdict(Landing.CLEANUP, place(cleanup))
-    fragile = (
-        (library and _is_library(frame))
-        or any(each.f_code.co_name in _ENTRIES for each in stack)
-        or _goes_on_into_protection(stack)
-    )
-    return Verdict(Landing.FRAGILE if fragile else Landing.SAFE, place(frame))
+    if any(each.f_code.co_name in _ENTRIES for each in stack) or _goes_on_into_protection(stack):
+        return Verdict(Landing.SAFE if _waits_for_lock(frame) else Landing.ACQUIRES, place(frame))
+    return Verdict(Landing.FRAGILE if library and _is_library(frame) else Landing.SAFE, place(frame))
 
 
 def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameType]:
@@ -107,6 +106,20 @@ def _cleans_up(frame: FrameType) -> bool:
     if code.co_name in _CLEANUPS:
         return True
     return bool(code.co_exceptiontable) and any(first <= frame.f_lineno <= last for first, last in _finally_lines(code))
+
+
+def _waits_for_lock(frame: FrameType) -> bool:
+    """Whether the frame, of `logging` or `threading`, acquires a re-entrant lock that its thread does not hold yet.
+
+    A thread that was seen to wait in an `acquire` may have been given the lock before the signal reached it. Only a
+    re-entrant lock tells its owner.
+    """
+    if frame.f_code.co_name not in _ACQUIRERS or not _is_library(frame):
+        return False
+    owner = frame.f_locals.get("self")
+    lock = getattr(owner, "lock", None) or getattr(owner, "_lock", None) or frame.f_globals.get("_lock")
+    is_owned = getattr(lock, "_is_owned", None)
+    return is_owned is not None and not is_owned()
 
 
 def _goes_on_into_protection(stack: list[FrameType]) -> bool:

@@ -235,7 +235,7 @@ class Interrupting(RuleBasedStateMachine):
             self.raised += 1
             self.alive, self.stored = does not in ("swallows", "stores"), does == "stores"
 
-    @rule(landing=st.sampled_from((Landing.FRAGILE, Landing.CLEANUP, Landing.IMPORT)))
+    @rule(landing=st.sampled_from((Landing.FRAGILE, Landing.ACQUIRES, Landing.CLEANUP, Landing.IMPORT)))
     def never_safe(self, landing: Landing) -> None:
         """Wherever it is reached, nothing must land there: in the end it does."""
         begin, raised = self.now, self.raised

@@ -2,6 +2,7 @@
 
 import contextlib
 import dis
+import logging
 import queue
 import sys
 import threading
@@ -72,7 +73,7 @@ def test_between_what_is_acquired_and_its_try_nothing_lands():
             return None
         return found
 
-    assert [plain(), assigned_and_looked_at(), inside_another()] == [Landing.FRAGILE] * 3
+    assert [plain(), assigned_and_looked_at(), inside_another()] == [Landing.ACQUIRES] * 3
 
 
 def test_inside_the_try_and_where_it_ends_it_may_land():
@@ -118,7 +119,37 @@ def test_what_returns_into_protection_is_part_of_it():
             call()
         return found
 
-    assert work() is Landing.FRAGILE
+    assert work() is Landing.ACQUIRES
+
+
+class Owned:
+    """A re-entrant lock that somebody else holds, or that was just given to this thread."""
+
+    def __init__(self, owned):
+        self.owned = owned
+
+    def acquire(self):
+        self.found = judge(sys._getframe(1), test_code()).landing
+
+    def release(self):
+        """Nobody needs it."""
+
+    def _is_owned(self):
+        return self.owned
+
+
+def test_a_wait_for_a_reentrant_lock_may_be_ended_until_the_lock_is_there():
+    def landing_in_the_acquire(lock):
+        handler = logging.Handler()
+        handler.lock = lock
+        handler.handle(logging.makeLogRecord({}))
+        return lock.found
+
+    handler = logging.Handler
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handler, "emit", lambda self, record: None)
+        assert landing_in_the_acquire(Owned(owned=False)) is Landing.SAFE
+        assert landing_in_the_acquire(Owned(owned=True)) is Landing.ACQUIRES
 
 
 class Section:
@@ -131,11 +162,11 @@ class Section:
         self.exit = here()
 
 
-def test_the_beginning_of_a_section_is_fragile_and_its_end_is_cleanup():
+def test_the_beginning_of_a_section_acquires_and_its_end_is_cleanup():
     with Section() as section:
         body = here()
         call()
-    assert (section.entry, section.exit) == (Landing.FRAGILE, Landing.CLEANUP)
+    assert (section.entry, section.exit) == (Landing.ACQUIRES, Landing.CLEANUP)
     assert body is Landing.SAFE
 
 
@@ -156,7 +187,7 @@ def test_a_section_made_of_a_generator_is_one_too():
             call()
 
     work()
-    assert found == [Landing.FRAGILE, Landing.CLEANUP]
+    assert found == [Landing.ACQUIRES, Landing.CLEANUP]
 
 
 def test_a_finally_is_cleanup_on_both_ways_into_it():
@@ -314,7 +345,7 @@ def test_a_call_that_the_interpreter_has_specialised_is_a_call():
     counted = Counted()
     for _ in range(100):
         work(counted)
-    assert set(counted.found) == {Landing.FRAGILE}
+    assert set(counted.found) == {Landing.ACQUIRES}
 
 
 def test_a_call_begins_where_3_11_prepares_it():
