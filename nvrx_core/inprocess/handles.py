@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvrx_core.inprocess.interrupt import Atomic
+from nvrx_core.inprocess.atomic import Atomic
 from nvrx_core.process.lifeline import is_running
 from nvrx_core.progress.page import Page, Word
 

@@ -19,17 +19,16 @@ import traceback
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any, Final, Self
 
-from nvrx_core import failpoint
 from nvrx_core.inprocess.causes import holds, related
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen, Unblock, Why
 from nvrx_core.inprocess.landing import Landing, judge, place
 from nvrx_core.inprocess.outcome import LoopShouldEnd, RankShouldRestart
 from nvrx_core.inprocess.thread_look import WaitLook, handled
 
-__all__ = ["Atomic", "Interrupt", "RankShouldRestart", "new_atomic"]
+__all__ = ["Interrupt", "RankShouldRestart"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 NAME_SWALLOWER_AFTER: Final = 3
@@ -69,7 +68,7 @@ class Interrupt:
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
         self._reference: weakref.ref[BaseException] | None = None
-        self._insist = self._waits = self._patient = self._installed = self._blocked = False
+        self._insist = self._waits = self._patient = self._judging = self._installed = self._blocked = False
         self._last_frame = ""
         self._floor: CodeType | None = None
         self._look: WaitLook | None = None
@@ -149,12 +148,20 @@ class Interrupt:
         if not self.requested:
             if callable(self._previous):
                 self._previous(signum, frame)
-        elif self.armed and self.depth == 0:
-            insist, self._insist = self._insist, False
-            waits, self._waits = self._waits or told, False  # a long call is where a wait is: behind no lock's acquire
-            if insist or (not self.unwinds() and self._may_land(frame, waits)):
-                self._last_frame = place(frame)
-                self._raise()
+        elif self.armed and self.depth == 0 and not self._judging:  # a second signal, while the first is judged
+            self._judging = True
+            try:
+                self._land(frame, told)
+            finally:
+                self._judging = False
+
+    def _land(self, frame: FrameType | None, told: bool) -> None:
+        """Raise, if it may land in `frame`."""
+        insist, self._insist = self._insist, False
+        waits, self._waits = self._waits or told, False  # a long call is where a wait is: behind no lock's acquire
+        if insist or (not self.unwinds() and self._may_land(frame, waits)):
+            self._last_frame = place(frame)
+            self._raise()
 
     def _may_land(self, frame: FrameType | None, waits: bool) -> bool:
         verdict = judge(frame, self._floor, library=self._patient)
@@ -306,80 +313,6 @@ class Interrupt:
         """Where the thread is now, for messages about a hang."""
         frame = sys._current_frames().get(self.thread)
         return "".join(traceback.format_stack(frame)[-3:]) if frame is not None else ""
-
-
-class Atomic:
-    """A section that is never interrupted; sections nest.
-
-    A request that arrives meanwhile is raised when the outermost section is left; one that arrived before is raised
-    before the section is entered, unless its exception unwinds already. A section that the function has left open, in a
-    generator that is suspended, ends with the iteration.
-    """
-
-    __slots__ = ("_interrupt", "_iteration")
-
-    def __init__(self, interrupt: Interrupt) -> None:
-        self._interrupt = interrupt
-        self._iteration = interrupt.iteration
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a section is open now."""
-        return self._interrupt.depth > 0
-
-    def __enter__(self) -> None:
-        interrupt = self._interrupt
-        if threading.get_ident() != interrupt.thread:
-            raise RuntimeError("atomic() belongs to the thread that runs the wrapped function; enter it there")
-        interrupt.depth += 1
-        self._iteration = interrupt.iteration
-        if interrupt.requested and interrupt.depth == 1 and interrupt.armed and not interrupt.unwinds():
-            interrupt.depth = 0
-            interrupt.free.set()
-            interrupt._raise()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        interrupt = self._interrupt
-        if self._iteration != interrupt.iteration:
-            return
-        interrupt.depth -= 1
-        if interrupt.requested and interrupt.depth == 0:
-            interrupt.free.set()
-            if interrupt.armed and not interrupt.unwinds():
-                interrupt._raise()
-
-
-class _ObservedAtomic(Atomic):
-    """An atomic section with its failpoints, both passed while it is open."""
-
-    __slots__ = ("_number",)
-
-    def __init__(self, interrupt: Interrupt, iteration: int) -> None:
-        super().__init__(interrupt)
-        self._number = iteration
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            failpoint.hit("atomic-enter", self._number)
-        except BaseException as error:  # boundary: what the hook raises closes the section
-            super().__exit__(type(error), error, error.__traceback__)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            failpoint.hit("atomic-exit", self._number)
-        finally:
-            super().__exit__(kind, error, trace)
-
-
-def new_atomic(interrupt: Interrupt, iteration: int) -> Atomic:
-    """The sections of one iteration; a section knows failpoints only if a hook was there before the iteration."""
-    return _ObservedAtomic(interrupt, iteration) if failpoint.installed() else Atomic(interrupt)
 
 
 def _nothing() -> None:

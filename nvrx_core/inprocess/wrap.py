@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch.distributed as dist
 
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
+from nvrx_core.inprocess.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.call import Call
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
@@ -27,7 +28,6 @@ from nvrx_core.inprocess.handles import AtomicLock, MonitorHandle
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize
 from nvrx_core.inprocess.injection import parameters_for
-from nvrx_core.inprocess.interrupt import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.store import Factory, TCPStore

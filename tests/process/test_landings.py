@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.interrupt import Atomic, Interrupt, RankShouldRestart
+from nvrx_core.inprocess.atomic import Atomic
+from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.switch_interval import ShortTurns
 
 TIMES = 30

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvrx_core.inprocess.interrupt import Atomic, Interrupt, RankShouldRestart
+from nvrx_core.inprocess.atomic import Atomic
+from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
 
 Work = Callable[[Interrupt], None]
 

@@ -9,7 +9,10 @@ import threading
 import pytest
 
 from nvrx_core import failpoint
-from nvrx_core.inprocess.interrupt import Atomic, Interrupt, RankShouldRestart, new_atomic
+from nvrx_core.inprocess import interrupt as interrupt_module
+from nvrx_core.inprocess import landing
+from nvrx_core.inprocess.atomic import Atomic, new_atomic
+from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption import Fire, Unblock, Why
 from nvrx_core.inprocess.landing import Landing
 
@@ -317,6 +320,28 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
     with pytest.raises(RankShouldRestart):
         acquire_and_try()
     assert len(done) == 4
+
+
+def test_a_second_signal_while_the_first_is_judged_lands_nowhere(interrupt, monkeypatch):
+    requested(interrupt)
+    judged = []
+
+    def judge_and_be_hit(frame, floor, *, library):
+        judged.append(frame)
+        fire()
+        return landing.judge(frame, floor, library=library)
+
+    monkeypatch.setattr(interrupt_module, "judge", judge_and_be_hit)
+
+    def acquire_and_try():
+        fire()
+        try:
+            judged.append("entered")
+        finally:
+            len("released")
+
+    acquire_and_try()
+    assert (len(judged), interrupt.raised, interrupt.deferred) == (2, 0, 1)
 
 
 def test_inside_an_event_loop_it_is_what_asyncio_lets_through(interrupt):
