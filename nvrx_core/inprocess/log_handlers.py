@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -106,7 +107,7 @@ class _Unlocked(logging.Handler):
         while rest:
             if not writable(descriptor, LOCKED_FOR):
                 return
-            rest = rest[os.write(descriptor, rest) :]
+            rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]
 
 
 def _descriptor(handler: logging.StreamHandler[Any]) -> int | None:

@@ -1,5 +1,6 @@
 """Where the wrapper's log lines go while a call lasts: to the streams of the first ancestor that logs, to no file."""
 
+import fcntl
 import io
 import logging
 import os
@@ -161,6 +162,21 @@ def test_a_stream_that_takes_nothing_is_not_waited_for(root, pipe, monkeypatch):
     root.handlers = [logging.StreamHandler(stream)]
     with own_stream_handlers():
         LINE.warning("a line")
+
+
+def test_a_stream_that_takes_a_part_of_a_long_line_is_not_waited_for(root, pipe, monkeypatch):
+    monkeypatch.setattr(log_handlers, "LOCKED_FOR", 0.05)
+    lines, stream = pipe
+    held = fcntl.fcntl(stream.fileno(), fcntl.F_GETPIPE_SZ)
+    root.handlers = [logging.StreamHandler(stream)]
+    writing = threading.Thread(target=lambda: LINE.warning("x" * 2 * held), daemon=True)
+    with own_stream_handlers():
+        writing.start()
+        writing.join(10)
+        ended = not writing.is_alive()
+        lines.read(4 * held)
+        writing.join(10)
+    assert ended
 
 
 def test_level_filters_and_what_a_class_of_its_own_does_hold(root, pipe):
