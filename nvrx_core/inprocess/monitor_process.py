@@ -188,7 +188,7 @@ class MonitorProcess:
             protected=page[Word.UNPROTECTED] == 0,
             noticed=page[Word.NOTICED] == page[Word.ITERATION] + 1,
             interrupting=page[Word.INTERRUPTING] == page[Word.ITERATION] + 1,
-            out_by=self.unheard.out_by,
+            out_by=math.inf if page[Word.ATOMIC] else self.unheard.out_by,
         )
 
     def _is_over(self, iteration: int) -> bool:

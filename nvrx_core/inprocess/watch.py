@@ -37,7 +37,8 @@ class Reading:
         protected: False while the user has switched hang protection off.
         noticed: the monitor thread has seen this round's event.
         interrupting: the round has ended, and the main thread is being interrupted.
-        out_by: when a main thread that keeps the interpreter's lock has to be out of a round that is over.
+        out_by: when a main thread that keeps the interpreter's lock has to be out of a round that is over; `inf` in an
+            atomic section, which is only ended by the hard timeout.
     """
 
     iteration: int

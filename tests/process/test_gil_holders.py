@@ -20,3 +20,12 @@ def test_the_others_do_not_wait_for_its_soft_timeout(prepare: Launch, call: str)
     assert {line["initial_rank"]: line["world_size"] for line in job.lines("enter", iteration=1)} == {0: 2, 1: 2}
     struck = job.lines("fails")[0]["at"]
     assert max(line["at"] for line in job.lines("enter", iteration=1)) - struck < 30
+
+
+def test_a_section_that_holds_the_lock_is_waited_for(prepare: Launch) -> None:
+    """It is not interrupted, and its rank is not ended before the hard timeout."""
+    job = prepare(world=2)
+    job.start(WORKER, NVRX_TEST_HOLD="deaf").finish(60)
+    assert_no_process_left(job)
+    assert job.codes == {0: 0, 1: 0}, job.errors(1)
+    assert {line["initial_rank"]: line["world_size"] for line in job.lines("enter", iteration=1)} == {0: 2, 1: 2}
