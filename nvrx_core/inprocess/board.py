@@ -65,9 +65,17 @@ class Board:
     """
 
     def __init__(self, store: dist.Store, keys: Keys, clock: Clock, chunk: timedelta | None = None) -> None:
-        self.store, self.keys, self.clock, self.chunk = store, keys, clock, chunk
-        self.stopped = False
-        self._arrivals = Arrivals(store, keys)
+        self.store, self.clock, self.chunk = store, clock, chunk
+        self.keys, self.stopped = keys, False
+
+    @property
+    def keys(self) -> Keys:
+        """The call's keys; those of another generation once the ranks have agreed on one."""
+        return self._keys
+
+    @keys.setter
+    def keys(self, keys: Keys) -> None:
+        self._keys, self._arrivals = keys, Arrivals(self.store, keys)
 
     def play(self, machine: Round | Obituary, actions: Iterable[Action]) -> list[Action]:
         """Carry out store actions and feed the answers back, until only other actions are left; returns those."""
@@ -327,21 +335,43 @@ class Board:
         with _guard():
             if self.store.add(self.keys.gone(), 1) < living:
                 return
-            if not self._forgets(f"{self.keys.prefix}/"):
-                self._delete(self._rest(iteration, members))
-            self._delete(self.keys.verdicts())
+            prefix = f"{self.keys.prefix}/"
+            if not self._forgets(prefix):
+                self._delete(self._listed(prefix) or self._rest(iteration, members))
+            self._delete(self.keys.beside())
+
+    def tell_launcher(self, announcement: str, entered: str) -> None:
+        """Say which round was entered, and what there is to know of the call; an empty announcement is left out."""
+        with _guard():
+            if announcement:
+                self.store.set(self.keys.announce(), announcement)
+            self.store.set(self.keys.entered(), entered)
 
     def delete_round(self, iteration: int, members: int) -> None:
-        """Delete the keys of a round that nobody reads any more, where the store can."""
+        """Delete the keys of a round that nobody reads any more, where the store can.
+
+        The user's are found in a list of all keys of the store, so it is asked for that only if there are any.
+        """
+        prefix = f"{self.keys.prefix}/{iteration}/"
         with suppress(RuntimeError, OSError):
-            if self._forgets(f"{self.keys.prefix}/{iteration}/"):
+            if self._forgets(prefix):
                 return
         self._delete(self._round(iteration, members))
+        if self._delete([self.keys.user(iteration)]):
+            self._delete(self._listed(prefix))
 
     def _forgets(self, prefix: str) -> bool:
         """Delete all keys that begin with `prefix` at once; False where the store cannot."""
         forget = getattr(self.store, "forget", None)
         return forget is not None and bool(forget(prefix))
+
+    def _listed(self, prefix: str) -> list[str]:
+        """The keys that begin with `prefix`; none where the store does not list its keys."""
+        list_keys = getattr(self.store, "list_keys", None)
+        try:
+            return [key for key in list_keys() if key.startswith(prefix)] if list_keys is not None else []
+        except (RuntimeError, OSError):
+            return []
 
     def _round(self, iteration: int, members: int) -> Iterable[str]:
         return (*self.keys.round(iteration), *self._arrivals.keys_of(iteration, members))
@@ -353,9 +383,9 @@ class Board:
         of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in range(members))
         return (*kept, *of_members, keys.gone(), keys.claims())
 
-    def _delete(self, keys: Iterable[str]) -> None:
+    def _delete(self, keys: Iterable[str]) -> bool:
+        """Delete the keys, where the store can; whether there was one of them."""
         try:
-            for key in keys:
-                self.store.delete_key(key)
+            return sum(map(self.store.delete_key, keys)) > 0
         except (RuntimeError, OSError):
-            return
+            return False

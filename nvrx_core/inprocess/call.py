@@ -197,6 +197,7 @@ class Call:
     def _entered(self) -> None:
         self.kit.mark("entered")
         self.kit.report_restart()
+        self.kit.housekeeping.entered(self.state)
         self.kit.marks = {}
 
     def _check_health(self) -> None:

@@ -36,7 +36,48 @@ _TORCHS: Final = (dist.TCPStore, dist.FileStore, dist.HashStore, dist.PrefixStor
 
 
 class RoundStore(StoreMixin, dist.PrefixStore):
-    """What a rank assignment gets: a store that is empty in each round."""
+    """What a rank assignment gets: a store that is empty in each round.
+
+    Args:
+        prefix: put before every key.
+        store: the control store.
+        mark: the key there that says that the user has written some; "" for none.
+    """
+
+    def __init__(self, prefix: str, store: dist.Store, mark: str = "") -> None:
+        super().__init__(prefix, store)
+        self._control, self._mark = store, mark
+
+    def _written(self) -> None:
+        """Note that there are keys of the user's."""
+        if self._mark:
+            self._control.set(self._mark, "")
+            self._mark = ""
+
+    def set(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._written()
+        super().set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        """As of torch's store."""
+        self._written()
+        return super().add(key, amount)
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """As of torch's store."""
+        self._written()
+        return super().compare_set(key, expected, desired)
+
+    def append(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._written()
+        cast(Any, super()).append(key, value)
+
+    def multi_set(self, keys: list[str], values: list[str]) -> None:
+        """As of torch's store."""
+        self._written()
+        cast(Any, super()).multi_set(keys, values)
 
 
 class Connections:
@@ -109,7 +150,8 @@ class Connections:
 
     def assignment_store(self, iteration: int) -> RoundStore:
         """The store that a user's rank assignment may use before this iteration."""
-        return RoundStore(f"{self.keys.user(iteration)}/assignment", self.store)
+        mark = self.keys.user(iteration)
+        return RoundStore(f"{mark}/assignment", self.store, mark)
 
     def another_store(self) -> dist.Store:
         """One more connection to the control store."""
@@ -127,6 +169,7 @@ class Connections:
         """
         if self.torchs:
             connection = self.another_store()
+            connection.set(self.keys.user(iteration), "")
         elif place is None:
             raise dist.DistStoreError("rank 0 of this iteration, which was to host its store, is lost")
         else:

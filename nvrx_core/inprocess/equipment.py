@@ -31,6 +31,7 @@ from nvrx_core.inprocess.forks import keep_for_good
 from nvrx_core.inprocess.garbage import freeze_on_entry
 from nvrx_core.inprocess.group_observer import GroupObserver
 from nvrx_core.inprocess.guests import await_guests
+from nvrx_core.inprocess.housekeeping import Housekeeping, least_world_size
 from nvrx_core.inprocess.interrupt import Interrupt
 from nvrx_core.inprocess.joining import Entrant, Joining
 from nvrx_core.inprocess.log_handlers import own_stream_handlers
@@ -203,6 +204,7 @@ class Equipment:
             silent=lambda: self.lose_store("no answer for 10 s"),
             failed=self._watcher_failed,
         )
+        self.housekeeping = Housekeeping(self.board, self.size, least_world_size(p.initialize), self.watchdog.defer)
         times = (p.barrier_timeout, p.completion_timeout, p.last_call_wait)
         timeouts = RoundTimeouts(*(time_.total_seconds() for time_ in times))
         self.thread = MonitorThread(
@@ -272,8 +274,7 @@ class Equipment:
         if decision.cause is not None:
             marks["struck"], marks["announced"] = self.faults.on_my_clock(decision.cause)
         self.watchdog.defer(lambda: report(self.events, state, decision, marks))
-        if state.rank == 0 and decision.iteration > 1:
-            self.watchdog.defer(lambda: self.board.delete_round(decision.iteration - 2, self.size))
+        self.housekeeping.decided(state.rank, decision)
 
     def tell(self, fault: Fault) -> None:
         """Write a fault of this rank's own to the event file."""
@@ -368,6 +369,7 @@ class Equipment:
         Raises:
             StoreFailure: when the store is gone already.
         """
+        self.housekeeping.close()
         self.board.leave(self.member)
         self.enter(Stage.LEFT)
         if self.hosted:
@@ -391,7 +393,7 @@ class Equipment:
 
     def _drop_store(self) -> None:
         self.links.withdraw()
-        for name in ("links", "board", "thread"):
+        for name in ("links", "board", "thread", "housekeeping"):
             self.__dict__.pop(name, None)
 
     def _end_monitor(self) -> None:

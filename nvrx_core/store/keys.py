@@ -2,7 +2,8 @@
 
 All keys of a call lie under `nvrx/<job>/<generation>/<call>/`, so that neither a second call, nor a restarted job, nor
 another job on the same store reads what an earlier one wrote; those of a round lie under the round's iteration, for the
-same reason. The ranks that enter a call agree on its generation by the verdicts under `nvrx/<job>/met/<call>/`.
+same reason. The ranks that enter a call agree on its generation by the verdicts under `nvrx/<job>/met/<call>/`. What a
+launcher reads, who does not know the generation, lies under `nvrx/<job>/inprocess/<call>/`.
 """
 
 from __future__ import annotations
@@ -84,13 +85,21 @@ class Keys:
         return f"{self.prefix}/gone"
 
     def user(self, iteration: int) -> str:
-        """The prefix of the store handed to the wrapped function."""
+        """The prefix of the stores handed to the user; as a key, it is set when they may have keys."""
         return f"{self.prefix}/{iteration}/user"
 
     def round(self, iteration: int) -> tuple[str, ...]:
         """All keys of a round but the arrivals."""
         return tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))
 
-    def verdicts(self) -> tuple[str, ...]:
-        """The verdicts on this generation and all before."""
-        return tuple(map(self.verdict, range(self.generation + 1)))
+    def announce(self) -> str:
+        """For the launcher: that this call is under way, and with how few ranks it goes on."""
+        return f"nvrx/{self.job}/inprocess/{self.call}/announce"
+
+    def entered(self) -> str:
+        """For the launcher: the round that was entered last."""
+        return f"nvrx/{self.job}/inprocess/{self.call}/round"
+
+    def beside(self) -> tuple[str, ...]:
+        """The call's keys that lie under no generation: for the launcher, and the verdicts on all up to this one."""
+        return (self.announce(), self.entered(), *map(self.verdict, range(self.generation + 1)))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from nvrx_core.store.keys import Keys
+
 from .conftest import Launch
 from .job import Job
 from .oracle import assert_no_process_left
 
 WORKER = "tests.process.workers.counting"
 RESTARTS, WORLD = 9, 4
+KEYS = Keys("job", 0, 0)
 STEADY = range(3, RESTARTS - 1)
 """Rounds whose beginning, end and deletion lie in the job."""
 MOST = 5
@@ -49,3 +52,5 @@ def test_a_restart_costs_each_rank_at_most_five_requests(prepare: Launch) -> Non
     assert all(0 < requests <= MOST for requests in own), found
     shared = sum(each[what] for each in found for what in OF_THE_ROUND) / len(STEADY)
     assert shared <= 16, found
+    told = Counter(line["key"] for line in job.lines("asked") if "/inprocess/" in line["key"])
+    assert told == {KEYS.announce(): 1 + 1, KEYS.entered(): RESTARTS + 1 + 1}, "written, and deleted at the end"

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.arrivals import BATCH
 from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.connections import RoundStore
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeouts
@@ -19,6 +20,11 @@ from nvrx_core.testing import ManualClock
 KEYS = Keys("job", 0, 0)
 MEMBERS = frozenset({0, 1})
 SOON = timedelta(milliseconds=20)
+
+
+class WithoutList(dist.HashStore):
+    def list_keys(self):
+        raise RuntimeError
 
 
 @pytest.fixture
@@ -343,6 +349,51 @@ def test_the_last_to_leave_a_completed_call_deletes_its_keys(board):
     board.forget(0, 2, 2)
     assert board.peek(keys.verdict(1)) is None
     assert board.store.num_keys() == 0
+
+
+def test_the_arrivals_lie_in_the_generation_that_the_ranks_agree_on(board):
+    board.keys = KEYS.of(1)
+    arrive(board, new(0, -1))
+    assert [board.has([keys.arrival(-1, 0)]) for keys in (KEYS, KEYS.of(1))] == [False, True]
+
+
+@pytest.mark.parametrize("kind", [dist.HashStore, WithoutList], ids=["lists its keys", "lists none"])
+def test_the_user_s_keys_of_a_round_are_deleted_where_the_store_lists_its_keys(kind):
+    board = Board(kind(), KEYS, ManualClock())
+    asked = RoundStore(f"{KEYS.user(0)}/assignment", board.store, KEYS.user(0))
+    asked.set("fact", "1")
+    asked.add("number", 1)
+    board.store.set(f"{KEYS.user(1)}/kept", "")
+    board.delete_round(0, 2)
+    assert board.store.num_keys() == (1 if kind is dist.HashStore else 3)
+    assert board.store.check([f"{KEYS.user(1)}/kept"])
+
+
+def test_the_keys_of_the_store_are_listed_only_if_the_user_has_some():
+    class Listing(dist.HashStore):
+        def list_keys(self):
+            raise AssertionError
+
+    board = Board(Listing(), KEYS, ManualClock())
+    board.announce(0, fault(1))
+    board.delete_round(0, 2)
+    assert board.store.num_keys() == 0
+
+
+@pytest.mark.parametrize("write", [
+    lambda store: store.set("a", "1"), lambda store: store.add("a", 1), lambda store: store.compare_set("a", "", "1"),
+    lambda store: store.append("a", "1"), lambda store: store.multi_set(["a"], ["1"]),
+])  # fmt: skip
+def test_whatever_a_rank_assignment_writes_marks_the_round_once(write):
+    store = dist.HashStore()
+    asked = RoundStore("user/assignment", store, "user")
+    assert not asked.check(["a"])
+    assert store.num_keys() == 0
+    write(asked)
+    assert store.check(["user", "user/assignment/a"])
+    store.delete_key("user")
+    write(asked)
+    assert store.num_keys() == 1
 
 
 def test_a_store_that_can_forget_is_asked_to():

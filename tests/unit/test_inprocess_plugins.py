@@ -10,6 +10,7 @@ import pytest
 from nvrx_core.errors import FaultCounterExceeded, RestartAbort, RestartError, TimeoutError
 from nvrx_core.inprocess import rank_assignment, rank_filter
 from nvrx_core.inprocess.completion import Completion
+from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.finalize import Finalize, ThreadedFinalize
 from nvrx_core.inprocess.health_check import (
     ChainedGPUHealthCheck,
@@ -19,6 +20,7 @@ from nvrx_core.inprocess.health_check import (
     FaultCounter,
     HealthCheck,
 )
+from nvrx_core.inprocess.housekeeping import least_world_size
 from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.rank_assignment.base import State
@@ -101,6 +103,17 @@ def test_retry_controller_aborts_beyond_a_limit(limits, fields, message):
 def test_retry_controller_refuses_a_negative_limit(name):
     with pytest.raises(ValueError, match=f"{name}=-1: must be at least 0"):
         RetryController(**{name: -1})
+
+
+def test_the_least_world_size_is_the_highest_that_a_composition_asks_for():
+    class Other(Initialize):
+        def __call__(self, state):
+            return state
+
+    few, many, any_ = (RetryController(min_world_size=size) for size in (2, 4, 0))
+    assert [least_world_size(each) for each in (None, Other(), any_, many)] == [1, 1, 1, 4]
+    assert least_world_size(Compose(few, Other(), Compose(Other(), many, few))) == 4
+    assert least_world_size(Compose(few, RetryController())) == 2
 
 
 def test_threaded_finalize_runs_in_a_thread_without_torch(no_torch):

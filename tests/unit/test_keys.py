@@ -29,3 +29,10 @@ def test_a_key_says_whose_it_is():
 def test_the_keys_of_an_ended_round_are_all_but_the_user_s_and_the_arrivals():
     keys = Keys("job", 0, 0)
     assert set(keys.round(5)) == {getattr(keys, name)(5) for name in OF_ROUND[:-1]}
+
+
+def test_what_a_launcher_reads_lies_under_no_generation():
+    first, second = Keys("job", 0, 3), Keys("job", 1, 3)
+    assert first.announce() == second.announce() == "nvrx/job/inprocess/3/announce"
+    assert first.entered() == second.entered() == "nvrx/job/inprocess/3/round"
+    assert set(second.beside()) == {first.announce(), first.entered(), first.verdict(0), first.verdict(1)}
