@@ -27,6 +27,7 @@ from nvrx_core.inprocess.outcome import Ended, How, RankShouldRestart, how_it_en
 from nvrx_core.inprocess.retry_limit import NoProgressLimit
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
+from nvrx_core.progress.page import Word
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign, declare, snapshot
@@ -217,6 +218,7 @@ class Call:
         kit.enter(Stage.WAITING)
         if ended.how is How.EXITED:
             let_go(ended.error)
+            kit.page[Word.EXITED] = self.state.iteration + 1
             kit.sample.take(self.state.iteration)
             if self.parameters.abort is not None:  # the user's own is for faults, and this is none
                 kit.observer.abort_groups()

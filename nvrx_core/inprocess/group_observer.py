@@ -174,6 +174,7 @@ class GroupObserver:
     def _meeting(self) -> Iterator[None]:
         """A call in which ranks wait for each other."""
         self.page[Word.MEETINGS] += 1
+        self.page[Word.MEETING_AT] = time.monotonic_ns()
         self.page[Word.MEETING] += 1
         try:
             yield

@@ -29,6 +29,7 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.awake import AwakeClock
 from nvrx_core.inprocess.board import Board, StoreFailure
 from nvrx_core.inprocess.connection import Connection
+from nvrx_core.inprocess.early_exit import EarlyExit
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.joining import join_for_dead
 from nvrx_core.inprocess.lease import LeaseTable
@@ -79,7 +80,7 @@ class MonitorProcess:
         self.reach = Reach(self.unheard, page, pidfd=plan.rank_pidfd, signum=plan.signum, is_over=self._is_over)
         self.spoken_for: dict[int, Fault] = {}
         self.board: Board | None = None
-        self.memory, self.peers = MemoryKills(plan.rank_pid), Peers(plan, page)
+        self.memory, self.peers, self.early_exit = MemoryKills(plan.rank_pid), Peers(plan, page), EarlyExit()
         self.replaces, self.beats, self.lease = False, 0, ""
         self.lease_due = self.probe_due = self.sibling_due = 0.0
         self.ended_by: str | None = None
@@ -140,12 +141,13 @@ class MonitorProcess:
         if self.page[Word.STAGE] != Stage.OUTSIDE and not self.page[Word.STORE_LOST]:
             with suppress(StoreFailure):
                 self._keep_lease()
+                self._look_who_waits()
         if self.page[Word.STORE_LOST]:
             self._enforce_store_loss()
             self.lease_due = self.probe_due = 0.0
         ask_due = min(self.lease_due, self.probe_due) or math.inf
         return min(
-            self.awake.when(min(self.watch.deadline, self.unheard.deadline)),
+            self.awake.when(min(self.watch.deadline, self.unheard.deadline, self.early_exit.deadline)),
             time.monotonic() + self.plan.interval,
             ask_due,
         )
@@ -267,7 +269,17 @@ class MonitorProcess:
         self.beats += 1
         stalled = self._now() - self.awake.at(self.page.alive_at()) > self.plan.soft / 2
         words = (Word.MONITOR_PID, Word.STAGE, *_WAY, Word.ATOMIC)
-        return "/".join(str(value) for value in (self.beats, int(stalled), *(self.page[word] for word in words)))
+        inside = self._now() - self.awake.at(self.page[Word.MEETING_AT] / 1e9) if self.page[Word.MEETING] else 0
+        values = (self.beats, int(stalled), *(self.page[word] for word in words), int(inside))
+        return "/".join(map(str, values))
+
+    def _look_who_waits(self) -> None:
+        """Tell all when the rank has exited with code 0, and others wait for it."""
+        iteration = self.peers.exited()
+        if self.early_exit.due(iteration, now=self._now()) and iteration is not None:
+            reason = self.early_exit.waiting(self.peers.waiting(self._connected()))
+            if reason is not None:
+                self._announce(iteration, Interruption.SOFT_TIMEOUT, reason)
 
     def _look_at_siblings(self) -> None:
         now, me, members = self._now(), self.plan.member, sorted(self.page.members() - {self.plan.member})

@@ -11,6 +11,7 @@ import logging
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.monitor_plan import MonitorPlan
 from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.stage import Stage
 
 __all__ = ["Peers"]
 
@@ -44,3 +45,17 @@ class Peers:
             self.plan.events.write("straggler", iteration, ranks=behind, seconds=self.plan.soft)
             log.warning("waited for initial ranks %s for %g s (soft_timeout)", list(behind), self.plan.soft)
         return bool(behind)
+
+    def waiting(self, board: Board) -> tuple[int, ...]:
+        """Some of the members that wait for this rank, which has completed; empty while another is on the way.
+
+        Raises:
+            StoreFailure: when the store does not answer.
+        """
+        page, me = self.page, self.plan.member
+        return board.slowest(page.members() - {me}, me).waiting(page[Word.ITERATION], page[Word.MEETINGS])
+
+    def exited(self) -> int | None:
+        """The iteration that this rank has completed by exit, and that goes on; None when there is none."""
+        page, iteration = self.page, self.page[Word.ITERATION]
+        return iteration if page[Word.EXITED] == iteration + 1 and page[Word.STAGE] == Stage.WAITING else None

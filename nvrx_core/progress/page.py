@@ -51,6 +51,8 @@ class Word(enum.IntEnum):
     BREATH = 19  # ns when the watchdog thread last ran, 0: it is not there
     ATOMIC = 20  # how many atomic sections were open when the watchdog thread last ran
     ROUND_OVER = 21  # iteration plus one whose event the monitor process has seen, while the rank's threads do not run
+    MEETING_AT = 23  # ns when the last meeting began
+    EXITED = 24  # iteration plus one that this rank has completed by SystemExit with code 0
     ANSWERED = 22  # ns before which the main thread had not given its last answer to the watchdog
 
 

@@ -19,3 +19,22 @@ def test_a_late_completion_blames_the_rank_that_is_late(prepare: Launch) -> None
         assert told["marks"]["entered"] - told["marks"]["struck"] < 5.0
     assert len(job.events("restart")) == 2
     assert len(job.events("fault", initial_rank=0)) == 1
+
+
+def test_peers_that_meet_go_on_without_a_rank_that_has_exited(prepare: Launch) -> None:
+    job = prepare(world=3).start(COMPLETIONS, NVRX_TEST_CASE="meeting").finish()
+    assert_nothing_left(job)
+    assert job.codes == {0: 0, 1: 0, 2: 0}
+    assert {line["initial_rank"]: line["result"] for line in job.lines("done")} == {0: 1, 2: 1}
+    for told in job.events("restart"):
+        assert (told["culprits"], told["cause"]["initial_rank"]) == ([1], 1)
+        assert "initial ranks [0, 2] wait for it" in told["cause"]["message"]
+        assert told["marks"]["entered"] - told["marks"]["struck"] < 15.0
+    assert len(job.events("restart")) == 2
+
+
+def test_who_meets_without_the_exited_rank_has_time_while_another_comes(prepare: Launch) -> None:
+    job = prepare(world=3).start(COMPLETIONS, NVRX_TEST_CASE="late meeting").finish()
+    assert_nothing_left(job)
+    assert job.events("restart") == []
+    assert {line["initial_rank"]: line["result"] for line in job.lines("done")} == {0: 0, 2: 0}

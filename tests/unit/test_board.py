@@ -256,7 +256,7 @@ def test_a_lease_that_a_stranger_wrote_is_written_over(board):
 
 
 def moving(collectives, iteration=0):
-    return f"5/0/1/{Stage.RUNNING:d}/{iteration}/0/{collectives}/0"
+    return f"5/0/1/{Stage.RUNNING:d}/{iteration}/0/{collectives}/0/0"
 
 
 MANY = frozenset(range(BATCH + 1))
@@ -270,7 +270,7 @@ def crowded(board):
 
 
 def test_who_is_in_an_atomic_section_of_the_round_is_known(board):
-    board.move_lease(0, "", moving(1, iteration=2).removesuffix("0") + "1")
+    board.move_lease(0, "", moving(1, iteration=2).removesuffix("0/0") + "1/0")
     board.move_lease(1, "", moving(1, iteration=2))
     assert board.holders(2, MEMBERS, 1) == {0: 5}
     assert board.holders(1, MEMBERS, 1) == {}

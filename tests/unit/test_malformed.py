@@ -23,7 +23,7 @@ from nvrx_core.inprocess.decision import (
 )
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.lease import LeaseTable
-from nvrx_core.inprocess.slowest import Slowest, Way
+from nvrx_core.inprocess.slowest import Halt, Slowest, Way
 from nvrx_core.inprocess.watch import Reading, Watch
 from nvrx_core.progress.page import Page, Stage, Word
 
@@ -64,8 +64,8 @@ DECODERS = {
     "arrivals": (arrivals_decided, [ARRIVAL.encode()]),
     "decision": (Decision.decode, [DECISION.encode()]),
     "master": (wire.address, ["host.example:29500"]),
-    "lease": (leases_judged, ["7/0/123/2/1/4/5"]),
-    "survey": (Slowest.decode, [Slowest({1: Way(2, 3, (4, 5))}).encode()]),
+    "lease": (leases_judged, ["7/0/123/2/1/4/5/0/3"]),
+    "survey": (Slowest.decode, [Slowest({1: Way(2, 3, (4, 5))}, halt=Halt(1, 2, (4,))).encode()]),
 }
 
 

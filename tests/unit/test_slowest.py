@@ -2,12 +2,12 @@
 
 import pytest
 
-from nvrx_core.inprocess.slowest import LAST, NAMED, Slowest
+from nvrx_core.inprocess.slowest import LAST, NAMED, WAITS, Slowest
 from nvrx_core.progress.stage import Stage
 
 
-def lease(iteration=1, meetings=2, collectives=30, stage=Stage.RUNNING, stalled=0, atomic=0):
-    return f"7/{stalled}/1234/{stage:d}/{iteration}/{meetings}/{collectives}/{atomic}"
+def lease(iteration=1, meetings=2, collectives=30, stage=Stage.RUNNING, stalled=0, atomic=0, inside=0):
+    return f"7/{stalled}/1234/{stage:d}/{iteration}/{meetings}/{collectives}/{atomic}/{inside}"
 
 
 def behind(*leases, mine=(1, 2, 30)):
@@ -52,7 +52,33 @@ def test_the_least_of_many_counts():
 
 
 def test_a_malformed_lease_says_nothing():
-    assert not behind("", "1/2", "a/b/c/d/e/f/g/h")
+    assert not behind("", "1/2", "a/b/c/d/e/f/g/h/i")
+
+
+def waiting(*leases, mine=(1, 1)):
+    slowest = Slowest.of(dict(enumerate(leases)))
+    assert Slowest.decode(slowest.encode()) == slowest
+    return slowest.waiting(*mine)
+
+
+def test_who_stands_in_a_meeting_that_a_completed_member_has_not_begun_waits_for_it():
+    assert waiting(lease(inside=WAITS), lease(stage=Stage.WAITING, meetings=1), lease(inside=99, meetings=3)) == (0, 2)
+    assert waiting(lease(inside=40, stalled=1)) == (0,)
+    assert len(waiting(*(lease(inside=WAITS),) * 9)) == LAST
+
+
+@pytest.mark.parametrize(
+    "other",
+    [lease(), lease(inside=WAITS - 1), lease(stage=Stage.STARTING), lease(inside=WAITS, meetings=1),
+     lease(iteration=0, stage=Stage.UNWINDING), lease(iteration=0, inside=WAITS), lease(stalled=1)],
+)  # fmt: skip
+def test_while_another_member_may_come_nobody_is_known_to_wait(other):
+    assert waiting(lease(inside=WAITS), other) == ()
+
+
+def test_nobody_waits_where_all_have_completed_or_stand_where_the_member_was_too():
+    assert waiting(lease(stage=Stage.WAITING)) == waiting() == ()
+    assert waiting(lease(inside=WAITS), mine=(1, 2)) == waiting(lease(inside=WAITS), mine=(0, 1)) == ()
 
 
 def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
@@ -66,8 +92,9 @@ def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
 
 @pytest.mark.parametrize(
     "text",
-    ["-", "1", "[1]", "[[1, 2], []]", "[[], [1]]", '[[["a", 1, 2, []]], []]', "[[[null, 1, 2, []]], []]",
-     "[[[1, 2, 3, 4]], []]"],
+    ["-", "1", "[1]", "[[1, 2], [], null]", "[[], [1], null]", '[[["a", 1, 2, []]], [], null]', "[[], []]",
+     "[[[null, 1, 2, []]], [], null]", "[[[1, 2, 3, 4]], [], null]", "[[], [], []]", "[[], [], {}]",
+     "[[], [], [1, 2, 3]]"],
 )  # fmt: skip
 def test_what_is_no_survey_is_told_so(text):
     with pytest.raises(ValueError, match="not a survey"):

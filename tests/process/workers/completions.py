@@ -1,4 +1,4 @@
-"""Rank 0 completes, or waits; rank 1 does in iteration 0 what `NVRX_TEST_CASE` says."""
+"""Ranks 0 and 2 complete, or meet; rank 1 does in iteration 0 what `NVRX_TEST_CASE` says."""
 
 import os
 import sys
@@ -28,6 +28,10 @@ def main() -> None:
             sys.exit(0)
         if CASE == "meeting":
             dist.init_process_group("gloo")
+            dist.destroy_process_group()
+        if CASE == "late meeting":
+            time.sleep(3.0 * ME)
+            dist.init_process_group("gloo", world_size=2, rank=ME // 2)
             dist.destroy_process_group()
         return call.iteration
 

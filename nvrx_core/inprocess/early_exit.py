@@ -1,0 +1,54 @@
+"""A rank that has completed by `sys.exit(0)` while others wait for it: when to look, and what to say. Pure.
+
+Its groups are aborted, so that whoever waits for it in a collective fails at once. A rank in a rendezvous that it has
+not begun has no connection that could break: it would wait until its soft timeout. The exited rank's own monitor
+process looks, not those of the ranks that wait: an ordinary slow rendezvous costs no request.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+__all__ = ["EarlyExit"]
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks, at first."""
+SHARE: Final = 0.1
+"""Of the time since the exit: a later look may be that much later."""
+
+
+class EarlyExit:
+    """One rank's completion by exit.
+
+    Attributes:
+        deadline: when to look at the latest.
+    """
+
+    def __init__(self) -> None:
+        self.deadline = math.inf
+        self._iteration, self._since = -1, math.inf
+
+    def due(self, iteration: int | None, *, now: float) -> bool:
+        """Whether to ask the others' leases who waits; answer with `waiting`.
+
+        Args:
+            iteration: the one that the rank has completed by exit, and which goes on; None: there is none.
+            now: monotonic seconds.
+        """
+        if iteration is None:
+            self.deadline, self._iteration = math.inf, -1
+            return False
+        if iteration != self._iteration:
+            self._iteration, self._since, self.deadline = iteration, now, now + LOOK_EVERY
+        if now < self.deadline:
+            return False
+        self.deadline = now + max(LOOK_EVERY, SHARE * (now - self._since))
+        return True
+
+    def waiting(self, members: tuple[int, ...]) -> str | None:
+        """What to announce, once, when these wait for the rank and nobody else is on the way; None: nothing."""
+        if not members:
+            return None
+        self.deadline = math.inf
+        return f"exited with code 0, and initial ranks {list(members)} wait for it in a rendezvous"
