@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gc
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import torch.distributed as dist
 
 from nvrx_core.clock import SystemClock
-from nvrx_core.inprocess.board import Board
+from nvrx_core.inprocess.connections import Connections
 from nvrx_core.inprocess.decision import Arrival, Standing
 from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.housekeeping import Housekeeping
 from nvrx_core.inprocess.round import Enter, Round, RoundTimeouts
+from nvrx_core.inprocess.store import TCPStore
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.store.keys import Keys
@@ -21,6 +25,8 @@ from nvrx_core.store.keys import Keys
 from .conftest import Launch
 
 RANKS, WARM, ROUNDS = 3, 600, 1000
+SHARE_EVERY = 200
+"""Rounds; an iteration store is a connection, and where the name server is slow, each takes a tenth of a second."""
 WARM_RESTARTS, RESTARTS = 40, 100
 KEYS, CLOCK, TIMEOUTS = Keys("job", 0, 0), SystemClock(), RoundTimeouts(60.0, 60.0)
 
@@ -28,8 +34,10 @@ KEYS, CLOCK, TIMEOUTS = Keys("job", 0, 0), SystemClock(), RoundTimeouts(60.0, 60
 class Rank:
     """What one rank has: a connection, its round, its state."""
 
-    def __init__(self, number: int, store: dist.Store) -> None:
-        self.board, self.state = Board(store, KEYS, CLOCK), State(number, RANKS)
+    def __init__(self, number: int) -> None:
+        self.links = Connections(TCPStore, {}, KEYS, timedelta(seconds=1))
+        self.board, self.state = self.links.board, State(number, RANKS)
+        self.housekeeping = Housekeeping(self.board, RANKS, 1, lambda work: work())
         self.round = Round(-1, number, frozenset(range(RANKS)), TIMEOUTS)
 
     def fail(self) -> None:
@@ -55,9 +63,19 @@ class Rank:
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
         if self.state.rank == 0:
             self.board.set_master(decision.iteration + 1, "127.0.0.1:1234")
-            self.board.delete_round(decision.iteration - 1, RANKS)
+        self.housekeeping.decided(self.state.rank, decision)
+        self.state.iteration = decision.iteration + 1
+        self.housekeeping.entered(self.state)
         self.board.move_lease(self.round.member, "", "1")
         self.round = Round(decision.iteration + 1, self.round.member, enter.members, TIMEOUTS)
+
+    def use_stores(self) -> None:
+        """Its rank assignment and its function leave keys of their own."""
+        self.links.assignment_store(self.round.iteration).send_key({"host": self.state.rank}, self.state.rank)
+        if self.round.iteration % SHARE_EVERY == 0:
+            shared = self.links.iteration_store(self.round.iteration, None)
+            shared.set(f"{self.state.rank}", "x" * 99)
+            shared.add("all", 1)
 
 
 def rss() -> int:
@@ -71,11 +89,13 @@ def play(ranks: list[Rank], number: int) -> None:
         rank.arrive()
     for rank in ranks:
         rank.enter()
+        rank.use_stores()
 
 
-def test_a_thousand_rounds_leave_nothing_behind() -> None:
+def test_a_thousand_rounds_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ranks = [Rank(number, server.clone()) for number in range(RANKS)]
+    monkeypatch.setenv("NVRX_STORE_ENDPOINT", f"127.0.0.1:{server.port}")
+    ranks = [Rank(number) for number in range(RANKS)]
     found = []
     for number in range(WARM + ROUNDS):
         play(ranks, number)
