@@ -1,16 +1,19 @@
-"""Whether the main thread runs bytecode, asked without running any of ours in it.
+"""Whether the function's thread runs, asked without running any bytecode of ours in it.
 
 A pending call is run by the interpreter in the main thread, between two bytecodes of whatever runs there. What it runs
 here is a function of the C library, which posts a semaphore: an interruption cannot land in it, and it raises nothing.
+
+It reaches no other thread. Of a function that runs in one, the kernel tells whether it has used any time of a CPU.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from typing import Final
 
-__all__ = ["Heartbeat"]
+__all__ = ["CpuTime", "Heartbeat", "heartbeat_of_this_thread"]
 
 _SEMAPHORE_BYTES: Final = 64  # more than a `sem_t` has
 _held = ctypes.PyDLL(None)  # its calls keep the interpreter's lock
@@ -56,3 +59,28 @@ def _take_answers() -> bool:
     while _held.sem_trywait(_answers.memory) == 0:
         answered, _answers.asked = True, False
     return answered
+
+
+class CpuTime:
+    """Whether the thread that makes this uses a CPU; looked at from another one, which may outlive it."""
+
+    def __init__(self) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._looked, self._used = time.monotonic_ns(), 0
+
+    def look(self) -> int:
+        """Look whether it has used any since the last look; returns what `Heartbeat.look` does."""
+        before, self._looked = self._looked, time.monotonic_ns()
+        used_before, self._used = self._used, self._read()
+        return before if self._used > used_before else 0
+
+    def _read(self) -> int:
+        try:
+            return time.clock_gettime_ns(self._clock)
+        except OSError:  # the thread is gone
+            return 0
+
+
+def heartbeat_of_this_thread() -> Heartbeat | CpuTime:
+    """What tells of the thread that calls this."""
+    return Heartbeat() if threading.current_thread() is threading.main_thread() else CpuTime()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from nvrx_core.inprocess.awake import AwakeClock
-from nvrx_core.inprocess.heartbeat import Heartbeat
+from nvrx_core.inprocess.heartbeat import heartbeat_of_this_thread
 from nvrx_core.process.template import Template
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, Word
@@ -65,7 +65,7 @@ class ProgressWatchdog:
         self._silent, self._failed = silent, failed
         self.depth: Callable[[], int] = lambda: 0
         self._work: deque[Callable[[], None]] = deque()
-        self._heartbeat = Heartbeat()
+        self._heartbeat = heartbeat_of_this_thread()
         self._ending = self._told = False
         self._awake = AwakeClock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

@@ -123,3 +123,11 @@ def test_a_death_elsewhere_lets_an_atomic_section_end_first(launch: Launch) -> N
     assert_nothing_lost(job, restart("TERMINATED", by=[0], lost=[0]), codes={0: -signal.SIGKILL})
     (struck,), (ended,) = job.lines("strike"), job.lines("atomic_end")
     assert struck["at"] < ended["at"], "the fault came too late to be of interest"
+
+
+def test_a_function_that_runs_in_another_thread_is_no_hang(prepare: Launch) -> None:
+    """The main thread waits for it all the while, and answers nothing."""
+    job = prepare(world=2)
+    job.start("tests.process.workers.other_thread").finish(20)
+    assert job.codes == {0: 0, 1: 0}
+    assert [line["result"] for line in job.lines("done")] == [0, 0]

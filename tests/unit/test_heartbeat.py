@@ -7,7 +7,7 @@ import time
 import pytest
 
 from nvrx_core.inprocess import heartbeat
-from nvrx_core.inprocess.heartbeat import Heartbeat
+from nvrx_core.inprocess.heartbeat import CpuTime, Heartbeat, heartbeat_of_this_thread
 
 
 @pytest.fixture
@@ -74,3 +74,36 @@ def test_a_full_queue_is_asked_again_later(heart):
 def test_what_an_earlier_one_has_asked_is_no_answer_to_a_later_one(heart):
     heart.look()
     assert Heartbeat().look() == 0
+
+
+def test_another_thread_than_the_main_one_is_seen_to_run_and_to_wait():
+    made, run, ran = [], threading.Event(), threading.Event()
+
+    def function():
+        made.append(heartbeat_of_this_thread())
+        ran.set()
+        run.wait()
+        ran.set()
+        ended.wait()
+
+    ended = threading.Event()
+    thread = threading.Thread(target=function)
+    thread.start()
+    ran.wait()
+    heart = made[0]
+    assert isinstance(heart, CpuTime)
+    while heart.look():  # until it waits
+        threading.Event().wait(0.05)
+    ran.clear()
+    looked = time.monotonic_ns()
+    run.set()
+    ran.wait()
+    assert 0 < heart.look() < looked
+    ended.set()
+    thread.join()
+    while heart.look():  # it ends a moment after it can be joined
+        pass
+
+
+def test_the_main_thread_is_asked():
+    assert isinstance(heartbeat_of_this_thread(), Heartbeat)
