@@ -78,7 +78,7 @@ class EtcdStore(StoreMixin, dist.Store):
         self._lost_after = lost_after
         self._etcd = EtcdClient(self._members, lost_after.total_seconds(), **self._certificates)
         self._adding = threading.Lock()
-        self._guard = f"{prefix}nvrx-client/{uuid.uuid4().hex}"
+        self._guard, self._guarded, self._old_guard = "", "", ""
         self._additions = 0
         self._lease = _lease_id(prefix)
         self._lease_due = 0.0
@@ -192,6 +192,7 @@ class EtcdStore(StoreMixin, dist.Store):
         if not counts:
             compare, after = _compare(name, "CREATE"), str(amount).encode()
         with self._adding:
+            self._guard_in(key.rpartition("/")[0])
             while True:
                 done, value = self._add_once(name, compare, after)
                 if done and value is not None:
@@ -204,16 +205,25 @@ class EtcdStore(StoreMixin, dist.Store):
                     compare = _compare(name, "MOD", mod_revision=value.modified)
                     after = str(int(value.shown) + amount).encode()
 
+    def _guard_in(self, folder: str) -> None:
+        """Count this client's additions by a key that is forgotten with those of the folder; it has one at a time."""
+        if not self._guard or folder != self._guarded:
+            self._old_guard, self._guarded, self._additions = self._guard, folder, 0
+            self._guard = f"{self._clients}{folder}/{uuid.uuid4().hex}"
+
     def _add_once(self, name: str, compare: Op, after: bytes) -> tuple[bool, _Value | None]:
         """Write, and count the addition of this client along; whether that was done, and the value then or now."""
         new = _compare(self._guard, "VERSION", version=self._additions)
         puts = [self._put(name, after), self._put(self._guard, b"")]
+        if self._old_guard:
+            puts.append({"request_delete_range": {"key": encoded(self._old_guard)}})
         answer = self._written(
             lambda: self._transaction([new, compare], [*puts, _range(name)], _both(name, self._guard))
         )
         responses = answer["responses"]
         if answer.get("succeeded"):
             self._additions += 1
+            self._old_guard = ""
             return True, _found(responses[-1])
         value, guard = _found(responses[0]), _found(responses[1])
         if guard is None or guard.version <= self._additions:
@@ -231,8 +241,9 @@ class EtcdStore(StoreMixin, dist.Store):
 
     def forget(self, prefix: str) -> bool:
         """Delete all keys that begin with `prefix`."""
-        name = self.prefix + prefix
-        self._delete(name, range_end=encoded(_after(name)))
+        names = self.prefix + prefix, self._clients + prefix
+        ranges = [{"key": encoded(name), "range_end": encoded(_after(name))} for name in names]
+        self._transaction([], [{"request_delete_range": each} for each in ranges])
         return True
 
     def _delete(self, name: str, **options: str) -> int:
@@ -277,7 +288,7 @@ class EtcdStore(StoreMixin, dist.Store):
 
     @property
     def _clients(self) -> str:
-        return self._guard.rpartition("/")[0] + "/"
+        return f"{self.prefix}nvrx-client/"
 
 
 @dataclass(frozen=True)

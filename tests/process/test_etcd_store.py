@@ -199,6 +199,27 @@ def test_all_keys_hang_on_one_lease_and_can_be_forgotten(running: Etcd, store: E
     other.cut()
 
 
+def test_clients_that_count_leave_nothing_when_their_rounds_are_forgotten(store: EtcdStore) -> None:
+    everything = {"key": "AA==", "range_end": "AA==", "count_only": True}
+
+    def keys() -> int:
+        return int(store._etcd.call("/kv/range", everything).get("count", 0))
+
+    before, found = keys(), []
+    for number in range(12):
+        clients = [store.clone() for _ in range(3)]
+        assert [client.add("call/claims", 1) for client in clients][-1] == 3 * (number + 1)
+        assert [client.add(f"call/{number}/arrived", 1) for client in clients] == [1, 2, 3]
+        assert store.num_keys() == 2
+        store.forget(f"call/{number}/")
+        found.append(keys())
+        for client in clients:
+            client.cut()
+    assert found == [before + 1] * 12
+    store.forget("call/")
+    assert keys() == before
+
+
 def test_what_is_no_etcd_is_named(running: Etcd) -> None:
     with pytest.raises(
         StoreConnectionError, match=r"no answer from etcd at 127\.0\.0\.1:1 within .* Connection refused"
