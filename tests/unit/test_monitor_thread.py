@@ -1,6 +1,7 @@
 """The monitor thread, where it ends otherwise than by the end of the job."""
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -18,10 +19,11 @@ from nvrx_core.progress.page import Page
 class Board:
     """A store in which a wait does what a test wants."""
 
-    def __init__(self, wait):
-        self.wait = wait
+    def __init__(self, wait, event):
+        self.wait, self.event = wait, event
 
     def wait_event(self, iteration):
+        self.event()
         return Fault(initial_rank=0, rank=0, interruption="EXCEPTION")
 
     def wait_decision(self, iteration):
@@ -39,9 +41,9 @@ def nothing():
     return None
 
 
-def monitor_thread(page, wait, failed, *, interrupt=None, iteration=-1, abort=nothing):
+def monitor_thread(page, wait, failed, *, interrupt=None, iteration=-1, abort=nothing, event=nothing):
     return MonitorThread(
-        board=Board(wait),
+        board=Board(wait, event),
         page=page,
         interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
         first=Round(iteration, 0, frozenset({0}), RoundTimeouts(60.0, 60.0)),
@@ -86,18 +88,20 @@ def interrupt():
 
 def test_a_busy_function_is_out_before_the_abort_has_ended(page, interrupt):
     out, stop, interval = [], threading.Event(), sys.getswitchinterval()
-    intervals = []
+    intervals, (busy, becomes_busy) = [], os.pipe()
 
     def abort():
         intervals.append(sys.getswitchinterval())
         out.append(interrupt.out.wait(5.0))
 
     thread = monitor_thread(
-        page, lambda: (stop.wait(), 1 / 0), lambda error: None, interrupt=interrupt, iteration=0, abort=abort
-    )
+        page, lambda: (stop.wait(), 1 / 0), lambda error: None,
+        interrupt=interrupt, iteration=0, abort=abort, event=lambda: os.read(busy, 1),
+    )  # fmt: skip
 
     def function():
         thread.start()
+        os.write(becomes_busy, b".")  # a lock of Python's would be a place where an interruption is put off
         while True:
             pass
 
@@ -108,6 +112,8 @@ def test_a_busy_function_is_out_before_the_abort_has_ended(page, interrupt):
     interrupt.out.set()
     stop.set()
     thread.stop(nothing)
+    os.close(busy)
+    os.close(becomes_busy)
     assert out == [True]
     assert intervals[0] < interval
     assert sys.getswitchinterval() == interval
