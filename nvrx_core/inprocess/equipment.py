@@ -44,6 +44,7 @@ from nvrx_core.inprocess.report import report
 from nvrx_core.inprocess.round import Round, RoundTimeouts
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
+from nvrx_core.inprocess.switch_interval import STEADY, ShortTurns
 from nvrx_core.inprocess.thread_faults import ThreadFaults
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import is_running, open_pidfd
@@ -219,7 +220,10 @@ class Equipment:
         )
         self.thread.noticed = self.sample.take
         self.watchdog.depth = lambda: self.interrupt.depth
+        self.turns = ShortTurns(STEADY)
         self.departure = Departure(self.interrupt, self._wake_main, abort=self.abort, unblock=self._unblock)
+        self.turns.begin()
+        stack.callback(self.turns.end)
         self.watchdog.start()
         stack.callback(self.watchdog.stop)
         self.thread.start()
@@ -238,6 +242,7 @@ class Equipment:
         for part in (self.page, self.interrupt, self.observer, self.links):
             part.disown()
         self.threads.uninstall()
+        self.turns.end()
         give_up((self.wake, self.linked, self.template.channel.fileno()))
 
     # Progress

@@ -48,7 +48,7 @@ class Interrupt:
     Args:
         signum: the signal to use; a handler that is already installed for it is chained.
         unwind: seconds that cleanup in the function may take before it is interrupted as well.
-        hold: seconds for which an import may hold the interruption off.
+        hold: seconds for which all but an import may hold the interruption off in all.
 
     Attributes:
         told: whether the monitor process says that the round is over, which no thread of this process has noticed.
@@ -298,7 +298,8 @@ class Interrupt:
         error = self._reference() if self._reference is not None else None
         trace = error.__traceback__ if error is not None else None
         if trace is not None:
-            where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            ours = trace.tb_frame.f_code.co_filename == __file__
+            where = self._last_frame if ours else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
             log.warning("the interruption was caught and kept at %s; raising it again", where)
 
     def _name_swallower(self, swallowed: int) -> None:

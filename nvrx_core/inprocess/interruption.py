@@ -130,7 +130,7 @@ class InterruptionMachine:
 
     Args:
         unwind: seconds that cleanup may take before it is interrupted as well.
-        hold: seconds for which an import may hold it off.
+        hold: seconds for which all but an import may hold it off in all.
     """
 
     def __init__(self, unwind: float, hold: float = 0.0) -> None:
@@ -204,11 +204,13 @@ class InterruptionMachine:
     def _put_off(self, seen: Seen, now: float) -> tuple[Fire, ...]:
         """The thread was reached where it must not land: try again soon, in the end wherever it lands."""
         self._deferred = seen.deferred
-        self._put_off_since = min(self._put_off_since, now)
+        imported = self._landing is Landing.IMPORT and seen.landing is not Landing.IMPORT
+        self._put_off_since = now if imported else min(self._put_off_since, now)
         self._there_since = min(self._there_since, now) if seen.landing is self._landing else now
         self._landing = seen.landing
-        most = {Landing.IMPORT: self.hold, Landing.CLEANUP: self.unwind}.get(seen.landing, FRAGILE)
-        if now >= min(self._there_since + most, self._put_off_since + self.hold):
+        most = self.unwind if seen.landing is Landing.CLEANUP else FRAGILE
+        overdue = now >= min(self._there_since + most, self._put_off_since + self.hold)
+        if overdue and seen.landing is not Landing.IMPORT:  # half a package breaks each further iteration
             return self._fire(Why.OVERDUE, now)
         self._steps += 1
         spread = 0.5 + self._steps * _GOLDEN % 1.0

@@ -10,29 +10,40 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-__all__ = ["ShortTurns"]
+__all__ = ["STEADY", "ShortTurns"]
 
 SHORT: Final = 200
-"""Microseconds."""
+"""Microseconds, while a round ends."""
+STEADY: Final = 1000
+"""Microseconds, while the function runs.
+
+A thread that waits for the lock asks for it when nobody has given it up for a whole interval. One that gives it up and
+takes it again within the default interval, as an event loop of short tasks does, is never asked: the others starve.
+"""
 
 
 class ShortTurns:
-    """The switch interval lowered for a while; whoever sets it meanwhile wins."""
+    """The switch interval lowered for a while; whoever sets it meanwhile wins.
 
-    def __init__(self) -> None:
+    Args:
+        microseconds: what it is lowered to.
+    """
+
+    def __init__(self, microseconds: int = SHORT) -> None:
+        self.microseconds = microseconds
         self._found: int | None = None
 
     def begin(self) -> None:
         """Lower the interval, unless it is as short already."""
         interval = _microseconds()
-        if self._found is None and interval > SHORT:
+        if self._found is None and interval > self.microseconds:
             self._found = interval
-            _set(SHORT)
+            _set(self.microseconds)
 
     def end(self) -> None:
         """Give the interval back; does nothing without `begin`."""
         found, self._found = self._found, None
-        if found is not None and _microseconds() == SHORT:
+        if found is not None and _microseconds() == self.microseconds:
             _set(found)
 
 

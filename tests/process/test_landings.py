@@ -19,7 +19,7 @@ import pytest
 
 from nvrx_core.inprocess.atomic import Atomic
 from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
-from nvrx_core.inprocess.switch_interval import ShortTurns
+from nvrx_core.inprocess.switch_interval import STEADY, ShortTurns
 
 TIMES = 30
 
@@ -32,8 +32,8 @@ class Rounds:
         self.random = random.Random(7)
         self.slowest = 0.0
 
-    def strike(self, work: Callable[[], object], after: float | None = None) -> None:
-        """Run the work and interrupt it after a while."""
+    def strike(self, work: Callable[[], object], after: float | None = None) -> bool:
+        """Run the work and interrupt it after a while; whether that ended it."""
         self.interrupt.reset()
         after = self.random.uniform(0.0, 0.002) if after is None else after
         begun, requested = threading.Event(), [0.0]
@@ -54,8 +54,10 @@ class Rounds:
         thread.start()
         try:
             self._run(work, begun)
+            return False
         except RankShouldRestart:
             self.slowest = max(self.slowest, time.monotonic() - requested[0])
+            return True
         finally:
             self.interrupt.leave()
             thread.join()
@@ -73,7 +75,10 @@ class Rounds:
 def rounds() -> Iterator[Rounds]:
     made = Rounds()
     made.interrupt.install()
+    steady = ShortTurns(STEADY)
+    steady.begin()
     yield made
+    steady.end()
     made.interrupt.uninstall()
 
 
@@ -245,7 +250,7 @@ def test_an_event_loop_of_short_tasks_is_left_at_once(rounds: Rounds) -> None:
 
     for main in (busy, waits, several, in_a_group):
         for _ in range(5):
-            rounds.strike(lambda main=main: asyncio.run(main()), after=0.02)  # type: ignore[misc]
+            assert rounds.strike(lambda main=main: asyncio.run(main()), after=0.02)  # type: ignore[misc]
     assert rounds.slowest < 0.5
 
 

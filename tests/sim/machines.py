@@ -235,9 +235,9 @@ class Interrupting(RuleBasedStateMachine):
             self.raised += 1
             self.alive, self.stored = does not in ("swallows", "stores"), does == "stores"
 
-    @rule(landing=st.sampled_from((Landing.FRAGILE, Landing.ACQUIRES, Landing.CLEANUP, Landing.IMPORT)))
+    @rule(landing=st.sampled_from((Landing.FRAGILE, Landing.ACQUIRES, Landing.CLEANUP)))
     def never_safe(self, landing: Landing) -> None:
-        """Wherever it is reached, nothing must land there: in the end it does."""
+        """Wherever it is reached, nothing must land there: in the end it does, but in an import."""
         begin, raised = self.now, self.raised
         self.quiet_since = self.now
         while not (self.out or self.masked or self.alive) and self.raised == raised:

@@ -161,7 +161,7 @@ def put_off(landing, *, until=100.0):
 
 
 def test_it_is_put_off_in_growing_steps_with_jitter_and_for_a_bounded_time():
-    for landing, most in ((Landing.FRAGILE, FRAGILE), (Landing.CLEANUP, UNWIND), (Landing.IMPORT, HOLD)):
+    for landing, most in ((Landing.FRAGILE, FRAGILE), (Landing.ACQUIRES, FRAGILE), (Landing.CLEANUP, UNWIND)):
         machine, fired = put_off(landing)
         last, why = fired[-1]
         assert why is Why.OVERDUE
@@ -172,6 +172,26 @@ def test_it_is_put_off_in_growing_steps_with_jitter_and_for_a_bounded_time():
     gaps = [b - a for (a, _), (b, _) in itertools.pairwise(put_off(Landing.CLEANUP)[1])]
     assert sum(gaps[2:12]) < sum(gaps[12:22]) < sum(gaps[22:32])
     assert len({round(gap, 6) for gap in gaps[-10:-1]}) > 3
+
+
+def test_an_import_puts_it_off_for_as_long_as_it_takes():
+    machine = new()
+    machine.tick(seen(), now=0.0)
+    assert machine.tick(seen(deferred=1, landing=Landing.IMPORT), now=0.001) == ()
+    assert machine.tick(seen(deferred=2, landing=Landing.IMPORT), now=10 * HOLD) == ()
+    assert machine.tick(seen(deferred=3, landing=Landing.FRAGILE), now=10 * HOLD + 1) == ()
+    late = machine.tick(seen(deferred=4, landing=Landing.FRAGILE), now=10 * HOLD + 1 + FRAGILE)
+    assert late == (Fire(Why.OVERDUE),)
+
+
+def test_other_reasons_in_turn_put_it_off_for_a_bounded_time():
+    machine, turn = new(), itertools.cycle((Landing.FRAGILE, Landing.ACQUIRES))
+    machine.tick(seen(), now=0.0)
+    looks = range(1, int(HOLD / 0.4) + 1)
+    fired = [machine.tick(seen(deferred=n, landing=next(turn)), now=n * 0.4) for n in looks]
+    assert not any(fired)
+    late = machine.tick(seen(deferred=len(looks) + 1, landing=next(turn)), now=HOLD + 0.5)
+    assert late == (Fire(Why.OVERDUE),)
 
 
 def test_another_reason_to_put_it_off_has_its_own_time():

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from nvrx_core.inprocess.switch_interval import SHORT, ShortTurns
+from nvrx_core.inprocess.switch_interval import SHORT, STEADY, ShortTurns
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +42,14 @@ def test_a_shorter_one_is_left_alone():
     assert sys.getswitchinterval() == pytest.approx(0.0001)
     turns.end()
     assert sys.getswitchinterval() == pytest.approx(0.0001)
+
+
+def test_one_inside_another_gives_back_what_it_found():
+    found, steady, ending = sys.getswitchinterval(), ShortTurns(STEADY), ShortTurns()
+    steady.begin()
+    assert round(sys.getswitchinterval() * 1e6) == STEADY
+    ending.begin()
+    ending.end()
+    assert round(sys.getswitchinterval() * 1e6) == STEADY
+    steady.end()
+    assert sys.getswitchinterval() == found
