@@ -8,6 +8,7 @@ looked at, without traffic, and opened again if it has broken meanwhile: it may 
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -71,7 +72,7 @@ class Connection:
     ) -> None:
         self._factory, self._kwargs, self._silence, self._beside = factory, kwargs, silence, beside
         self._doubted = False
-        self._opening = threading.Lock()
+        self._opening, self._calling = threading.Lock(), threading.RLock()
         self.closed = False
         self.inodes: frozenset[int] = frozenset()
         self._open(make)
@@ -104,11 +105,18 @@ class Connection:
     def _repeat(self, name: str, *arguments: Any) -> Any:
         store = self.store
         try:
-            return getattr(store, name)(*arguments)
+            return self._call(store, name, *arguments)
         except _BROKEN:
             if not self._reopen(store):
                 raise
-            return getattr(self.store, name)(*arguments)
+            return self._call(self.store, name, *arguments)
+
+    def _call(self, store: dist.Store, name: str, *arguments: Any) -> Any:
+        """One thread at a time, but for a wait: a store of the user's need not be safe for several."""
+        if name == "wait":
+            return store.wait(*arguments)
+        with self._calling:
+            return getattr(store, name)(*arguments)
 
     def _once(self, name: str, *arguments: Any) -> Any:
         if self._doubted:
@@ -116,7 +124,7 @@ class Connection:
             self._repeat("check", ["any"])
         if not all(map(is_whole, self._ends)):
             self._reopen(self.store)
-        return getattr(self.store, name)(*arguments)
+        return self._call(self.store, name, *arguments)
 
     def wait(self, *arguments: Any) -> None:
         """As of torch's store."""
@@ -151,4 +159,5 @@ class Connection:
         return int(self._once("add", key, amount))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
+        found = getattr(self.store, name)
+        return functools.partial(self._call, self.store, name) if callable(found) else found

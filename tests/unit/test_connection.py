@@ -1,6 +1,7 @@
 """A connection to the store that breaks while the store lives, and the one that follows."""
 
 import socket
+import threading
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -101,3 +102,28 @@ def test_its_client_end_is_kept_alive(connection):
             for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         )
     assert idle + every * count <= 10
+
+
+class Unsafe(dist.Store):
+    """A store in Python that must not be used by two threads at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.met = threading.Lock(), 0
+
+    def set(self, key, value):
+        if not self.inside.acquire(blocking=False):
+            self.met += 1
+            return
+        threading.Event().wait(0.01)
+        self.inside.release()
+
+
+def test_a_store_is_asked_by_one_thread_at_a_time():
+    held = Connection(Unsafe, Unsafe, {})
+    threads = [threading.Thread(target=held.set, args=("key", str(number))) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert held.store.met == 0
