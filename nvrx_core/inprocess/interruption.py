@@ -3,7 +3,7 @@
 An interrupt can be lost: the signal lands just before a blocking call, or the exception is swallowed, or stored by what
 means to raise it later. So it is fired again until it landed, with two rules: never while the exception raised last
 unwinds, for `finally` blocks must complete; and where it would break what the function cannot see (`landing`), it is
-put off, in growing steps with jitter, for a bounded time.
+put off, in growing steps with jitter, for a bounded time; an import, for as long as it takes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Shorter turns of the interpreter's lock while a round ends.
+"""Shorter turns of the interpreter's lock while the function runs, and shorter still while a round ends.
 
 A thread that wants the lock from a busy one gets it after the switch interval: 5 ms each time by default, and the work
-between a fault and its restart takes the lock dozens of times. So the interval is lowered from a round's event to its
-decision, and given back exactly as it was found.
+between a fault and its restart takes the lock dozens of times. So the interval is lowered for the call, once more from
+a round's event to its decision, and given back exactly as it was found.
 """
 
 from __future__ import annotations
