@@ -11,12 +11,14 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Final
 
 import torch.distributed as dist
 
-from nvrx_core.inprocess.store import FURTHER_TIMEOUT, Factory, another
+from nvrx_core.inprocess.store import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Factory, another
 from nvrx_core.process.sockets import bound_reading, is_whole, keep_alive, socket_inodes, tcp_sockets
 from nvrx_core.store.connection import StoreConnectionError, answer_deadline, await_listener
 
@@ -42,8 +44,21 @@ def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) ->
     if not port:
         return another(store, factory, kwargs)
     await_listener(host, port, FURTHER_TIMEOUT)
-    with answer_deadline(host, port):
-        return another(store, factory, kwargs)
+    with answer_deadline(host, port), _connect_deadline(store) as timeout:
+        found = another(store, factory, kwargs)
+    found.set_timeout(timeout)
+    return found
+
+
+@contextmanager
+def _connect_deadline(store: dist.Store) -> Iterator[timedelta]:
+    """A clone tries to connect for as long as its original may wait: a server that ends meanwhile would hold it up."""
+    timeout = store.timeout
+    store.set_timeout(RECONNECT_TIMEOUT)
+    try:
+        yield timeout
+    finally:
+        store.set_timeout(timeout)
 
 
 class Connection:

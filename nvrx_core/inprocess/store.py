@@ -26,6 +26,8 @@ __all__ = [
 
 FURTHER_TIMEOUT: Final = timedelta(seconds=0.5)
 """For a further connection: the server was there for the first one."""
+RECONNECT_TIMEOUT: Final = timedelta(seconds=2)
+"""For a connection in the place of a broken one: the server may have been on its way out when it was found."""
 CONNECT_TIMEOUT: Final = timedelta(seconds=8)
 """For the connection alone: the listener is known to be there, and torch would try again for as long as this."""
 

@@ -9,6 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.connection import Connection
+from nvrx_core.inprocess.store import StoreConnectionError
 from nvrx_core.process.sockets import shut_down, tcp_sockets
 
 SOON = timedelta(seconds=5)
@@ -34,6 +35,10 @@ def end(connection):
     port = connection.store.port
     (found,) = [each for each in tcp_sockets() if each.inode in connection.inodes and each.peer_port == port]
     return found
+
+
+def refuse():
+    raise StoreConnectionError("nobody listens")
 
 
 def broken(connection):
@@ -127,3 +132,20 @@ def test_a_store_is_asked_by_one_thread_at_a_time():
     for thread in threads:
         thread.join()
     assert held.store.met == 0
+
+
+def test_a_server_that_ends_between_the_look_and_the_connection_holds_nobody_up(server, monkeypatch):
+    """torch's clone tries again for as long as its original may wait: five minutes."""
+    monkeypatch.setattr("nvrx_core.inprocess.connection.await_listener", lambda *_: vars(server).clear())
+    connection = Connection(server.store.clone, refuse, {})
+    asked = threading.Thread(target=lambda: pytest.raises(RuntimeError, connection.check, ["any"]), daemon=True)
+    broken(connection)
+    asked.start()
+    asked.join(30.0)
+    assert not asked.is_alive()
+
+
+def test_another_connection_may_wait_as_long_as_the_first(connection):
+    connection.store.set_timeout(SOON)
+    assert not broken(connection).check(["any"])
+    assert connection.store.timeout == SOON
