@@ -53,7 +53,7 @@ def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) ->
 @contextmanager
 def _connect_deadline(store: dist.Store) -> Iterator[timedelta]:
     """A clone tries to connect for as long as its original may wait: a server that ends meanwhile would hold it up."""
-    timeout = store.timeout
+    timeout: timedelta = store.timeout  # type: ignore[attr-defined]
     store.set_timeout(RECONNECT_TIMEOUT)
     try:
         yield timeout
