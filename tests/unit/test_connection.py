@@ -138,8 +138,13 @@ def test_a_server_that_ends_between_the_look_and_the_connection_holds_nobody_up(
     """torch's clone tries again for as long as its original may wait: five minutes."""
     monkeypatch.setattr("nvrx_core.inprocess.connection.await_listener", lambda *_: vars(server).clear())
     connection = Connection(server.store.clone, refuse, {})
-    asked = threading.Thread(target=lambda: pytest.raises(RuntimeError, connection.check, ["any"]), daemon=True)
     broken(connection)
+
+    def ask():
+        with pytest.raises(RuntimeError):
+            connection.check(["any"])
+
+    asked = threading.Thread(target=ask, daemon=True)
     asked.start()
     asked.join(30.0)
     assert not asked.is_alive()
