@@ -36,10 +36,12 @@ class Atomic:
             raise RuntimeError("atomic() belongs to the thread that runs the wrapped function; enter it there")
         interrupt.depth += 1
         self._iteration = interrupt.iteration
-        if interrupt.requested and interrupt.depth == 1 and interrupt.armed and not interrupt.unwinds():
-            interrupt.depth = 0
-            interrupt.free.set()
-            interrupt._raise()
+        if interrupt.requested and interrupt.depth == 1 and interrupt.armed:
+            interrupt.depth = 0  # first: an exception that was asked for may be raised at any of these calls
+            if not interrupt.unwinds():
+                interrupt.free.set()
+                interrupt._raise()
+            interrupt.depth = 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

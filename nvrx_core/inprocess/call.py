@@ -186,8 +186,9 @@ class Call:
                 raise kit.departure.reason()
             self._entered()
             return Ended(How.RETURNED, result=function())
-        finally:
+        finally:  # in this order, and nothing before them
             kit.interrupt.armed = False
+            kit.interrupt.drop()
 
     def _await_event(self) -> None:
         """The new rank 0 is lost, and its fault is told: there is nowhere to meet, and no function to enter."""

@@ -8,7 +8,6 @@ whether it still unwinds, was swallowed, or was stored.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import signal
@@ -22,7 +21,8 @@ from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, Final, Self
 
-from nvrx_core.inprocess.causes import holds, related
+from nvrx_core.inprocess.async_exception import AsyncException
+from nvrx_core.inprocess.causes import holds
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen, Unblock, Why
 from nvrx_core.inprocess.landing import Landing, judge, place
 from nvrx_core.inprocess.outcome import LoopShouldEnd, RankShouldRestart
@@ -52,6 +52,8 @@ class Interrupt:
 
     Attributes:
         told: whether the monitor process says that the round is over, which no thread of this process has noticed.
+        drop: takes back an exception that was asked for and not raised; called by the function's thread, right after
+            `armed` has become false and with no other call before.
     """
 
     def __init__(self, signum: int, unwind: float, hold: float = 0.0) -> None:
@@ -74,6 +76,9 @@ class Interrupt:
         self._look: WaitLook | None = None
         self._machine: InterruptionMachine | None = None
         self._previous: Any = None
+        self._seen_raised = 0
+        self._async = AsyncException(self.thread, self)
+        self.drop: Callable[[], Any] = _nothing if self.by_signal else self._async.drop
 
     @classmethod
     def within(cls, signum: int, soft: timedelta, hard: timedelta) -> Self:
@@ -115,6 +120,7 @@ class Interrupt:
         self.requested = self.armed = False
         self.out, self.free = threading.Event(), threading.Event()
         self.thread = threading.get_ident()
+        self.drop()
         if self.by_signal and signal.getsignal(self.signum) == self._handle:
             self.uninstall()
 
@@ -243,21 +249,13 @@ class Interrupt:
         return seen
 
     def _seen(self) -> Seen:
-        if not self.by_signal:
-            self._find_raised()
+        self._seen_raised = self.raised
         error = self._reference() if self._reference is not None else None
         alive = error is not None and holds(handled(self.thread), error)
         return Seen(
-            out=False, masked=self.depth > 0, raised=self.raised, alive=alive, stored=error is not None and not alive,
-            deferred=self.deferred, landing=self.landing,
+            out=False, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
+            stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,
         )  # fmt: skip
-
-    def _find_raised(self) -> None:
-        """The interpreter makes an asynchronous exception where it is raised: note it once it is handled."""
-        error = next((each for each in related(handled(self.thread)) if isinstance(each, RankShouldRestart)), None)
-        if error is not None and (self._reference is None or self._reference() is not error):
-            self._reference = weakref.ref(error)
-            self.raised += 1
 
     def _perform(self, action: Fire | Unblock, unblock: Callable[[], None]) -> None:
         if isinstance(action, Unblock):
@@ -283,16 +281,16 @@ class Interrupt:
         signal.pthread_kill(self.thread, self.signum)
 
     def _set_exception(self, why: Why) -> None:
-        """Ask the interpreter to raise between two bytecodes: not where the thread unwinds already."""
-        verdict = judge(sys._current_frames().get(self.thread), self._floor)
+        """Ask the interpreter to raise where the thread is now, if it may land there."""
+        frame = sys._current_frames().get(self.thread)
+        at = frame.f_lasti if frame is not None else -1
+        verdict = judge(frame, self._floor)
         if verdict.landing is Landing.SAFE or why.insists:
-            _set_async(self.thread, RankShouldRestart)
             self._last_frame = verdict.place
-            if not why.insists and isinstance(handled(self.thread), RankShouldRestart):
-                _set_async(self.thread, None)
-        else:
-            self.landing, self.held_at = verdict.landing, verdict.place
-            self.deferred += 1
+            if self._async.set_if(self._seen_raised, None if why.insists else frame, at):
+                return
+        self.landing, self.held_at = verdict.landing, verdict.place
+        self.deferred += 1
 
     def _name_keeper(self) -> None:
         error = self._reference() if self._reference is not None else None
@@ -318,11 +316,6 @@ class Interrupt:
 
 def _nothing() -> None:
     """Unblocks nothing: the abort will."""
-
-
-def _set_async(ident: int, error: type[BaseException] | None) -> None:
-    found = ctypes.py_object(error) if error is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), found)
 
 
 def _in_event_loop() -> bool:

@@ -13,6 +13,7 @@ import pytest
 from .conftest import Launch
 from .job import Job
 from .oracle import assert_nothing_left
+from .workers.in_thread import RESTARTS
 from .workers.shapes.shape import THEMES, theme
 from .workers.shapes.strikes import PLAN, planned
 
@@ -59,3 +60,10 @@ def test_there_are_thirty_shapes_and_five_hundred_interruptions() -> None:
 def test_whatever_is_interrupted_works_afterwards(prepare: Launch, tmp_path: Path, name: str, rounds: int) -> None:
     job = strike_at_random(prepare, tmp_path, name, rounds).finish(60 + rounds * 2)
     assert_nothing_broken(job, name, rounds)
+
+
+def test_a_function_in_another_thread_is_interrupted_neither_behind_its_end_nor_in_its_cleanup(prepare: Launch) -> None:
+    job = prepare(world=2)
+    job.start("tests.process.workers.in_thread", **{RESTARTS: "100"}).finish(60)
+    assert job.codes == {0: 0, 1: 0}
+    assert [(line["result"], line["torn"]) for line in job.lines("done")] == [(100, 0)] * 2

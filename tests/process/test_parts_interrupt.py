@@ -57,6 +57,7 @@ def _armed(interrupt: Interrupt, work: Work) -> None:
         work(interrupt)
     finally:
         interrupt.armed = False
+        interrupt.drop()
 
 
 def sleep(_: Interrupt) -> None:

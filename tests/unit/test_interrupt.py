@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import pickle
 import signal
 import sys
 import threading
@@ -417,3 +418,33 @@ def test_what_the_monitor_process_says_is_heard_without_a_thread_of_our_own(inte
     with pytest.raises(RankShouldRestart):
         fire()
     assert interrupt.requested
+
+
+def in_a_thread(play):
+    thread = threading.Thread(target=play)
+    thread.start()
+    thread.join()
+
+
+def test_an_exception_that_was_asked_for_in_another_thread_is_raised_once_or_taken_back():
+    caught = []
+
+    def play():
+        interrupt = Interrupt(SIGNUM, unwind=10.0)
+        interrupt.armed = True
+        try:
+            interrupt._async.set_if(0, None, -1)
+            interrupt._async.drop()
+            interrupt._async.set_if(0, None, -1)
+            interrupt.stack()
+        except RankShouldRestart as error:
+            caught.append((interrupt.raised, interrupt.unwinds(), type(pickle.loads(pickle.dumps(error)))))
+        for armed, depth, raised in ((False, 0, 1), (True, 1, 1), (True, 0, 0)):
+            interrupt.armed, interrupt.depth = armed, depth
+            assert interrupt._async.set_if(raised, None, -1)
+            interrupt.stack()
+        assert not interrupt._async.set_if(1, sys._getframe(), -1), "the thread has gone on"
+        caught.append(interrupt.raised)
+
+    in_a_thread(play)
+    assert caught == [(1, True, RankShouldRestart), 1]
