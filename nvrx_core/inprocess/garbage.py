@@ -24,8 +24,12 @@ __all__ = ["Garbage", "collect_garbage", "freeze_on_entry", "watch_frames"]
 
 LOOKED_AT: Final = 200
 """Elements of the largest container that is looked at."""
+SHALLOW: Final = 2
+"""Steps from the frames that are always gone: an attribute is two away."""
+SEEN: Final = 4_000
+"""Objects after which no step further is gone: some milliseconds."""
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset)
-_NO_PARTS: Final = (types.ModuleType, types.FunctionType, types.MethodType, types.CodeType, types.FrameType, type)
+_NO_PARTS: Final = (types.ModuleType, types.CodeType, types.FrameType, type)
 
 
 @functools.cache
@@ -86,21 +90,34 @@ def _kinds() -> tuple[type, ...]:
 
 
 def _training_objects(trace: types.TracebackType | None) -> list[Any]:
-    """The models and optimizers that the frames hold, themselves or in attributes and elements of what they hold."""
-    kinds = _kinds()
-    found: dict[int, Any] = {}
-    while trace is not None and kinds:
-        held = gc.get_referents(trace.tb_frame)  # not f_locals, which would keep a copy
-        parts = [part for each in held for part in _parts(each)]
-        attributes = [part for each in parts if type(each) is dict for part in _parts(each)]
-        found |= {id(each): each for each in chain(held, parts, attributes) if issubclass(type(each), kinds)}
+    """The models and optimizers that the frames hold, themselves or in what they hold, as deep as it takes to find one.
+
+    A function that trains often has no more than a trainer, or a closure, at hand.
+    """
+    kinds, level = _kinds(), _held(trace)
+    seen, found, steps = dict[int, Any](), list[Any](), 0
+    while kinds and level and len(seen) < SEEN and (steps <= SHALLOW or not found):
+        new = {id(each): each for each in level if id(each) not in seen}
+        seen |= new
+        found += [each for each in new.values() if issubclass(type(each), kinds)]
+        level = [part for each in new.values() for part in _parts(each)]
+        steps += 1
+    return found
+
+
+def _held(trace: types.TracebackType | None) -> list[Any]:
+    held = []
+    while trace is not None:
+        held += gc.get_referents(trace.tb_frame)  # not f_locals, which would keep a copy
         trace = trace.tb_next
-    return list(found.values())
+    return held
 
 
 def _parts(held: object) -> list[Any]:
     """What an object refers to, asked of the interpreter: no code of the user's runs."""
     kind = type(held)
+    if kind is types.FunctionType:
+        return list(cast(types.FunctionType, held).__closure__ or ())  # not its globals
     if issubclass(kind, _NO_PARTS) or (kind in _CONTAINERS and len(cast(Sized, held)) > LOOKED_AT):
         return []
     return gc.get_referents(held)
@@ -109,4 +126,19 @@ def _parts(held: object) -> list[Any]:
 def _any_training_object() -> bool:
     """Whether there is any that is not frozen; looks at every object."""
     kinds = _kinds()
-    return any(issubclass(kind, kinds) for kind in set(map(type, gc.get_objects())))
+    return any(issubclass(kind, kinds) for kind in _all_types())
+
+
+def _all_types() -> set[type]:
+    """The types of all objects that are not frozen.
+
+    The list of the objects lives within one call in C, in which no other thread runs, and no callback of a collection:
+    it refers to a tuple that another thread is about to build, too, and `tuple(...)` there would fail with SystemError.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return set(map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
+    finally:
+        if collects:
+            gc.enable()

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from nvrx_core.errors import RestartError
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
@@ -62,8 +62,9 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
 
 
 def _refusal(host: str, port: int) -> str | None:
+    name: Any = host.encode() if host.isascii() else host  # one as text costs the import of the IDNA tables
     try:
-        socket.create_connection((host, port), timeout=5.0).close()
+        socket.create_connection((name, port), timeout=5.0).close()
     except OSError as error:
         return str(error)
     return None

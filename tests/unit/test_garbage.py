@@ -1,13 +1,16 @@
 """What is freed between iterations, and what that costs: full collections are counted, not timed."""
 
 import gc
+import sys
+import threading
 import traceback
+import types
 import weakref
 
 import pytest
 import torch
 
-from nvrx_core.inprocess.garbage import Garbage
+from nvrx_core.inprocess.garbage import Garbage, _any_training_object
 
 
 @pytest.fixture
@@ -81,6 +84,29 @@ def closure(keep):
     step()
 
 
+def training_step(keep):
+    """What trains a model for one step, and alone knows it."""
+    model = Model()
+    keep(model)
+
+    def step():
+        model.zero_grad()
+
+    return step
+
+
+def held_in_a_closure(keep):
+    trainer = types.SimpleNamespace(step=training_step(keep))
+    trainer.step()
+    raise ValueError("planted")
+
+
+def deep(keep):
+    strategy = {"loops": [{"epoch": types.SimpleNamespace(trainer=Trainer())}]}
+    keep(strategy["loops"][0]["epoch"].trainer.model)
+    raise ValueError("planted")
+
+
 def cyclic(keep):
     trainer = Trainer(cyclic=True)
     gc.collect(1)  # it grows old
@@ -100,7 +126,7 @@ def iterate(garbage, function, keep=None):
     return references[0]
 
 
-@pytest.mark.parametrize("function", [local, attribute, element, closure])
+@pytest.mark.parametrize("function", [local, attribute, element, closure, held_in_a_closure, deep])
 def test_what_dies_with_its_frames_costs_no_full_collection(garbage, full, function):
     assert iterate(garbage, function)() is None
     assert full == []
@@ -159,3 +185,36 @@ def test_a_model_of_a_later_iteration_is_no_reason_to_keep_garbage(garbage):
     held.clear()
     iterate(garbage, local)
     assert later() is None
+
+
+def test_another_thread_may_build_a_tuple_meanwhile(garbage):
+    failed, stop = [], threading.Event()
+
+    def build():
+        while not (stop.is_set() or failed):
+            try:
+                tuple(number for number in range(50))
+            except SystemError as error:
+                failed.append(error)
+
+    def called_back(phase, info):
+        return None
+
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(1)
+    gc.callbacks.append(called_back)
+    thread = threading.Thread(target=build)
+    many = [[] for _ in range(50_000)]
+    thread.start()
+    try:
+        for _ in range(100):
+            assert not _any_training_object()
+    finally:
+        stop.set()
+        thread.join()
+        gc.callbacks.remove(called_back)
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+    assert failed == []
+    assert len(many) == 50_000
