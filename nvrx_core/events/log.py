@@ -32,7 +32,7 @@ _logger: Final = logging.getLogger(__name__)
 def boot_id() -> str:
     """Names this host's monotonic clock: equal in processes that share it, "" where the kernel does not tell."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

@@ -33,7 +33,7 @@ def is_stopped(pid: int) -> bool:
 def _state(pid: int) -> str:
     """The state of a process, from field 3 of /proc/<pid>/stat (proc(5)); "" when there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
 
@@ -48,7 +48,7 @@ def send(pidfd: int, signals: Sequence[int]) -> None:
 def catches(pid: int, signum: int) -> bool:
     """Whether the process has a handler of its own for the signal, from `SigCgt` of /proc/<pid>/status (proc(5))."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     mask = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
@@ -58,7 +58,7 @@ def catches(pid: int, signum: int) -> bool:
 def how_it_ended(pid: int) -> str:
     """How a process ended that nobody has reaped yet, for messages, from field 52 of /proc/<pid>/stat."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         status = int(fields[49])
     except (OSError, ValueError, IndexError):
         return "ended"

@@ -56,7 +56,7 @@ def _candidates(pid: int, mount: Path) -> list[Path]:
 
 def _count(file: Path) -> int | None:
     try:
-        pairs = dict(line.split() for line in file.read_text(encoding="ascii", errors="replace").splitlines())
+        pairs = dict(line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
         return int(pairs[COUNT])
     except (OSError, KeyError, ValueError):
         return None

@@ -96,7 +96,7 @@ def _polled(address: int) -> int | None:
 def _read(path: str) -> str:
     """A file of /proc; empty when its thread or descriptor is gone."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""
