@@ -20,8 +20,16 @@ PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
 SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for p in sys.path if p.endswith("-packages")), sep="\n")
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
+# `make test` does two things at a time: the tests of jobs, which mostly wait, one after the other; and beside them what
+# computes, of which the searches yield the processor. Of tests/process that is what is BUSY.
+BUSY := $(wildcard $(foreach n,interruptions thousand_rounds torch_features torchrun torn_saves,tests/process/test_$(n).py))
+PURE := $(wildcard tests/unit tests/sim)
+WHOLE := $(filter-out %/__pycache__ tests/benchmarks tests/process $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
+SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
+SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check bench bench-peer docs clean
+.PHONY: help demo test test-all test-selection test-two-at-a-time test-jobs test-searches test-whole coverage check bench bench-peer docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,14 +37,29 @@ help: ## show this list
 demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it recover (DEMO_ARGS=--help)
 	@$(PY) examples/inprocess/demo.py $(DEMO_ARGS)
 
-test: coverage ## every test but the long ones (PYTEST_ARGS="-k name")
-	@$(PY) -m pytest $(PYTEST_ARGS)
+test: $(if $(SELECTION),test-selection,test-two-at-a-time) ## every test but the long ones (PYTEST_ARGS="-k name")
 
 test-all: coverage ## every test, for the night
 	@$(PY) -m pytest -m "" $(PYTEST_ARGS)
 
+test-selection: $(VENV)/.installed
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+test-two-at-a-time: $(VENV)/.installed
+	@echo "two runs of tests at a time, each of which tells its results at its end; together about 11 minutes on two cores"
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync test-jobs coverage test-searches test-whole
+
+test-jobs:
+	@$(PY) -m pytest tests/process $(addprefix --ignore=,$(BUSY)) $(SKIPS)
+
+test-searches:
+	@nice $(PY) -m pytest -m "exhaustive and not nightly" tests/sim $(SKIPS)
+
+test-whole:
+	@$(PY) -m pytest $(WHOLE) $(BUSY) $(SKIPS)
+
 coverage: $(VENV)/.installed ## the pure modules: every branch taken by unit tests and simulations
-	@$(PY) -m coverage run -m pytest -qq -m "not exhaustive and not nightly" $(wildcard tests/unit tests/sim)
+	@$(PY) -m coverage run -m pytest -m "not exhaustive and not nightly" $(PURE) $(SKIPS)
 	@$(PY) -m coverage report
 
 check: $(VENV)/.installed ## ruff, mypy, import contracts

@@ -1,4 +1,4 @@
-"""A process that has imported torch and done nothing else; it forks the ranks of the tests.
+"""A process that has imported torch and the wrapper and done nothing else; it forks the ranks of the tests.
 
 A fresh interpreter spends two seconds on `import torch`, most of a test. The template stays single-threaded, and a
 forked rank unwinds to the top of the program before it runs its module, so it ends exactly as a fresh interpreter
@@ -84,14 +84,24 @@ def _redirect(path: str, descriptor: int) -> None:
     os.close(file)
 
 
+def preload() -> None:
+    """Imports what nearly every rank imports, once for all of them; nothing of it has an effect at import."""
+    from nvrx_core import inprocess
+    from tests.process.workers import assignments, disk, stores  # noqa: F401
+
+    for name in inprocess.__all__:
+        getattr(inprocess, name)
+
+
 if __name__ == "__main__":
     resolve_by_files_only()
     import torch.distributed  # noqa: F401
 
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    preload()
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise SystemExit(f"importing torch started {threads - 1} threads: ranks cannot be forked from here")
     gc.collect()
     gc.freeze()  # else a rank's last collection, as it ends, copies every page of torch's objects
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         become(chosen)

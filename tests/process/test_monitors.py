@@ -70,20 +70,26 @@ def test_monitors_and_templates_that_are_stopped_end_with_their_job(launch: Laun
     assert_nothing_lost(job)
 
 
-@pytest.mark.parametrize("victim", [0, 1], ids="rank {}".format)
-def test_a_rank_that_vanishes_with_its_monitor_is_found_by_the_others(
-    launch: Launch, tmp_path: Path, victim: int
-) -> None:
-    job = launch({(2, 0, 10_000): "exception"}, wrapper={"heartbeat_timeout": 3.0} | files(tmp_path))
+def test_a_rank_that_vanishes_with_its_monitor_is_found_by_the_others(launch: Launch, tmp_path: Path) -> None:
+    jobs = {victim: vanishing(launch, victim, tmp_path / str(victim)) for victim in (0, 1)}
+    for job in jobs.values():
+        job.finish()
+    for victim, job in jobs.items():
+        expected = restart("UNRESPONSIVE", by=[victim], lost=[victim])
+        assert_nothing_lost(job, expected, codes={victim: -signal.SIGKILL})
+
+
+def vanishing(launch: Launch, victim: int, place: Path) -> Job:
+    """A job one of whose ranks is killed with all that watches it."""
+    place.mkdir()
+    job = launch({(2, 0, 10_000): "exception"}, wrapper={"heartbeat_timeout": 3.0} | files(place))
     job.await_line("step", initial_rank=victim)
-    watcher = monitor(tmp_path, victim)
+    watcher = monitor(place, victim)
     node = (host.parent(watcher), watcher, job.pids[victim])
     for blow in (signal.SIGSTOP, signal.SIGKILL):  # first stop them all, so that none sees another die
         for pid in node:
             os.kill(pid, blow)
-    job.finish()
-    expected = restart("UNRESPONSIVE", by=[victim], lost=[victim])
-    assert_nothing_lost(job, expected, codes={victim: -signal.SIGKILL})
+    return job
 
 
 def test_a_monitor_writes_its_log_and_its_pid_where_it_is_told(launch: Launch, tmp_path: Path) -> None:
@@ -97,27 +103,33 @@ def test_a_monitor_writes_its_log_and_its_pid_where_it_is_told(launch: Launch, t
     assert (tmp_path / "monitor-1.log").stat().st_mode & 0o022 == 0, "others may write the log"
 
 
-@pytest.mark.parametrize("store", [True, False], ids=["store outside", "store in rank 0"])
-def test_an_idle_wrapper_sleeps(launch: Launch, store: bool) -> None:
-    job = launch({}, world=2, steps=1, step_seconds=9.0, store=store)
-    for rank in range(2):
-        job.await_line("enter", initial_rank=rank)
+def test_an_idle_wrapper_sleeps(launch: Launch) -> None:
+    jobs = {store: launch({}, world=2, steps=1, step_seconds=9.0, store=store) for store in (True, False)}
+    for job in jobs.values():
+        for rank in range(2):
+            job.await_line("enter", initial_rank=rank)
     time.sleep(1.0)
-    seconds, serving = 5.0, 0 if store else 3 * 2
-    busy = wakeups(job, seconds)
-    most = {name: (5 + (serving if name == "rank 0" else 0)) * seconds for name in busy}
-    assert all(busy[name] <= most[name] for name in busy), f"wake-ups in {seconds} s by process: {busy}"
-    job.finish()
-    assert_nothing_lost(job)
+    seconds, host_of_store = 5.0, jobs[False].pids[0]
+    busy = wakeups(jobs[True], seconds)
+    most = {pid: (5 + (3 * 2 if pid == host_of_store else 0)) * seconds for pid in busy}
+    named = {
+        pid: f"rank {rank}, store {'outside' if store else 'in rank 0'}"
+        for store, job in jobs.items()
+        for rank, pid in job.pids.items()
+    }
+    assert all(busy[pid] <= most[pid] for pid in busy), f"wake-ups in {seconds} s: {busy}; {named}"
+    for job in jobs.values():
+        job.finish()
+    for job in jobs.values():
+        assert_nothing_lost(job)
 
 
-def wakeups(job: Job, seconds: float) -> dict[str, int]:
-    """Voluntary context switches of each process of the job's ranks; the store outside is not the wrapper's.
+def wakeups(job: Job, seconds: float) -> dict[int, int]:
+    """Voluntary context switches of each process of all jobs; the store outside, this job's, is not the wrapper's.
 
     Rank 0, where it hosts the store, also answers the leases of all monitor processes: that is the server's work.
     """
-    ours = {pid: name for pid, name in job.template.leftovers().items() if pid != job.store_pid}
-    names = {pid: f"rank {rank}" for rank, pid in job.pids.items()}
+    ours = job.template.leftovers().keys() - {job.store_pid}
     before = {pid: host.switches(pid) for pid in ours}
     time.sleep(seconds)
-    return {names.get(pid, f"monitor {pid}"): host.switches(pid) - count for pid, count in before.items()}
+    return {pid: host.switches(pid) - count for pid, count in before.items()}
