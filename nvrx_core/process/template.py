@@ -214,7 +214,8 @@ def _fork_worker(work: Callable[[Callable[[], None]], None], channel: socket.soc
             os.close(fd)
 
         def ready() -> None:
-            channel.send(f"ready {os.getpid()} {os.getppid()}".encode(), socket.MSG_DONTWAIT)
+            with suppress(OSError):  # the caller is gone
+                channel.send(f"ready {os.getpid()} {os.getppid()}".encode(), socket.MSG_DONTWAIT)
 
         work(ready)
         code = FINISHED
@@ -242,13 +243,20 @@ def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
             if wake in ready:
                 os.read(wake, 4096)
             if channel in ready:
-                if channel.recv(MAX_MESSAGE) == b"end":
+                if _told(channel) == b"end":
                     send(pidfd, [signal.SIGKILL])
                     os.waitpid(worker, 0)
                     return None
                 channels.remove(channel)
     finally:
         os.close(pidfd)
+
+
+def _told(channel: socket.socket) -> bytes:
+    """What the caller says, b"" when it is gone; one that left news unread is an error first: ECONNRESET, unix(7)."""
+    with suppress(ConnectionResetError):
+        return channel.recv(MAX_MESSAGE)
+    return channel.recv(MAX_MESSAGE)
 
 
 def _why(status: int) -> str | None:

@@ -181,6 +181,36 @@ def test_a_template_that_is_stopped_ends_with_its_worker_when_the_caller_is_gone
         _ended(template.server)
 
 
+def test_a_template_whose_news_nobody_has_read_goes_on_when_it_is_let_go(
+    started: Callable[..., Template], pipe: tuple[int, int]
+) -> None:
+    template = started(lambda ready: (ready(), os.read(pipe[0], 1)))
+    os.kill(template.worker, signal.SIGKILL)
+    assert select.select([template.channel], [], [], 10)[0], "no news"
+    template.detach()
+    assert_goes_on_to_its_end(template, pipe)
+
+
+def test_a_worker_that_is_lost_after_the_caller_is_replaced(
+    started: Callable[..., Template], pipe: tuple[int, int]
+) -> None:
+    template = started(lambda ready: (ready(), os.read(pipe[0], 1)))
+    template.detach()
+    os.kill(template.worker, signal.SIGKILL)
+    assert_goes_on_to_its_end(template, pipe)
+
+
+def assert_goes_on_to_its_end(template: Template, pipe: tuple[int, int]) -> None:
+    """The template is there until its worker, which reads the pipe, is done."""
+    server = os.pidfd_open(template.server)
+    try:
+        assert not select.select([server], [], [], 1.5)[0], "the template has ended before its worker was done"
+        os.write(pipe[1], b"x")
+        assert select.select([server], [], [], 10)[0], "the template is still there"
+    finally:
+        os.close(server)
+
+
 def test_the_worker_has_none_of_the_caller_s_files(started: Callable[..., Template], pipe: tuple[int, int]) -> None:
     def work(ready: Ready) -> None:
         targets = set[str]()

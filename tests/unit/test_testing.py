@@ -131,13 +131,16 @@ def test_an_allocation_that_fails():
 
 @pytest.mark.parametrize("fault", ["ASYNC_EXC", "SIGNAL_EXC"])
 def test_a_fault_strikes_after_a_delay(fault):
-    timer = inject_fault(fault, delay=0.02)
+    before = set(threading.enumerate())
     with pytest.raises(InjectedFault):
-        wait_for_ever()
-    timer.join()
+        inject_and_wait(fault)
+    for timer in set(threading.enumerate()) - before:
+        timer.join()
 
 
-def wait_for_ever():
+def inject_and_wait(fault):
+    """The delay may be over before the timer is handed out."""
+    inject_fault(fault, delay=0.02)
     while True:
         threading.Event().wait(0.001)
 

@@ -244,14 +244,17 @@ class Trainer:
         while self.plan.gate and not Path(self.plan.gate).exists():
             time.sleep(0.01)
         if self.plan.together:
-            time.sleep(max(0.0, common_moment(Path(self.plan.together)) - time.monotonic()))
+            ranks = len(self.schedule.of_iteration(self.iteration))
+            time.sleep(max(0.0, common_moment(Path(self.plan.together), ranks) - time.monotonic()))
 
 
-def common_moment(path: Path) -> float:
-    """The first to ask sets it; each rank adds its line by one write, and all take the first line."""
+def common_moment(path: Path, ranks: int) -> float:
+    """The last to ask sets it; each rank adds its line by one write, and waits for those of the others."""
     with path.open("a", buffering=1) as lines:
         lines.write(f"{time.monotonic() + 0.3}\n")
-    return float(path.read_text().split()[0])
+    while len(moments := path.read_text().split()) < ranks:
+        time.sleep(0.01)
+    return max(map(float, moments))
 
 
 def nap(seconds: float) -> None:
