@@ -101,5 +101,8 @@ class Keys:
         return f"nvrx/{self.job}/inprocess/{self.call}/round"
 
     def beside(self) -> tuple[str, ...]:
-        """The call's keys that lie under no generation: for the launcher, and the verdicts on all up to this one."""
-        return (self.announce(), self.entered(), *map(self.verdict, range(self.generation + 1)))
+        """The call's keys that lie under no generation: for the launcher, and the verdict on this one.
+
+        The verdicts on earlier generations stay: they keep a later start from the claims of the killed ones.
+        """
+        return (self.announce(), self.entered(), self.verdict(self.generation))

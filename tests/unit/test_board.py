@@ -348,7 +348,8 @@ def test_the_last_to_leave_a_completed_call_deletes_its_keys(board):
     assert board.peek(keys.verdict(1)) == "met"
     board.forget(0, 2, 2)
     assert board.peek(keys.verdict(1)) is None
-    assert board.store.num_keys() == 0
+    assert board.peek(keys.verdict(0)) == "moved"
+    assert board.store.num_keys() == 1
 
 
 def test_the_arrivals_lie_in_the_generation_that_the_ranks_agree_on(board):

@@ -1,7 +1,9 @@
 """The machine by which the ranks that enter a call agree on a generation."""
 
 import pytest
+import torch.distributed as dist
 
+from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.join import (
     MET,
     MOVED,
@@ -15,6 +17,9 @@ from nvrx_core.inprocess.join import (
     Superseded,
     Wait,
 )
+from nvrx_core.inprocess.joining import _carried_out
+from nvrx_core.store.keys import Keys
+from nvrx_core.testing import ManualClock
 
 
 @pytest.mark.parametrize("ended", range(40))
@@ -68,3 +73,38 @@ def test_who_finds_its_place_taken_after_it_had_one_is_superseded():
 
 def test_who_goes_on_for_a_dead_rank_begins_with_its_claim():
     assert Join(2, "me", claimed=4).start() == Claim(4)
+
+
+class Rank:
+    """One incarnation of a rank on a store of torch's, as far on its way as it comes alone."""
+
+    def __init__(self, store, member, start):
+        self.board = Board(store, Keys("job", 0, 0), ManualClock())
+        self.member, self.join = member, Join(2, f"{member}, start {start}")
+        self.step = self.join.start()
+
+    def go(self):
+        while not isinstance(self.step, Joined):
+            if not isinstance(self.step, Wait):
+                self.step = _carried_out(self.board, self.member, self.join, self.step)
+            elif (verdict := self.board.peek(self.board.keys.verdict(self.step.generation))) is not None:
+                self.step = self.join.decided(self.step.generation, verdict)
+            else:
+                break
+        return self.step
+
+    def complete(self):
+        self.board.keys = self.board.keys.of(self.step.generation)
+        self.board.forget(0, 2, 2)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_was_killed_on_its_way_in_does_not_meet_a_start_after_a_completed_one(first):
+    store = dist.HashStore()
+    assert Rank(store, 0, 1).go() == Wait(0), "and is killed"
+    ranks = [Rank(store, member, 2) for member in (0, 1)]
+    assert [rank.go() for rank in (*ranks, ranks[0])] == [Wait(1), Joined(1), Joined(1)]
+    for rank in ranks:
+        rank.complete()
+    ranks = [Rank(store, member, 3) for member in (first, 1 - first)]
+    assert [rank.go() for rank in (*ranks, ranks[0])] == [Wait(1), Joined(1), Joined(1)]
