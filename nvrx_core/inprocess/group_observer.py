@@ -6,8 +6,7 @@ the main thread would join while it holds the lock, for ever. Let go from Python
 and the 10 ms that this takes do not lie between a fault and the restart.
 
 The creation of a group is observed to hold it, the constructor of `TCPStore` to learn which ports are those of the
-function's own stores, and a rendezvous at a fixed address to let it happen, from iteration 1 on, where the wrapper
-hosts a store.
+function's own stores, and a rendezvous to let it happen, from iteration 1 on, where the wrapper hosts a store.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.blocked_read import BlockedRead
 from nvrx_core.inprocess.gloo_connections import GlooConnections
 from nvrx_core.inprocess.receive import interruptible
-from nvrx_core.inprocess.store_clients import STORE_TIMEOUT, connect, given_arguments, meet, says_who
+from nvrx_core.inprocess.store_clients import STORE_TIMEOUT, apart, connect, given_arguments, meet, says_who
 from nvrx_core.inprocess.torch_groups import (
     are_whole,
     collectives_begun,
@@ -76,6 +75,7 @@ class GroupObserver:
         self._excepthook: Any = sys.excepthook
         self._held: deque[Any] = deque(maxlen=HELD)
         self._default: Any = None
+        self._defaults = 0
         self._reserve: list[int] = []
 
     def install(self) -> None:
@@ -111,6 +111,7 @@ class GroupObserver:
 
     def begin(self) -> None:
         """A new iteration: what was noted of the last one is void."""
+        self._defaults = 0
         self.store_ports.clear()
         self._before_function = socket_inodes()
         self._put_by(RESERVE)
@@ -124,6 +125,7 @@ class GroupObserver:
             self._held.append(created)
             if not dist.is_initialized():
                 self._default = created[0]
+                self._defaults += 1
             self._tell_timeout(created[0])
             hit("init-pg-after", self.page[Word.ITERATION])
             return created
@@ -161,12 +163,17 @@ class GroupObserver:
         return observed
 
     def _meeting_at(self, handler: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        """A fixed address is good for one iteration: rank 0 may be another one, the port taken, the file written."""
+        """A fixed address is good for one iteration: rank 0 may be another one, the port taken, the file written.
+
+        The wrapper's store lasts as long as the iteration: a further default group in it has keys of its own there.
+        """
 
         def observed(url: str, **kwargs: Any) -> Iterator[Any]:
-            if self.page[Word.ITERATION] < 1 or self.meeting_place is None or not says_who(url):
+            if self.page[Word.ITERATION] < 1 or self.meeting_place is None:
                 return handler(url, **kwargs)
-            return meet(self.meeting_place, url, **kwargs)
+            hosted = says_who(url) and not url.startswith("env:")
+            found = meet(self.meeting_place, url, **kwargs) if hosted else handler(url, **kwargs)
+            return apart(found, self._defaults)
 
         return observed
 

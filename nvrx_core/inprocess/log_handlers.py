@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import select
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -84,7 +85,7 @@ class _Unlocked(logging.Handler):
             if descriptor is None and not self._locked:
                 self._emit_locked(record)
             else:
-                self._write(descriptor if descriptor is not None else STDERR, record)
+                self._write(descriptor, record)
         except Exception:  # boundary: a user's formatter or stream; logging has a way to tell
             self._target.handleError(record)
 
@@ -92,7 +93,7 @@ class _Unlocked(logging.Handler):
         lock = self._target.lock
         if lock is not None and not lock.acquire(timeout=LOCKED_FOR):
             self._locked = True
-            self._write(STDERR, record)
+            self._write(None, record)
             return
         try:
             self._target.emit(record)
@@ -100,8 +101,13 @@ class _Unlocked(logging.Handler):
             if lock is not None:
                 lock.release()
 
-    def _write(self, descriptor: int, record: logging.LogRecord) -> None:
+    def _write(self, descriptor: int | None, record: logging.LogRecord) -> None:
+        """Write to the descriptor, or else to stderr; in a process that was started without one, others are there."""
         target = self._target
+        if descriptor is None:
+            if sys.__stderr__ is None:
+                return
+            descriptor = STDERR
         encoding = getattr(target.stream, "encoding", None) or "utf-8"
         rest = (target.format(record) + target.terminator).encode(encoding, "backslashreplace")
         while rest:

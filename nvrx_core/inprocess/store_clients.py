@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from nvrx_core.store.connection import StoreConnectionError, await_listener
 
-__all__ = ["STORE_TIMEOUT", "connect", "given_arguments", "meet", "says_who"]
+__all__ = ["STORE_TIMEOUT", "apart", "connect", "given_arguments", "meet", "says_who"]
 
 ARGUMENTS: Final = (
     "world_size", "is_master", "timeout", "wait_for_workers", "multi_tenant", "master_listen_fd", "use_libuv",
@@ -80,3 +80,9 @@ def meet(
     query = parse_qs(urlsplit(url).query)
     rank, world_size = (int(query[name][-1]) for name in ("rank", "world_size"))
     yield dist.TCPStore(*place, is_master=False, timeout=timeout), rank, world_size
+
+
+def apart(found: Iterator[tuple[dist.Store, int, int]], earlier: int) -> Iterator[tuple[dist.Store, int, int]]:
+    """The same rendezvous, with keys that are not those of the `earlier` ones of the iteration."""
+    for store, rank, world_size in found:
+        yield (dist.PrefixStore(f"default-group-{earlier}", store) if earlier else store), rank, world_size

@@ -33,7 +33,7 @@ __all__ = [
 
 ABORT_WITHIN: Final = timedelta(seconds=10)
 """How long an abort of NCCL may take."""
-FIXED_ADDRESS: Final = ("tcp", "file")
+RENDEZVOUS: Final = ("env", "tcp", "file")
 """Schemes of an `init_method` that names a place itself."""
 TABLES: Final = (
     "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state",
@@ -51,7 +51,7 @@ def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> Exi
     Args:
         group: around what creates a process group.
         store: around the constructor of `TCPStore`.
-        rendezvous: around what yields store, rank and world size for an `init_method` with a fixed address.
+        rendezvous: around what yields store, rank and world size for an `init_method`.
         receive: around what begins a receive from any rank.
     """
     stack = ExitStack()
@@ -63,7 +63,7 @@ def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> Exi
         original = getattr(owner, name)
         setattr(owner, name, _around(original, wrap))
         stack.callback(setattr, owner, name, original)
-    handlers = {scheme: _rendezvous_handlers[scheme] for scheme in FIXED_ADDRESS}
+    handlers = {scheme: _rendezvous_handlers[scheme] for scheme in RENDEZVOUS}
     stack.callback(_rendezvous_handlers.update, handlers)
     _rendezvous_handlers.update((scheme, _around(handler, rendezvous)) for scheme, handler in handlers.items())
     return stack

@@ -11,6 +11,7 @@ import faulthandler
 import fcntl
 import os
 import signal
+import sys
 from contextlib import suppress
 from typing import Final
 
@@ -69,7 +70,12 @@ class Stacks:
 
 
 def show(pid: int, text: str) -> None:
-    """Write the text to the stderr of another process, where people look for it; nothing happens where that fails."""
+    """Write the text to the stderr of another process, where people look for it; nothing happens where that fails.
+
+    A process that was started without a stderr may have anything else in its place; those that it forks know.
+    """
+    if sys.__stderr__ is None:
+        return
     with suppress(OSError):
         fd = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:

@@ -27,6 +27,12 @@ def test_a_group_meets_at_a_fixed_address_in_each_iteration(prepare: Launch, sch
     assert_restarts(job, [EXCEPTION, restart("TERMINATED", by=[0], lost=[0]), restart("EXCEPTION", by=[2])])
 
 
+def test_the_default_group_may_be_made_again_after_a_restart(prepare: Launch) -> None:
+    job = run(prepare, "made_twice", {"function": [[1, 0]]})
+    assert results(job) == {0: 1, 1: 1, 2: 1}
+    assert_restarts(job, [EXCEPTION])
+
+
 def test_a_group_that_becomes_the_default_one_after_the_abort_is_no_group_of_the_next_iteration(
     prepare: Launch,
 ) -> None:

@@ -154,3 +154,20 @@ def test_another_connection_may_wait_as_long_as_the_first(connection):
     connection.store.set_timeout(SOON)
     assert not broken(connection).check(["any"])
     assert connection.store.timeout == SOON
+
+
+def test_a_socket_that_another_thread_opens_meanwhile_is_none_of_its_own(server):
+    listener = socket.create_server(("127.0.0.1", 0))
+    opened = []
+
+    def connect():
+        opened.append(socket.create_connection(listener.getsockname()))
+        return server.store.clone()
+
+    connection = Connection(connect, dist.TCPStore, {})
+    with listener, opened[0]:
+        of_other = {each.inode for each in tcp_sockets() if each.peer_port == listener.getsockname()[1]}
+        assert of_other
+        assert not of_other & connection.inodes
+        assert end(connection)
+    vars(connection).clear()

@@ -4,6 +4,7 @@ import fcntl
 import io
 import logging
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -148,6 +149,10 @@ def test_a_stream_without_a_descriptor_is_waited_for_once(root, locked, monkeypa
         LINE.warning("the first")
         LINE.warning("the second")
     assert capfd.readouterr().err == "the first\nthe second\n"
+    monkeypatch.setattr(sys, "__stderr__", None)  # as Python is started with a closed one
+    with own_stream_handlers():
+        LINE.warning("the third")
+    assert capfd.readouterr().err == "", "descriptor 2 is a file of the user's"
 
 
 def test_a_stream_that_takes_nothing_is_not_waited_for(root, pipe, monkeypatch):

@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -65,10 +66,13 @@ def test_a_process_that_does_not_answer_is_not_waited_for(stacks, monkeypatch):
     assert stacks.take(-1) == ""
 
 
-def test_text_goes_to_the_stderr_of_a_process(capfd):
+def test_text_goes_to_the_stderr_of_a_process(capfd, monkeypatch):
     show(os.getpid(), "planted\n")
     assert capfd.readouterr().err == "planted\n"
     show(2**22, "nobody")
+    monkeypatch.setattr(sys, "__stderr__", None)  # as Python is started with a closed one
+    show(os.getpid(), "into a file of the user's")
+    assert capfd.readouterr().err == ""
 
 
 def test_the_signals_are_real_time_ones(stacks):

@@ -86,10 +86,10 @@ def test_a_receive_from_any_rank_is_begun_by_the_function_that_is_observed():
     assert ".recv_anysource(" in inspect.getsource(dist.irecv), moved("ProcessGroup.recv_anysource")
 
 
-def test_a_rendezvous_at_a_fixed_address_has_a_handler():
+def test_a_rendezvous_of_each_kind_has_a_handler():
     name = "rendezvous._rendezvous_handlers"
     module = importlib.import_module("torch.distributed.rendezvous")
-    assert set(torch_groups.FIXED_ADDRESS) <= module._rendezvous_handlers.keys(), moved(name)
+    assert set(torch_groups.RENDEZVOUS) <= module._rendezvous_handlers.keys(), moved(name)
     assert "_rendezvous_handlers[" in inspect.getsource(module._rendezvous_helper), moved(name)
 
 

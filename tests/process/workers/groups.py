@@ -60,6 +60,23 @@ def by_file(rank: Rank) -> None:
     fixed_address(rank, f"file://{os.environ['NVRX_TEST_LOG']}")
 
 
+def made_twice(rank: Rank) -> None:
+    """The default group is destroyed and made again, from iteration 1 on; torch itself is not up to it in the first."""
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        rank.enter(call_wrapper)
+        for _ in range(3 if call_wrapper.iteration else 1):
+            dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
+            dist.new_group()
+            reduce_once()
+            dist.destroy_process_group()
+        rank.strike("function", call_wrapper.iteration)
+        return call_wrapper.iteration
+
+    rank.run(train)
+
+
 def half_made(rank: Rank) -> None:
     """Rank 0 stands between the creation of its group and the moment it becomes the default one, during the abort."""
 
@@ -274,6 +291,7 @@ if __name__ == "__main__":
     cases = (
         by_port,
         by_file,
+        made_twice,
         half_made,
         making_groups,
         foreign_connections,
