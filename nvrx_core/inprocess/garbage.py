@@ -16,7 +16,8 @@ import gc
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Sized
+from collections import deque
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Final, cast
 
@@ -28,7 +29,7 @@ SHALLOW: Final = 2
 """Steps from the frames that are always gone: an attribute is two away."""
 SEEN: Final = 4_000
 """Objects after which no step further is gone: some milliseconds."""
-_CONTAINERS: Final = (list, tuple, dict, set, frozenset)
+_CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
 _NO_PARTS: Final = (types.ModuleType, types.CodeType, types.FrameType, type)
 
 
@@ -118,9 +119,13 @@ def _parts(held: object) -> list[Any]:
     kind = type(held)
     if kind is types.FunctionType:
         return list(cast(types.FunctionType, held).__closure__ or ())  # not its globals
-    if issubclass(kind, _NO_PARTS) or (kind in _CONTAINERS and len(cast(Sized, held)) > LOOKED_AT):
-        return []
-    return gc.get_referents(held)
+    return [] if issubclass(kind, _NO_PARTS) or _size(held) > LOOKED_AT else gc.get_referents(held)
+
+
+def _size(held: object) -> int:
+    """The elements of a container, as its base class counts them."""
+    of_kind = (container for container in _CONTAINERS if issubclass(type(held), container))
+    return next((cast(Any, container).__len__(held) for container in of_kind), 0)
 
 
 def _any_training_object() -> bool:

@@ -6,11 +6,12 @@ import threading
 import traceback
 import types
 import weakref
+from collections import Counter, OrderedDict, deque
 
 import pytest
 import torch
 
-from nvrx_core.inprocess.garbage import Garbage, _any_training_object
+from nvrx_core.inprocess.garbage import Garbage, _any_training_object, _parts
 
 
 @pytest.fixture
@@ -185,6 +186,12 @@ def test_a_model_of_a_later_iteration_is_no_reason_to_keep_garbage(garbage):
     held.clear()
     iterate(garbage, local)
     assert later() is None
+
+
+@pytest.mark.parametrize("kind", [dict.fromkeys, OrderedDict.fromkeys, Counter, list, deque, frozenset])
+def test_a_large_container_is_not_looked_into(kind):
+    assert all(number in _parts(kind(range(3))) for number in range(3))
+    assert _parts(kind(range(100_000))) == []
 
 
 def test_another_thread_may_build_a_tuple_meanwhile(garbage):
