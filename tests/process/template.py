@@ -85,12 +85,10 @@ def _redirect(path: str, descriptor: int) -> None:
 
 
 def preload() -> None:
-    """Imports what nearly every rank imports, once for all of them; nothing of it has an effect at import."""
+    """Imports what `Wrapper` imports, once for all ranks, and nothing that a rank would import later than that."""
     from nvrx_core import inprocess
-    from tests.process.workers import assignments, disk, stores  # noqa: F401
 
-    for name in inprocess.__all__:
-        getattr(inprocess, name)
+    _ = inprocess.Wrapper
 
 
 if __name__ == "__main__":
