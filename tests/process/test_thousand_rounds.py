@@ -108,9 +108,10 @@ def test_a_thousand_rounds_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch)
     assert resident_now - resident < 1 << 20, "server and clients"
 
 
-def test_a_hundred_restarts_of_a_real_rank_cost_less_than_a_kibibyte_each(launch: Launch) -> None:
+@pytest.mark.parametrize("model", [False, True], ids=["without_a_model", "with_a_model_that_outlives_them"])
+def test_a_hundred_restarts_of_a_real_rank_cost_less_than_a_kibibyte_each(launch: Launch, model: bool) -> None:
     faults = {(0, iteration, 0): "exception" for iteration in range(WARM_RESTARTS + RESTARTS)}
-    job = launch(faults, world=1, steps=1).finish()
+    job = launch(faults, world=1, steps=1, model=model).finish()
     assert job.codes == {0: 0}
     usage = job.lines("usage")
     assert len(usage) == WARM_RESTARTS + RESTARTS + 1

@@ -71,7 +71,7 @@ class Checkpoints:
     def __init__(self, trouble: str, record: Record) -> None:
         self.trouble, self.record = trouble, record
         self.folder = Path(os.environ.get(DIRECTORY, "."))
-        self.model = Counter()
+        self.model: Counter  # each iteration resumes one of its own
         self.saved = 0
 
     def resume(self, iteration: int) -> int:

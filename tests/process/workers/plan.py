@@ -54,6 +54,7 @@ class Plan:
     gate: str = ""  # a fault waits for this file
     together: str = ""  # faults wait for each other: a file with the moment of all of them
     progress: bool = False  # the ranks report each step
+    model: bool = False  # a model from before the first iteration outlives them all
     save_every: int = 0  # steps between two checkpoints; 0: none
     disk: str = ""  # what is wrong with the disk in iteration 0, or was done to it after: a name in `workers.disk`
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import gc
 import mmap
 import os
 import signal
@@ -24,13 +25,16 @@ import torch.distributed as dist
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.testing import Fault, Point, failpoints, strike
 from tests.process.workers import assignments
-from tests.process.workers.disk import Checkpoints
+from tests.process.workers.disk import Checkpoints, Counter
 from tests.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY, STRIKES, Plan, wrapper_settings
 from tests.process.workers.record import Record, settle, usage, usage_after
 from tests.process.workers.stores import store_settings
 
 WARM = 3
 """Iterations after which nothing more is opened for good."""
+COLLECT_EVERY = 20
+"""Iterations; with a model that outlives them, a restart leaves the full collections to Python's own collector, which
+the allocations of a training that is more than this one set off. They also empty the interpreter's free lists."""
 real_time = time.time
 ahead = memoryview(mmap.mmap(-1, 8)).cast("d")  # shared with the monitor process
 
@@ -137,6 +141,7 @@ class Trainer:
         self.plan, self.record, self.me = plan, record, initial_rank
         self.schedule = plan.schedule()
         self.checkpoints = Checkpoints(plan.disk, record)
+        self.model = Counter() if plan.model else None
         self.first = 0
         self.most = usage()
 
@@ -168,6 +173,8 @@ class Trainer:
 
     def usage(self) -> dict[str, int]:
         """What is held; the group of the last iteration, which another thread ends, may still be there at first."""
+        if self.model is not None and self.iteration % COLLECT_EVERY == 0:
+            gc.collect()
         if self.iteration >= WARM:
             return usage_after(self.most, seconds=0.2)
         now = usage()
