@@ -5,7 +5,6 @@ Used by a rank and by its monitor process alike. Whatever goes wrong with the st
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -13,21 +12,21 @@ from typing import Final
 
 import torch.distributed as dist
 
-from nvrx_core.clock import Clock
 from nvrx_core.inprocess.arrivals import BATCH, Arrivals, batches
 from nvrx_core.inprocess.decision import Decision, decode_event, encode_completion
 from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.round import (
-    Action,
     Announce,
+    Answer,
     CloseCompleted,
     CountArrival,
     CountCompletion,
-    Obituary,
     Publish,
     PutArrival,
     ReadArrivals,
-    Round,
+    ReadEvent,
+    StoreAction,
 )
 from nvrx_core.inprocess.slowest import Slowest
 from nvrx_core.inprocess.wire import address
@@ -39,10 +38,6 @@ FOREVER: Final = timedelta(days=365)
 NOTHING: Final = "-"
 """No key has this text as its value, but `master`, where it says the same."""
 SURVEY_WITHIN: Final = timedelta(seconds=2)
-
-
-class StoreFailure(Exception):
-    """The store did not answer as a store does."""
 
 
 @contextmanager
@@ -59,13 +54,12 @@ class Board:
     Args:
         store: a connection of its own; a blocking call on it holds up every other.
         keys: the call's keys.
-        clock: what tells the machines the time.
         chunk: how long a wait blocks at most before it looks at `stopped`; None for a store whose socket can be cut
             instead.
     """
 
-    def __init__(self, store: dist.Store, keys: Keys, clock: Clock, chunk: timedelta | None = None) -> None:
-        self.store, self.clock, self.chunk = store, clock, chunk
+    def __init__(self, store: dist.Store, keys: Keys, chunk: timedelta | None = None) -> None:
+        self.store, self.chunk = store, chunk
         self.keys, self.stopped = keys, False
 
     @property
@@ -77,40 +71,37 @@ class Board:
     def keys(self, keys: Keys) -> None:
         self._keys, self._arrivals = keys, Arrivals(self.store, keys)
 
-    def play(self, machine: Round | Obituary, actions: Iterable[Action]) -> list[Action]:
-        """Carry out store actions and feed the answers back, until only other actions are left; returns those."""
-        pending, rest = deque(actions), list[Action]()
-        with _guard():
-            while pending:
-                action = pending.popleft()
-                more = self._perform(machine, action)
-                if more is None:
-                    rest.append(action)
-                else:
-                    pending.extend(more)
-        return rest
+    def perform(self, action: StoreAction, iteration: int) -> Answer:
+        """Carry out one operation of a round's machine; returns what to tell the machine.
 
-    def _perform(self, machine: Round | Obituary, action: Action) -> tuple[Action, ...] | None:
-        keys, k, now = self.keys, machine.iteration, self.clock.now
+        Raises:
+            StoreFailure: when the store fails, or holds what nobody of ours has written.
+        """
+        with _guard():
+            return self._perform(action, iteration)
+
+    def _perform(self, action: StoreAction, k: int) -> Answer:
+        keys = self.keys
         match action:
             case Announce(fault):
-                event = self._once(keys.event(k), fault.encode())
-                return machine.event(decode_event(event), now=now()) if isinstance(machine, Obituary) else ()
-            case CountCompletion() if isinstance(machine, Round):
-                return machine.completion_counted(self.store.add(keys.completed(k), 1), now=now())
+                return "announced", _event(self._once(keys.event(k), fault.encode()), fault)
+            case CountCompletion():
+                return "completion_counted", self.store.add(keys.completed(k), 1)
             case CloseCompleted():
                 self._once(keys.event(k), encode_completion())
+            case ReadEvent():
+                return "event", decode_event(self._peek(keys.event(k)))
             case PutArrival(arrival):
                 self._arrivals.put(k, arrival)
             case CountArrival():
-                return machine.arrival_counted(self.store.add(keys.arrived(k), 1), now=now())
+                return "arrival_counted", self.store.add(keys.arrived(k), 1)
             case ReadArrivals(members):
-                return machine.arrivals_read(self._arrivals.read(k, members), self._told_first(k), now=now())
+                return "arrivals_read", self._arrivals.read(k, members), self._told_first(k)
             case Publish(decision):
                 self._once(keys.decision(k), decision.encode())
             case _:
-                return None
-        return ()
+                raise AssertionError(action)
+        return None
 
     def _once(self, key: str, value: str) -> bytes:
         """Write the value unless the key has one; returns what it has."""
@@ -125,10 +116,7 @@ class Board:
         key = self.keys.event(iteration)
         if not self.store.check([key]):  # a look at the key itself would end the others' waits for it
             return None
-        try:
-            return decode_event(self._peek(key))
-        except ValueError:
-            return None
+        return _event(self._peek(key), None)
 
     def announce(self, iteration: int, fault: Fault) -> None:
         """Write the fault of a member that lives as the round's event, unless it has one."""
@@ -140,11 +128,6 @@ class Board:
         with _guard():
             for _ in self._waits(self.keys.event(iteration), FOREVER):
                 return
-
-    def event(self, iteration: int) -> Fault | None:
-        """What the event of a round that has one says; None: the round was completed."""
-        with _guard():
-            return decode_event(self._peek(self.keys.event(iteration)))
 
     def has_event(self, iteration: int) -> bool:
         """Whether the round has its event; ends no wait for it."""
@@ -324,7 +307,7 @@ class Board:
         with _guard():
             return self._wait(key, FOREVER).decode()
 
-    def forget(self, iteration: int, living: int, members: int) -> None:
+    def count_out(self, iteration: int, living: int, members: int) -> None:
         """Count this member as gone from the completed call; the last one deletes the call's keys.
 
         Args:
@@ -333,12 +316,25 @@ class Board:
             members: how many there were at first.
         """
         with _guard():
-            if self.store.add(self.keys.gone(), 1) < living:
-                return
-            prefix = f"{self.keys.prefix}/"
-            if not self._forgets(prefix):
-                self._delete(self._listed(prefix) or self._rest(iteration, members))
-            self._delete(self.keys.beside())
+            if self.store.add(self.keys.gone(), 1) >= living:
+                self.store.set(self.keys.over(), str(iteration))
+                self._delete_unread(iteration, members)
+
+    def delete_if_over(self, members: int) -> None:
+        """Delete the keys of a call that is completed, on the way out of a member that has not completed it."""
+        with _guard():
+            iteration = self._peek(self.keys.over())
+            if iteration != NOTHING.encode():
+                self._delete_unread(int(iteration), members)
+
+    def _delete_unread(self, iteration: int, members: int) -> None:
+        """Delete the call's keys, unless a member that left earlier, or its monitor process, has yet to read some."""
+        if not self.have_left(list(range(members))):
+            return
+        prefix = f"{self.keys.prefix}/"
+        if not self._forgets(prefix):
+            self._delete(self._listed(prefix) or self._rest(iteration, members))
+        self._delete(self.keys.beside())
 
     def tell_launcher(self, announcement: str, entered: str) -> None:
         """Say which round was entered, and what there is to know of the call; an empty announcement is left out."""
@@ -381,7 +377,7 @@ class Board:
         keys, rounds = self.keys, sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
         kept = (key for ended in rounds for key in self._round(ended, members))
         of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in range(members))
-        return (*kept, *of_members, keys.gone(), keys.claims())
+        return (*kept, *of_members, keys.gone(), keys.over(), keys.claims())
 
     def _delete(self, keys: Iterable[str]) -> bool:
         """Delete the keys, where the store can; whether there was one of them."""
@@ -389,3 +385,11 @@ class Board:
             return sum(map(self.store.delete_key, keys)) > 0
         except (RuntimeError, OSError):
             return False
+
+
+def _event(text: bytes, otherwise: Fault | None) -> Fault | None:
+    """The event; `otherwise` for one that cannot be read, which is no completion."""
+    try:
+        return decode_event(text)
+    except ValueError:
+        return otherwise

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 import torch.distributed as dist
 
-from nvrx_core.clock import SystemClock
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.connection import Connection
 from nvrx_core.inprocess.environment import with_environment_as_now
@@ -107,10 +106,10 @@ class Connections:
         self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
         self.hosted: bool | None = getattr(self.store, "hosted", None)
         self.torchs = isinstance(self.store, _TORCHS)
-        self.board = Board(cast(dist.Store, self._main), keys, SystemClock())
+        self.board = Board(cast(dist.Store, self._main), keys)
         ends = self._cuts or self._sockets
         chunk = None if ends else min(TURN, interval)
-        self.waiting = Board(cast(dist.Store, self._waited), keys, SystemClock(), chunk=chunk)
+        self.waiting = Board(cast(dist.Store, self._waited), keys, chunk=chunk)
         self._meeting: dist.Store | None = None
         self._offered: socket.socket | None = None
 

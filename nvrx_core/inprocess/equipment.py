@@ -21,7 +21,6 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess import environment
 from nvrx_core.inprocess.abort import carry_out
-from nvrx_core.inprocess.board import StoreFailure
 from nvrx_core.inprocess.connections import Connections
 from nvrx_core.inprocess.departure import Departure
 from nvrx_core.inprocess.environment_checks import warn_about_watchdog
@@ -37,11 +36,13 @@ from nvrx_core.inprocess.joining import Entrant, Joining
 from nvrx_core.inprocess.log_handlers import own_stream_handlers
 from nvrx_core.inprocess.monitor_plan import MonitorPlan
 from nvrx_core.inprocess.monitor_process import MonitorProcess
-from nvrx_core.inprocess.monitor_thread import MonitorThread, RoundView
+from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_sample import ProgressSample
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 from nvrx_core.inprocess.report import report
-from nvrx_core.inprocess.round import Round, RoundTimeouts
+from nvrx_core.inprocess.round import RoundTimeouts
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
 from nvrx_core.inprocess.switch_interval import STEADY, ShortTurns
@@ -208,11 +209,12 @@ class Equipment:
         self.housekeeping = Housekeeping(self.board, self.size, least_world_size(p.initialize), self.watchdog.defer)
         times = (p.barrier_timeout, p.completion_timeout, p.last_call_wait)
         timeouts = RoundTimeouts(*(time_.total_seconds() for time_ in times))
+        self.rounds = Rounds(self.member, frozenset(range(self.size)), timeouts)
         self.thread = MonitorThread(
             board=self.links.waiting,
             page=self.page,
             interrupt=self.interrupt,
-            first=Round(-1, self.member, frozenset(range(self.size)), timeouts),
+            rounds=self.rounds,
             abort=self.abort,
             unblock=self._unblock,
             decided=self.observer.release,
@@ -257,6 +259,7 @@ class Equipment:
         self.aborting = False
         self.page.begin_round(state.iteration, state.rank, state.world_size)
         self.enter(Stage.STARTING)
+        self.mark("assigned")
 
     def mark(self, name: str) -> None:
         """Note the time of a step of the restart."""
@@ -266,7 +269,14 @@ class Equipment:
         """The round is aborted: take over the marks that the monitor thread has taken."""
         self.report_restart()
         self._ended = view
-        self.marks |= view.marks
+        self.marks |= self.thread.marks
+
+    def entered(self, state: State) -> None:
+        """The iteration has begun: the restart is over."""
+        self.mark("entered")
+        self.report_restart()
+        self.housekeeping.entered(state)
+        self.marks = {}
 
     def report_restart(self) -> None:
         """Write the event and the log line of a restart, in the watchdog's thread."""
@@ -347,8 +357,7 @@ class Equipment:
             self.departure.carry_out()
 
     def _wake_main(self) -> None:
-        with self.thread.changed:
-            self.thread.changed.notify_all()
+        self.thread.wake()
 
     def store_lost(self) -> StoreLost:
         """What the call ends with when the store is gone."""
@@ -368,27 +377,11 @@ class Equipment:
 
     # Out
 
-    def leave(self, *, completed: bool) -> None:
-        """Say that this rank needs the store no longer; the rank that hosts it waits for all others first.
-
-        Raises:
-            StoreFailure: when the store is gone already.
-        """
-        self.housekeeping.close()
-        self.board.leave(self.member)
-        self.enter(Stage.LEFT)
-        if self.hosted:
-            self._wait_for_guests(completed)
-        elif completed and self.critical:
-            self.links.wait_host_closed()
-        elif completed:
-            round_ = self.thread.view.round
-            self.board.forget(round_.iteration, len(round_.members), self.size)
-
-    def _wait_for_guests(self, completed: bool) -> None:
+    def await_guests(self, members: frozenset[int], *, completed: bool) -> None:
+        """Serve the store until the others need it no longer."""
         with suppress(StoreFailure):
             if completed:
-                self.board.wait_left(self.thread.view.round.members, self.parameters.barrier_timeout)
+                self.board.wait_left(members, self.parameters.barrier_timeout)
             else:
                 log.warning("this rank hosts the control store and stays until the others need it no longer")
                 await_guests(self.board, range(self.size), self.parameters.heartbeat_timeout.total_seconds())

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.decision import Decision
 from nvrx_core.inprocess.initialize import Initialize, RetryController
+from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State
 
 __all__ = ["Housekeeping", "least_world_size"]

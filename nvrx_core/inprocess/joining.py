@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Final
 
 from nvrx_core.errors import BarrierTimeout, RankDiscarded
-from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.connections import Connections
 from nvrx_core.inprocess.join import (
     MET,
@@ -35,6 +35,7 @@ from nvrx_core.inprocess.join import (
     Superseded,
     Wait,
 )
+from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.progress.page import Page, Word
 from nvrx_core.store.keys import Keys
 

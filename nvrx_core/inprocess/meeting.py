@@ -7,59 +7,35 @@ Each rank offers a place when it arrives at the barrier, and the decision tells 
 from __future__ import annotations
 
 from nvrx_core.inprocess.connections import Connections
-from nvrx_core.inprocess.decision import Decision
 from nvrx_core.inprocess.environment import set_master
-from nvrx_core.inprocess.equipment import Equipment
+from nvrx_core.inprocess.group_observer import GroupObserver
 from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.state import State
-from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.composition import leader
 
-__all__ = ["Place", "foretold", "meet", "offer"]
-
-Place = tuple[str, int]
-"""Host and port."""
+__all__ = ["leader_of", "offer", "use"]
 
 
 def offer(links: Connections, parameters: Parameters) -> str:
     """The `host:port` that this rank offers; "" where the others could not tell that it is rank 0."""
-    return links.offer_meeting() if _leader(parameters, 1, ()) is not None else ""
+    return links.offer_meeting() if leader_of(parameters, 1, ()) is not None else ""
 
 
-def foretold(parameters: Parameters, world_size: int, decision: Decision) -> Place | None:
-    """Where the new rank 0 has offered to meet; None where the ranks must ask.
+def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:
+    """Who will be rank 0, by its rank so far; None where a rank cannot tell.
 
     Args:
         parameters: the wrapper's.
         world_size: of the iteration that ended.
-        decision: what has ended it.
+        terminated: its ranks that nobody has.
     """
-    return decision.place_of(_leader(parameters, world_size, decision.terminated))
-
-
-def _leader(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:
     if parameters.rank_filter is not None:
         return None
     return leader(parameters.rank_assignment, world_size, terminated)
 
 
-def meet(kit: Equipment, state: State, place: Place | None) -> Place | None:
-    """Give the next process group a place to meet; None when its rank 0 is lost, or this rank is none of it.
-
-    Args:
-        kit: the call's equipment.
-        state: this rank's, in the iteration that begins.
-        place: the one that was foretold.
-    """
-    if state.active_rank == 0:
-        hosted = kit.links.host_meeting()
-        if place is None:
-            kit.board.set_master(state.iteration, hosted)
-    if place is None and state.active_rank is not None:
-        kit.enter(Stage.WAITING)
-        place = kit.board.master(state.iteration)
-        kit.enter(Stage.STARTING)
-    if place is not None and state.iteration > 0:
-        set_master(*place)
-    kit.observer.meeting_place = place
-    return place
+def use(observer: GroupObserver, state: State, endpoint: tuple[str, int] | None) -> None:
+    """Let the next process group meet there; None: nowhere, or this rank is none of it."""
+    if endpoint is not None and state.iteration > 0:
+        set_master(*endpoint)
+    observer.meeting_place = endpoint

@@ -22,25 +22,28 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from nvrx_core.clock import SystemClock
 from nvrx_core.events.log import boot_id
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.awake import AwakeClock
-from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.connection import Connection
 from nvrx_core.inprocess.early_exit import EarlyExit
 from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.interpreter import interpret
 from nvrx_core.inprocess.joining import join_for_dead
 from nvrx_core.inprocess.lease import LeaseTable
 from nvrx_core.inprocess.monitor_files import configure_logging, write_pidfile
 from nvrx_core.inprocess.monitor_plan import MonitorPlan
 from nvrx_core.inprocess.peers import Peers
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
+from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.reach import Reach
-from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
+from nvrx_core.inprocess.round import Obituary
 from nvrx_core.inprocess.stack_report import report_stacks
 from nvrx_core.inprocess.store import as_client
+from nvrx_core.inprocess.store_rules import store_rules
 from nvrx_core.inprocess.unheard import Unheard
 from nvrx_core.inprocess.watch import AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
 from nvrx_core.process.lifeline import catches, how_it_ended, is_stopped, send
@@ -229,7 +232,7 @@ class MonitorProcess:
             except Exception as error:  # boundary: a user's store factory
                 raise StoreFailure(str(error)) from error
             generation = max(0, self.page[Word.GENERATION] - 1)
-            self.board = Board(store, self.plan.keys.of(generation), SystemClock())
+            self.board = Board(store, self.plan.keys.of(generation))
             if self.replaces:
                 hit("monitor-reattach", self.page[Word.ITERATION])
         return self.board
@@ -299,22 +302,16 @@ class MonitorProcess:
                 self._speak_for(member)
 
     def _speak_for(self, member: int) -> None:
-        """Another member's monitor process is silent: its node is gone, or cut off.
-
-        Repeated until a decision says lost: one taken meanwhile, or after a cut that healed, counts it as living.
-        """
-        board, fault = self._connected(), self.spoken_for.get(member) or self._unresponsive(member)
-        obituary: Obituary | None = Obituary(self.page[Word.ITERATION], member, self.page.members(), fault)
-        while obituary is not None:
-            board.play(obituary, obituary.died(now=time.monotonic()))
-            board.set_master(obituary.iteration, "")
-            decision = board.decision(obituary.iteration)
-            obituary = _follow(obituary, obituary.decided(decision, now=time.monotonic())) if decision else None
+        """Another member's monitor process is silent: its node is gone, or cut off."""
+        fault = self.spoken_for.get(member) or self._unresponsive(member)
+        report = Obituary(self.page[Word.ITERATION], member, self.page.members(), fault)
+        interpret(report_unresponsive(report, time.monotonic), store_rules(self._connected(), self.page.world_size))
 
     def _let_go(self, members: Iterable[int]) -> None:
         """These need the store no longer: whoever hosts it need not wait for them."""
         for member in members:
             self._connected().leave(member)
+            self._connected().delete_if_over(self.page.world_size)
             del self.spoken_for[member]
 
     def _unresponsive(self, member: int) -> Fault:
@@ -359,25 +356,13 @@ class MonitorProcess:
         self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
         log.warning("%s", fault)
         with suppress(StoreFailure):
-            if join_for_dead(self._connected(), self.page, self.plan.entrant):
-                self._bury(Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault))
+            board = self._connected()
+            if join_for_dead(board, self.page, self.plan.entrant):
+                report = Obituary(self.page[Word.ITERATION], self.plan.member, self.page.members(), fault)
+                interpret(
+                    report_death(report, time.monotonic), store_rules(board, self.page.world_size, self.plan.barrier)
+                )
 
     def _stood_still_since(self) -> float:
         since = self.watch.stood_still_since
         return self.page.alive_at() if since is None else self.awake.when(since)
-
-    def _bury(self, obituary: Obituary | None) -> None:
-        board = self._connected()
-        while obituary is not None:
-            now = time.monotonic()
-            rest = board.play(obituary, obituary.died(now=now))
-            board.set_master(obituary.iteration, "")
-            board.leave(obituary.member)
-            if any(isinstance(action, Finish) for action in rest):
-                return
-            decision = board.wait_decision(obituary.iteration, self.plan.barrier)
-            obituary = _follow(obituary, obituary.decided(decision, now=time.monotonic()))
-
-
-def _follow(obituary: Obituary, actions: tuple[Action, ...]) -> Obituary | None:
-    return next((obituary.next(action.members) for action in actions if isinstance(action, Enter)), None)

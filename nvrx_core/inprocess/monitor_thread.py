@@ -1,7 +1,7 @@
-"""The monitor thread: waits for the round's event, interrupts the main thread, aborts, waits for the decision.
+"""The monitor thread: the shell of `nvrx_core.inprocess.protocol.monitor_thread`.
 
 It lives as long as the call and blocks in the store, on a connection of its own: a fault reaches it as a push. The main
-thread waits for it on local conditions only, so that nothing but its own function can block the main thread where no
+thread waits for it on a local condition only, so that nothing but its own function can block the main thread where no
 signal reaches.
 """
 
@@ -10,41 +10,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.decision import Decision
+from nvrx_core.inprocess.interpreter import Rules, interpret
 from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
-from nvrx_core.inprocess.round import Abort, Action, Enter, Finish, ReadEvent, Round, RoundTimeouts
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
+from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.store_rules import store_rules
 from nvrx_core.inprocess.switch_interval import ShortTurns
 from nvrx_core.progress.page import Page, Word
 
-__all__ = ["MonitorThread", "RankShouldRestart", "RoundView"]
+__all__ = ["MonitorThread", "RankShouldRestart"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 ENDS_WITHIN: Final = 10.0
-
-
-@dataclass
-class RoundView:
-    """A round as both threads of a rank see it; changed under the condition of `MonitorThread`.
-
-    Attributes:
-        round: the machine.
-        finished: all members completed.
-        aborted: the abort is done, the main thread may unwind.
-        decision: the round's decision.
-        marks: monotonic seconds, by the names of `nvrx_core.events.phases.MARKS`.
-    """
-
-    round: Round
-    finished: bool = False
-    aborted: bool = False
-    decision: Decision | None = None
-    marks: dict[str, float] = field(default_factory=dict)
 
 
 class MonitorThread:
@@ -54,14 +39,16 @@ class MonitorThread:
         board: a connection to the store of this thread alone.
         page: the rank's page.
         interrupt: gets the main thread out of the function.
-        first: the round to begin with.
-        abort: ends what the function waits in; called with the round's machine idle.
+        rounds: shared with the main thread.
+        abort: ends what the function waits in.
         unblock: closes what no signal gets the main thread out of.
         decided: called after each decision, while the main thread goes on.
         failed: called with what has ended the thread, a `StoreFailure` or an error; without it the rank must not go on.
 
     Attributes:
+        changed: held during a step of either thread's flow; notified after each.
         noticed: called with the round's number at its event, before anything is done about it.
+        marks: monotonic seconds of the round that ends, by the names of `nvrx_core.events.phases.MARKS`.
     """
 
     def __init__(
@@ -70,15 +57,15 @@ class MonitorThread:
         board: Board,
         page: Page,
         interrupt: Interrupt,
-        first: Round,
+        rounds: Rounds,
         abort: Callable[[], None],
         unblock: Callable[[], None],
         decided: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        self.board, self.page, self.interrupt = board, page, interrupt
-        self.view = RoundView(first)
+        self.board, self.page, self.interrupt, self.rounds = board, page, interrupt, rounds
         self.changed = threading.Condition()
+        self.marks = dict[str, float]()
         self._abort, self._unblock, self._decided = abort, unblock, decided
         self.noticed: Callable[[int], None] = lambda iteration: None
         self._failed = failed
@@ -95,90 +82,80 @@ class MonitorThread:
         self._stopping = True
         self.interrupt.out.set()
         self.interrupt.free.set()
-        with self.changed:
-            self.changed.notify_all()
+        self.wake()
         if self._thread.is_alive():
             cut()
         self._thread.join(ENDS_WITHIN)
         if self._thread.is_alive():
             log.warning("the monitor thread does not end within %g s; the rank leaves without it", ENDS_WITHIN)
 
+    def wake(self) -> None:
+        """Have both threads look at what they wait for."""
+        with self.changed:
+            self.changed.notify_all()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Surround a step of a flow: the other thread makes none meanwhile, and hears of it."""
+        with self.changed:
+            try:
+                yield
+            finally:
+                self.changed.notify_all()
+
     def _run(self) -> None:
         try:
-            while self._round():
-                pass
+            interpret(monitor_thread(self.rounds, time.monotonic), self._rules(), self.step)
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:
                 self._failed(error)
         finally:
             self._turns.end()
 
-    def _round(self) -> bool:
-        """One round; whether another one follows."""
-        view = self.view
-        if view.round.iteration >= 0 and not self._ended(view):
-            return False
-        decision = self.board.wait_decision(view.round.iteration)
-        hit("decision-after", view.round.iteration)
-        return self._next(view, decision)
+    def _rules(self) -> Rules:
+        interrupt = self.interrupt
+        return {
+            **store_rules(self.board, self.page.world_size),
+            effects.AwaitEvent: self._await_event,
+            effects.AwaitDecision: self._await_decision,
+            effects.NoticeEvent: self._notice,
+            effects.LastCall: self._last_call,
+            effects.InterruptFunction: self._interrupt,
+            effects.AbortFunction: self._abort_function,
+            effects.AwaitOut: lambda effect: interrupt.drive(self._unblock),
+            effects.ResetInterrupt: lambda effect: interrupt.reset(),
+            effects.RoundDecided: self._round_decided,
+        }
 
-    def _ended(self, view: RoundView) -> bool:
-        """Wait for the event; whether the round restarts."""
-        self.board.wait_event(view.round.iteration)
-        view.marks["noticed"] = time.monotonic()
-        with self.changed:
-            actions = view.round.happened(now=time.monotonic())
-        if any(isinstance(action, ReadEvent) for action in actions):
-            actions = self._read_event(view)
-        for action in actions:
-            if isinstance(action, Abort):
-                self._end_function(view, action)
-        return not view.finished
+    def _await_event(self, effect: effects.AwaitEvent) -> None:
+        self.board.wait_event(effect.iteration)
+        self.marks = {"noticed": time.monotonic()}
 
-    def _read_event(self, view: RoundView) -> tuple[Action, ...]:
-        cause = self.board.event(view.round.iteration)
-        with self.changed:
-            actions = view.round.event(cause, now=time.monotonic())
-            view.finished = any(isinstance(action, Finish) for action in actions)
-            self.changed.notify_all()
-        return actions
+    def _await_decision(self, effect: effects.AwaitDecision) -> Decision:
+        decision = self.board.wait_decision(effect.iteration)
+        hit("decision-after", effect.iteration)
+        return decision
 
-    def _end_function(self, view: RoundView, abort: Abort) -> None:
-        """Fire, then abort: a main thread that is busy would compete with the abort for the interpreter's lock."""
-        iteration = view.round.iteration
+    def _notice(self, effect: effects.NoticeEvent) -> None:
         self._turns.begin()
-        self.noticed(iteration)
-        self.page[Word.NOTICED] = iteration + 1
-        self._last_call(view.round.timeouts)
-        self.interrupt.request(lambda: RankShouldRestart(abort.reason))
+        self.noticed(effect.iteration)
+        self.page[Word.NOTICED] = effect.iteration + 1
+
+    def _last_call(self, effect: effects.LastCall) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self._stopping, effect.seconds)
+
+    def _interrupt(self, effect: effects.InterruptFunction) -> None:
+        self.interrupt.request(lambda: RankShouldRestart(effect.reason))
         self.interrupt.fire()
         self.interrupt.wait_unmasked()
-        self.page[Word.INTERRUPTING] = iteration + 1
-        hit("abort-before", iteration)
+
+    def _abort_function(self, effect: effects.AbortFunction) -> None:
+        self.page[Word.INTERRUPTING] = effect.iteration + 1
+        hit("abort-before", effect.iteration)
         self._abort()
-        with self.changed:
-            view.marks["aborted"] = time.monotonic()
-            view.aborted = True
-            self.changed.notify_all()
-        self.interrupt.drive(self._unblock)
+        self.marks["aborted"] = time.monotonic()
 
-    def _last_call(self, timeouts: RoundTimeouts) -> None:
-        """Leave late faults the time that the user has set."""
-        if timeouts.last_call > 0:
-            with self.changed:
-                self.changed.wait_for(lambda: self._stopping, timeouts.last_call)
-
-    def _next(self, view: RoundView, decision: Decision) -> bool:
-        """Go on to the next round; False when this rank is not part of it."""
-        with self.changed:
-            actions = view.round.decided(decision, now=time.monotonic())
-            view.decision = decision
-            enter = next((action for action in actions if isinstance(action, Enter)), None)
-            if enter is not None:
-                round_ = view.round
-                self.interrupt.reset()
-                self.view = RoundView(Round(round_.iteration + 1, round_.member, enter.members, round_.timeouts))
-            self.changed.notify_all()
+    def _round_decided(self, effect: effects.RoundDecided) -> None:
         self._turns.end()
         self._decided()
-        return enter is not None

@@ -21,15 +21,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.fault import Fault
 
 __all__ = [
-    "Abort", "Action", "Announce", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion", "Enter", "Finish",
-    "GiveUp", "LateCompletion", "Leave", "Obituary", "Phase", "Publish", "PutArrival", "ReadArrivals", "ReadEvent",
-    "Round", "RoundTimeouts", "WaitFor",
+    "Abort", "Action", "Announce", "Answer", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion",
+    "Enter", "Finish", "GiveUp", "LateCompletion", "Leave", "Obituary", "Phase", "Publish", "PutArrival",
+    "ReadArrivals", "ReadEvent", "Round", "RoundTimeouts", "StoreAction", "WaitFor",
 ]  # fmt: skip
 
 
@@ -39,25 +39,35 @@ class Action:
     __slots__ = ()
 
 
+class StoreAction(Action):
+    """One operation on the round's keys; its `Answer` goes to the machine."""
+
+    __slots__ = ()
+
+
+Answer = tuple[Any, ...] | None
+"""The method of the machine that is told the outcome, and its arguments; None for nothing to tell."""
+
+
 @dataclass(frozen=True)
-class Announce(Action):
-    """Write the fault as the round's event, unless it has one."""
+class Announce(StoreAction):
+    """Write the fault as the round's event, unless it has one; answer with `announced`."""
 
     fault: Fault
 
 
 @dataclass(frozen=True)
-class CountCompletion(Action):
+class CountCompletion(StoreAction):
     """Count this member's completion; answer with `completion_counted`."""
 
 
 @dataclass(frozen=True)
-class CloseCompleted(Action):
+class CloseCompleted(StoreAction):
     """Write completion as the round's event, unless it has one."""
 
 
 @dataclass(frozen=True)
-class ReadEvent(Action):
+class ReadEvent(StoreAction):
     """Read the round's event, which is there; answer with `event`."""
 
 
@@ -95,26 +105,26 @@ class Finish(Action):
 
 
 @dataclass(frozen=True)
-class PutArrival(Action):
+class PutArrival(StoreAction):
     """Write the arrival, over an earlier one of the same member."""
 
     arrival: Arrival
 
 
 @dataclass(frozen=True)
-class CountArrival(Action):
+class CountArrival(StoreAction):
     """Count the arrival; answer with `arrival_counted`."""
 
 
 @dataclass(frozen=True)
-class ReadArrivals(Action):
+class ReadArrivals(StoreAction):
     """Read every member's arrival and the event; answer with `arrivals_read`."""
 
     members: frozenset[int]
 
 
 @dataclass(frozen=True)
-class Publish(Action):
+class Publish(StoreAction):
     """Write the decision, unless the round has one."""
 
     decision: Decision
@@ -219,6 +229,10 @@ class Round(_Barrier):
     def fault(self, fault: Fault, *, now: float) -> tuple[Action, ...]:
         """This member's function failed, or its own deadline passed."""
         return (Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE) else ()
+
+    def announced(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
+        """The round's event after the announcement, which reaches a living member by its monitor thread."""
+        return ()
 
     def completed(self, *, now: float) -> tuple[Action, ...]:
         """This member's function returned, or it is a reserve."""
@@ -340,20 +354,24 @@ class Obituary(_Barrier):
         member: the dead member's initial rank.
         members: the initial ranks that take part.
         fault: what ended it.
+
+    Attributes:
+        ends_round: the round's event is this death, not another fault: all have arrived after it was told.
     """
 
     def __init__(self, iteration: int, member: int, members: frozenset[int], fault: Fault) -> None:
         super().__init__(iteration, member, members)
-        self.fault = fault
+        self.fault, self.ends_round = fault, False
 
     def died(self, *, now: float) -> tuple[Action, ...]:
         """The member is dead: tell."""
         return (Announce(self.fault),)
 
-    def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
+    def announced(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
         """The round's event after the announcement: arrive for the dead; None: completed, and nobody waits for it."""
         if cause is None:
             return (Finish(),)
+        self.ends_round = (cause.initial_rank, cause.interruption) == (self.member, self.fault.interruption)
         dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=Standing.DEAD, fault=self.fault)
         return (PutArrival(dead), CountArrival())
 

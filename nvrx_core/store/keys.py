@@ -84,6 +84,10 @@ class Keys:
         """How many members have left a completed call."""
         return f"{self.prefix}/gone"
 
+    def over(self) -> str:
+        """The iteration that was completed, once all that have completed it count as gone."""
+        return f"{self.prefix}/over"
+
     def user(self, iteration: int) -> str:
         """The prefix of the stores handed to the user; as a key, it is set when they may have keys."""
         return f"{self.prefix}/{iteration}/user"

@@ -19,7 +19,6 @@ from typing import Any, cast
 import torch.distributed as dist
 from wire import Wire
 
-from nvrx_core.clock import SystemClock
 from nvrx_core.inprocess.blame import Progress
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.decision import Arrival, Standing
@@ -28,6 +27,7 @@ from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks
 from nvrx_core.store.keys import Keys
+from tests.played import played
 
 __all__ = ["KEYS", "TIMEOUTS"]
 
@@ -42,7 +42,7 @@ class Rank:
 
     def __init__(self, number: int, members: frozenset[int], wire: Wire) -> None:
         self.wire = wire
-        self.board = Board(cast(dist.Store, wire), KEYS, SystemClock())
+        self.board = Board(cast(dist.Store, wire), KEYS)
         self.state = State(rank=number, world_size=len(members), initial_rank=number, initial_world_size=len(members))
         self.round = Round(-1, number, members, TIMEOUTS)
 
@@ -59,7 +59,7 @@ class Rank:
             initial_rank=state.initial_rank, rank=state.rank, standing=Standing.ALIVE, world_size=state.world_size,
             step=1234, progress=Progress(3, 0, 56789, 1235),
         )  # fmt: skip
-        self.board.play(self.round, self.round.arrive(arrival, now=time.monotonic()))
+        played(self.board, self.round, self.round.arrive(arrival, now=time.monotonic()))
 
     def enter(self) -> None:
         """What the rank does with the decision, up to its new place."""
@@ -77,7 +77,7 @@ class Crowd:
         members = frozenset(range(ranks))
         patience = timedelta(seconds=60)
         client = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
-        self.decider = Board(client, KEYS, SystemClock())
+        self.decider = Board(client, KEYS)
         self.ranks = [Rank(number, members, Wire(host, port, source)) for number in mine]
         self.closing = 0.0
 

@@ -32,10 +32,10 @@ from datetime import timedelta
 import torch.distributed as dist
 from crowd import KEYS
 
-from nvrx_core.clock import SystemClock
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Obituary
+from tests.played import played
 
 __all__ = ["Measured", "Restart", "measure", "report"]
 
@@ -190,7 +190,7 @@ class Field:
             announced=now, wall=time.time(), boot_id="e8a06dc0-7a0c-4b5c-b2a8-1d5b7f2a4c11", host="node-0", pid=1,
         )  # fmt: skip
         obituary = Obituary(iteration, member, self.members, fault)
-        Board(self.client, KEYS, SystemClock()).play(obituary, obituary.died(now=now))
+        played(Board(self.client, KEYS), obituary, obituary.died(now=now))
         self.members -= {member}
 
     def restart(self, iteration: int, member: int) -> Restart:

@@ -21,6 +21,7 @@ from nvrx_core.inprocess.store import TCPStore
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.store.keys import Keys
+from tests.played import played
 
 from .conftest import Launch
 
@@ -43,7 +44,7 @@ class Rank:
     def fail(self) -> None:
         """Its function raises."""
         fault = Fault(initial_rank=self.round.member, rank=self.state.rank, interruption="EXCEPTION", message="x" * 99)
-        self.board.play(self.round, self.round.fault(fault, now=CLOCK.now()))
+        played(self.board, self.round, self.round.fault(fault, now=CLOCK.now()))
 
     def arrive(self) -> None:
         """Out of the function, into the barrier."""
@@ -53,7 +54,7 @@ class Rank:
         arrival = Arrival(
             initial_rank=self.round.member, rank=self.state.rank, standing=Standing.ALIVE, world_size=RANKS
         )
-        self.board.play(self.round, self.round.arrive(arrival, now=CLOCK.now()))
+        played(self.board, self.round, self.round.arrive(arrival, now=CLOCK.now()))
 
     def enter(self) -> None:
         """Out of the barrier, into the next round."""

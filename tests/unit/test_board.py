@@ -7,15 +7,16 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.arrivals import BATCH
-from nvrx_core.inprocess.board import Board, StoreFailure
+from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.connections import RoundStore
 from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import Enter, Finish, Obituary, Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.round import Enter, Finish, Obituary, ReadEvent, Round, RoundTimeouts
 from nvrx_core.inprocess.slowest import Slowest, Way
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
-from nvrx_core.testing import ManualClock
+from tests.played import played
 
 KEYS = Keys("job", 0, 0)
 MEMBERS = frozenset({0, 1})
@@ -29,7 +30,7 @@ class WithoutList(dist.HashStore):
 
 @pytest.fixture
 def board():
-    return Board(dist.HashStore(), KEYS, ManualClock())
+    return Board(dist.HashStore(), KEYS)
 
 
 def new(member, iteration=0):
@@ -45,23 +46,27 @@ def arrival(member, standing=Standing.ALIVE):
 
 
 def arrive(board, machine):
-    return board.play(machine, machine.arrive(arrival(machine.member), now=1.0))
+    return played(board, machine, machine.arrive(arrival(machine.member), now=1.0))
+
+
+def event(board):
+    return board.perform(ReadEvent(), 0)[1]
 
 
 def test_the_first_fault_is_the_event(board):
     for member in (1, 0):
         machine = new(member)
-        assert board.play(machine, machine.fault(fault(member), now=1.0)) == []
+        assert played(board, machine, machine.fault(fault(member), now=1.0)) == []
     board.wait_event(0)
     board.announce(0, fault(0))
-    assert board.event(0) == fault(1)
+    assert event(board) == fault(1)
 
 
 def test_the_last_completion_is_the_event(board):
     for member in MEMBERS:
         machine = new(member)
-        assert board.play(machine, machine.completed(now=1.0)) == []
-    assert board.event(0) is None
+        assert played(board, machine, machine.completed(now=1.0)) == []
+    assert event(board) is None
 
 
 def test_the_last_arrival_publishes_the_decision(board):
@@ -77,7 +82,7 @@ def test_the_last_arrival_publishes_the_decision(board):
 def test_a_member_counted_twice_does_not_close_the_barrier(board):
     machine = new(0)
     for _ in range(3):
-        board.play(machine, new(0).arrive(arrival(0), now=1.0))
+        played(board, machine, new(0).arrive(arrival(0), now=1.0))
     assert not board.store.check([KEYS.decision(0)])
     arrive(board, new(1))
     assert board.wait_decision(0).lost == ()
@@ -87,7 +92,7 @@ def test_there_is_one_decision(board):
     for member in MEMBERS:
         arrive(board, new(member))
     obituary = Obituary(0, 1, MEMBERS, fault(1))
-    assert board.play(obituary, obituary.died(now=1.0)) == []
+    assert played(board, obituary, obituary.died(now=1.0)) == []
     assert board.wait_decision(0).lost == ()
     (enter,) = obituary.decided(board.wait_decision(0), now=1.0)
     assert isinstance(enter, Enter)
@@ -96,26 +101,26 @@ def test_there_is_one_decision(board):
 def test_the_monitor_process_of_the_dead_may_close_the_barrier(board):
     arrive(board, new(0))
     obituary = Obituary(0, 1, MEMBERS, fault(1))
-    board.play(obituary, obituary.died(now=1.0))
+    played(board, obituary, obituary.died(now=1.0))
     assert board.wait_decision(0).lost == (1,)
 
 
 def test_a_death_after_the_completion_is_told_so(board):
     for member in MEMBERS:
         machine = new(member)
-        board.play(machine, machine.completed(now=1.0))
+        played(board, machine, machine.completed(now=1.0))
     obituary = Obituary(0, 1, MEMBERS, fault(1))
-    assert board.play(obituary, obituary.died(now=1.0)) == [Finish()]
+    assert played(board, obituary, obituary.died(now=1.0)) == [Finish()]
 
 
 def test_what_is_not_the_store_s_is_handed_back(board):
-    assert board.play(new(0), (Finish(),)) == [Finish()]
+    assert played(board, new(0), (Finish(),)) == [Finish()]
 
 
 def test_garbage_in_the_store_is_a_failure_of_the_store(board):
     board.store.set(KEYS.event(0), "garbage")
     with pytest.raises(StoreFailure, match="not JSON"):
-        board.event(0)
+        event(board)
 
 
 def test_an_event_that_cannot_be_read_ends_the_round_and_is_no_cause(board):
@@ -131,7 +136,7 @@ def test_a_wait_has_an_end(board):
 
 
 def test_a_wait_in_pieces_ends_when_it_is_stopped(board):
-    pieces = Board(board.store, KEYS, ManualClock(), chunk=SOON)
+    pieces = Board(board.store, KEYS, chunk=SOON)
     board.announce(0, fault(1))
     pieces.wait_event(0)
     pieces.stopped = True
@@ -186,7 +191,7 @@ def test_a_store_that_can_forget_forgets_a_round_at_once():
             return True
 
     store = Forgetful()
-    Board(store, KEYS, ManualClock()).delete_round(3, 2)
+    Board(store, KEYS).delete_round(3, 2)
     assert store.asked == ("nvrx/job/0/0/3/",)
 
 
@@ -195,7 +200,7 @@ def test_a_store_that_fails_to_forget_is_asked_key_by_key():
         def forget(self, prefix):
             raise RuntimeError
 
-    board = Board(Failing(), KEYS, ManualClock())
+    board = Board(Failing(), KEYS)
     board.announce(3, fault(1))
     board.delete_round(3, 2)
     assert board.store.num_keys() == 0
@@ -210,7 +215,7 @@ def test_a_call_that_was_completed_late_leaves_no_key(board):
         board.leave(member)
     board.delete_round(0, 2)
     for _ in MEMBERS:
-        board.forget(7, 2, 2)
+        board.count_out(7, 2, 2)
     assert board.store.num_keys() == 0
 
 
@@ -219,17 +224,17 @@ def test_a_store_that_cannot_delete_keeps_its_keys(tmp_path):
         def delete_key(self, key):
             raise NotImplementedError
 
-    board = Board(Keeping(), KEYS, ManualClock())
+    board = Board(Keeping(), KEYS)
     board.announce(0, fault(1))
     board.delete_round(0, 2)
-    assert board.event(0) == fault(1)
+    assert event(board) == fault(1)
 
 
 def test_more_arrivals_than_are_asked_for_at_once(board):
     members = frozenset(range(2 * BATCH + 1))
     for member in members:
         machine = Round(0, member, members, RoundTimeouts(60.0, 60.0))
-        board.play(machine, machine.arrive(arrival(member, Standing.ALIVE), now=1.0))
+        played(board, machine, machine.arrive(arrival(member, Standing.ALIVE), now=1.0))
     assert board.wait_decision(0).lost == ()
 
 
@@ -299,7 +304,7 @@ def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
             self.set(KEYS.survey(4), Slowest({0: Way(1, 2, (5,))}).encode())
             crowded.store.wait(keys, timeout)
 
-    assert Board(Ending(), KEYS, ManualClock()).slowest(MANY, me=7) == Slowest({0: Way(1, 2, (5,))})
+    assert Board(Ending(), KEYS).slowest(MANY, me=7) == Slowest({0: Way(1, 2, (5,))})
 
 
 def test_a_survey_that_nobody_ends_is_made_by_another(crowded, monkeypatch):
@@ -316,7 +321,7 @@ def test_surveys_that_nobody_ends_are_a_failure_of_the_store(crowded, monkeypatc
 
     monkeypatch.setattr("nvrx_core.inprocess.board.SURVEY_WITHIN", SOON)
     with pytest.raises(StoreFailure, match="nobody ends"):
-        Board(Racing("", crowded.store), KEYS, ManualClock()).slowest(MANY, me=7)
+        Board(Racing("", crowded.store), KEYS).slowest(MANY, me=7)
 
 
 @pytest.mark.parametrize("kind", ["hash", "tcp", "file"])
@@ -326,7 +331,7 @@ def test_a_key_that_is_not_there_is_read_as_nothing_and_not_made(kind, tmp_path)
         "tcp": lambda: dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
         "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
     }
-    board = Board(stores[kind](), KEYS, ManualClock())
+    board = Board(stores[kind](), KEYS)
     assert board.leases([0]) == {}
     assert board.decision(0) is None
     assert not board.store.check([KEYS.lease(0)])
@@ -344,12 +349,25 @@ def test_the_last_to_leave_a_completed_call_deletes_its_keys(board):
         arrive(board, new(member, -1))
         board.leave(member)
     assert board.has([keys.claim(member) for member in MEMBERS])
-    board.forget(0, 2, 2)
+    board.count_out(0, 2, 2)
     assert board.peek(keys.verdict(1)) == "met"
-    board.forget(0, 2, 2)
+    board.count_out(0, 2, 2)
     assert board.peek(keys.verdict(1)) is None
     assert board.peek(keys.verdict(0)) == "moved"
     assert board.store.num_keys() == 1
+
+
+def test_keys_that_a_member_has_yet_to_read_are_deleted_when_it_has_left(board):
+    """Member 0 leaves in round 0, and is slow; member 1 completes round 1 meanwhile."""
+    for member in MEMBERS:
+        arrive(board, new(member))
+    board.delete_if_over(2)
+    board.leave(1)
+    board.count_out(1, 1, 2)
+    assert board.decision(0) is not None
+    board.leave(0)
+    board.delete_if_over(2)
+    assert board.store.num_keys() == 0
 
 
 def test_the_arrivals_lie_in_the_generation_that_the_ranks_agree_on(board):
@@ -360,7 +378,7 @@ def test_the_arrivals_lie_in_the_generation_that_the_ranks_agree_on(board):
 
 @pytest.mark.parametrize("kind", [dist.HashStore, WithoutList], ids=["lists its keys", "lists none"])
 def test_the_user_s_keys_of_a_round_are_deleted_where_the_store_lists_its_keys(kind):
-    board = Board(kind(), KEYS, ManualClock())
+    board = Board(kind(), KEYS)
     asked = RoundStore(f"{KEYS.user(0)}/assignment", board.store, KEYS.user(0))
     asked.set("fact", "1")
     asked.add("number", 1)
@@ -375,7 +393,7 @@ def test_the_keys_of_the_store_are_listed_only_if_the_user_has_some():
         def list_keys(self):
             raise AssertionError
 
-    board = Board(Listing(), KEYS, ManualClock())
+    board = Board(Listing(), KEYS)
     board.announce(0, fault(1))
     board.delete_round(0, 2)
     assert board.store.num_keys() == 0
@@ -406,15 +424,18 @@ def test_a_store_that_can_forget_is_asked_to():
             return True
 
     store = Forgetful()
-    Board(store, KEYS, ManualClock()).forget(0, 1, 2)
+    board = Board(store, KEYS)
+    for member in MEMBERS:
+        board.leave(member)
+    board.count_out(0, 1, 2)
     assert store.asked == ("nvrx/job/0/0/",)
 
 
 def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
-    looking, found = Board(server, KEYS, ManualClock()), []
-    thread = threading.Thread(target=lambda: found.append(Board(client, KEYS, ManualClock()).wait_decision(0)))
+    looking, found = Board(server, KEYS), []
+    thread = threading.Thread(target=lambda: found.append(Board(client, KEYS).wait_decision(0)))
     thread.start()
     decision = decide(0, {0: arrival(0)}, None)
     for _ in range(20):
@@ -428,11 +449,11 @@ def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
 def test_the_closer_s_look_at_the_event_ends_nobody_s_wait_for_it():
     """A rank in its function takes the end of its wait for a fault, so no wait may end without one."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    waiting = Board(server.clone(), KEYS, ManualClock())
+    waiting = Board(server.clone(), KEYS)
     heard = threading.Event()
     thread = threading.Thread(target=lambda: (waiting.wait_event(0), heard.set()))
     thread.start()
-    looking = Board(server, KEYS, ManualClock())
+    looking = Board(server, KEYS)
     for member in MEMBERS:
         for _ in range(5):
             arrive(looking, new(member))
@@ -444,7 +465,7 @@ def test_the_closer_s_look_at_the_event_ends_nobody_s_wait_for_it():
 
 
 def test_arrivals_that_cannot_be_read_are_a_failure_of_the_store(board):
-    board.play(new(0), new(0).arrive(arrival(0), now=1.0))
+    played(board, new(0), new(0).arrive(arrival(0), now=1.0))
     board.store.set(KEYS.arrivals(0, 0), "garbage")
     with pytest.raises(StoreFailure, match="no arrival"):
         arrive(board, new(1))

@@ -95,7 +95,8 @@ class Rank:
 
     def complete(self):
         self.board.keys = self.board.keys.of(self.step.generation)
-        self.board.forget(0, 2, 2)
+        self.board.leave(self.member)
+        self.board.count_out(0, 2, 2)
 
 
 @pytest.mark.parametrize("first", [0, 1])

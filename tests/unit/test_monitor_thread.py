@@ -12,7 +12,8 @@ from nvrx_core.inprocess import monitor_thread as module
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import MonitorThread
-from nvrx_core.inprocess.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.round import RoundTimeouts
 from nvrx_core.progress.page import Page
 
 
@@ -42,11 +43,14 @@ def nothing():
 
 
 def monitor_thread(page, wait, failed, *, interrupt=None, iteration=-1, abort=nothing, event=nothing):
+    rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
+    if iteration == 0:
+        rounds.advance(frozenset({0}))
     return MonitorThread(
         board=Board(wait, event),
         page=page,
         interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
-        first=Round(iteration, 0, frozenset({0}), RoundTimeouts(60.0, 60.0)),
+        rounds=rounds,
         abort=abort,
         unblock=nothing,
         decided=nothing,

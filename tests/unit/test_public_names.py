@@ -65,7 +65,6 @@ initialize          Initialize                                both   process/tes
 initialize          RetryController                           both   process/test_options.py::test_retry_controller_ends_all_ranks
 monitor_thread      RankShouldRestart                         both   process/test_plug_ins.py::test_a_function_may_ask_for_a_restart
 monitor_thread      MonitorThread                             nvrx   process/test_deaths.py::test_an_exception_restarts_everyone
-monitor_thread      RoundView                                 nvrx   process/test_deaths.py::test_an_exception_restarts_everyone
 nested_restarter    NestedRestarterCallback                   both   unit/test_nested_restarter.py::test_any_state_can_be_said_to_any_logger
 nested_restarter    NestedRestarterHandlingCompleted          both   process/test_plug_ins.py::test_one_rank_tells_a_restarter_around_this_one
 nested_restarter    NestedRestarterHandlingStarting           both   process/test_plug_ins.py::test_one_rank_tells_a_restarter_around_this_one

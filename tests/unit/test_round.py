@@ -284,13 +284,13 @@ def obituary(fault=FAULT):
 
 def test_a_death_is_told_and_the_dead_arrives():
     assert obituary().died(now=1.0) == (Announce(FAULT),)
-    put, count = obituary().event(FAULT, now=1.0)
+    put, count = obituary().announced(FAULT, now=1.0)
     assert put.arrival == Arrival(initial_rank=2, rank=1, standing=Standing.DEAD, fault=FAULT)
     assert count == CountArrival()
 
 
 def test_nobody_waits_for_who_died_after_the_completion():
-    assert obituary().event(None, now=1.0) == (Finish(),)
+    assert obituary().announced(None, now=1.0) == (Finish(),)
 
 
 def test_the_monitor_process_may_be_the_one_that_closes_the_barrier():

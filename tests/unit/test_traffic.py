@@ -11,7 +11,7 @@ from nvrx_core.inprocess.decision import Arrival, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import Round, RoundTimeouts
 from nvrx_core.store.keys import Keys
-from nvrx_core.testing import ManualClock
+from tests.played import played
 
 TIMEOUTS = RoundTimeouts(60.0, 60.0)
 EACH = 5
@@ -36,16 +36,16 @@ class Counting:
 def restart(ranks):
     """One rank fails, all arrive, all read the decision, the round is deleted; what was asked."""
     store, members = Counting(), frozenset(range(ranks))
-    board = Board(store, Keys("job", 0, 0), ManualClock())
+    board = Board(store, Keys("job", 0, 0))
     rounds = [Round(0, member, members, TIMEOUTS) for member in members]
     store.exchanges.clear()
     fault = Fault(initial_rank=3, rank=3, interruption="EXCEPTION")
-    board.play(rounds[3], rounds[3].fault(fault, now=1.0))
+    played(board, rounds[3], rounds[3].fault(fault, now=1.0))
     for member, machine in enumerate(rounds):
         board.wait_event(0)
         machine.happened(now=1.0)
         arrival = Arrival(initial_rank=member, rank=member, standing=Standing.ALIVE, world_size=ranks, place="host:1")
-        board.play(machine, machine.arrive(arrival, now=1.0))
+        played(board, machine, machine.arrive(arrival, now=1.0))
     assert {board.wait_decision(0).place_of(0) for _ in members} == {("host", 1)}
     board.delete_round(0, ranks)
     assert store.store.num_keys() == 0

@@ -242,16 +242,21 @@ class Trainer:
         kind = self.schedule.due(point)
         if kind is None or self.record.call:
             return
-        self.meet()
+        self.meet(kind)
         store = self.call.iteration_store() if kind is Fault.HANG_STORE else None
         strike(kind, call=self.call, store=store, stamp=lambda at: self.record("strike", at=at, kind=kind.value))
 
-    def meet(self) -> None:
-        """Waits for the test's go, and for the moment that several faults have in common."""
+    def meet(self, kind: Fault) -> None:
+        """Waits for the test's go, and for the moment that several faults have in common.
+
+        A rank that is to be killed then is killed, even if another one's fault is told a moment before.
+        """
         while self.plan.gate and not Path(self.plan.gate).exists():
             time.sleep(0.01)
         if self.plan.together:
             ranks = len(self.schedule.of_iteration(self.iteration))
+            if kind is Fault.KILL:
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             time.sleep(max(0.0, common_moment(Path(self.plan.together), ranks) - time.monotonic()))
 
 

@@ -1,0 +1,352 @@
+"""The flow of a rank's main thread through one call: its iterations, from entry to exit. Pure.
+
+It asks the store for single quick operations only. For everything that takes another rank it waits for the monitor
+thread, where a signal reaches it, and no longer than the round's deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
+from nvrx_core.inprocess.decision import Decision, Standing
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.outcome import Ended, How
+from nvrx_core.inprocess.protocol.effects import (
+    Abandon,
+    Assign,
+    Await,
+    AwaitGuests,
+    AwaitHostClosed,
+    AwaitMonitorProcess,
+    AwaitRendezvous,
+    BeginIteration,
+    ClearFrames,
+    CollectGarbage,
+    Complete,
+    CountOut,
+    DeclareKeys,
+    DeleteIfOver,
+    DescribeArrival,
+    EnterStage,
+    FindHolders,
+    Flow,
+    HostRendezvous,
+    Initialize,
+    LateFault,
+    LogWaiting,
+    LoseMembers,
+    LoseStore,
+    MakeFault,
+    MarkLeft,
+    ReadDecision,
+    Recover,
+    ReleaseFailure,
+    ReleaseGroups,
+    ReportAnnounced,
+    ReportLeft,
+    RoundEnded,
+    RunFunction,
+    SetRendezvous,
+    StopHousekeeping,
+    StoreFailure,
+    Terminate,
+    UseRendezvous,
+)
+from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.retry_limit import NoProgressLimit
+from nvrx_core.inprocess.round import Action, AskHolders, GiveUp, LateCompletion, WaitFor
+from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.base import State
+
+__all__ = ["CallRules", "MainThread"]
+
+_UNTOLD = (StoreLost, BarrierTimeout, GeneratorExit)
+"""What ends a call without a word to the others: they know, or nobody can tell them."""
+_DONE = (How.RETURNED, How.EXITED, How.RESERVE)
+Endpoint = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class CallRules:
+    """What is settled for all of a call.
+
+    Attributes:
+        leader: who will be rank 0 in the next iteration, by world size and terminated ranks; None where a rank cannot
+            tell.
+        no_progress_limit: restarts in a row without progress; None for any number.
+        meets_on_entry: the process group of iteration 0 needs a rendezvous of ours, too.
+        hosts_store: the process of this rank hosts the control store.
+        store_is_hosted: that of some rank does.
+    """
+
+    leader: Callable[[int, tuple[int, ...]], int | None]
+    no_progress_limit: int | None = None
+    meets_on_entry: bool = False
+    hosts_store: bool = False
+    store_is_hosted: bool = False
+
+
+class MainThread:
+    """One call.
+
+    Args:
+        rounds: shared with the monitor thread.
+        state: this rank's; `Assign` changes it.
+        rules: the call's.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, rounds: Rounds, state: State, rules: CallRules, now: Callable[[], float]) -> None:
+        self.rounds, self.state, self.rules, self.now = rounds, state, rules, now
+        self.limit = NoProgressLimit(rules.no_progress_limit)
+        self.endpoint: Endpoint | None = None
+        self.failure: BaseException | None = None
+        self.completed = self.left_early = False
+
+    def run(self) -> Flow[Ended]:
+        """Run the function until all ranks have completed it, or this rank leaves; returns how that ended.
+
+        Raises:
+            StoreLost: when the store is lost.
+            BaseException: what ends the call out of turn.
+        """
+        try:
+            ended = yield from self._iterations()
+        except StoreFailure as failure:
+            raise (yield LoseStore(str(failure))) from None
+        except BaseException as error:  # boundary: whatever ends the call out of turn, the others are told
+            if not isinstance(error, _UNTOLD):
+                yield Abandon(error)
+            raise
+        yield from self._finish(ended)
+        return ended
+
+    def _iterations(self) -> Flow[Ended]:
+        ended = Ended(How.LEFT)
+        leaving = yield from self._declare(ended, -1)
+        decision = yield from self._arrive(Standing.LEAVING if leaving else Standing.ALIVE)
+        if leaving or self._is_lost(decision, ended):
+            yield from self._terminate(ended)
+            return ended
+        while True:
+            early = yield from self._prepare(decision)
+            ended = early or (yield from self._execute())
+            if early is None and ended.how in _DONE and (yield from self._complete(ended)):
+                return ended
+            following = yield from (self._leave_early(ended) if early else self._restart(ended))
+            if following is None:
+                yield from self._terminate(ended)
+                return ended
+            decision = following
+
+    # Into an iteration
+
+    def _prepare(self, decision: Decision) -> Flow[Ended | None]:
+        """Take the place that the decision gives; how this rank leaves instead, if it does."""
+        yield LoseMembers(decision.lost)
+        offered = decision.place_of(self.rules.leader(self.state.world_size, decision.terminated))
+        error = yield Assign(decision)
+        if error is not None:
+            return Ended(How.LEFT, error=error)
+        if decision.iteration >= 0 or self.rules.meets_on_entry:
+            yield from self._meet(offered)
+        if decision.iteration < 0:
+            yield AwaitMonitorProcess()
+        yield BeginIteration()
+        self.completed = False
+        return None
+
+    def _meet(self, offered: Endpoint | None) -> Flow[None]:
+        """Give the next process group a place to meet: the one that its rank 0 has offered, where all can tell it."""
+        state, endpoint = self.state, offered
+        if state.active_rank == 0:
+            hosted = yield HostRendezvous()
+            if endpoint is None:
+                yield SetRendezvous(state.iteration, hosted)
+        if endpoint is None and state.active_rank is not None:
+            yield EnterStage(Stage.WAITING)
+            endpoint = yield AwaitRendezvous(state.iteration)
+            yield EnterStage(Stage.STARTING)
+        yield UseRendezvous(endpoint)
+        self.endpoint = endpoint
+
+    def _execute(self) -> Flow[Ended]:
+        early: Ended | None = yield Initialize()
+        if early is not None:
+            return early
+        if self.state.iteration > 0 and self.endpoint is None:  # rank 0 is lost, and its fault is told
+            yield EnterStage(Stage.WAITING)
+            yield from self._await(self.rounds.view, RoundView.is_aborted)
+        ended: Ended = yield RunFunction()
+        return ended
+
+    # Out of an iteration
+
+    def _complete(self, ended: Ended) -> Flow[bool]:
+        """Wait until all ranks have completed; False when the round restarts instead."""
+        view = self.rounds.view
+        yield EnterStage(Stage.WAITING)
+        if ended.how is How.EXITED:
+            yield ReleaseGroups(ended)
+        yield from self._play(view, view.round.completed(now=self.now()))
+        self.completed = True
+        if ended.how is not How.RESERVE:
+            view.round.waits_for_completion(now=self.now())
+        yield from self._await(view, RoundView.is_over)
+        return view.finished
+
+    def _restart(self, ended: Ended) -> Flow[Decision | None]:
+        """Go through the round's barrier; the decision, or None when this rank leaves (with `ended.error`)."""
+        view, fault = self.rounds.view, None
+        if ended.how in (How.FAILED, How.LEFT):
+            fault = yield from self._announce(view, ended)
+        yield from self._await(view, RoundView.is_aborted)
+        yield RoundEnded(view)
+        leaving = yield from self._recover(ended, view.round.iteration)
+        decision = yield from self._arrive(Standing.LEAVING if leaving else Standing.ALIVE, fault)
+        if leaving or self._is_out_of_retries(decision, ended) or self._is_lost(decision, ended):
+            return None
+        yield ReleaseFailure(self.failure)
+        self.failure = None
+        return decision
+
+    def _announce(self, view: RoundView, ended: Ended) -> Flow[Fault]:
+        """Announce this rank's fault, before anything that can block."""
+        assert ended.error is not None
+        fault: Fault = yield MakeFault(ended.error)
+        actions = view.round.fault(fault, now=self.now())
+        yield from self._play(view, actions)
+        if actions:
+            yield ReportAnnounced(fault)
+        return fault
+
+    def _recover(self, ended: Ended, iteration: int) -> Flow[bool]:
+        """Be ready for the next iteration; True when this rank leaves instead."""
+        failed = ended.how is How.FAILED
+        self.failure = ended.error if failed else None
+        yield ClearFrames(ended, failed or ended.how in (How.LEFT, How.EXITED))
+        if ended.how in (How.LEFT, How.EXITED):
+            return True
+        ended.error = yield Recover(self.failure)
+        return ended.error is not None or (yield from self._declare(ended, iteration))
+
+    def _declare(self, ended: Ended, iteration: int) -> Flow[bool]:
+        """Evaluate the keys that the others need; True when that failed and the rank leaves."""
+        ended.error = yield DeclareKeys(iteration)
+        return ended.error is not None
+
+    def _leave_early(self, ended: Ended) -> Flow[None]:
+        """Leave a round that goes on without this rank; it restarts when the others count on this rank."""
+        view, fault = self.rounds.view, None
+        self.left_early = True
+        yield ClearFrames(ended, True)
+        if not isinstance(ended.error, RankDiscarded):
+            fault = yield from self._announce(view, ended)
+            yield SetRendezvous(view.round.iteration, "")
+        arrival = yield DescribeArrival(Standing.LEAVING, fault, False)
+        yield from self._play(view, view.round.leave(arrival, now=self.now()))
+
+    def _is_out_of_retries(self, decision: Decision, ended: Ended) -> bool:
+        cause = decision.cause
+        if cause is None:
+            return False
+        verdict = self.limit.iteration_ended(
+            error_type=cause.error_type or cause.interruption,
+            origin=cause.origin,
+            step=decision.step if decision.step >= 0 else None,
+            culprit=cause.initial_rank,
+        )
+        if verdict.reached:
+            mine = cause.initial_rank == self.state.initial_rank and self.failure is not None
+            given_up = RestartAbort(f"giving up: {verdict.reason}", culprit=verdict.culprit)
+            ended.error = self.failure if mine else given_up
+        return verdict.reached
+
+    def _is_lost(self, decision: Decision, ended: Ended) -> bool:
+        initial_rank = self.state.initial_rank
+        lost = initial_rank in decision.lost
+        if lost:
+            reason = f"initial rank {initial_rank} was declared lost by the others"
+            ended.error = RankDiscarded(reason, rank=self.state.rank)
+        return lost
+
+    def _terminate(self, ended: Ended) -> Flow[None]:
+        error: BaseException | None = yield Terminate()
+        ended.error = error or ended.error
+
+    # The barrier
+
+    def _arrive(self, standing: Standing, fault: Fault | None = None) -> Flow[Decision]:
+        """Arrive at the end of the round and wait for its decision."""
+        view = self.rounds.view
+        arrival = yield DescribeArrival(standing, fault, self.completed)
+        yield EnterStage(Stage.ARRIVED)
+        yield from self._play(view, view.round.arrive(arrival, now=self.now()))
+        if view.round.iteration >= 0:
+            yield CollectGarbage()
+        yield from self._await(view, RoundView.is_decided)
+        yield EnterStage(Stage.STARTING)
+        assert view.decision is not None
+        return view.decision
+
+    def _await(self, view: RoundView, until: Callable[[RoundView], bool]) -> Flow[None]:
+        """Wait until the monitor thread has brought what is awaited, and do what is due meanwhile."""
+        while not until(view):
+            due = view.round.tick(now=self.now())
+            if due:
+                yield from self._play(view, due)
+            if not until(view):
+                yield Await(view, until, view.round.deadline)
+
+    def _play(self, view: RoundView, actions: Iterable[Action]) -> Flow[None]:
+        """Carry out what the round's machine asks for.
+
+        Raises:
+            BarrierTimeout: when it gives up, and there is no decision after all.
+        """
+        rest: list[Action] = yield from play(view.round, actions, self.now)
+        for action in rest:
+            if isinstance(action, AskHolders):
+                holders = yield FindHolders(view.round.iteration, action.members)
+                yield from self._play(view, view.round.held_up(holders, now=self.now()))
+            elif isinstance(action, WaitFor):
+                yield LogWaiting(action.reason)
+            elif isinstance(action, LateCompletion):
+                fault = yield LateFault(action.reason)
+                yield from self._play(view, view.round.fault(fault, now=self.now()))
+                yield ReportAnnounced(fault)
+            elif isinstance(action, GiveUp) and (yield ReadDecision(view.round.iteration)) is None:
+                seconds = view.round.timeouts.barrier
+                raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
+
+    # Out of the call
+
+    def _finish(self, ended: Ended) -> Flow[None]:
+        """All ranks are done, or this one leaves: tell."""
+        if ended.how in _DONE and self.rounds.view.finished:
+            ended.error = (yield Complete()) or ended.error
+        else:
+            yield ReportLeft(ended.error)
+        yield from self._say_left()
+
+    def _say_left(self) -> Flow[None]:
+        """Say that this rank needs the store no longer; the rank that hosts it waits for all others first."""
+        view = self.rounds.view
+        yield StopHousekeeping()
+        try:
+            yield MarkLeft(self.state.initial_rank)
+            yield EnterStage(Stage.LEFT)
+            if self.rules.hosts_store:
+                yield AwaitGuests(view.round.members, view.finished)
+            elif self.rules.store_is_hosted:
+                if view.finished:
+                    yield AwaitHostClosed()
+            elif view.finished or self.left_early:
+                yield CountOut(view.round.iteration, len(view.round.members))
+            else:
+                yield DeleteIfOver()
+        except StoreFailure:
+            return  # its host has ended first: nobody is left who would wait for this rank

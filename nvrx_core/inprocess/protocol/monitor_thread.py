@@ -1,0 +1,75 @@
+"""The flow of the monitor thread: wait for the round's event, end the function, wait for the decision. Pure.
+
+It lives as long as the call. A fault reaches it as a push, for it waits in the store on a connection of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nvrx_core.inprocess.decision import Decision
+from nvrx_core.inprocess.protocol.effects import (
+    AbortFunction,
+    AwaitDecision,
+    AwaitEvent,
+    AwaitOut,
+    Flow,
+    InterruptFunction,
+    LastCall,
+    NoticeEvent,
+    ResetInterrupt,
+    RoundDecided,
+)
+from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.round import Abort, Action, Enter, Finish
+
+__all__ = ["monitor_thread"]
+
+
+def monitor_thread(rounds: Rounds, now: Callable[[], float]) -> Flow[None]:
+    """Run the rounds of one call; ends when all have completed, or this rank is out of the job."""
+    going_on = True
+    while going_on:
+        view = rounds.view
+        if view.round.iteration >= 0:
+            yield from _await_end(view, now)
+            if view.finished:
+                return
+        decision = yield AwaitDecision(view.round.iteration)
+        going_on = yield from _go_on(rounds, view, decision, now)
+        yield RoundDecided()
+
+
+def _await_end(view: RoundView, now: Callable[[], float]) -> Flow[None]:
+    """Wait for the event, and get the main thread out of the function if the round restarts."""
+    yield AwaitEvent(view.round.iteration)
+    actions: list[Action] = yield from play(view.round, view.round.happened(now=now()), now)
+    for action in actions:
+        if isinstance(action, Finish):
+            view.finished = True
+        elif isinstance(action, Abort):
+            yield from _end_function(view, action)
+
+
+def _end_function(view: RoundView, abort: Abort) -> Flow[None]:
+    """Interrupt, then abort: a busy main thread would compete with the abort for the interpreter's lock."""
+    iteration = view.round.iteration
+    yield NoticeEvent(iteration)
+    if view.round.timeouts.last_call > 0:
+        yield LastCall(view.round.timeouts.last_call)
+    yield InterruptFunction(abort.reason)
+    yield AbortFunction(iteration)
+    view.aborted = True
+    yield AwaitOut()
+
+
+def _go_on(rounds: Rounds, view: RoundView, decision: Decision, now: Callable[[], float]) -> Flow[bool]:
+    """Go on to the next round; False when this rank is not part of it."""
+    actions = view.round.decided(decision, now=now())
+    enter = next((action for action in actions if isinstance(action, Enter)), None)
+    if enter is not None:
+        yield ResetInterrupt()
+        rounds.advance(enter.members)
+    view.decision = decision
+    return enter is not None

@@ -1,0 +1,63 @@
+"""A round as the two threads of a rank see it, and which round that is. Pure.
+
+A step of a flow runs to its next effect as a whole: no step of the other thread falls between.
+"""
+
+from __future__ import annotations
+
+from nvrx_core.inprocess.decision import Decision
+from nvrx_core.inprocess.round import Round, RoundTimeouts
+
+__all__ = ["RoundView", "Rounds"]
+
+
+class RoundView:
+    """One round.
+
+    Attributes:
+        round: the machine.
+        finished: all members have completed.
+        aborted: the abort is done, the main thread may unwind.
+        decision: the round's decision.
+    """
+
+    __slots__ = ("aborted", "decision", "finished", "round")
+
+    def __init__(self, round_: Round) -> None:
+        self.round = round_
+        self.finished = self.aborted = False
+        self.decision: Decision | None = None
+
+    def is_decided(self) -> bool:
+        """The decision is known."""
+        return self.decision is not None
+
+    def is_aborted(self) -> bool:
+        """The abort is done."""
+        return self.aborted
+
+    def is_over(self) -> bool:
+        """All have completed, or the round restarts."""
+        return self.finished or self.aborted
+
+
+class Rounds:
+    """The rounds of one call, one after the other.
+
+    Args:
+        member: the rank's initial rank.
+        members: those of all.
+        timeouts: the bounds of each round.
+
+    Attributes:
+        view: the round that the monitor thread is in.
+    """
+
+    def __init__(self, member: int, members: frozenset[int], timeouts: RoundTimeouts) -> None:
+        self.member, self.timeouts = member, timeouts
+        self.view = RoundView(Round(-1, member, members, timeouts))
+
+    def advance(self, members: frozenset[int]) -> None:
+        """Go on to the next round, with these members."""
+        following = self.view.round.iteration + 1
+        self.view = RoundView(Round(following, self.member, members, self.timeouts))

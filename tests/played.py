@@ -1,0 +1,19 @@
+"""Plays a round's machine against a store, as the flows do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from nvrx_core.inprocess.board import Board
+from nvrx_core.inprocess.interpreter import interpret
+from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.round import Action, Obituary, Round
+from nvrx_core.inprocess.store_rules import store_rules
+
+__all__ = ["played"]
+
+
+def played(board: Board, machine: Round | Obituary, actions: Iterable[Action]) -> list[Action]:
+    """Carry out store actions and feed the answers back; returns those that are not the store's."""
+    return interpret(play(machine, actions, time.monotonic), store_rules(board, 1))
