@@ -57,7 +57,7 @@ class Rounds(RuleBasedStateMachine):
                 done = True
                 continue
             answer = self.slot(machine.iteration).perform(action)
-            if answer is not None and (answer[0] != "event" or isinstance(machine, Obituary)):
+            if answer is not None:
                 pending += getattr(machine, answer[0])(*answer[1:], now=0.0)
         return done
 

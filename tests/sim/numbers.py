@@ -1,37 +1,21 @@
-"""The machines of a round as tables: each state, input, action and store record has a number, each step is taken once.
+"""Values by number, and each step of a member or a store record taken once.
 
 So a job's state is a tuple of small numbers, and a search costs look-ups instead of calls; what the tables hold comes
-from the real machines.
+from the shipped code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import Action, Finish, Obituary, ReadEvent, Round
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.round import Phase
 
-from .record import TIMEOUTS, Answer, Record, perform
+from .job import Config
+from .member import MAIN, MONITOR, THREAD, Member
+from .record import Answer, Record, perform
 
-__all__ = ["Mourner", "Numbers", "Tables"]
-
-
-class Mourner(NamedTuple):
-    """The state of an `Obituary`, and whether it has come to its end."""
-
-    iteration: int
-    member: int
-    members: frozenset[int]
-    fault: Fault
-    finished: bool = False
-
-    @classmethod
-    def of(cls, obituary: Obituary, finished: bool = False) -> Mourner:
-        return cls(obituary.iteration, obituary.member, obituary.members, obituary.fault, finished)
-
-    def obituary(self) -> Obituary:
-        return Obituary(self.iteration, self.member, self.members, self.fault)
+__all__ = ["Members", "Numbers", "Records", "Seen"]
 
 
 class Numbers:
@@ -48,47 +32,13 @@ class Numbers:
         return number
 
 
-class Tables:
-    """The steps taken so far."""
+class Records:
+    """The records of rounds, and what each action does to them."""
 
     def __init__(self) -> None:
-        self.machines, self.actions, self.records = Numbers(), Numbers(), Numbers()
+        self.actions, self.records = Numbers(), Numbers()
         self.empty = self.records(Record())
-        self._moves: dict[tuple[int, str, Any], tuple[int, tuple[int, ...]]] = {}
         self._operations: dict[tuple[int, int], tuple[int, Answer]] = {}
-
-    def queue(self, actions: Iterable[Action]) -> tuple[int, ...]:
-        """The numbers of actions."""
-        return tuple(map(self.actions, actions))
-
-    def name(self, action: int) -> str:
-        """An action, for people."""
-        return type(self.actions.values[action]).__name__
-
-    def move(self, machine: int, method: str, *told: Any) -> tuple[int, tuple[int, ...]]:
-        """A machine's next state when a method is called, and its actions; that it has ended is kept in its state."""
-        key = machine, method, tuple(tuple(each.items()) if isinstance(each, Mapping) else each for each in told)
-        known = self._moves.get(key)
-        if known is None:
-            known = self._moves[key] = self._take(self.machines.values[machine], method, told)
-        return known
-
-    def _take(self, state: Any, method: str, told: tuple[Any, ...]) -> tuple[int, tuple[int, ...]]:
-        if isinstance(state, Mourner):
-            obituary = state.obituary()
-            actions = getattr(obituary, method)(*told, now=0.0)
-            finished = state.finished or any(isinstance(action, Finish) for action in actions)
-            rest = [action for action in actions if not isinstance(action, Finish)]
-            return self.machines(Mourner.of(obituary, finished)), self.queue(rest)
-        round_ = Round.from_state(state, TIMEOUTS)
-        if method == "tick":
-            round_.deadline = 0.0
-        actions = getattr(round_, method)(*told, now=0.0)
-        round_.check()
-        once = method in ("happened", "event", "decided") and actions != (ReadEvent(),)
-        again = once and getattr(round_, method)(*told, now=0.0)
-        assert not again, f"I8: a second {method} is acted upon: {again}"
-        return self.machines(round_.state()), self.queue(actions)
 
     def perform(self, record: int, action: int) -> tuple[int, Answer]:
         """A record after an action of the store, and the answer."""
@@ -100,3 +50,100 @@ class Tables:
             assert before.event in ((), after.event), f"I11: a second event: {after.event}"
             known = self._operations[record, action] = self.records(after), answer
         return known
+
+
+class Seen(NamedTuple):
+    """A member as the checker sees it.
+
+    Attributes:
+        main, thread, monitor: the pending effects.
+        action: the number of the action of each that is an operation on the store, by the flow's name.
+        end: how its call has ended; "" while it has not.
+        round: the round of its monitor thread.
+        phase: of that round.
+        known: the members, as the progress page knows them.
+        endpoint: where its process group meets.
+        timed: what the main thread waits for has a deadline.
+    """
+
+    main: effects.Effect | None
+    thread: effects.Effect | None
+    monitor: effects.Effect | None
+    action: dict[str, int]
+    end: str
+    left: bool
+    iteration: int
+    round: int
+    phase: Phase
+    members: frozenset[int]
+    rank: int
+    world: int
+    known: frozenset[int]
+    section: int
+    endpoint: str
+    spoken: dict[int, int]
+    timed: bool
+
+
+class Members:
+    """The states of members, by number, and the steps taken so far.
+
+    Args:
+        config: the job.
+        actions: numbers the actions.
+    """
+
+    def __init__(self, config: Config, actions: Numbers) -> None:
+        self.config, self.actions = config, actions
+        self.outcomes = Numbers()
+        self.seen: list[Seen] = []
+        self._of: dict[tuple[int, tuple[object, ...]], int] = {}
+        self._origin: list[tuple[int, str, Any]] = []
+        self._steps: dict[tuple[int, str, Any], int] = {}
+
+    def first(self, member: int) -> int:
+        """A member on entry."""
+        return self._number(Member(self.config, member), (-1 - member, "", None))
+
+    def step(self, number: int, what: str, given: Any = None, key: Any = None) -> int:
+        """The member after an input; `key` stands for what is given, where that cannot be hashed."""
+        asked = number, what, given if key is None else key
+        known = self._steps.get(asked)
+        if known is None:
+            member = self._again(number)
+            member.apply(what, given)
+            known = self._steps[asked] = self._number(member, (number, what, given))
+        return known
+
+    def _again(self, number: int) -> Member:
+        """Make a member again from its inputs."""
+        inputs = []
+        while number >= 0:
+            number, what, given = self._origin[number]
+            if what:
+                inputs.append((what, given))
+        member = Member(self.config, -1 - number)
+        for what, given in reversed(inputs):
+            member.apply(what, given)
+        return member
+
+    def _number(self, member: Member, origin: tuple[int, str, Any]) -> int:
+        key = member.member, member.fingerprint()
+        number = self._of.setdefault(key, len(self.seen))
+        if number == len(self.seen):
+            self._origin.append(origin)
+            self.seen.append(self._see(member))
+        return number
+
+    def _see(self, member: Member) -> Seen:
+        main, thread, monitor = (member.pending[which] for which in (MAIN, THREAD, MONITOR))
+        operations = {which: effect.action for which, effect in member.pending.items()
+                      if isinstance(effect, effects.StoreOperation)}  # fmt: skip
+        round_, endpoint = member.rounds.view.round, member.flow.endpoint
+        return Seen(
+            main, thread, monitor, {which: self.actions(action) for which, action in operations.items()},
+            member.end, member.left, member.iteration, round_.iteration, round_.phase, round_.members,
+            member.state.rank, member.state.world_size, member.known, member.section,
+            f"{endpoint[0]}:{endpoint[1]}" if endpoint else "", member.spoken,
+            isinstance(main, effects.Await) and main.view.round.deadline < 1e300,
+        )  # fmt: skip

@@ -22,7 +22,12 @@ from .job import Config
 __all__ = ["PLANTED", "Bug", "Tools", "planted"]
 
 ROOM: Final = "nvrx_core.inprocess"
-MACHINES: Final = ("decision", "arrivals", "round", "interruption", "lease", "watch", "retry_limit", "board")
+MACHINES: Final = (
+    "decision", "arrivals", "round", "interruption", "lease", "watch", "retry_limit", "protocol.view",
+    "protocol.effects", "protocol.play", "protocol.monitor_thread", "protocol.main_thread", "protocol.death_report",
+    "board",
+)  # fmt: skip
+"""The modules that are loaded anew: those with mistakes, and what is built on them, in the order of their imports."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +183,7 @@ def planted(name: str) -> Iterator[Tools]:
     texts = _texts(PLANTED[name].changes)
     ours = [f"{ROOM}.{machine}" for machine in MACHINES]
     mine = [known for known in sys.modules if known.startswith(f"{__package__}.") and ".test_" not in known]
-    before = {known: sys.modules.pop(known) for known in (*ours, *mine) if known in sys.modules}
-    room = importlib.import_module(ROOM)
+    before = {known: _take(known) for known in (*ours, *mine) if known in sys.modules}
     try:
         for module in MACHINES:
             if module in texts:
@@ -192,7 +196,7 @@ def planted(name: str) -> Iterator[Tools]:
         sys.modules.update(before)
         for known in ours:
             if known in before:
-                setattr(room, known.rpartition(".")[2], before[known])
+                _put(known, before[known])
 
 
 def _texts(changes: tuple[tuple[str, str, str], ...]) -> dict[str, str]:
@@ -211,5 +215,18 @@ def _load(name: str, text: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     exec(compile(text, f"<planted in {name}>", "exec"), module.__dict__)
-    setattr(sys.modules[ROOM], name.rpartition(".")[2], module)
+    _put(name, module)
     return module
+
+
+def _take(name: str) -> ModuleType:
+    """Have the module imported anew by whoever asks for it next."""
+    package, _, last = name.rpartition(".")
+    vars(sys.modules[package]).pop(last, None)
+    return sys.modules.pop(name)
+
+
+def _put(name: str, module: ModuleType) -> None:
+    """Let the package above have the module."""
+    package, _, last = name.rpartition(".")
+    setattr(importlib.import_module(package), last, module)

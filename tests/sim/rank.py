@@ -1,8 +1,7 @@
-"""One simulated rank: its main thread, monitor thread and monitor process, in the shape of the shells.
+"""One simulated rank: the shipped flows of its main thread, monitor thread and monitor process, on virtual time.
 
-What `nvrx_core.inprocess.call`, `monitor_thread` and `monitor_process` do with the machines, done here with the same
-machines in the same order, on virtual time. A name that they have means the same here. One file, though a long one: it
-is read beside those three.
+A rule for each effect stands for what the shell of that flow does in production: at once, or after a while. What a
+user's function does is drawn by chance.
 """
 
 from __future__ import annotations
@@ -10,39 +9,44 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_core.errors import RankDiscarded, RestartError
+from nvrx_core.errors import RestartError
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.decision import Arrival, Standing
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
-from nvrx_core.inprocess.round import (
-    Action,
-    Announce,
-    AskHolders,
-    Enter,
-    Finish,
-    GiveUp,
-    LateCompletion,
-    Leave,
-    Obituary,
-    ReadEvent,
-    Round,
-    WaitFor,
-)
+from nvrx_core.inprocess.outcome import Ended, How
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
+from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.round import Announce, Obituary, Phase
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 
 from .options import LONG
 from .slots import LookUp, SayWhere
-from .world import Operation, Steps, Task, Until, Watch
+from .world import Steps, Task, Until, Watch
 
 if TYPE_CHECKING:
     from .schedule import Schedule
 
 __all__ = ["Rank", "Stage"]
+
+Waits = Generator[Any, Any, Any]
+NOWHERE: Final = None
+SOMEWHERE: Final = ("node", 1)
+
+
+class Failed(Exception):
+    """What a function raises when it fails."""
+
+
+class Leaves(BaseException):
+    """What it raises to leave."""
 
 
 class Stage(enum.Enum):
@@ -52,27 +56,6 @@ class Stage(enum.Enum):
     FINISHED = "finished"
     LEFT = "left"
     DEAD = "dead"
-
-
-class How(enum.Enum):
-    """How a function ended."""
-
-    RETURNED = enum.auto()
-    RESERVE = enum.auto()
-    INTERRUPTED = enum.auto()
-    FAILED = enum.auto()
-    LEFT = enum.auto()
-
-
-class View:
-    """A round, as both threads see it."""
-
-    __slots__ = ("aborted", "decision", "finished", "round")
-
-    def __init__(self, round_: Round) -> None:
-        self.round = round_
-        self.finished = self.aborted = False
-        self.decision: Decision | None = None
 
 
 class Rank:
@@ -85,16 +68,14 @@ class Rank:
     """
 
     def __init__(self, schedule: Schedule, member: int, members: frozenset[int]) -> None:
-        size = schedule.options.ranks
         self.schedule, self.world, self.member = schedule, schedule.world, member
-        self.view = View(Round(-1, member, members, schedule.timeouts))
-        self.state = State(member, size)
+        self.rounds = Rounds(member, members, schedule.timeouts)
+        self.state = State(member, schedule.options.ranks)
         self.stage = Stage.ALIVE
         self.gone = False  # with its monitor process
         self.iteration, self.lost = -1, frozenset[int]()  # the progress page
         self.inside: int | None = None
-        self.strike: How | None = None
-        self.place: bool | None = None
+        self.strike: BaseException | None = None
         self.hung = False
         self.suspects = set[int]()
         self._calm()
@@ -115,6 +96,9 @@ class Rank:
         """Enter a function, or leave it."""
         self.schedule.moves(self.inside, inside)
         self.inside = inside
+
+    def _now(self) -> float:
+        return self.world.now
 
     # What strikes it
 
@@ -143,135 +127,151 @@ class Rank:
 
         self.world.after(self.world.rng.uniform(0.0, 0.02), again)
 
-    # The main thread
+    # The flows
+
+    def _interpret(self, flow: effects.Flow[Any], rules: Rules) -> Waits:
+        """Carry out a flow's effects: store operations in the world, the others by their rules."""
+        outcome: Any = None
+        ignored, at_once, wishes, waits = rules
+        while True:
+            try:
+                effect = flow.send(outcome)
+            except StopIteration as end:
+                return end.value
+            kind = type(effect)
+            if kind is effects.StoreOperation:
+                outcome = yield effect
+            elif kind in ignored:
+                outcome = None
+            elif kind in at_once:
+                outcome = at_once[kind](self, effect)
+            elif kind in wishes:
+                outcome = yield wishes[kind](self, effect)
+            else:
+                outcome = yield from waits[kind](self, effect)
 
     def _main(self) -> Steps:
-        decision = yield from self._arrive(Standing.ALIVE)
-        if self.member in decision.lost:
-            return self._end(Stage.LEFT)
-        while True:
-            left = yield from self._prepare(decision)
-            how = How.LEFT if left else (yield from self._execute())
-            if how in (How.RETURNED, How.RESERVE) and (yield from self._complete(how)):
-                return self._end(Stage.FINISHED)
-            following = None if left else (yield from self._restart(how))
-            if following is None:
-                return self._end(Stage.LEFT)
-            decision = following
-
-    def _end(self, stage: Stage) -> None:
-        self.world.note(self.member, f"has {stage.value}", self.iteration)
-        self.stage = stage
-        self.world.left.add(self.member)
+        rules = CallRules(leader=self.schedule.leader)
+        flow = MainThread(self.rounds, self.state, rules, self._now).run()
+        yield from self._interpret(flow, MAIN)
+        self.stage = Stage.FINISHED if self.rounds.view.finished else Stage.LEFT
+        self.world.note(self.member, f"has {self.stage.value}", self.iteration)
         self.thread.end()
         self.monitor.poke()
-        if stage is Stage.FINISHED:
-            self.schedule.finished(self)
 
-    def _play(self, machine: Round | Obituary, actions: Iterable[Action]) -> Generator[Any, Any, list[Action]]:
-        pending, rest = list(actions), list[Action]()
-        for action in pending:
-            if isinstance(action, Finish):
-                rest.append(action)
-                continue
-            answer = yield Operation(action, machine.iteration)
-            if answer is not None and (answer[0] != "event" or isinstance(machine, Obituary)):
-                method, *told = answer
-                pending += getattr(machine, method)(*told, now=self.world.now)
-        return rest
+    def _thread(self) -> Steps:
+        yield from self._interpret(monitor_thread(self.rounds, self._now), THREAD)
+        self.main.poke()
 
-    def _wait(self, view: View, arrived: Callable[[], Any]) -> Generator[Any, Any, None]:
-        while not arrived():
-            actions = view.round.tick(now=self.world.now)
-            if actions:
-                if any(isinstance(action, AskHolders) for action in actions):
-                    actions = view.round.held_up(self._holders(), now=self.world.now)
-                assert not any(isinstance(action, GiveUp) for action in actions), f"deadlock: {self.member} gives up"
-                actions = tuple(action for action in actions if not isinstance(action, WaitFor))
-                if any(isinstance(action, LateCompletion) for action in actions):
-                    actions = view.round.fault(self._fault(Interruption.EXCEPTION), now=self.world.now)
-                yield from self._play(view.round, actions)
-            if not arrived():
-                yield Until(arrived, view.round.deadline)
+    # The main thread's effects
 
-    def _holders(self) -> dict[int, int]:
+    def _await(self, effect: effects.Await) -> Until:
+        return Until(functools.partial(effect.until, effect.view), effect.deadline)
+
+    def _lose(self, effect: effects.LoseMembers) -> None:
+        self.lost |= set(effect.members)
+
+    def _begin(self, _: effects.BeginIteration) -> None:
+        self.iteration = self.state.iteration
+
+    def _assign(self, effect: effects.Assign) -> BaseException | None:
+        iteration, terminated = effect.decision.iteration, set(effect.decision.terminated)
+        try:
+            assignment = self.schedule.assignment(iteration + 1, self.member)
+            assign(assignment, RankAssignmentCtx(self.state, self.schedule.store, terminated))
+        except RestartError as error:
+            return error
+        if iteration >= 0:
+            self.state.advance()
+        return None
+
+    def _host(self, _: effects.HostRendezvous) -> Waits:
+        """Host the next process group's rendezvous."""
+        yield self.world.delay()
+        self.world.slots[self.state.iteration].hosted = True
+        self.schedule.poke()
+        return "node:1"
+
+    def _met(self) -> bool:
+        return self.iteration == 0 or self.world.slots[self.iteration].hosted
+
+    def _set_rendezvous(self, effect: effects.SetRendezvous) -> effects.StoreOperation:
+        return effects.StoreOperation(SayWhere(bool(effect.address)), effect.iteration)
+
+    def _await_rendezvous(self, effect: effects.AwaitRendezvous) -> Waits:
+        somewhere = yield Watch(effect.iteration, "master")
+        return SOMEWHERE if somewhere else NOWHERE
+
+    def _holders(self, _: effects.FindHolders) -> Mapping[int, int]:
         """Who is in an atomic section; their leases move."""
         holding = (rank for rank in self.schedule.ranks if rank.depth and rank.iteration == self.iteration)
         return {rank.member: self.world.events for rank in holding}
 
-    def _arrive(self, standing: Standing, fault: Fault | None = None) -> Generator[Any, Any, Decision]:
-        view = self.view
-        yield from self._play(view.round, view.round.arrive(self._arrival(standing, fault), now=self.world.now))
-        yield from self._wait(view, lambda: view.decision is not None)
-        assert view.decision is not None
-        return view.decision
+    def _give_up(self, _: effects.ReadDecision) -> None:
+        raise AssertionError(f"deadlock: {self.member} gives up")
 
-    def _prepare(self, decision: Decision) -> Generator[Any, Any, bool]:
-        """Take the place that the decision gives; True when there is none."""
-        self.lost |= set(decision.lost)
-        offered = decision.place_of(self.schedule.leader(self.state.world_size, decision.terminated))
-        try:
-            assignment = self.schedule.assignment(decision.iteration + 1, self.member)
-            assign(assignment, RankAssignmentCtx(self.state, self.schedule.store, set(decision.terminated)))
-        except RestartError as error:
-            yield from self._leave_early(error)
-            return True
-        if decision.iteration >= 0:
-            self.state.advance()
-            yield from self._meet(asks=offered is None)
-        else:
-            yield self.world.delay()
-        self.iteration = self.state.iteration
-        return False
+    def _declare(self, _: effects.DeclareKeys) -> BaseException | None:
+        return self.schedule.fails("keys", self)
 
-    def _meet(self, *, asks: bool) -> Generator[Any, Any, None]:
-        """Host the next process group's meeting, or learn where it is."""
-        state = self.state
-        if state.active_rank == 0:
-            yield Operation(SayWhere(True), state.iteration)
-            self.schedule.poke()
-        self.place = True
-        if asks and state.active_rank is not None:
-            self.place = yield Watch(state.iteration, "master")
+    def _recover(self, _: effects.Recover) -> Waits:
+        yield self.world.delay()
+        return self.schedule.fails("recovery", self)
 
-    def _met(self) -> bool:
-        """The place where the process group meets is hosted."""
-        return self.iteration == 0 or bool(self.world.slots[self.iteration].master)
-
-    def _leave_early(self, error: RestartError) -> Generator[Any, Any, None]:
-        view, fault = self.view, None
-        if not isinstance(error, RankDiscarded):
-            fault = self._fault(Interruption.EXCEPTION)
-            yield from self._play(view.round, view.round.fault(fault, now=self.world.now))
-            yield Operation(SayWhere(False), view.round.iteration)
-        leave = view.round.leave(self._arrival(Standing.LEAVING, fault), now=self.world.now)
-        yield from self._play(view.round, leave)
-
-    def _execute(self) -> Generator[Any, Any, How]:
+    def _initialize(self, _: effects.Initialize) -> Waits:
         self.schedule.enters(self)
         self._go(self.iteration)
-        try:
-            yield self.world.delay()
-            if self.state.mode is not Mode.ACTIVE:
-                return How.RESERVE
-            if self.iteration > 0 and not self.place:  # rank 0 is lost, and its fault is told
-                yield from self._wait(self.view, lambda: self.view.aborted)
-            self.armed = True
-            return How.INTERRUPTED if self.requested else (yield from self._function())
-        finally:
-            self.armed, self.out = False, True
-            self._go(None)
-            self.thread.poke()
+        yield self.world.delay()
+        error = self.schedule.fails("initialize", self)
+        if error is not None:
+            return self._ended(Ended(How.FAILED, error=error))
+        return None if self.state.mode is Mode.ACTIVE else self._ended(Ended(How.RESERVE))
 
-    def _function(self) -> Generator[Any, Any, How]:
+    def _run(self, _: effects.RunFunction) -> Waits:
+        self.armed = True
+        ended = Ended(How.INTERRUPTED) if self.requested else (yield from self._function())
+        return self._ended(ended)
+
+    def _ended(self, ended: Ended) -> Ended:
+        self.armed, self.out = False, True
+        self._go(None)
+        self.thread.poke()
+        return ended
+
+    def _describe(self, effect: effects.DescribeArrival) -> Arrival:
+        place = "" if self.schedule.options.asks or effect.standing is not Standing.ALIVE else f"node{self.member}:1"
+        return Arrival(
+            initial_rank=self.member, rank=self.state.rank, standing=effect.standing, world_size=self.state.world_size,
+            fault=effect.fault, completed=effect.completed, place=place,
+        )  # fmt: skip
+
+    def _make_fault(self, effect: effects.MakeFault) -> Fault:
+        failed = isinstance(effect.error, Exception)
+        return self._fault(Interruption.EXCEPTION if failed else Interruption.BASE_EXCEPTION)
+
+    def _late_fault(self, _: effects.LateFault) -> Fault:
+        return self._fault(Interruption.EXCEPTION)
+
+    def _fault(self, kind: Interruption) -> Fault:
+        return Fault(initial_rank=self.member, rank=self.state.rank, interruption=kind.name, struck=self.world.now)
+
+    def _complete(self, _: effects.Complete) -> None:
+        self.schedule.finished(self)
+
+    def _mark_left(self, effect: effects.MarkLeft) -> float:
+        self.world.left.add(effect.member)
+        return self.world.delay()
+
+    # The function
+
+    def _function(self) -> Generator[Any, Any, Ended]:
         """Meet the others, as `init_process_group` does, and work."""
         if not self._met():
             yield Until(lambda: self._disturbed() or self._met())
         if self.raising:
-            return How.INTERRUPTED
+            return Ended(How.INTERRUPTED)
         return (yield from self._work()) if self._met() else self._struck()
 
-    def _work(self) -> Generator[Any, Any, How]:
+    def _work(self) -> Generator[Any, Any, Ended]:
         """Work until all troubles are over, or something happens."""
         rng, options = self.world.rng, self.schedule.options
         early = rng.random() < 0.1
@@ -281,28 +281,30 @@ class Rank:
                 self.blocked, self.swallows = rng.random() < 0.5, rng.randint(0, 3)
             if options.atomic and rng.random() < options.atomic:
                 if self.requested:
-                    return How.INTERRUPTED
+                    return Ended(How.INTERRUPTED)
                 self.depth = 1
                 hold = options.hold and self.member == self.iteration == 0 and options.completion >= LONG
                 yield rng.uniform(0.0, 0.01) + (1.5 * LONG if hold else 0.0)
                 self.depth = 0
                 self.thread.poke()
                 if self.requested:
-                    return How.INTERRUPTED
+                    return Ended(How.INTERRUPTED)
             yield Until(self._disturbed, self.world.now + rng.uniform(0.0, 0.05))
             if self.requested and (self.blocked or self.swallows):  # only an interrupt ends this
                 yield Until(lambda: self.raising)
             if self.raising:
                 yield rng.uniform(0.0, 0.002)
-                return How.INTERRUPTED
+                return Ended(How.INTERRUPTED)
             if self.strike is not None:
                 return self._struck()
-        return How.RETURNED
+        return Ended(How.RETURNED)
 
-    def _struck(self) -> How:
-        how, self.strike = self.strike, None
-        assert how is not None
-        return how
+    def _struck(self) -> Ended:
+        error, self.strike = self.strike, None
+        assert error is not None
+        if isinstance(error, SystemExit):
+            return Ended(How.EXITED, error=error)
+        return Ended(How.FAILED if isinstance(error, Exception) else How.LEFT, error=error)
 
     def _disturbed(self) -> bool:
         return self.raising or self.strike is not None
@@ -322,93 +324,33 @@ class Rank:
         self.alive = self.raising = True
         self.main.poke()
 
-    def _complete(self, how: How) -> Generator[Any, Any, bool]:
-        view = self.view
-        yield from self._play(view.round, view.round.completed(now=self.world.now))
-        if how is How.RETURNED:
-            view.round.waits_for_completion(now=self.world.now)
-        yield from self._wait(view, lambda: view.finished or view.aborted)
-        return view.finished
+    # The monitor thread's effects
 
-    def _restart(self, how: How) -> Generator[Any, Any, Decision | None]:
-        view, fault = self.view, None
-        if how in (How.FAILED, How.LEFT):
-            fault = self._fault(Interruption.EXCEPTION if how is How.FAILED else Interruption.BASE_EXCEPTION)
-            yield from self._play(view.round, view.round.fault(fault, now=self.world.now))
-        yield from self._wait(view, lambda: view.aborted)
-        yield self.world.delay()  # finalize, health check
-        leaving = how is How.LEFT
-        decision = yield from self._arrive(Standing.LEAVING if leaving else Standing.ALIVE, fault)
-        return None if leaving or self.member in decision.lost else decision
+    def _await_event(self, effect: effects.AwaitEvent) -> Waits:
+        cause = (yield Watch(effect.iteration, "event"))[0]
+        done = cause is not None or self.rounds.view.round.phase is not Phase.OPEN
+        assert done, f"I11: a round is completed that {self.member} has not completed"
 
-    def _arrival(self, standing: Standing, fault: Fault | None) -> Arrival:
-        size = self.state.world_size
-        return Arrival(
-            initial_rank=self.member, rank=self.state.rank, standing=standing, world_size=size, fault=fault,
-            place="" if self.schedule.options.asks else f"node{self.member}:1",
-        )  # fmt: skip
+    def _notice(self, effect: effects.NoticeEvent) -> None:
+        round_, (cause,) = self.rounds.view.round, self.world.slots[effect.iteration].event
+        again = round_.happened(now=self.world.now) + round_.event(cause, now=self.world.now)
+        assert not again, f"I8: {self.member} hears an event twice"
 
-    def _fault(self, kind: Interruption) -> Fault:
-        return Fault(initial_rank=self.member, rank=self.state.rank, interruption=kind.name, struck=self.world.now)
+    def _last_call(self, effect: effects.LastCall) -> float:
+        return effect.seconds
 
-    # The monitor thread
-
-    def _thread(self) -> Steps:
-        while True:
-            view = self.view
-            if view.round.iteration >= 0:
-                cause = (yield Watch(view.round.iteration, "event"))[0]
-                actions = view.round.happened(now=self.world.now)
-                reads = any(isinstance(action, ReadEvent) for action in actions)
-                assert reads or cause or not actions, f"I11: a round is completed that {self.member} has not completed"
-                if reads:
-                    yield self.world.delay()
-                    actions = view.round.event(cause, now=self.world.now)
-                again = view.round.happened(now=self.world.now) + view.round.event(cause, now=self.world.now)
-                assert not again, f"I8: {self.member} hears an event twice"
-                if any(isinstance(action, Finish) for action in actions):
-                    view.finished = True
-                    self.main.poke()
-                    return
-                if actions:
-                    yield from self._end_function(view)
-            decision = yield Watch(view.round.iteration, "decision")
-            enter = self._decided(view, decision)
-            if enter is None:
-                self.main.poke()
-                return
-            self._calm()
-            members = self.schedule.one(enter.members)
-            self.view = View(Round(view.round.iteration + 1, self.member, members, self.schedule.timeouts))
-            self.main.poke()
-
-    def _decided(self, view: View, decision: Decision) -> Enter | None:
-        """The round's decision; one of an old round changes nothing."""
-        now, old = self.world.now, self.world.slots[decision.iteration - 1].decision
-        stale = old is not None and view.round.decided(old, now=now)
-        assert not stale, f"I8: {self.member} acts in {decision.iteration} on the decision of the round before"
-        actions = view.round.decided(decision, now=now)
-        assert not view.round.decided(decision, now=now), f"I8: {self.member} hears a decision twice"
-        view.decision = decision
-        action = actions[0] if actions else None
-        if isinstance(action, Enter | Leave):
-            view.decision = action.decision
-        return action if isinstance(action, Enter) else None
-
-    def _end_function(self, view: View) -> Generator[Any, Any, None]:
-        if view.round.timeouts.last_call:
-            yield view.round.timeouts.last_call
+    def _interrupt(self, _: effects.InterruptFunction) -> Waits:
         self.requested = True
         self.signal()
         while self.masked() and not self.out:
             yield Until(lambda: not self.masked() or self.out)
-        assert not self.depth, f"I4: {self.member}'s collectives are aborted in an atomic section"
-        yield self.world.delay()
-        view.aborted = True
-        self.main.poke()
-        yield from self._drive()
 
-    def _drive(self) -> Generator[Any, Any, None]:
+    def _abort(self, _: effects.AbortFunction) -> float:
+        assert not self.depth, f"I4: {self.member}'s collectives are aborted in an atomic section"
+        return self.world.delay()
+
+    def _drive(self, _: effects.AwaitOut) -> Waits:
+        self.main.poke()
         machine = InterruptionMachine(unwind=10.0)
         while True:
             out = self.out or not self.armed
@@ -427,13 +369,33 @@ class Rank:
             else:
                 yield Until(lambda: self.out, machine.deadline)
 
+    def _await_decision(self, effect: effects.AwaitDecision) -> Waits:
+        decision = yield Watch(effect.iteration, "decision")
+        round_, old = self.rounds.view.round, self.world.slots[effect.iteration - 1].decision
+        stale = old is not None and round_.decided(old, now=self.world.now)
+        assert not stale, f"I8: {self.member} acts in {effect.iteration} on the decision of the round before"
+        return decision
+
+    def _reset(self, effect: effects.ResetInterrupt) -> None:
+        round_ = self.rounds.view.round
+        decision = self.world.slots[round_.iteration].decision
+        assert decision is not None
+        again = round_.decided(decision, now=self.world.now)
+        assert not again, f"I8: {self.member} hears a decision twice"
+        self._calm()
+
+    def _decided(self, _: effects.RoundDecided) -> None:
+        self.main.poke()
+
     # The monitor process
 
     def _monitor(self) -> Steps:
         spoken = self.world.now
         while True:
             if self.stage is Stage.DEAD:
-                yield from self._bury()
+                fault = self._fault(Interruption.TERMINATED)
+                report = Obituary(self.iteration, self.member, self._members(), fault)
+                yield from self._interpret(report_death(report, self._now), MONITOR)
                 return
             if self.stage is not Stage.ALIVE:
                 return
@@ -441,7 +403,7 @@ class Rank:
             if self.hung:
                 self.hung = False
                 if self.inside is not None:
-                    yield Operation(Announce(self._fault(Interruption.SOFT_TIMEOUT)), self.iteration)
+                    yield effects.StoreOperation(Announce(self._fault(Interruption.SOFT_TIMEOUT)), self.iteration)
             elif stale and self.world.now >= spoken:
                 yield from self._speak_for(min(stale))
                 spoken = self.world.now + 0.005
@@ -458,34 +420,87 @@ class Rank:
         known = set(range(self.schedule.options.ranks)) - self.lost - {self.member}
         return {m for m in known & (self.schedule.stale | self.suspects) if m not in self.world.left}
 
-    def _speak_for(self, member: int) -> Generator[Any, Any, None]:
+    def _speak_for(self, member: int) -> Waits:
         self.suspects.discard(member)
         fault = Fault(initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, struck=self.world.now)
-        obituary: Obituary | None = Obituary(self.iteration, member, self._members(), fault)
-        while obituary is not None:
-            yield from self._play(obituary, obituary.died(now=self.world.now))
-            yield Operation(SayWhere(False), obituary.iteration)
-            decision = (yield Operation(LookUp(), obituary.iteration))[1]
-            if decision is None:
-                return
-            obituary = self._follow(obituary, decision) if member in self.schedule.stale else None
-            if member in decision.lost:
-                self.world.left.add(member)
+        report = Obituary(self.iteration, member, self._members(), fault)
+        yield from self._interpret(report_unresponsive(report, self._now), MONITOR)
+        slots = self.world.slots
+        if any(member in each.decision.lost for each in slots.values() if each.decision is not None):
+            self.world.left.add(member)
 
-    def _bury(self) -> Generator[Any, Any, None]:
-        fault = self._fault(Interruption.TERMINATED)
-        obituary: Obituary | None = Obituary(self.iteration, self.member, self._members(), fault)
-        while obituary is not None:
-            if (yield from self._play(obituary, obituary.died(now=self.world.now))):
-                break
-            yield Operation(SayWhere(False), obituary.iteration)
-            decision = yield Watch(obituary.iteration, "decision")
-            obituary = self._follow(obituary, decision)
-        self.world.left.add(self.member)
+    def _learn_decision(self, effect: effects.AwaitDecision) -> Watch:
+        return Watch(effect.iteration, "decision")
 
-    def _follow(self, obituary: Obituary, decision: Decision) -> Obituary | None:
-        actions = obituary.decided(decision, now=self.world.now)
-        return next((obituary.next(each.members) for each in actions if isinstance(each, Enter)), None)
+    def _read_decision(self, effect: effects.ReadDecision) -> effects.StoreOperation:
+        return effects.StoreOperation(LookUp(), effect.iteration)
 
     def _members(self) -> frozenset[int]:
         return frozenset(range(self.schedule.options.ranks)) - self.lost
+
+
+Rule = Mapping[type[effects.Effect], Callable[[Rank, Any], Any]]
+Rules = tuple[frozenset[type[effects.Effect]], Rule, Rule, Rule]
+"""What only the real shell does, what is done at once, what is one wish of the world, and what takes several."""
+
+MAIN: Final[Rules] = (
+    frozenset({
+        effects.AwaitGuests, effects.AwaitHostClosed, effects.AwaitMonitorProcess, effects.ClearFrames,
+        effects.CollectGarbage, effects.CountOut, effects.DeleteIfOver, effects.EnterStage, effects.LogWaiting,
+        effects.ReleaseFailure, effects.ReleaseGroups, effects.ReportAnnounced, effects.ReportLeft, effects.RoundEnded,
+        effects.StopHousekeeping, effects.Terminate, effects.UseRendezvous,
+    }),
+    {
+        effects.Assign: Rank._assign,
+        effects.BeginIteration: Rank._begin,
+        effects.Complete: Rank._complete,
+        effects.DeclareKeys: Rank._declare,
+        effects.DescribeArrival: Rank._describe,
+        effects.FindHolders: Rank._holders,
+        effects.LateFault: Rank._late_fault,
+        effects.LoseMembers: Rank._lose,
+        effects.MakeFault: Rank._make_fault,
+        effects.ReadDecision: Rank._give_up,
+    },
+    {
+        effects.Await: Rank._await,
+        effects.MarkLeft: Rank._mark_left,
+        effects.SetRendezvous: Rank._set_rendezvous,
+    },
+    {
+        effects.AwaitRendezvous: Rank._await_rendezvous,
+        effects.HostRendezvous: Rank._host,
+        effects.Initialize: Rank._initialize,
+        effects.Recover: Rank._recover,
+        effects.RunFunction: Rank._run,
+    },
+)  # fmt: skip
+THREAD: Final[Rules] = (
+    frozenset(),
+    {
+        effects.NoticeEvent: Rank._notice,
+        effects.ResetInterrupt: Rank._reset,
+        effects.RoundDecided: Rank._decided,
+    },
+    {
+        effects.AbortFunction: Rank._abort,
+        effects.LastCall: Rank._last_call,
+    },
+    {
+        effects.AwaitDecision: Rank._await_decision,
+        effects.AwaitEvent: Rank._await_event,
+        effects.AwaitOut: Rank._drive,
+        effects.InterruptFunction: Rank._interrupt,
+    },
+)
+MONITOR: Final[Rules] = (
+    frozenset({effects.DeleteIfOver}),
+    {},
+    {
+        effects.AwaitDecision: Rank._learn_decision,
+        effects.MarkLeft: Rank._mark_left,
+        effects.ReadDecision: Rank._read_decision,
+        effects.SetRendezvous: Rank._set_rendezvous,
+    },
+    {},
+)

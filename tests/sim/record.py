@@ -7,20 +7,17 @@ machine that is told the outcome, so that a search can deliver it later, or neve
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from nvrx_core.clock import SystemClock
 from nvrx_core.inprocess.board import Board
 from nvrx_core.inprocess.decision import Arrival, Decision, decode_event, encode_completion
 from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import Action, Announce, Obituary, Round, RoundTimeouts
+from nvrx_core.inprocess.round import Answer, RoundTimeouts, StoreAction
 from nvrx_core.store.keys import Keys
 
-__all__ = ["Answer", "MemoryStore", "Record", "SayWhere", "perform"]
-
-Answer = tuple[Any, ...] | None
-"""The method of the machine to call, and what to tell it."""
+__all__ = ["Host", "MemoryStore", "Record", "SayWhere", "perform"]
 
 KEYS: Final = Keys("job", 0, 0)
 ROUND: Final = 0
@@ -37,6 +34,7 @@ class Record(NamedTuple):
         completed: how many completions were counted.
         decision: the round's decision.
         master: where the round's process group meets, "-" for nowhere; in the store where the ranks ask for it.
+        hosted: where it can meet; in no store.
     """
 
     event: tuple[Fault | None, ...] = ()
@@ -45,10 +43,19 @@ class Record(NamedTuple):
     completed: int = 0
     decision: Decision | None = None
     master: str = ""
+    hosted: str = ""
 
 
-class SayWhere(NamedTuple):
+@dataclass(frozen=True)
+class SayWhere:
     """Say where the round's process group meets; "": nowhere."""
+
+    address: str
+
+
+@dataclass(frozen=True)
+class Host:
+    """Host the rendezvous of the round's process group."""
 
     address: str
 
@@ -87,45 +94,17 @@ class MemoryStore:
         return self.values.get(key, expected.encode())
 
 
-class _Listener:
-    """Keeps the answer for later."""
-
-    heard: Answer = None
-
-    def _hears(self, *told: Any) -> tuple[Action, ...]:
-        self.heard = told
-        return ()
-
-
-class _Member(_Listener, Round):
-    def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
-        return self._hears("completion_counted", count)
-
-    def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
-        return self._hears("arrival_counted", count)
-
-    def arrivals_read(self, arrivals: Any, event: Fault | None, *, now: float) -> tuple[Action, ...]:
-        return self._hears("arrivals_read", dict(arrivals), event)
-
-
-class _Mourner(_Listener, Obituary):
-    def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
-        return self._hears("event", cause)
-
-
-def perform(record: Record, action: Action | SayWhere) -> tuple[Record, Answer]:
+def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Record, Answer]:
     """The record after the action, and the answer."""
+    if isinstance(action, Host):
+        return record._replace(hosted=action.address), None
     store = MemoryStore(_values(record))
-    board = Board(store, KEYS, SystemClock())  # type: ignore[arg-type]
+    board, answer = Board(store, KEYS), None  # type: ignore[arg-type]
     if isinstance(action, SayWhere):
         board.set_master(ROUND, action.address)
-        return _record(store.values), None
-    machine: Any = _Member(ROUND, -1, frozenset(), TIMEOUTS)
-    if isinstance(action, Announce):
-        machine = _Mourner(ROUND, -1, frozenset(), action.fault)
-    left = board.play(machine, [action])
-    assert not left, f"not the store's: {left}"
-    return _record(store.values), machine.heard
+    else:
+        answer = board.perform(action, ROUND)
+    return _record(store.values)._replace(hosted=record.hosted), answer
 
 
 def _values(record: Record) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ lives must come to the same end (liveness).
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -17,7 +18,7 @@ from nvrx_core.rank_assignment.filters import MaxActiveWorldSize
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 
 from .options import LONG, Options
-from .rank import How, Rank, Stage
+from .rank import Failed, Leaves, Rank, Stage
 from .world import World
 
 __all__ = ["Failure", "Schedule"]
@@ -45,6 +46,11 @@ class _Place(RankAssignment):
                 ctx.terminated_ranks.add(rank)
         ctx = (ShiftRanks() if options.shift else FillGaps())(ctx)
         return MaxActiveWorldSize(options.active)(ctx)
+
+
+@functools.lru_cache(maxsize=4096)
+def _leader(shift: bool, world_size: int, terminated: tuple[int, ...]) -> int | None:
+    return leader(ShiftRanks() if shift else FillGaps(), world_size, terminated)
 
 
 class Schedule:
@@ -81,8 +87,7 @@ class Schedule:
 
     def leader(self, world_size: int, terminated: tuple[int, ...]) -> int | None:
         """Who will be rank 0, where all can tell; whom the assignment discards besides, nobody can."""
-        move = ShiftRanks() if self.options.shift else FillGaps()
-        return None if self.discards else leader(move, world_size, terminated)
+        return None if self.discards else _leader(self.options.shift, world_size, terminated)
 
     def _plan(self) -> None:
         """Choose when the troubles strike: at a time, after a number of operations, or in the midst of a recovery."""
@@ -139,7 +144,7 @@ class Schedule:
                 if what == "node":
                     self.world.after(0.02, lambda: self._grow_stale(rank.member))
             case "fault" | "leave":
-                rank.strike = How.FAILED if what == "fault" else How.LEFT
+                rank.strike = Failed() if what == "fault" else Leaves()
                 rank.main.poke()
             case "hang":
                 rank.hung = True
@@ -182,6 +187,10 @@ class Schedule:
         """What the user composed."""
         return _Place(self, iteration, member)
 
+    def fails(self, what: str, rank: Rank) -> BaseException | None:
+        """What a user's plug-in raises, if it is its turn to fail."""
+        return None
+
     # What must hold
 
     def enters(self, rank: Rank) -> None:
@@ -208,7 +217,7 @@ class Schedule:
         active = min(self.options.active, state.world_size)
         assert (state.rank < active) == (state.mode is Mode.ACTIVE), f"I2: {rank.member} is {state.mode} in {k}"
         if any(ranks and i < k for i, ranks in self.inside.items()):
-            for other in rank.view.round.members:
+            for other in rank.rounds.view.round.members:
                 inside = self.ranks[other].inside
                 assert inside is None or inside >= k, f"I3: {rank.member} enters {k} before {other} has left {inside}"
         assert self.world.slots[k - 1].event != (None,), f"I11: {rank.member} enters {k} after a completed round"

@@ -12,23 +12,22 @@ from typing import Any, Final
 from nvrx_core.inprocess.decision import Arrival, Decision
 from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.round import (
-    Action,
     Announce,
+    Answer,
     CloseCompleted,
     CountArrival,
     CountCompletion,
     Publish,
     PutArrival,
     ReadArrivals,
+    ReadEvent,
+    StoreAction,
 )
 
-__all__ = ["RULES", "Answer", "LookUp", "SayWhere", "Slots"]
-
-Answer = tuple[Any, ...] | None
-"""The method of the machine to call, and what to tell it."""
+__all__ = ["RULES", "LookUp", "SayWhere", "Slots"]
 
 
-class SayWhere(Action):
+class SayWhere(StoreAction):
     """Say where the round's process group meets, unless that is said already; False: nowhere, rank 0 is lost."""
 
     __slots__ = ("somewhere",)
@@ -37,7 +36,7 @@ class SayWhere(Action):
         self.somewhere = somewhere
 
 
-class LookUp(Action):
+class LookUp(StoreAction):
     """Read the round's decision; None while there is none."""
 
     __slots__ = ()
@@ -52,11 +51,12 @@ class Slots:
         arrived: how many arrivals were counted.
         completed: how many completions were counted.
         decision: the round's decision.
+        hosted: the place to meet is there.
         master: whether there is a place to meet; None while nobody has said.
         waiting: what is called when a key has its value, by the key's name.
     """
 
-    __slots__ = ("arrivals", "arrived", "completed", "decision", "event", "master", "waiting")
+    __slots__ = ("arrivals", "arrived", "completed", "decision", "event", "hosted", "master", "waiting")
 
     def __init__(self) -> None:
         self.event: tuple[Fault | None, ...] = ()
@@ -64,18 +64,22 @@ class Slots:
         self.arrived = self.completed = 0
         self.decision: Decision | None = None
         self.master: bool | None = None
+        self.hosted = False
         self.waiting: dict[str, list[Any]] = {}
 
     def found(self, key: str) -> Any:
         """What a waiter is told; None while the key has no value."""
         return (self.event or None) if key == "event" else getattr(self, key)
 
-    def perform(self, action: Action) -> Answer:
+    def perform(self, action: StoreAction) -> Answer:
         """Carry out an action; returns what the machine is told."""
         return RULES[type(action)](self, action)
 
     def announce(self, action: Announce) -> Answer:
         self.event = self.event or (action.fault,)
+        return "announced", self.event[0]
+
+    def read_event(self, _: ReadEvent) -> Answer:
         return "event", self.event[0]
 
     def count_completion(self, _: CountCompletion) -> Answer:
@@ -108,14 +112,15 @@ class Slots:
             self.master = action.somewhere
         return None
 
-    def look_up(self, _: LookUp) -> Answer:
-        return "decided", self.decision
+    def look_up(self, _: LookUp) -> Decision | None:
+        return self.decision
 
 
-RULES: Final[dict[type[Action], Callable[[Slots, Any], Answer]]] = {
+RULES: Final[dict[type[StoreAction], Callable[[Slots, Any], Any]]] = {
     Announce: Slots.announce,
     CountCompletion: Slots.count_completion,
     CloseCompleted: Slots.close_completed,
+    ReadEvent: Slots.read_event,
     PutArrival: Slots.put_arrival,
     CountArrival: Slots.count_arrival,
     ReadArrivals: Slots.read_arrivals,

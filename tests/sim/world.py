@@ -16,23 +16,14 @@ from collections.abc import Callable, Generator
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from nvrx_core.inprocess.round import Action
+from nvrx_core.inprocess.protocol.effects import StoreOperation as Operation
 
 from .slots import RULES, SayWhere, Slots
 
-__all__ = ["Operation", "Steps", "Task", "Until", "Watch", "World"]
+__all__ = ["Steps", "Task", "Until", "Watch", "World"]
 
 # How long a message takes: mostly short, sometimes long. Drawn once: a delay is needed at every turn.
 DELAYS: Final = tuple(((i + 0.5) / 4096) ** -0.7 for i in range(4096))
-
-
-class Operation:
-    """Carry out an action on a round's record; resumed with the answer."""
-
-    __slots__ = ("action", "iteration")
-
-    def __init__(self, action: Action, iteration: int) -> None:
-        self.action, self.iteration = action, iteration
 
 
 class Watch:

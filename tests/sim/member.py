@@ -1,0 +1,349 @@
+"""One member of a small job: the shipped flows of its threads and its monitor process, one input at a time.
+
+What a flow asks for is either local, and done at once, or pending until the checker lets it happen. `fingerprint` tells
+two members apart: where each flow stands, with its local variables, and what the flows share. Generators cannot be
+copied, so a member is made again from the inputs that it has had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final
+
+from nvrx_core.errors import BarrierTimeout, RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
+from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.fault import Fault
+from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
+from nvrx_core.inprocess.outcome import Ended, How
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
+from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.round import Announce, Obituary, Round
+from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
+from nvrx_core.rank_assignment.composition import assign, leader
+from nvrx_core.rank_assignment.moves import ShiftRanks
+
+from .job import Config, fault_of
+from .liveness import live_names
+from .record import TIMEOUTS
+
+__all__ = ["MAIN", "MONITOR", "THREAD", "Member"]
+
+MAIN, THREAD, MONITOR = "main", "thread", "monitor"
+PENDING: Final = frozenset({
+    effects.Await, effects.AwaitDecision, effects.AwaitEvent, effects.AwaitGuests, effects.AwaitHostClosed,
+    effects.AwaitOut, effects.AwaitRendezvous, effects.BeginIteration, effects.CountOut, effects.DeleteIfOver,
+    effects.HostRendezvous,
+    effects.InterruptFunction, effects.LoseMembers, effects.MarkLeft, effects.ReadDecision, effects.RunFunction,
+    effects.SetRendezvous, effects.StoreOperation,
+})  # fmt: skip
+"""What the checker lets happen; all else is local."""
+NO_STORE: Any = None  # the built-in assignments ask nothing of it
+_SHARED: Final = frozenset(("self", "rounds", "now", "state"))
+
+
+class Failed(Exception):
+    """What a function raises when it fails."""
+
+
+class Leaves(BaseException):
+    """What it raises to leave."""
+
+
+class Member:
+    """A member.
+
+    Args:
+        config: the job.
+        member: which one it is.
+    """
+
+    def __init__(self, config: Config, member: int) -> None:
+        self.config, self.member, self.time = config, member, 0.0
+        self.known = frozenset(range(config.ranks))
+        self.rounds = Rounds(member, self.known, TIMEOUTS)
+        self.state = State(member, config.ranks)
+        self.iteration, self.section = -1, 0
+        self.requested = self.left = False
+        self.end = ""
+        self.spoken: dict[int, int] = {}
+        self.about = -1
+        self.decision: Decision | None = None
+        rules = CallRules(
+            leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
+            store_is_hosted=config.hosted,
+        )  # fmt: skip
+        self.flow = MainThread(self.rounds, self.state, rules, self._now)
+        self.flows: dict[str, Generator[Any, Any, Any] | None] = {
+            MAIN: self.flow.run(), THREAD: monitor_thread(self.rounds, self._now), MONITOR: None,
+        }  # fmt: skip
+        self.pending: dict[str, Any] = dict.fromkeys((MAIN, THREAD, MONITOR))
+        self._resume(MAIN, None)
+        self._resume(THREAD, None)
+        self._settle()
+
+    def _now(self) -> float:
+        return self.time
+
+    def _leader(self, world_size: int, terminated: tuple[int, ...]) -> int | None:
+        return None if self.config.discards else leader(ShiftRanks(), world_size, terminated)
+
+    # Inputs
+
+    def apply(self, what: str, given: Any) -> None:
+        """Let something happen: the pending effect of a flow has this outcome, or what the name of the input says."""
+        if what in self.flows:
+            self._resume(what, given)
+        else:
+            getattr(self, f"_{what}")(given)
+        self._settle()
+
+    def _fails(self, _: None) -> None:
+        self._resume(MAIN, Ended(How.FAILED, error=Failed()))
+
+    def _leaves(self, _: None) -> None:
+        self._resume(MAIN, Ended(How.LEFT, error=Leaves()))
+
+    def _exits(self, _: None) -> None:
+        self._resume(MAIN, Ended(How.EXITED, error=SystemExit(0)))
+
+    def _completes(self, _: None) -> None:
+        self._resume(MAIN, Ended(How.RETURNED))
+
+    def _enters_section(self, _: None) -> None:
+        self.section = 1
+
+    def _leaves_section(self, _: None) -> None:
+        self.section = 2
+
+    def _waits_no_longer(self, _: None) -> None:
+        """The deadline of what the main thread waits for is over."""
+        self.time = math.inf
+        self._resume(MAIN, None)
+        self.time = 0.0
+
+    def _loses_store(self, which: str) -> None:
+        self._resume(which, effects.StoreFailure("gone"), throw=True)
+
+    def _dies(self, node: bool) -> None:
+        self._stop(THREAD)
+        self._stop(MAIN)
+        self.end = "dead"
+        self.rounds, self.section, self.requested = Rounds(self.member, frozenset(), TIMEOUTS), 0, False
+        if node:
+            self._stop(MONITOR)
+            self.end = "gone"
+
+    def _replaces_monitor(self, _: None) -> None:
+        self._stop(MONITOR)
+        self.spoken, self.about = {}, -1
+        self.end = self.end.removesuffix(", and told")
+
+    def _ends_monitor(self, _: None) -> None:
+        self._stop(MONITOR)
+
+    def _hangs(self, _: None) -> None:
+        fault = fault_of(self.member, self.state.rank, Interruption.SOFT_TIMEOUT)
+        self._start_monitor(_announce(fault, self.iteration))
+
+    def _speaks_for(self, other: int) -> None:
+        self.spoken, self.about = {**self.spoken, other: self.iteration}, other
+        fault = fault_of(other, -1, Interruption.UNRESPONSIVE)
+        self._start_monitor(report_unresponsive(Obituary(self.iteration, other, self.known, fault), self._now))
+
+    # The flows
+
+    def _start_monitor(self, flow: Generator[Any, Any, Any]) -> None:
+        self.flows[MONITOR] = flow
+        self._resume(MONITOR, None)
+
+    def _stop(self, which: str) -> None:
+        flow, self.flows[which], self.pending[which] = self.flows[which], None, None
+        if flow is not None:
+            flow.close()
+
+    def _resume(self, which: str, outcome: Any, *, throw: bool = False) -> None:
+        """Run a flow to its next pending effect."""
+        flow = self.flows[which]
+        assert flow is not None
+        self._note(which, self.pending[which], outcome)
+        try:
+            effect = flow.throw(outcome) if throw else flow.send(outcome)
+            while type(effect) not in PENDING:
+                effect = flow.send(getattr(self, f"_do_{type(effect).__name__}", _nothing)(effect))
+        except StopIteration as end:
+            self._ended(which, end.value)
+        except StoreLost:
+            self._ended(which, None)
+            self.end = "lost the store"
+        except (effects.StoreFailure, BarrierTimeout):
+            self._ended(which, None)
+        else:
+            self.pending[which] = effect
+
+    def _note(self, which: str, done: effects.Effect | None, outcome: Any) -> None:
+        """What a pending effect changes here when it happens."""
+        if isinstance(done, effects.AwaitDecision) and which == THREAD:
+            again = Round.from_state(self.rounds.view.round.state(), TIMEOUTS)
+            stale = self.decision is not None and again.decided(self.decision, now=0.0)
+            assert not stale, f"I8: {self.member} acts in {done.iteration} on the decision of the round before"
+            self.decision = outcome
+        if isinstance(done, effects.LoseMembers):
+            self.known -= set(done.members)
+        elif isinstance(done, effects.BeginIteration):
+            self.iteration = self.state.iteration
+        elif isinstance(done, effects.MarkLeft) and done.member == self.member:
+            self.left = True
+        elif isinstance(done, effects.ReadDecision) and which == MONITOR:
+            self.spoken = {**self.spoken, self.about: done.iteration}
+
+    def _ended(self, which: str, value: Any) -> None:
+        self.flows[which] = self.pending[which] = None
+        if which == MONITOR:
+            self.about = -1
+        if which == MAIN:
+            self._stop(THREAD)
+            spent = value is not None and isinstance(value.error, RestartAbort | Failed)
+            self.end = "finished" if self.rounds.view.finished else "spent" if spent else "left"
+
+    def _settle(self) -> None:
+        """Go on as far as nothing but this member's own threads is waited for."""
+        while self._settle_once():
+            pass
+        if self.flows[MONITOR] is None and self.end == "dead":
+            fault = fault_of(self.member, self.state.rank, Interruption.TERMINATED)
+            self._start_monitor(report_death(Obituary(self.iteration, self.member, self.known, fault), self._now))
+            self.end = "dead, and told"
+
+    def _settle_once(self) -> bool:
+        awaited, waits = self.pending[MAIN], self.pending[THREAD]
+        if isinstance(awaited, effects.Await) and awaited.until(awaited.view):
+            self._resume(MAIN, None)
+        elif isinstance(awaited, effects.RunFunction) and self.requested and self.section != 1:
+            self._resume(MAIN, Ended(How.INTERRUPTED))
+        elif isinstance(waits, effects.InterruptFunction) and self._interrupts():
+            self.requested = True
+            self._resume(THREAD, None)
+        elif isinstance(waits, effects.AwaitOut) and not isinstance(awaited, effects.RunFunction):
+            self._resume(THREAD, None)
+        else:
+            return False
+        return True
+
+    def _interrupts(self) -> bool:
+        """Whether the interruption's machine says so, as the function is now."""
+        masked = isinstance(self.pending[MAIN], effects.RunFunction) and self.section == 1
+        seen = Seen(out=False, masked=masked, raised=0, alive=False)
+        fires = any(isinstance(action, Fire) for action in InterruptionMachine(unwind=10.0).tick(seen, now=0.0))
+        assert not (fires and masked), f"I4: member {self.member} is interrupted in an atomic section"
+        return fires
+
+    # Local effects
+
+    def _do_Assign(self, effect: effects.Assign) -> BaseException | None:  # noqa: N802 (named by the effect)
+        k, terminated, state = effect.decision.iteration, set(effect.decision.terminated), self.state
+        if (k + 1, self.member) in self.config.errors:
+            return RankAssignmentError("planted", rank=state.rank, world_size=state.world_size)
+        if (k + 1, self.member) in self.config.discards:
+            return RankDiscarded("planted", rank=state.rank)
+        assign(ShiftRanks(), RankAssignmentCtx(state, NO_STORE, terminated))
+        gone = [member for i, member in self.config.discards if i == k + 1 and member in self.known]
+        state.rank -= sum(member < self.member for member in gone)
+        state.world_size -= len(gone)
+        state.active_rank = state.rank
+        if k >= 0:
+            state.advance()
+        return None
+
+    def _do_DescribeArrival(self, effect: effects.DescribeArrival) -> Arrival:  # noqa: N802
+        place = f"node{self.member}:1" if effect.standing is Standing.ALIVE and not self.config.asks else ""
+        return Arrival(
+            initial_rank=self.member, rank=self.state.rank, standing=effect.standing, world_size=self.state.world_size,
+            fault=effect.fault, place=place,
+        )  # fmt: skip
+
+    def _do_MakeFault(self, effect: effects.MakeFault) -> Fault:  # noqa: N802
+        return fault_of(self.member, self.state.rank, Interruption.EXCEPTION)
+
+    _do_LateFault = _do_MakeFault  # noqa: N815
+
+    def _do_FindHolders(self, effect: effects.FindHolders) -> dict[int, int]:  # noqa: N802
+        return {}
+
+    def _do_ResetInterrupt(self, effect: effects.ResetInterrupt) -> None:  # noqa: N802
+        self.requested, self.section = False, 0
+
+    def _do_LoseStore(self, effect: effects.LoseStore) -> StoreLost:  # noqa: N802
+        return StoreLost("node0", 1)
+
+    # What tells members apart
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """All that decides what this member does next, hashable."""
+        state, flow = self.state, self.flow
+        whole = (state.rank, state.world_size, state.iteration, self.iteration, self.known, self.section)
+        alive = (
+            self.requested, flow.endpoint, _canonical(flow.failure), flow.completed, flow.left_early,
+            flow.limit.state(), _canonical(self.rounds.view),
+        )  # fmt: skip
+        return (
+            self.end, self.left, whole, alive if self.flows[MAIN] is not None else None,
+            tuple(sorted(self.spoken.items())), self.about,
+            *map(_stand, self.flows.values()), *map(_canonical, self.pending.values()),
+        )  # fmt: skip
+
+
+def _announce(fault: Fault, iteration: int) -> effects.Flow[None]:
+    """A monitor process announces a hang of its rank's."""
+    yield effects.StoreOperation(Announce(fault), iteration)
+
+
+def _nothing(effect: effects.Effect) -> None:
+    """Of no consequence to others."""
+
+
+def _stand(flow: Generator[Any, Any, Any] | None) -> tuple[object, ...]:
+    """Where a flow stands: its frames, from the outermost, each with its place and its local variables."""
+    frames: list[object] = []
+    while flow is not None and flow.gi_frame is not None:
+        at, values = flow.gi_frame.f_lasti, flow.gi_frame.f_locals
+        names = sorted(live_names(flow.gi_code, at) - _SHARED)
+        frames += (flow.gi_code.co_name, at, *(_canonical(values.get(name)) for name in names))
+        flow = flow.gi_yieldfrom if isinstance(flow.gi_yieldfrom, Generator) else None
+    return tuple(frames)
+
+
+def _canonical(value: Any) -> object:
+    """The same for values that mean the same."""
+    kind = next((kind for kind in _MEANING if isinstance(value, kind)), None)
+    if kind is not None:
+        return _MEANING[kind](value)
+    return value.__qualname__ if callable(value) and not isinstance(value, type) else value
+
+
+def _all(values: Iterable[Any]) -> tuple[object, ...]:
+    return tuple(map(_canonical, values))
+
+
+def _view(view: RoundView) -> object:
+    round_ = view.round
+    return round_.state(), round_.deadline < math.inf, view.finished, view.aborted, view.decision
+
+
+_MEANING: Final[dict[type, Callable[[Any], object]]] = {
+    RoundView: _view,
+    Round: Round.state,
+    Obituary: lambda report: tuple(vars(report).values()),
+    Ended: lambda ended: (ended.how, type(ended.error)),
+    BaseException: type,
+    effects.Effect: lambda effect: (type(effect), *_all(getattr(effect, name) for name in effect.__slots__)),
+    tuple: _all,
+    list: _all,
+    deque: _all,
+    dict: lambda values: tuple(values.items()),
+}
