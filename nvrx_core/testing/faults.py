@@ -28,6 +28,7 @@ __all__ = ["Call", "Delay", "Fault", "InjectedFault", "Kind", "Stamp", "Store", 
 _FOREVER = 1e6
 _sleep = time.sleep  # noqa: TID251 - a hang is what is wanted here
 _SWALLOWED = 3
+_AROUND = 3  # calls around a sleep that swallow; as many exceptions in a row would have to come between two sleeps
 _MUTEX_BYTES = 128  # larger than pthread_mutex_t on every Linux; all zero is an unlocked mutex of the default kind
 
 Stamp = Callable[[float], object]
@@ -342,9 +343,13 @@ def _swallow(target: _Target) -> None:
     _sleep(_FOREVER)
 
 
-def _swallow_all(target: _Target) -> None:
+def _swallow_all(target: _Target, *, around: int = _AROUND) -> None:
+    """One exception that comes between two sleeps is swallowed by the next call further out."""
     while True:
-        _sleep_swallowing()
+        try:
+            _swallow_all(target, around=around - 1) if around else _sleep_swallowing()
+        except BaseException:  # boundary: this is the fault
+            continue
 
 
 def _sleep_swallowing() -> None:
