@@ -343,7 +343,8 @@ class Round(_Barrier):
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
         assert self.iteration >= -1
-        assert self.deadline == math.inf or self.phase in (Phase.COMPLETE, Phase.ARRIVED)
+        waits = self.phase in (Phase.COMPLETE, Phase.ARRIVED)
+        assert waits or self.deadline == math.inf, f"I12: a deadline in phase {self.phase}"
 
 
 class Obituary(_Barrier):

@@ -46,10 +46,11 @@ def _await_end(view: RoundView, now: Callable[[], float]) -> Flow[None]:
     yield AwaitEvent(view.round.iteration)
     actions: list[Action] = yield from play(view.round, view.round.happened(now=now()), now)
     for action in actions:
-        if isinstance(action, Finish):
-            view.finished = True
-        elif isinstance(action, Abort):
+        if isinstance(action, Abort):
             yield from _end_function(view, action)
+        else:
+            assert isinstance(action, Finish)
+            view.finished = True
 
 
 def _end_function(view: RoundView, abort: Abort) -> Flow[None]:
