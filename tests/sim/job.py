@@ -32,6 +32,8 @@ class Config:
         ghosts: whether a dead process's last operation may reach the store late.
         discards: (iteration, member): whom the rank assignment discards.
         errors: (iteration, member): on whom alone the rank assignment fails.
+        fails: (plug-in, iteration, member): whose "keys", "initialize" or "recover" fails, and when.
+        breaks: times that Ctrl-C strikes a main thread that waits for the others.
         quits: timeouts of a barrier or a completion, however short.
         limit: how many restarts without progress there may be; 0 for any number.
         asks: whether the ranks ask the store where to meet; else the decision tells.
@@ -51,6 +53,8 @@ class Config:
     ghosts: bool = False
     discards: tuple[tuple[int, int], ...] = ()
     errors: tuple[tuple[int, int], ...] = ()
+    fails: tuple[tuple[str, int, int], ...] = ()
+    breaks: int = 0
     quits: int = 0
     limit: int = 0
     asks: bool = False
@@ -59,7 +63,7 @@ class Config:
     def budget(self) -> tuple[int, ...]:
         return (
             self.crashes, self.nodes, self.faults, self.leaves, self.hangs, self.kills, self.suspicions, self.quits,
-            self.exits,
+            self.exits, self.breaks,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -67,7 +71,7 @@ class Config:
         return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
-CRASH, NODE, FAULT, LEAVE, HANG, KILL, SUSPICION, QUIT, EXIT = range(9)
+CRASH, NODE, FAULT, LEAVE, HANG, KILL, SUSPICION, QUIT, EXIT, BREAK = range(10)
 
 
 class Job(NamedTuple):

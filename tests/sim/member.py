@@ -51,6 +51,10 @@ class Failed(Exception):
     """What a function raises when it fails."""
 
 
+class Unfit(Exception):
+    """What a plug-in raises."""
+
+
 class Leaves(BaseException):
     """What it raises to leave."""
 
@@ -72,7 +76,7 @@ class Member:
         self.requested = self.left = False
         self.end = ""
         self.spoken: dict[int, int] = {}
-        self.about = -1
+        self.about, self.lost_store, self.abandoned = -1, False, False
         self.decision: Decision | None = None
         rules = CallRules(
             leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
@@ -97,11 +101,13 @@ class Member:
 
     def apply(self, what: str, given: Any) -> None:
         """Let something happen: the pending effect of a flow has this outcome, or what the name of the input says."""
+        round_ = self.rounds.view.round
         if what in self.flows:
             self._resume(what, given)
         else:
             getattr(self, f"_{what}")(given)
         self._settle()
+        round_.check()
 
     def _fails(self, _: None) -> None:
         self._resume(MAIN, Ended(How.FAILED, error=Failed()))
@@ -129,6 +135,10 @@ class Member:
 
     def _loses_store(self, which: str) -> None:
         self._resume(which, effects.StoreFailure("gone"), throw=True)
+        self.lost_store = which == THREAD
+
+    def _breaks(self, _: None) -> None:
+        self._resume(MAIN, KeyboardInterrupt(), throw=True)
 
     def _dies(self, node: bool) -> None:
         self._stop(THREAD)
@@ -181,6 +191,10 @@ class Member:
         except StoreLost:
             self._ended(which, None)
             self.end = "lost the store"
+        except KeyboardInterrupt:
+            self._ended(which, None)
+            if self.abandoned:
+                self._dies(node=False)
         except (effects.StoreFailure, BarrierTimeout):
             self._ended(which, None)
         else:
@@ -224,6 +238,8 @@ class Member:
         awaited, waits = self.pending[MAIN], self.pending[THREAD]
         if isinstance(awaited, effects.Await) and awaited.until(awaited.view):
             self._resume(MAIN, None)
+        elif isinstance(awaited, effects.Await | effects.RunFunction) and self.lost_store:
+            self._resume(MAIN, StoreLost("node0", 1), throw=True)
         elif isinstance(awaited, effects.RunFunction) and self.requested and self.section != 1:
             self._resume(MAIN, Ended(How.INTERRUPTED))
         elif isinstance(waits, effects.InterruptFunction) and self._interrupts():
@@ -272,6 +288,22 @@ class Member:
 
     _do_LateFault = _do_MakeFault  # noqa: N815
 
+    def _fails_in(self, plug_in: str, iteration: int) -> BaseException | None:
+        return Unfit() if (plug_in, iteration, self.member) in self.config.fails else None
+
+    def _do_DeclareKeys(self, effect: effects.DeclareKeys) -> BaseException | None:  # noqa: N802
+        return self._fails_in("keys", effect.iteration)
+
+    def _do_Initialize(self, effect: effects.Initialize) -> Ended | None:  # noqa: N802
+        error = self._fails_in("initialize", self.state.iteration)
+        return Ended(How.FAILED, error=error) if error is not None else None
+
+    def _do_Recover(self, effect: effects.Recover) -> BaseException | None:  # noqa: N802
+        return self._fails_in("recover", self.state.iteration)
+
+    def _do_Abandon(self, effect: effects.Abandon) -> None:  # noqa: N802
+        self.abandoned = True
+
     def _do_FindHolders(self, effect: effects.FindHolders) -> dict[int, int]:  # noqa: N802
         return {}
 
@@ -292,7 +324,7 @@ class Member:
             flow.limit.state(), _canonical(self.rounds.view),
         )  # fmt: skip
         return (
-            self.end, self.left, whole, alive if self.flows[MAIN] is not None else None,
+            self.end, self.left, self.lost_store, whole, alive if self.flows[MAIN] is not None else None,
             tuple(sorted(self.spoken.items())), self.about,
             *map(_stand, self.flows.values()), *map(_canonical, self.pending.values()),
         )  # fmt: skip

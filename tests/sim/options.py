@@ -33,6 +33,8 @@ class Options:
         active_for: seconds during which troubles strike.
         hold: the first atomic section of member 0 lasts for longer than a barrier waits.
         asks: the ranks ask the store where to meet, or else the decision tells, as far as all know the new rank 0.
+        exits: functions that exit with code 0.
+        plug_ins: plug-ins that fail once: a key function, initialize, or finalize.
     """
 
     seed: int
@@ -56,6 +58,8 @@ class Options:
     active_for: float
     hold: bool
     asks: bool
+    exits: int
+    plug_ins: int
 
     @classmethod
     def draw(cls, seed: int, fewest: int = 3, most: int = 16) -> Options:
@@ -79,13 +83,22 @@ class Options:
             completion=rng.choice((1e3, 1e3, 0.05 if ranks <= 16 else 1e3)), last_call=rng.choice((0.0, 0.0, 0.002)),
             shift=rng.random() < 0.7,
             active_for=rng.choice((0.01, 0.03, 0.1)) * (1 if ranks <= 16 else 20), hold=rng.random() < 0.05,
-            asks=rng.random() < 0.3,
+            asks=rng.random() < 0.3, exits=some(0.1, 1), plug_ins=some(0.1),
         )  # fmt: skip
 
     @property
     def troubles(self) -> int:
         """How many restarts there may be at most, but for late completions."""
-        return self.crashes + self.nodes + self.faults + self.leaves + self.hangs + self.suspicions + self.errors
+        return (
+            self.crashes
+            + self.nodes
+            + self.faults
+            + self.leaves
+            + self.hangs
+            + self.suspicions
+            + self.errors
+            + (self.exits + self.plug_ins)
+        )
 
     def __str__(self) -> str:
         return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))

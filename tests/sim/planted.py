@@ -53,6 +53,13 @@ ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
 WITHOUT: Final = "return (Enter(_without(self.members, decision.lost), decision),)"
 WITH_ITSELF: Final = "return (Enter(_without(self.members, decision.lost) | {self.member}, decision),)"
 IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
+FLOW, THREAD, PASS = "protocol.main_thread", "protocol.monitor_thread", "                pass\n"
+TELLS: Final = "        if ended.how in (How.FAILED, How.LEFT):\n"
+ONLY_CULPRIT: Final = """\
+        if verdict.reached and cause.initial_rank != self.state.initial_rank:
+            return False
+        if verdict.reached:
+            mine"""
 DEAD: Final = "        return (PutArrival(dead), CountArrival())\n"
 
 PLANTED: Final[dict[str, Bug]] = {
@@ -160,6 +167,79 @@ PLANTED: Final[dict[str, Bug]] = {
           "(CountArrival(), GiveUp"),),
         Config(ranks=2, quits=1), simulated=False,
     ),
+    "the keys of a completed call are not deleted": Bug(
+        ((FLOW, "                yield CountOut(view.round.iteration, len(view.round.members))\n", PASS),),
+        Config(ranks=2), simulated=False,
+    ),
+    "who leaves late deletes nothing": Bug(
+        ((FLOW, "                yield DeleteIfOver()\n", PASS),), Config(ranks=2, leaves=1), simulated=False,
+    ),
+    "nobody says where to meet": Bug(
+        ((FLOW, "                yield SetRendezvous(state.iteration, hosted)\n", PASS),),
+        Config(ranks=2, faults=1, asks=True),
+    ),
+    "the hosting rank does not wait": Bug(
+        ((FLOW, "                yield AwaitGuests(view.round.members, view.finished)\n", PASS),),
+        Config(ranks=2, hosted=True), simulated=False,
+    ),
+    "who leaves does not say so": Bug(
+        ((FLOW, "            yield MarkLeft(self.state.initial_rank)\n", ""),),
+        Config(ranks=2, hosted=True), simulated=False,
+    ),
+    "the deadline of a barrier is not reset": Bug(
+        (("round", "self.phase, self.deadline = Phase.DECIDED, math.inf", "self.phase = Phase.DECIDED"),),
+        ONE_FAILS, simulated=False,
+    ),
+    "a completion is counted twice": Bug(
+        (("round", "        return (CountCompletion(),)\n", "        return (CountCompletion(),) * 2\n"),),
+        Config(ranks=2),
+    ),
+    "a silent member is not reported in the next round": Bug(
+        (("protocol.death_report",
+          "report = _following(report, decision, now) if decision is not None else None", "report = None"),),
+        Config(ranks=2, nodes=1, asks=True), simulated=False,
+    ),
+    "a living member is reported in round after round": Bug(
+        (("protocol.death_report", "            if report.ends_round:\n                return\n", ""),),
+        Config(ranks=2, suspicions=1), simulated=False,
+    ),
+    "a death is reported in one round only": Bug(
+        (("protocol.death_report", "        report = _following(report, decision, now)\n", "        report = None\n"),),
+        ONE_DIES,
+    ),
+    "the main thread is not told of the abort": Bug(
+        ((THREAD, "    view.aborted = True\n", ""),), ONE_FAILS,
+    ),
+    "the request to leave the function is kept": Bug(
+        ((THREAD, "        yield ResetInterrupt()\n", "        yield RoundDecided()\n"),), ONE_FAILS, simulated=False,
+    ),
+    "the lost take part in the next round": Bug(
+        ((THREAD, "rounds.advance(enter.members)", "rounds.advance(view.round.members)"),), ONE_DIES,
+    ),
+    "a fault is announced when the function is aborted": Bug(
+        ((FLOW, TELLS, "        yield from self._await(view, RoundView.is_aborted)\n" + TELLS),),
+        ONE_FAILS,
+    ),
+    "who cannot take its place tells nobody": Bug(
+        ((FLOW, "            fault = yield from self._announce(view, ended)\n            yield SetRend",
+          "            yield SetRend"),),
+        Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
+    ),
+    "only the culprit gives up": Bug(
+        ((FLOW, "        if verdict.reached:\n            mine", ONLY_CULPRIT),),
+        Config(ranks=2, faults=2, limit=2), simulated=False,
+    ),
+    "who gives up does not look for a decision": Bug(
+        ((FLOW, "isinstance(action, GiveUp) and (yield ReadDecision(view.round.iteration)) is None:",
+          "isinstance(action, GiveUp):"),),
+        Config(ranks=2, quits=1), simulated=False,
+    ),
+    "the lost are not noted on the page": Bug(
+        ((FLOW, "        yield LoseMembers(decision.lost)\n", ""),), Config(ranks=3, crashes=2), simulated=False,
+    ),
+    "Ctrl-C in a barrier tells nobody": Bug(
+        ((FLOW, "                yield Abandon(error)\n", PASS),), Config(ranks=2, breaks=1), simulated=False,
+    ),
 }  # fmt: skip
 
 
@@ -192,7 +272,7 @@ def planted(name: str) -> Iterator[Tools]:
     finally:
         for known in [known for known in sys.modules if known in ours or known.startswith(f"{__package__}.")]:
             if ".test_" not in known:
-                del sys.modules[known]
+                _take(known)
         sys.modules.update(before)
         for known in ours:
             if known in before:

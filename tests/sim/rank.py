@@ -390,7 +390,7 @@ class Rank:
     # The monitor process
 
     def _monitor(self) -> Steps:
-        spoken = self.world.now
+        spoken, pause = self.world.now, 0.005
         while True:
             if self.stage is Stage.DEAD:
                 fault = self._fault(Interruption.TERMINATED)
@@ -406,7 +406,7 @@ class Rank:
                     yield effects.StoreOperation(Announce(self._fault(Interruption.SOFT_TIMEOUT)), self.iteration)
             elif stale and self.world.now >= spoken:
                 yield from self._speak_for(min(stale))
-                spoken = self.world.now + 0.005
+                spoken, pause = self.world.now + pause, min(2 * pause, 1.0)
             else:
                 yield Until(functools.partial(self._news, stale), spoken if stale else math.inf)
 

@@ -80,6 +80,10 @@ class Schedule:
         self.stale = set[int]()
         self.discards = {rng.randint(1, 3): rng.randrange(options.ranks) for _ in range(options.discards)}
         self.errors = {(rng.randint(1, 3), rng.randrange(options.ranks)) for _ in range(options.errors)}
+        plug_ins = ("keys", "initialize", "recovery")
+        self.plug_ins = {
+            (rng.choice(plug_ins), rng.randint(0, 2), rng.randrange(options.ranks)) for _ in range(options.plug_ins)
+        }
         self._same: dict[frozenset[int], frozenset[int]] = {}
         members = frozenset(range(options.ranks))
         self.ranks = [Rank(self, member, members) for member in range(options.ranks)]
@@ -94,7 +98,7 @@ class Schedule:
         options, rng = self.options, self.world.rng
         strikes = {
             "crash": options.crashes, "node": options.nodes, "fault": options.faults, "leave": options.leaves,
-            "hang": options.hangs, "kill": options.kills, "suspect": options.suspicions,
+            "hang": options.hangs, "kill": options.kills, "suspect": options.suspicions, "exit": options.exits,
         }  # fmt: skip
         self._at: list[tuple[int, str]] = []
         self._in_recovery: list[tuple[int, str]] = []
@@ -146,6 +150,9 @@ class Schedule:
             case "fault" | "leave":
                 rank.strike = Failed() if what == "fault" else Leaves()
                 rank.main.poke()
+            case "exit":
+                rank.strike = SystemExit(0)
+                rank.main.poke()
             case "hang":
                 rank.hung = True
                 rank.monitor.poke()
@@ -189,7 +196,11 @@ class Schedule:
 
     def fails(self, what: str, rank: Rank) -> BaseException | None:
         """What a user's plug-in raises, if it is its turn to fail."""
-        return None
+        turn = what, rank.state.iteration, rank.member
+        if turn not in self.plug_ins:
+            return None
+        self.plug_ins.discard(turn)
+        return Failed()
 
     # What must hold
 

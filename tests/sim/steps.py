@@ -13,7 +13,7 @@ from nvrx_core.inprocess.decision import Decision
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.round import Phase
 
-from .job import CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Config, Job, Step
+from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Config, Job, Step
 from .member import MAIN, MONITOR, THREAD
 from .numbers import Members, Records, Seen
 from .record import Host, Record, SayWhere
@@ -60,13 +60,13 @@ class Steps:
         for member, seen in enumerate(found):
             assert seen.end, f"deadlock: member {member} waits for ever"
             assert seen.monitor is None, f"deadlock: the monitor process of member {member} waits for ever"
-            assert seen.end != "lost the store" or found[0].end in DEAD, f"member {member} loses the store for nothing"
+            assert seen.end != "lost the store" or found[0].end in DEAD, f"I14: member {member} loses the store"
         spent = {seen.iteration for seen in found if seen.end == "spent"}
         finished = any(seen.end == "finished" for seen in found)
         assert len(spent) + finished <= 1, "I11: the retry limit differs from member to member"
         written_late = self.config.hangs or self.config.suspicions or self.config.ghosts or self.config.quits
         if finished and not (written_late or self.config.hosted or any(seen.end in DEAD for seen in found)):
-            assert set(job.records) <= {self.records.empty}, "the keys of a completed call are not deleted"
+            assert set(job.records) <= {self.records.empty}, "I13: the keys of a completed call are there"
         return tuple(f"{seen.end} {seen.iteration}" for seen in found)
 
     def picture(self, job: Job) -> str:
@@ -82,7 +82,7 @@ class Steps:
         rule = None if effect is None else _RULES.get(type(effect))
         if rule is None:
             return
-        if self._store_is_gone(job, member) and type(effect) in _ASKS_STORE:
+        if self._store_is_gone(job) and type(effect) in _ASKS_STORE:
             yield f"{member}: finds no store", self._step(job, member, "loses_store", which)
             return
         yield from rule(self, job, member, which, effect)
@@ -161,6 +161,8 @@ class Steps:
     def _await(self, job: Job, member: int, which: str, _: effects.Await) -> Iterator[Step]:
         if job.budget[QUIT] and self._seen(job, member).timed:
             yield f"{member}: waits no longer", self._step(job.spend(QUIT), member, "waits_no_longer")
+        if job.budget[BREAK]:
+            yield f"{member}: is told to end by Ctrl-C", self._step(job.spend(BREAK), member, "breaks")
 
     def _function(self, job: Job, member: int, which: str, _: effects.RunFunction) -> Iterator[Step]:
         seen = self._seen(job, member)
@@ -232,7 +234,7 @@ class Steps:
             inside = found.iteration < k and isinstance(found.main, effects.RunFunction)
             assert not inside, f"I3: member {member} enters {k} before {other} has left {found.iteration}"
         assert self._record(job, k - 1).event != (None,), f"I11: member {member} enters {k} after a completed round"
-        struck = sum(self.config.budget()) - sum(job.budget) + len(self.config.errors)
+        struck = sum(self.config.budget()) - sum(job.budget) + len(self.config.errors) + len(self.config.fails)
         assert k <= struck, f"I9: member {member} enters {k} after {struck} troubles"
 
     def _check_finish(self, job: Job, member: int, k: int) -> None:
@@ -259,8 +261,8 @@ class Steps:
     def _all(self, job: Job) -> list[Seen]:
         return [self.members.seen[number] for number in job.members]
 
-    def _store_is_gone(self, job: Job, member: int) -> bool:
-        return self.config.hosted and member != 0 and bool(self._seen(job, 0).end)
+    def _store_is_gone(self, job: Job) -> bool:
+        return self.config.hosted and bool(self._seen(job, 0).end)
 
     def _store(self, job: Job, action: int, iteration: int) -> tuple[Job, Any]:
         """Carry out one operation."""

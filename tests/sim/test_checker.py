@@ -22,6 +22,14 @@ SMALL = (
     Config(ranks=2, faults=2, limit=2),
     Config(ranks=3, faults=1, atomic=1),
     Config(ranks=1, faults=1, crashes=1),
+    Config(ranks=2, exits=1, faults=1),
+    Config(ranks=2, breaks=1),
+    Config(ranks=2, hosted=True),
+    Config(ranks=2, hosted=True, crashes=1),
+    Config(ranks=2, hosted=True, leaves=1),
+    Config(ranks=2, faults=1, fails=(("keys", -1, 0),)),
+    Config(ranks=2, faults=1, fails=(("keys", 0, 1), ("recover", 0, 0))),
+    Config(ranks=2, fails=(("initialize", 0, 1),)),
 )
 LARGE = (
     Config(ranks=2, crashes=2, faults=1, ghosts=True),
@@ -38,6 +46,10 @@ LARGE = (
     Config(ranks=3, faults=2, atomic=1),
     Config(ranks=3, crashes=1, faults=1),
     Config(ranks=3, crashes=1, discards=((1, 1),)),
+    Config(ranks=2, exits=1, faults=1, crashes=1),
+    Config(ranks=2, faults=1, breaks=2),
+    Config(ranks=2, hosted=True, crashes=1, faults=1, leaves=1),
+    Config(ranks=2, crashes=1, faults=1, fails=(("initialize", 1, 0), ("recover", 1, 1))),
 )
 
 
