@@ -402,4 +402,5 @@ class Equipment:
         if not gone:
             self.page.enter(Stage.LEFT)
         os.eventfd_write(self.wake, 1)
-        self.template.end(MONITOR_LEAVES_WITHIN)
+        has_nobody_to_tell = bool(self.page[Word.STORE_LOST])
+        self.template.end(0.0 if has_nobody_to_tell else MONITOR_LEAVES_WITHIN)

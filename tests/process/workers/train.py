@@ -52,7 +52,11 @@ def main() -> None:
     train = wrapped(plan, record, initial_rank)
     for record.call in range(plan.calls):
         before, environment = usage(), dict(os.environ)
-        result = train()
+        try:
+            result = train()
+        except BaseException as error:
+            record("raised", because=repr(error))
+            raise
         changed = {key for key in {*environment, *os.environ} if environment.get(key) != os.environ.get(key)}
         record("done", result=result, before=before, after=usage_after(before), changed=sorted(changed))
 
