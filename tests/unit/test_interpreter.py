@@ -1,0 +1,91 @@
+"""How a flow is run: its effects are carried out, their outcomes and failures go back into it."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from nvrx_core.inprocess.forks import EndedInChild
+from nvrx_core.inprocess.interpreter import interpret
+from nvrx_core.inprocess.protocol.effects import Effect
+
+
+@dataclass
+class Double(Effect):
+    number: int
+
+
+@dataclass
+class Fail(Effect):
+    error: BaseException
+
+
+def fail(effect):
+    raise effect.error
+
+
+RULES = {Double: lambda effect: 2 * effect.number, Fail: fail}
+
+
+def test_a_flow_is_resumed_with_the_outcomes_and_returns_its_result():
+    def flow():
+        first = yield Double(2)
+        second = yield Double(first)
+        return first, second
+
+    assert interpret(flow(), RULES) == (4, 8)
+
+
+def test_what_a_rule_raises_is_raised_at_its_effect():
+    def flow():
+        try:
+            yield Fail(KeyError("gone"))
+        except KeyError:
+            return (yield Double(3))
+
+    assert interpret(flow(), RULES) == 6
+
+
+def test_what_a_flow_does_not_catch_comes_out():
+    def flow():
+        yield Fail(SystemExit(75))
+
+    with pytest.raises(SystemExit):
+        interpret(flow(), RULES)
+
+
+def test_a_child_of_fork_passes_by_the_flow():
+    caught = []
+
+    def flow():
+        try:
+            yield Fail(EndedInChild(result=3))
+        except BaseException as error:
+            caught.append(type(error))
+            raise
+
+    running = flow()
+    with pytest.raises(EndedInChild):
+        interpret(running, RULES)
+    assert caught == []
+    running.close()
+    assert caught == [GeneratorExit]
+
+
+def test_a_step_is_surrounded_and_an_effect_is_not():
+    story = []
+
+    @contextmanager
+    def step():
+        story.append("begins")
+        yield
+        story.append("ends")
+
+    def flow():
+        story.append("step")
+        yield Double(1)
+        story.append("step")
+
+    rules = {Double: lambda effect: story.append("effect")}
+    interpret(flow(), rules, step)
+    assert story[:5] == ["begins", "step", "ends", "effect", "begins"]
