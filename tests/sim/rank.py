@@ -58,6 +58,59 @@ class Stage(enum.Enum):
     DEAD = "dead"
 
 
+class Running:
+    """A flow that runs: store operations go to the world, other effects are carried out by their rules.
+
+    Args:
+        rank: whose it is.
+        flow: has not begun.
+        rules: of its effects.
+        over: called at its end.
+    """
+
+    __slots__ = ("flow", "over", "part", "rank", "rules")
+
+    def __init__(self, rank: Rank, flow: effects.Flow[Any], rules: Rules, over: Callable[[], None]) -> None:
+        self.rank, self.flow, self.rules, self.over = rank, flow, rules, over
+        self.part: Waits | None = None
+
+    def send(self, outcome: Any) -> Any:
+        """Go on, up to the next wish of the world.
+
+        Raises:
+            StopIteration: at the end.
+        """
+        ignored, at_once, wishes, waits = self.rules
+        while True:
+            if self.part is not None:
+                try:
+                    return self.part.send(outcome)
+                except StopIteration as end:
+                    self.part, outcome = None, end.value
+            try:
+                effect = self.flow.send(outcome)
+            except StopIteration:
+                self.over()
+                raise
+            kind = type(effect)
+            if kind is effects.StoreOperation:
+                return effect
+            if kind in ignored:
+                outcome = None
+            elif kind in at_once:
+                outcome = at_once[kind](self.rank, effect)
+            elif kind in wishes:
+                return wishes[kind](self.rank, effect)
+            else:
+                self.part, outcome = waits[kind](self.rank, effect), None
+
+    def close(self) -> None:
+        """End it where it is."""
+        if self.part is not None:
+            self.part.close()
+        self.flow.close()
+
+
 class Rank:
     """One rank.
 
@@ -129,39 +182,27 @@ class Rank:
 
     # The flows
 
-    def _interpret(self, flow: effects.Flow[Any], rules: Rules) -> Waits:
-        """Carry out a flow's effects: store operations in the world, the others by their rules."""
-        outcome: Any = None
-        ignored, at_once, wishes, waits = rules
-        while True:
-            try:
-                effect = flow.send(outcome)
-            except StopIteration as end:
-                return end.value
-            kind = type(effect)
-            if kind is effects.StoreOperation:
-                outcome = yield effect
-            elif kind in ignored:
-                outcome = None
-            elif kind in at_once:
-                outcome = at_once[kind](self, effect)
-            elif kind in wishes:
-                outcome = yield wishes[kind](self, effect)
-            else:
-                outcome = yield from waits[kind](self, effect)
-
-    def _main(self) -> Steps:
+    def _main(self) -> Running:
         rules = CallRules(leader=self.schedule.leader)
-        flow = MainThread(self.rounds, self.state, rules, self._now).run()
-        yield from self._interpret(flow, MAIN)
+        return Running(self, MainThread(self.rounds, self.state, rules, self._now).run(), MAIN, self._over)
+
+    def _over(self) -> None:
         self.stage = Stage.FINISHED if self.rounds.view.finished else Stage.LEFT
         self.world.note(self.member, f"has {self.stage.value}", self.iteration)
         self.thread.end()
         self.monitor.poke()
 
-    def _thread(self) -> Steps:
-        yield from self._interpret(monitor_thread(self.rounds, self._now), THREAD)
-        self.main.poke()
+    def _thread(self) -> Running:
+        return Running(self, monitor_thread(self.rounds, self._now), THREAD, self.main.poke)
+
+    def _report(self, flow: effects.Flow[None]) -> Waits:
+        """Have the monitor process carry out a report."""
+        running, outcome = Running(self, flow, MONITOR, lambda: None), None
+        try:
+            while True:
+                outcome = yield running.send(outcome)
+        except StopIteration:
+            return
 
     # The main thread's effects
 
@@ -395,7 +436,7 @@ class Rank:
             if self.stage is Stage.DEAD:
                 fault = self._fault(Interruption.TERMINATED)
                 report = Obituary(self.iteration, self.member, self._members(), fault)
-                yield from self._interpret(report_death(report, self._now), MONITOR)
+                yield from self._report(report_death(report, self._now))
                 return
             if self.stage is not Stage.ALIVE:
                 return
@@ -424,7 +465,7 @@ class Rank:
         self.suspects.discard(member)
         fault = Fault(initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, struck=self.world.now)
         report = Obituary(self.iteration, member, self._members(), fault)
-        yield from self._interpret(report_unresponsive(report, self._now), MONITOR)
+        yield from self._report(report_unresponsive(report, self._now))
         slots = self.world.slots
         if any(member in each.decision.lost for each in slots.values() if each.decision is not None):
             self.world.left.add(member)

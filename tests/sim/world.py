@@ -12,9 +12,9 @@ import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from nvrx_core.inprocess.protocol.effects import StoreOperation as Operation
 
@@ -44,7 +44,14 @@ class Until:
         self.holds, self.deadline = holds, deadline
 
 
-Steps = Generator[Operation | Watch | Until | float, Any, None]
+class Steps(Protocol):
+    """What a task consists of; a generator is one."""
+
+    def send(self, value: Any, /) -> Operation | Watch | Until | float:
+        """Go on with what was waited for; returns what is waited for next, raises StopIteration at the end."""
+
+    def close(self) -> None:
+        """End where it is."""
 
 
 class Task:
