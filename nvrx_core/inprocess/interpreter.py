@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, TypeVar
 
 from nvrx_core.inprocess.forks import EndedInChild
@@ -29,20 +30,28 @@ def interpret(
         step: what surrounds a step of the flow, from one effect to the next.
 
     Raises:
-        BaseException: what the flow raises. What a rule raises is raised in the flow, at its effect; but a child of
-            `os.fork` passes by the flow, which is the rank's.
+        BaseException: what the flow raises. What a rule raises is raised in the flow, at its effect, and so is what a
+            signal handler raises between the two; but a child of `os.fork` passes by the flow, which is the rank's.
     """
-    resume, outcome = flow.send, None
-    while True:
-        try:
-            with step():
-                effect = resume(outcome)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        try:
-            resume, outcome = flow.send, rules[type(effect)](effect)
-        except EndedInChild:
-            raise
-        except BaseException as error:  # boundary: the flow decides what follows
-            resume, outcome = flow.throw, error
+    resume: Callable[[Any], Effect] = flow.send
+    outcome: Any = None
+    effect: Effect | None = None
+    try:
+        while True:
+            try:
+                while True:
+                    with step():
+                        effect = resume(outcome)
+                    resume, outcome = flow.send, rules[type(effect)](effect)
+            except EndedInChild:
+                raise
+            except BaseException as error:  # boundary: the flow decides what follows, until it has ended
+                if getgeneratorstate(flow) != GEN_CLOSED:
+                    resume, outcome = flow.throw, error
+                elif isinstance(error, StopIteration):
+                    result: Result = error.value
+                    return result
+                else:
+                    raise
+    finally:  # the error's traceback keeps this frame, which would keep the store's connections, and the error
+        del flow, rules, step, resume, outcome, effect
