@@ -165,6 +165,7 @@ class Call:
         return self.kit.faults.late_completion(effect.reason, self.state.rank, time.monotonic())
 
     def _clear_frames(self, effect: effects.ClearFrames) -> None:
+        effect.ended.result = None
         let_go(effect.ended.error)
         if not effect.keep_trace:
             forget(effect.ended.error)

@@ -217,7 +217,10 @@ class RoundEnded(Effect):
 
 @dataclass(slots=True)
 class ClearFrames(Effect):
-    """Clear the locals of the frames that the outcome's error holds; those of an interruption altogether."""
+    """Let go of the outcome's result, and of the locals of the frames that its error holds.
+
+    The frames of an interruption go altogether.
+    """
 
     ended: Ended
     keep_trace: bool

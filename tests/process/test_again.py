@@ -1,0 +1,38 @@
+"""What a call, or an iteration, leaves in its process when it has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Launch
+from .job import Job
+
+WORKER = "tests.process.workers.again"
+
+
+def run(prepare: Launch, case: str, *, store: bool = True) -> Job:
+    return prepare(world=2, store=store).start(WORKER, NVRX_TEST_CASE=case).finish()
+
+
+def test_what_a_function_returned_is_let_go_when_the_others_restart(prepare: Launch) -> None:
+    job = run(prepare, "returned")
+    assert set(job.codes.values()) == {0}, job.codes
+    assert [line["alive"] for line in job.lines("models", initial_rank=0)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("case", "store"), [("in_barrier", True), ("waiting", True), ("in_finalize", False), ("in_completion", False)]
+)
+def test_a_call_that_ctrl_c_ends_keeps_no_connection(prepare: Launch, case: str, store: bool) -> None:
+    job = run(prepare, case, store=store)
+    assert job.codes[0] == 0, job.errors(0)
+    assert [line["error"] for line in job.lines("left", initial_rank=0)] == ["KeyboardInterrupt()"]
+    assert job.lines("left", initial_rank=0)[0]["seconds"] < 8
+    assert [line["more"] for line in job.lines("sockets", initial_rank=0)] == [0], "while its traceback is kept"
+    assert {line["more"] for line in job.lines("freed")} == {0}
+
+
+def test_a_call_follows_one_whose_completion_has_ended_it_on_one_rank(prepare: Launch) -> None:
+    job = prepare(world=2).start(WORKER, NVRX_TEST_CASE="in_completion", NVRX_TEST_SECOND="1").finish()
+    assert set(job.codes.values()) == {0}, job.codes
+    assert [line["result"] for line in job.lines("again")] == ["done", "done"]
