@@ -275,7 +275,8 @@ class MainThread:
 
     def _terminate(self, ended: Ended) -> Flow[None]:
         error: BaseException | None = yield Terminate()
-        ended.error = error or ended.error
+        if error is not None:
+            ended.error = error
 
     # The barrier
 
@@ -325,12 +326,22 @@ class MainThread:
     # Out of the call
 
     def _finish(self, ended: Ended) -> Flow[None]:
-        """All ranks are done, or this one leaves: tell."""
-        if ended.how in _DONE and self.rounds.view.finished:
-            ended.error = (yield Complete()) or ended.error
-        else:
-            yield ReportLeft(ended.error)
+        """All ranks are done, or this one leaves: tell, also when a signal handler raises meanwhile."""
+        try:
+            yield from self._report(ended)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # boundary: the call ends by it
+            ended.error = error
         yield from self._say_left()
+
+    def _report(self, ended: Ended) -> Flow[None]:
+        if not (ended.how in _DONE and self.rounds.view.finished):
+            yield ReportLeft(ended.error)
+            return
+        error: BaseException | None = yield Complete()
+        if error is not None:
+            ended.error = error
 
     def _say_left(self) -> Flow[None]:
         """Say that this rank needs the store no longer; the rank that hosts it waits for all others first."""
