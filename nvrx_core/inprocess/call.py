@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from nvrx_core.errors import StoreLost
@@ -18,6 +18,7 @@ from nvrx_core.inprocess.fault import Fault
 from nvrx_core.inprocess.faults import forget, let_go, text_of
 from nvrx_core.inprocess.forks import inert_in_children, run_in_rank_only
 from nvrx_core.inprocess.garbage import collect_garbage
+from nvrx_core.inprocess.guests import await_guests
 from nvrx_core.inprocess.interpreter import Rules, interpret
 from nvrx_core.inprocess.meeting import leader_of, offer, use
 from nvrx_core.inprocess.outcome import Ended
@@ -96,9 +97,18 @@ class Call:
             effects.UseRendezvous: lambda effect: use(kit.observer, self.state, effect.endpoint),
             effects.AwaitMonitorProcess: lambda effect: kit.await_monitor(),
             effects.StopHousekeeping: lambda effect: kit.housekeeping.close(),
-            effects.AwaitGuests: lambda effect: kit.await_guests(effect.members, completed=effect.completed),
+            effects.AwaitGuests: self._await_guests,
             effects.AwaitHostClosed: lambda effect: kit.links.wait_host_closed(),
         }
+
+    def _await_guests(self, effect: effects.AwaitGuests) -> None:
+        board, parameters = self.kit.board, self.parameters
+        with suppress(effects.StoreFailure):
+            if effect.completed:
+                board.wait_left(effect.members, parameters.barrier_timeout)
+            else:
+                log.warning("this rank hosts the control store and stays until the others need it no longer")
+                await_guests(board, range(self.kit.size), parameters.heartbeat_timeout.total_seconds())
 
     # A round
 

@@ -29,7 +29,6 @@ from nvrx_core.inprocess.faults import FaultMaker
 from nvrx_core.inprocess.forks import keep_for_good
 from nvrx_core.inprocess.garbage import freeze_on_entry
 from nvrx_core.inprocess.group_observer import GroupObserver
-from nvrx_core.inprocess.guests import await_guests
 from nvrx_core.inprocess.housekeeping import Housekeeping, least_world_size
 from nvrx_core.inprocess.interrupt import Interrupt
 from nvrx_core.inprocess.joining import Entrant, Joining
@@ -376,15 +375,6 @@ class Equipment:
         self.departure.carry_out()
 
     # Out
-
-    def await_guests(self, members: frozenset[int], *, completed: bool) -> None:
-        """Serve the store until the others need it no longer."""
-        with suppress(StoreFailure):
-            if completed:
-                self.board.wait_left(members, self.parameters.barrier_timeout)
-            else:
-                log.warning("this rank hosts the control store and stays until the others need it no longer")
-                await_guests(self.board, range(self.size), self.parameters.heartbeat_timeout.total_seconds())
 
     def _stop_thread(self) -> None:
         self.thread.stop(self.links.cut)
