@@ -15,6 +15,7 @@ import gc
 import json
 import os
 import runpy
+import signal
 import socket
 import sys
 import tempfile
@@ -69,7 +70,11 @@ def _orphan(writer: int) -> bool:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """Makes this process the rank that the request describes, and runs its module."""
+    """Makes this process the rank that the request describes, and runs its module.
+
+    A shell starts what runs in its background with Ctrl-C ignored; a rank must hear it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
     _redirect(request["stdout"], 1)
