@@ -120,8 +120,7 @@ class Board:
 
     def announce(self, iteration: int, fault: Fault) -> None:
         """Write the fault of a member that lives as the round's event, unless it has one."""
-        with _guard():
-            self._once(self.keys.event(iteration), fault.encode())
+        self.perform(Announce(fault), iteration)
 
     def wait_event(self, iteration: int) -> None:
         """Block until the round has its event."""

@@ -21,7 +21,6 @@ def store_rules(board: Board, size: int, decided_within: timedelta = FOREVER) ->
     """
     return {
         effects.StoreOperation: lambda effect: board.perform(effect.action, effect.iteration),
-        effects.AwaitEvent: lambda effect: board.wait_event(effect.iteration),
         effects.AwaitDecision: lambda effect: board.wait_decision(effect.iteration, decided_within),
         effects.ReadDecision: lambda effect: board.decision(effect.iteration),
         effects.SetRendezvous: lambda effect: board.set_master(effect.iteration, effect.address),

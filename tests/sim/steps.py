@@ -33,7 +33,6 @@ class Steps:
     def __init__(self, config: Config) -> None:
         self.config, self.records = config, Records()
         self.members = Members(config, self.records.actions)
-        self._check = {effects.BeginIteration: self._check_entry}
 
     def first(self) -> Job:
         """All enter the barrier before the first iteration."""
