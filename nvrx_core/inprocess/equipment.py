@@ -164,6 +164,7 @@ class Equipment:
         stack.callback(self._drop_store)
         self.board, self.endpoint, self.critical = self.links.board, self.links.endpoint, self.links.critical
         self.hosted = self.member in self.critical if self.links.hosted is None else self.links.hosted
+        self.page[Word.HOSTS_STORE] = int(self.hosted)
         self._join()
 
     def _join(self) -> None:

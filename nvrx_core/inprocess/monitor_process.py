@@ -355,6 +355,8 @@ class MonitorProcess:
             fault = fault.of_memory()
         self.plan.events.write("fault", self.page[Word.ITERATION], **fault.told())
         log.warning("%s", fault)
+        if self.page[Word.HOSTS_STORE] and stage != Stage.GONE:
+            return  # the store has ended with the rank; its listener may seem to be there for some milliseconds more
         with suppress(StoreFailure):
             board = self._connected()
             if join_for_dead(board, self.page, self.plan.entrant):

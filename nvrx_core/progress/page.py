@@ -53,6 +53,7 @@ class Word(enum.IntEnum):
     ROUND_OVER = 21  # iteration plus one whose event the monitor process has seen, while the rank's threads do not run
     MEETING_AT = 23  # ns when the last meeting began
     EXITED = 24  # iteration plus one that this rank has completed by SystemExit with code 0
+    HOSTS_STORE = 25  # 1: this rank's process hosts the control store
     ANSWERED = 22  # ns before which the main thread had not given its last answer to the watchdog
 
 
