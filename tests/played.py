@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from nvrx_core.inprocess.board import Board
-from nvrx_core.inprocess.interpreter import interpret
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.interpreter import interpret
+from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.round import Action, Obituary, Round
-from nvrx_core.inprocess.store_rules import store_rules
+from nvrx_core.inprocess.protocol.round import Action, Obituary, Round
 
 __all__ = ["played"]
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.environment import flight_record_directory, flight_recorder_is_on
-from nvrx_core.inprocess.faults import text_of
+from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.state import FrozenState
+from nvrx_core.settings.environment import flight_record_directory, flight_recorder_is_on
 
 __all__ = ["Abort", "AbortTorchDistributed", "AbortTransformerEngine", "carry_out"]
 
@@ -48,13 +48,13 @@ class AbortTorchDistributed(Abort):
         """Abort all process groups."""
         if "torch.distributed" not in sys.modules:
             return state
-        from nvrx_core.inprocess.group_observer import abort_groups, free_reserve
-        from nvrx_core.inprocess.torch_groups import has_groups
+        from nvrx_core.inprocess.groups.observer import abort_groups, free_reserve
+        from nvrx_core.inprocess.groups.torch_groups import has_groups
 
         free_reserve()
         directory = self.torch_fr_trace_path or flight_record_directory()
         if directory is not None and flight_recorder_is_on() and has_groups():
-            from nvrx_core.inprocess.flight_record import write_flight_record
+            from nvrx_core.inprocess.groups.flight_record import write_flight_record
 
             write_flight_record(directory, state)
         hit("abort-during", state.iteration)

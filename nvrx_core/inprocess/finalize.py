@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from nvrx_core.errors import require
-from nvrx_core.inprocess.bounded import call_bounded
+from nvrx_core.process.bounded import call_bounded
 from nvrx_core.rank_assignment.base import FrozenState
 
 __all__ = ["Finalize", "ThreadedFinalize"]

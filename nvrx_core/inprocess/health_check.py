@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from nvrx_core.errors import FaultCounterExceeded, require
-from nvrx_core.inprocess.bounded import call_bounded, cuda_device
+from nvrx_core.process.bounded import call_bounded, cuda_device
 from nvrx_core.rank_assignment.base import FrozenState
 
 __all__ = [

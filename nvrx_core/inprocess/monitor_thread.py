@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from typing import Final
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.board import Board
-from nvrx_core.inprocess.decision import Decision
-from nvrx_core.inprocess.interpreter import Rules, interpret
-from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
+from nvrx_core.inprocess.coordination.store_rules import store_rules
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
 from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.view import Rounds
-from nvrx_core.inprocess.store_rules import store_rules
-from nvrx_core.inprocess.switch_interval import ShortTurns
 from nvrx_core.progress.page import Page, Word
 
 __all__ = ["MonitorThread", "RankShouldRestart"]

@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from nvrx_core.inprocess.awake import AwakeClock
-from nvrx_core.inprocess.heartbeat import heartbeat_of_this_thread
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.process.heartbeat import heartbeat_of_this_thread
 from nvrx_core.process.template import Template
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, Word

@@ -5,112 +5,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
-
-import torch.distributed as dist
+from typing import TYPE_CHECKING, Any
 
 from nvrx_core.errors import BarrierError, BarrierOverflow, BarrierTimeout
-from nvrx_core.inprocess.environment import master, rank_and_world_size, store_endpoint
-from nvrx_core.inprocess.store_mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
-from nvrx_core.store.connection import StoreConnectionError, answer_deadline, await_listener, listen
+from nvrx_core.store.connection import StoreConnectionError
+from nvrx_core.store.mixin import StoreMixin, as_client, client_only
+from nvrx_core.store.torch_stores import FileStore, TCPStore
 
 if TYPE_CHECKING:
-    from nvrx_core.inprocess.etcd_store import EtcdStore
+    from nvrx_core.store.etcd_store import EtcdStore
 
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "EtcdStore", "FileStore", "StoreConnectionError", "StoreMixin",
-    "TCPStore", "another", "as_client", "client_only",
+    "TCPStore", "as_client", "client_only",
 ]  # fmt: skip
-
-FURTHER_TIMEOUT: Final = timedelta(seconds=0.5)
-"""For a further connection: the server was there for the first one."""
-RECONNECT_TIMEOUT: Final = timedelta(seconds=2)
-"""For a connection in the place of a broken one: the server may have been on its way out when it was found."""
-CONNECT_TIMEOUT: Final = timedelta(seconds=8)
-"""For the connection alone: the listener is known to be there, and torch would try again for as long as this."""
-
-Factory = Callable[..., dist.Store]
-
-
-class TCPStore(StoreMixin, dist.TCPStore):
-    """torch's TCP store; the process whose RANK is 0 hosts it, unless `NVRX_STORE_ENDPOINT` names a server elsewhere.
-
-    Args:
-        host_name: where the server is; default MASTER_ADDR.
-        port: its port; default MASTER_PORT + 1, for MASTER_PORT itself is taken by the job's own store.
-        world_size: accepted for compatibility; the wrapper counts its ranks itself.
-        timeout: how long to wait for the server, and default bound of blocking operations.
-        wait_for_workers: accepted for compatibility, as `world_size`.
-        multi_tenant: several stores of this process may share one server.
-        use_libuv: the server's implementation; see torch.
-
-    Raises:
-        StoreConnectionError: when the server cannot be hosted or reached, or does not answer.
-    """
-
-    def __init__(  # noqa: PLR0917 (torch's order)
-        self,
-        host_name: str | None = None,
-        port: int | None = None,
-        world_size: int | None = None,
-        timeout: timedelta = DEFAULT_TIMEOUT,
-        wait_for_workers: bool = True,
-        multi_tenant: bool = False,
-        use_libuv: bool = True,
-    ) -> None:
-        elsewhere = store_endpoint()
-        address, master_port = master()
-        host, chosen = elsewhere or (host_name or address, port or master_port + 1)
-        self.endpoint = (host, chosen)
-        self.hosted = elsewhere is None and not client_only() and rank_and_world_size()[0] == 0
-        self._critical = () if elsewhere else (0,)
-        options: dict[str, Any] = {
-            "timeout": min(timeout, CONNECT_TIMEOUT),
-            "wait_for_workers": False,
-            "multi_tenant": multi_tenant,
-            "use_libuv": use_libuv,
-        }
-        if self.hosted:
-            options["master_listen_fd"] = listen(host, chosen).detach()
-        else:
-            await_listener(host, chosen, min(timeout, FURTHER_TIMEOUT) if client_only() else timeout)
-        with answer_deadline(host, chosen):
-            super().__init__(host, chosen, is_master=self.hosted, **options)
-        self.set_timeout(timeout)
-
-    @property
-    def critical_ranks(self) -> Sequence[int]:
-        """Initial rank 0, when it hosts the server."""
-        return self._critical
-
-
-class FileStore(StoreMixin, dist.FileStore):
-    """torch's file store, on a file system that all ranks share."""
-
-    hosted = False
-    endpoint = ("file", 0)
-
-    def __init__(self, file_name: str, world_size: int = -1) -> None:
-        super().__init__(file_name, world_size)
-
-
-def another(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
-    """One more connection to the same store: a blocking wait on one connection holds up every other operation on it."""
-    try:
-        clone: dist.Store = store.clone()  # type: ignore[attr-defined]
-        return clone
-    except (AttributeError, RuntimeError, NotImplementedError):
-        with as_client():
-            return factory(**kwargs)
 
 
 def __getattr__(name: str) -> Any:
     if name != "EtcdStore":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from nvrx_core.inprocess.etcd_store import EtcdStore
+        from nvrx_core.store.etcd_store import EtcdStore
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"{error}: EtcdStore needs the extra: pip install 'nvrx[etcd]'") from error
     return EtcdStore

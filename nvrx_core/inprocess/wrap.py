@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch.distributed as dist
 
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
-from nvrx_core.inprocess.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.call import Call
+from nvrx_core.inprocess.call.call import Call
+from nvrx_core.inprocess.call.environment_checks import warn_about_environment
+from nvrx_core.inprocess.call.handles import AtomicLock, MonitorHandle
+from nvrx_core.inprocess.call.injection import parameters_for
+from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.environment_checks import warn_about_environment
 from nvrx_core.inprocess.finalize import Finalize
-from nvrx_core.inprocess.handles import AtomicLock, MonitorHandle
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize
-from nvrx_core.inprocess.injection import parameters_for
+from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
-from nvrx_core.inprocess.rules import Parameters
-from nvrx_core.inprocess.store import Factory, TCPStore
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.progress.page import Word
 from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankFilter
 from nvrx_core.rank_assignment.filters import ActivateAllRanks
 from nvrx_core.rank_assignment.moves import ShiftRanks
+from nvrx_core.store.torch_stores import Factory, TCPStore
 
 __all__ = ["CallWrapper", "HealthCheckPassed", "Wrapper"]
 

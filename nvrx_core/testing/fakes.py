@@ -8,11 +8,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from nvrx_core.inprocess.handles import AtomicLock, MonitorHandle
+from nvrx_core.inprocess.call.handles import AtomicLock, MonitorHandle
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
-from nvrx_core.inprocess.store import StoreMixin
 from nvrx_core.inprocess.wrap import CallWrapper, Wrapper
 from nvrx_core.rank_assignment.base import FrozenState, Mode, State
+from nvrx_core.store.mixin import StoreMixin
 
 __all__ = ["FakeCallWrapper", "ManualClock", "MemoryStore"]
 

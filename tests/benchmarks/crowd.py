@@ -19,10 +19,10 @@ from typing import Any, cast
 import torch.distributed as dist
 from wire import Wire
 
-from nvrx_core.inprocess.blame import Progress
-from nvrx_core.inprocess.board import Board
-from nvrx_core.inprocess.decision import Arrival, Standing
-from nvrx_core.inprocess.round import Enter, Round, RoundTimeouts
+from nvrx_core.fault.blame import Progress
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks

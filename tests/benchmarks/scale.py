@@ -32,9 +32,9 @@ from datetime import timedelta
 import torch.distributed as dist
 from crowd import KEYS
 
-from nvrx_core.inprocess.board import Board
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import Obituary
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.protocol.round import Obituary
 from tests.played import played
 
 __all__ = ["Measured", "Restart", "measure", "report"]

@@ -15,7 +15,7 @@ import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
-from nvrx_core.inprocess.decision import Decision
+from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.rank_assignment import Layer, LayerFlag, RankAssignmentCtx, State, Tree
 from nvrx_core.rank_assignment.composition import assign, declare, snapshot
 from nvrx_core.rank_assignment.snapshot import columns_of

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.etcd_store import LEASE, EtcdStore
 from nvrx_core.inprocess.store import StoreConnectionError
 from nvrx_core.store.etcd import Endpoint, EtcdError, EtcdLost
+from nvrx_core.store.etcd_store import LEASE, EtcdStore
 
 from .etcd import Etcd, etcd_in
 

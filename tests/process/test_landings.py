@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.atomic import Atomic
-from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
-from nvrx_core.inprocess.switch_interval import STEADY, ShortTurns
+from nvrx_core.inprocess.interruption.atomic import Atomic
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 
 TIMES = 30
 

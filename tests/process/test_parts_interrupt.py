@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nvrx_core.inprocess.atomic import Atomic
-from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.atomic import Atomic
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 
 Work = Callable[[Interrupt], None]
 

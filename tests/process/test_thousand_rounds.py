@@ -12,11 +12,11 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.clock import SystemClock
-from nvrx_core.inprocess.connections import Connections
-from nvrx_core.inprocess.decision import Arrival, Standing
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.housekeeping import Housekeeping
-from nvrx_core.inprocess.round import Enter, Round, RoundTimeouts
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
+from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
 from nvrx_core.inprocess.store import TCPStore
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign

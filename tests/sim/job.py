@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nvrx_core.fault.record import Fault
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.fault import Fault
 
 __all__ = ["Config", "Job", "Step", "fault_of"]
 

@@ -13,13 +13,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nvrx_core.inprocess.decision import Arrival, Standing
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.interruption import BLOCKED, REPEAT_MOST, Fire, InterruptionMachine, Seen, Why
-from nvrx_core.inprocess.landing import Landing
-from nvrx_core.inprocess.lease import LeaseTable
-from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary, Phase, ReadEvent, Round, RoundTimeouts
-from nvrx_core.inprocess.watch import AskOthers, Kill, Reading, SoftTimeout, Terminate, Watch
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.interruption.landing import Landing
+from nvrx_core.inprocess.interruption.policy import BLOCKED, REPEAT_MOST, Fire, InterruptionMachine, Seen, Why
+from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, Obituary, Phase, ReadEvent, Round, RoundTimeouts
+from nvrx_core.liveness.hang_detector import AskOthers, Kill, Reading, SoftTimeout, Terminate, Watch
+from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.progress.stage import Stage
 
 from .slots import Slots

@@ -21,12 +21,22 @@ from .job import Config
 
 __all__ = ["PLANTED", "Bug", "Tools", "planted"]
 
-ROOM: Final = "nvrx_core.inprocess"
 MACHINES: Final = (
-    "decision", "arrivals", "round", "interruption", "lease", "watch", "retry_limit", "protocol.view",
-    "protocol.effects", "protocol.play", "protocol.monitor_thread", "protocol.main_thread", "protocol.death_report",
-    "board",
-)  # fmt: skip
+    "nvrx_core.inprocess.protocol.decision",
+    "nvrx_core.inprocess.coordination.arrivals",
+    "nvrx_core.inprocess.protocol.round",
+    "nvrx_core.inprocess.interruption.policy",
+    "nvrx_core.liveness.lease",
+    "nvrx_core.liveness.hang_detector",
+    "nvrx_core.fault.retry_limit",
+    "nvrx_core.inprocess.protocol.view",
+    "nvrx_core.inprocess.protocol.effects",
+    "nvrx_core.inprocess.protocol.play",
+    "nvrx_core.inprocess.protocol.monitor_thread",
+    "nvrx_core.inprocess.protocol.main_thread",
+    "nvrx_core.inprocess.protocol.death_report",
+    "nvrx_core.inprocess.coordination.control_store",
+)
 """The modules that are loaded anew: those with mistakes, and what is built on them, in the order of their imports."""
 
 
@@ -35,7 +45,7 @@ class Bug:
     """A mistake.
 
     Attributes:
-        changes: (module, shipped text, planted text).
+        changes: (last name of the module, shipped text, planted text).
         config: the job in which the checker finds it; None: not there.
         simulated: the simulation finds it.
         machine: the state machine in `machines.py` that finds it.
@@ -53,7 +63,7 @@ ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
 WITHOUT: Final = "return (Enter(_without(self.members, decision.lost), decision),)"
 WITH_ITSELF: Final = "return (Enter(_without(self.members, decision.lost) | {self.member}, decision),)"
 IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
-FLOW, THREAD, PASS = "protocol.main_thread", "protocol.monitor_thread", "                pass\n"
+FLOW, THREAD, PASS = "main_thread", "monitor_thread", "                pass\n"
 TELLS: Final = "        if ended.how in (How.FAILED, How.LEFT):\n"
 ONLY_CULPRIT: Final = """\
         if verdict.reached and cause.initial_rank != self.state.initial_rank:
@@ -64,7 +74,7 @@ DEAD: Final = "        return (PutArrival(dead), CountArrival())\n"
 
 PLANTED: Final[dict[str, Bug]] = {
     "abort ignores atomic": Bug(
-        (("interruption", "if seen.out or seen.masked:", "if seen.out:"),),
+        (("policy", "if seen.out or seen.masked:", "if seen.out:"),),
         Config(ranks=2, faults=1, atomic=1), simulated=False, machine="Interrupting",
     ),
     "barrier closes one early": Bug(
@@ -97,7 +107,7 @@ PLANTED: Final[dict[str, Bug]] = {
         ONE_DIES,
     ),
     "a record after the decision counted": Bug(
-        (("board", 'return bytes(self.store.compare_set(key, "", value))',
+        (("control_store", 'return bytes(self.store.compare_set(key, "", value))',
           'self.store.set(key, value)\n        return value.encode()'),),
         ONE_DIES, simulated=False,
     ),
@@ -114,10 +124,10 @@ PLANTED: Final[dict[str, Bug]] = {
         ONE_FAILS, machine="Rounds",
     ),
     "an interrupt outside the function": Bug(
-        (("interruption", "if seen.out or seen.masked:", "if seen.masked:"),), machine="Interrupting",
+        (("policy", "if seen.out or seen.masked:", "if seen.masked:"),), machine="Interrupting",
     ),
     "a lost interrupt not repeated": Bug(
-        (("interruption", "if now >= self._fired_at + self._pause:", "if False:"),), machine="Interrupting",
+        (("policy", "if now >= self._fired_at + self._pause:", "if False:"),), machine="Interrupting",
     ),
     "lease judged by the other's clock": Bug(
         (("lease", "(lease, now)\n", '(lease, float(lease.partition("/")[0]))\n'),),
@@ -195,16 +205,16 @@ PLANTED: Final[dict[str, Bug]] = {
         Config(ranks=2),
     ),
     "a silent member is not reported in the next round": Bug(
-        (("protocol.death_report",
+        (("death_report",
           "report = _following(report, decision, now) if decision is not None else None", "report = None"),),
         Config(ranks=2, nodes=1, asks=True), simulated=False,
     ),
     "a living member is reported in round after round": Bug(
-        (("protocol.death_report", "            if report.ends_round:\n                return\n", ""),),
+        (("death_report", "            if report.ends_round:\n                return\n", ""),),
         Config(ranks=2, suspicions=1), simulated=False,
     ),
     "a death is reported in one round only": Bug(
-        (("protocol.death_report", "        report = _following(report, decision, now)\n", "        report = None\n"),),
+        (("death_report", "        report = _following(report, decision, now)\n", "        report = None\n"),),
         ONE_DIES,
     ),
     "the main thread is not told of the abort": Bug(
@@ -261,30 +271,30 @@ def planted(name: str) -> Iterator[Tools]:
         AssertionError: when the shipped text is no longer there.
     """
     texts = _texts(PLANTED[name].changes)
-    ours = [f"{ROOM}.{machine}" for machine in MACHINES]
     mine = [known for known in sys.modules if known.startswith(f"{__package__}.") and ".test_" not in known]
-    before = {known: _take(known) for known in (*ours, *mine) if known in sys.modules}
+    before = {known: _take(known) for known in (*MACHINES, *mine) if known in sys.modules}
     try:
         for module in MACHINES:
             if module in texts:
-                _load(f"{ROOM}.{module}", texts[module])
+                _load(module, texts[module])
         yield Tools()
     finally:
-        for known in [known for known in sys.modules if known in ours or known.startswith(f"{__package__}.")]:
+        for known in [known for known in sys.modules if known in MACHINES or known.startswith(f"{__package__}.")]:
             if ".test_" not in known:
                 _take(known)
         sys.modules.update(before)
-        for known in ours:
+        for known in MACHINES:
             if known in before:
                 _put(known, before[known])
 
 
 def _texts(changes: tuple[tuple[str, str, str], ...]) -> dict[str, str]:
     texts = dict[str, str]()
-    for module, shipped, mistake in changes:
-        text = texts.get(module) or inspect.getsource(importlib.import_module(f"{ROOM}.{module}"))
+    for name, shipped, mistake in changes:
+        module = next(each for each in MACHINES if each.endswith(f".{name}"))
+        text = texts.get(module) or inspect.getsource(importlib.import_module(module))
         times = text.count(shipped)
-        assert times == 1, f"the planted mistake applies {times} times to {ROOM}.{module}: adapt it to\n{shipped}"
+        assert times == 1, f"the planted mistake applies {times} times to {module}: adapt it to\n{shipped}"
         texts[module] = text.replace(shipped, mistake)
     return texts
 

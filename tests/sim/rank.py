@@ -13,17 +13,17 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import RestartError
+from nvrx_core.fault.record import Fault
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.decision import Arrival, Standing
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.interruption import Fire, InterruptionMachine, Seen
-from nvrx_core.inprocess.outcome import Ended, How
+from nvrx_core.inprocess.interruption.policy import Fire, InterruptionMachine, Seen
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.decision import Arrival, Standing
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
+from nvrx_core.inprocess.protocol.outcome import Ended, How
+from nvrx_core.inprocess.protocol.round import Announce, Obituary, Phase
 from nvrx_core.inprocess.protocol.view import Rounds
-from nvrx_core.inprocess.round import Announce, Obituary, Phase
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from nvrx_core.inprocess.board import Board
-from nvrx_core.inprocess.decision import Arrival, Decision, decode_event, encode_completion
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import Answer, RoundTimeouts, StoreAction
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
+from nvrx_core.inprocess.protocol.round import Answer, RoundTimeouts, StoreAction
 from nvrx_core.store.keys import Keys
 
 __all__ = ["Host", "MemoryStore", "Record", "SayWhere", "perform"]

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from nvrx_core.errors import RankAssignmentError
-from nvrx_core.inprocess.round import RoundTimeouts
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import leader
 from nvrx_core.rank_assignment.filters import MaxActiveWorldSize

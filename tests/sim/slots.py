@@ -1,7 +1,7 @@
 """What the store knows of one round of a simulated job, and what each action does to it: one atomic operation.
 
-The rules of `nvrx_core.inprocess.board`, on a value instead of a server; `test_slots.py` holds the two against each
-other. The answer names the method of the machine that is told the outcome.
+The rules of `inprocess/coordination/control_store.py`, on a value instead of a server; `test_slots.py` holds the two
+against each other. The answer names the method of the machine that is told the outcome.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from nvrx_core.inprocess.decision import Arrival, Decision
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import (
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     Answer,
     CloseCompleted,

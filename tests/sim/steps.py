@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nvrx_core.inprocess.decision import Decision
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.round import Phase
+from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.round import Phase
 
 from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Config, Job, Step
 from .member import MAIN, MONITOR, THREAD

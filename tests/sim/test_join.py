@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.join import (
+from nvrx_core.inprocess.protocol.join import (
     MET,
     MOVED,
     Claim,

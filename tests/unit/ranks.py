@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nvrx_core.errors import RankDiscarded
-from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision, Standing, decide
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign, check, declare, snapshot
 

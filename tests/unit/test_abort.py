@@ -12,12 +12,12 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from nvrx_core.inprocess import flight_record, torch_groups
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed, AbortTransformerEngine
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.flight_record import write_flight_record
-from nvrx_core.inprocess.group_observer import GroupObserver
-from nvrx_core.inprocess.torch_groups import flight_recorders, forget_groups
+from nvrx_core.inprocess.groups import flight_record, torch_groups
+from nvrx_core.inprocess.groups.flight_record import write_flight_record
+from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.groups.torch_groups import flight_recorders, forget_groups
 from nvrx_core.progress.page import Page
 from nvrx_core.rank_assignment.base import State
 

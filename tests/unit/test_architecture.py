@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("integrations", "launcher")
 LIBRARIES = {"torch", "yaml"}
 EXTRAS = {"nvrx_core/store/etcd.py": {"etcd3gw", "requests"}}
-ENVIRONMENT = ("nvrx_core/inprocess/environment.py", "nvrx_core/store/")
+ENVIRONMENT = ("nvrx_core/settings/environment.py", "nvrx_core/store/")
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 BROAD = {"", "Exception", "BaseException"}
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.arrivals import BATCH, Arrivals
-from nvrx_core.inprocess.decision import Arrival, Standing
-from nvrx_core.inprocess.fault import Fault
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.coordination.arrivals import BATCH, Arrivals
+from nvrx_core.inprocess.protocol.decision import Arrival, Standing
 from nvrx_core.store.keys import Keys
 
 KEYS = Keys("job", 0, 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_core.inprocess.awake import KEPT, SLACK, AwakeClock
+from nvrx_core.liveness.awake_clock import KEPT, SLACK, AwakeClock
 
 PAUSE = 12.0
 

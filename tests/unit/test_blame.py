@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_core.inprocess.blame import Progress, behind
+from nvrx_core.fault.blame import Progress, behind
 
 
 def ranks(*progress):

@@ -6,14 +6,14 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.arrivals import BATCH
-from nvrx_core.inprocess.board import Board
-from nvrx_core.inprocess.connections import RoundStore
-from nvrx_core.inprocess.decision import Arrival, Decision, Standing, decide
-from nvrx_core.inprocess.fault import Fault
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.coordination.arrivals import BATCH
+from nvrx_core.inprocess.coordination.connections import RoundStore
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision, Standing, decide
 from nvrx_core.inprocess.protocol.effects import StoreFailure
-from nvrx_core.inprocess.round import Enter, Finish, Obituary, ReadEvent, Round, RoundTimeouts
-from nvrx_core.inprocess.slowest import Slowest, Way
+from nvrx_core.inprocess.protocol.round import Enter, Finish, Obituary, ReadEvent, Round, RoundTimeouts
+from nvrx_core.liveness.peer_progress import Slowest, Way
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import Keys
 from tests.played import played
@@ -308,7 +308,7 @@ def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
 
 
 def test_a_survey_that_nobody_ends_is_made_by_another(crowded, monkeypatch):
-    monkeypatch.setattr("nvrx_core.inprocess.board.SURVEY_WITHIN", SOON)
+    monkeypatch.setattr("nvrx_core.inprocess.coordination.control_store.SURVEY_WITHIN", SOON)
     crowded.store.set(KEYS.survey(), "4/9")
     assert crowded.slowest(MANY, me=7) == Slowest({0: Way(0, 10, (0,))})
     assert crowded.store.get(KEYS.survey()) == b"5/7"
@@ -319,7 +319,7 @@ def test_surveys_that_nobody_ends_are_a_failure_of_the_store(crowded, monkeypatc
         def compare_set(self, key, expected, desired):
             return b"5/9"
 
-    monkeypatch.setattr("nvrx_core.inprocess.board.SURVEY_WITHIN", SOON)
+    monkeypatch.setattr("nvrx_core.inprocess.coordination.control_store.SURVEY_WITHIN", SOON)
     with pytest.raises(StoreFailure, match="nobody ends"):
         Board(Racing("", crowded.store), KEYS).slowest(MANY, me=7)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from nvrx_core.errors import TimeoutError
-from nvrx_core.inprocess.bounded import call_all_bounded, call_bounded
+from nvrx_core.process.bounded import call_all_bounded, call_bounded
 
 AMPLE, TINY = timedelta(seconds=60), timedelta(milliseconds=50)
 

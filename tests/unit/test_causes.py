@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.inprocess.causes import holds, related
+from nvrx_core.fault.exceptions import holds, related
 
 
 def chained(*, cause=None, context=None):

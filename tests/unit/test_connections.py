@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.connections import Connections
+from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.store.keys import Keys
 
 

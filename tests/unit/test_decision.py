@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_core.inprocess.blame import Progress
-from nvrx_core.inprocess.decision import (
+from nvrx_core.fault.blame import Progress
+from nvrx_core.fault.record import LATE_COMPLETION, Fault
+from nvrx_core.inprocess.protocol.decision import (
     Arrival,
     Decision,
     Standing,
@@ -16,7 +17,6 @@ from nvrx_core.inprocess.decision import (
     decode_event,
     encode_completion,
 )
-from nvrx_core.inprocess.fault import LATE_COMPLETION, Fault
 
 ALIVE, LEAVING, DEAD = Standing.ALIVE, Standing.LEAVING, Standing.DEAD
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from nvrx_core.inprocess.early_exit import LOOK_EVERY, SHARE, EarlyExit
+from nvrx_core.inprocess.monitor.clean_exit import LOOK_EVERY, SHARE, EarlyExit
 
 
 def looks(early_exit: EarlyExit, until: float) -> list[float]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.inprocess import environment
+from nvrx_core.settings import environment
 
 NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",

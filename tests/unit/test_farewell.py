@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.interpreter import interpret
-from nvrx_core.inprocess.outcome import Ended, How
+from nvrx_core.inprocess.coordination.interpreter import interpret
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.outcome import Ended, How
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
-from nvrx_core.inprocess.round import RoundTimeouts
 from nvrx_core.inprocess.state import State
 
 

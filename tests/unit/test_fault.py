@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from nvrx_core.fault.record import MAX_BYTES, Fault
 from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
-from nvrx_core.inprocess.fault import MAX_BYTES, Fault
 
 FAULT = Fault(
     initial_rank=3, rank=1, interruption="EXCEPTION", message="ValueError: no", error_type="ValueError",

@@ -6,7 +6,8 @@ import traceback
 
 import pytest
 
-from nvrx_core.inprocess.faults import FaultMaker, origin, text_of
+from nvrx_core.fault.exceptions import text_of
+from nvrx_core.inprocess.call.fault_maker import FaultMaker, origin
 
 
 def failed(error):

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, deque
 import pytest
 import torch
 
-from nvrx_core.inprocess.garbage import Garbage, _any_training_object, _parts
+from nvrx_core.process.garbage import Garbage, _any_training_object, _parts
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from nvrx_core.inprocess import gloo_connections
-from nvrx_core.inprocess.gloo_connections import GlooConnections
+from nvrx_core.inprocess.groups import gloo_connections
+from nvrx_core.inprocess.groups.gloo_connections import GlooConnections
 
 LONG = timedelta(seconds=60)
 

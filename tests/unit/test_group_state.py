@@ -6,8 +6,8 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from nvrx_core.inprocess import torch_groups
-from nvrx_core.inprocess.group_observer import GroupObserver
+from nvrx_core.inprocess.groups import torch_groups
+from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.progress.page import Page
 
 WORLD = c10d._world

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nvrx_core.inprocess import guests
-from nvrx_core.inprocess.guests import await_guests
+from nvrx_core.inprocess.coordination import guests
+from nvrx_core.inprocess.coordination.guests import await_guests
 
 
 class Board:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from nvrx_core.inprocess import heartbeat
-from nvrx_core.inprocess.heartbeat import CpuTime, Heartbeat, heartbeat_of_this_thread
+from nvrx_core.process import heartbeat
+from nvrx_core.process.heartbeat import CpuTime, Heartbeat, heartbeat_of_this_thread
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Optional, Union
 
 import pytest
 
-from nvrx_core.inprocess.injection import parameters_for
+from nvrx_core.inprocess.call.injection import parameters_for
 
 
 class CallWrapper:

@@ -11,6 +11,7 @@ from nvrx_core.errors import FaultCounterExceeded, RestartAbort, RestartError, T
 from nvrx_core.inprocess import rank_assignment, rank_filter
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
+from nvrx_core.inprocess.coordination.housekeeping import least_world_size
 from nvrx_core.inprocess.finalize import Finalize, ThreadedFinalize
 from nvrx_core.inprocess.health_check import (
     ChainedGPUHealthCheck,
@@ -20,7 +21,6 @@ from nvrx_core.inprocess.health_check import (
     FaultCounter,
     HealthCheck,
 )
-from nvrx_core.inprocess.housekeeping import least_world_size
 from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.rank_assignment.base import State

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from nvrx_core.inprocess.forks import EndedInChild
-from nvrx_core.inprocess.interpreter import interpret
+from nvrx_core.inprocess.coordination.interpreter import interpret
 from nvrx_core.inprocess.protocol.effects import Effect
+from nvrx_core.process.forks import EndedInChild
 
 
 @dataclass

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from nvrx_core.inprocess.forks import EndedInChild
-from nvrx_core.inprocess.interpreter import Rules, interpret
+from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
 from nvrx_core.inprocess.protocol.effects import Abandon, CollectGarbage, Effect, Flow, LogWaiting
+from nvrx_core.process.forks import EndedInChild
 
 
 class Struck(BaseException):

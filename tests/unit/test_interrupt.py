@@ -10,12 +10,12 @@ import threading
 import pytest
 
 from nvrx_core import failpoint
-from nvrx_core.inprocess import interrupt as interrupt_module
-from nvrx_core.inprocess import landing
-from nvrx_core.inprocess.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
-from nvrx_core.inprocess.interruption import Fire, Unblock, Why
-from nvrx_core.inprocess.landing import Landing
+from nvrx_core.inprocess.interruption import interrupt as interrupt_module
+from nvrx_core.inprocess.interruption import landing
+from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.landing import Landing
+from nvrx_core.inprocess.interruption.policy import Fire, Unblock, Why
 
 SIGNUM = signal.SIGRTMIN + 3
 

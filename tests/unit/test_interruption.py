@@ -3,7 +3,8 @@
 import itertools
 import math
 
-from nvrx_core.inprocess.interruption import (
+from nvrx_core.inprocess.interruption.landing import Landing
+from nvrx_core.inprocess.interruption.policy import (
     BLOCKED,
     FRAGILE,
     LOOK,
@@ -17,7 +18,6 @@ from nvrx_core.inprocess.interruption import (
     Unblock,
     Why,
 )
-from nvrx_core.inprocess.landing import Landing
 
 UNWIND = 10.0
 HOLD = 60.0

@@ -3,8 +3,9 @@
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.board import Board
-from nvrx_core.inprocess.join import (
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.joining import _carried_out
+from nvrx_core.inprocess.protocol.join import (
     MET,
     MOVED,
     Claim,
@@ -17,7 +18,6 @@ from nvrx_core.inprocess.join import (
     Superseded,
     Wait,
 )
-from nvrx_core.inprocess.joining import _carried_out
 from nvrx_core.store.keys import Keys
 from nvrx_core.testing import ManualClock
 

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from nvrx_core.inprocess import landing
-from nvrx_core.inprocess.landing import Landing, judge, place
+from nvrx_core.inprocess.interruption import landing
+from nvrx_core.inprocess.interruption.landing import Landing, judge, place
 
 
 def call():
@@ -315,7 +315,7 @@ def test_ours_is_a_library_and_what_tests_strike_with_is_not():
         exec("frame = sys._getframe()", scope)
         return landing._is_library(scope["frame"])
 
-    assert [of("nvrx_core.inprocess.call"), of("nvrx_core.testing.faults"), of("train")] == [True, False, False]
+    assert [of("nvrx_core.inprocess.call.call"), of("nvrx_core.testing.faults"), of("train")] == [True, False, False]
 
 
 @pytest.mark.parametrize("family", ["CALL", "RESUME", "RERAISE", "PUSH_EXC_INFO", "POP_TOP", "RETURN_VALUE"])

@@ -2,7 +2,7 @@
 
 import math
 
-from nvrx_core.inprocess.lease import LeaseTable
+from nvrx_core.liveness.lease import LeaseTable
 
 
 def table(*leases):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nvrx_core.inprocess import log_handlers
-from nvrx_core.inprocess.log_handlers import own_stream_handlers
+from nvrx_core.process import log_handlers
+from nvrx_core.process.log_handlers import own_stream_handlers
 
 LINE = logging.getLogger("nvrx_core.inprocess")
 

@@ -1,10 +1,10 @@
 """The flow of a main thread, where no search comes: what a decision without a cause is counted as."""
 
-from nvrx_core.inprocess.decision import Decision
-from nvrx_core.inprocess.outcome import Ended, How
+from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.outcome import Ended, How
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
-from nvrx_core.inprocess.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import State
 
 

@@ -10,9 +10,10 @@ import time
 
 import pytest
 
-from nvrx_core.inprocess import wire
-from nvrx_core.inprocess.blame import Progress
-from nvrx_core.inprocess.decision import (
+from nvrx_core import parsing as wire
+from nvrx_core.fault.blame import Progress
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.protocol.decision import (
     Arrival,
     Decision,
     Standing,
@@ -21,10 +22,9 @@ from nvrx_core.inprocess.decision import (
     decode_event,
     encode_completion,
 )
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.lease import LeaseTable
-from nvrx_core.inprocess.slowest import Halt, Slowest, Way
-from nvrx_core.inprocess.watch import Reading, Watch
+from nvrx_core.liveness.hang_detector import Reading, Watch
+from nvrx_core.liveness.lease import LeaseTable
+from nvrx_core.liveness.peer_progress import Halt, Slowest, Way
 from nvrx_core.progress.page import Page, Stage, Word
 
 SLOWEST = 1.0

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
+from nvrx_core.fault.record import Fault
 from nvrx_core.inprocess import monitor_thread as module
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import MonitorThread
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
-from nvrx_core.inprocess.round import RoundTimeouts
 from nvrx_core.progress.page import Page
 
 

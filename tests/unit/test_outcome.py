@@ -3,7 +3,7 @@
 import pytest
 
 from nvrx_core.errors import RestartAbort
-from nvrx_core.inprocess.outcome import How, LoopShouldEnd, RankShouldRestart, how_it_ended
+from nvrx_core.inprocess.protocol.outcome import How, LoopShouldEnd, RankShouldRestart, how_it_ended
 
 
 class TorchError(BaseException):

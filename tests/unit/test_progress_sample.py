@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from nvrx_core.inprocess.blame import Progress
-from nvrx_core.inprocess.progress_sample import ProgressSample
+from nvrx_core.fault.blame import Progress
+from nvrx_core.inprocess.monitor.round_progress import ProgressSample
 from nvrx_core.progress.page import Page, Stage, Word
 
 SOFT = 60.0

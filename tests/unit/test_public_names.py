@@ -119,7 +119,6 @@ store               BarrierError                              both   unit/test_e
 store               BarrierTimeout                            both   unit/test_errors.py::test_an_error_survives_pickling_with_its_fields
 store               BarrierOverflow                           both   unit/test_errors.py::test_the_tree
 store               StoreConnectionError                      nvrx   process/test_bad_input.py::test_a_port_in_use_is_named
-store               another                                   nvrx   process/test_plug_ins.py::test_an_older_torch_restarts_as_well
 store               as_client                                 nvrx   process/test_options.py::test_another_store_serves_as_well
 store               client_only                               nvrx   process/test_options.py::test_another_store_serves_as_well
 terminate           Terminate                                 both   process/test_options.py::test_a_rank_that_cannot_go_on_leaves_and_the_others_restart

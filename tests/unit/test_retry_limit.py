@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvrx_core.errors import InternalError
-from nvrx_core.inprocess.retry_limit import NoProgressLimit, NoProgressState
+from nvrx_core.fault.retry_limit import NoProgressLimit, NoProgressState
 
 
 def ended(machine, error_type="ValueError", origin="train.py:7", step=None, culprit=1):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_core.inprocess.decision import Arrival, Decision, Standing
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import (
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.protocol.round import (
     Abort,
     Announce,
     AskHolders,

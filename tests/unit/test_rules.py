@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from nvrx_core.errors import ParameterError, ParameterTypeError
+from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.rank_assignment import ActivateAllRanks, MaxActiveWorldSize, ShiftRanks
-from nvrx_core.inprocess.rules import Parameters
 from nvrx_core.inprocess.wrap import Wrapper
 
 TIMES = [field.name for field in dataclasses.fields(Parameters) if field.type == "timedelta"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.inprocess.slowest import LAST, NAMED, WAITS, Slowest
+from nvrx_core.liveness.peer_progress import LAST, NAMED, WAITS, Slowest
 from nvrx_core.progress.stage import Stage
 
 

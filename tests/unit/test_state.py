@@ -2,8 +2,8 @@
 
 import pytest
 
-from nvrx_core.inprocess import environment
 from nvrx_core.inprocess.state import FrozenState, Mode, State
+from nvrx_core.settings import environment
 
 
 @pytest.fixture

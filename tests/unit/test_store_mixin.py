@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.errors import BarrierOverflow, BarrierTimeout
-from nvrx_core.inprocess.connections import RoundStore
+from nvrx_core.inprocess.coordination.connections import RoundStore
 from nvrx_core.inprocess.store import FileStore, StoreMixin, TCPStore, as_client, client_only
 from nvrx_core.rank_assignment.base import Mode, State
 

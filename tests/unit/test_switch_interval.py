@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from nvrx_core.inprocess.switch_interval import SHORT, STEADY, ShortTurns
+from nvrx_core.inprocess.interruption.switch_interval import SHORT, STEADY, ShortTurns
 
 
 @pytest.fixture(autouse=True)

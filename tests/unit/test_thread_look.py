@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from nvrx_core.inprocess.thread_look import WaitLook, handled, waits_in_call
+from nvrx_core.inprocess.interruption.thread_look import WaitLook, handled, waits_in_call
 
 INTERPRETER = range(0x1000, 0x2000)
 

@@ -1,4 +1,4 @@
-"""The private names of torch that `nvrx_core.inprocess.torch_groups` touches are still there, in the shape we use."""
+"""The private names of torch that `groups/torch_groups.py` touches are still there, in the shape we use."""
 
 import importlib
 import inspect
@@ -11,8 +11,8 @@ import torch._C._distributed_c10d as bindings
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from nvrx_core.inprocess import torch_groups
-from nvrx_core.inprocess.group_observer import GroupObserver
+from nvrx_core.inprocess.groups import torch_groups
+from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.progress.page import Page, Word
 
 USED = {

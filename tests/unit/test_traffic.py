@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.arrivals import BATCH
-from nvrx_core.inprocess.board import Board
-from nvrx_core.inprocess.decision import Arrival, Standing
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.round import Round, RoundTimeouts
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.coordination.arrivals import BATCH
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.store.keys import Keys
 from tests.played import played
 

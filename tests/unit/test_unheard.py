@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nvrx_core.inprocess.unheard import AskEvent, RoundOver, SendSignal, Unheard
+from nvrx_core.inprocess.monitor.unheard import AskEvent, RoundOver, SendSignal, Unheard
 
 BUSY = {"busy": True, "noticed": False, "breathing_at": 0.0}
 

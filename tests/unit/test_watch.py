@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nvrx_core.inprocess.watch import POKE_AFTER, AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
+from nvrx_core.liveness.hang_detector import POKE_AFTER, AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
 from nvrx_core.progress.stage import Stage
 
 SOFT, HARD, GRACE = 10.0, 30.0, 2.0

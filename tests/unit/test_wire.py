@@ -2,8 +2,8 @@
 
 import pytest
 
-from nvrx_core.inprocess import wire
-from nvrx_core.inprocess.decision import Decision
+from nvrx_core import parsing as wire
+from nvrx_core.inprocess.protocol.decision import Decision
 
 
 def test_what_is_well_formed_is_read():

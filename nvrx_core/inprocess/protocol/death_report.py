@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nvrx_core.inprocess.decision import Decision
+from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import (
     AwaitDecision,
     DeleteIfOver,
@@ -14,7 +14,7 @@ from nvrx_core.inprocess.protocol.effects import (
     SetRendezvous,
 )
 from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.round import Action, Enter, Finish, Obituary
+from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, Obituary
 
 __all__ = ["report_death", "report_unresponsive"]
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nvrx_core.inprocess.decision import Decision, Standing
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.outcome import Ended
+from nvrx_core.fault.record import Fault
+from nvrx_core.inprocess.protocol.decision import Decision, Standing
+from nvrx_core.inprocess.protocol.outcome import Ended
+from nvrx_core.inprocess.protocol.round import StoreAction
 from nvrx_core.inprocess.protocol.view import RoundView
-from nvrx_core.inprocess.round import StoreAction
 from nvrx_core.progress.stage import Stage
 
 __all__ = [

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
-from nvrx_core.inprocess.decision import Decision, Standing
-from nvrx_core.inprocess.fault import Fault
-from nvrx_core.inprocess.outcome import Ended, How
+from nvrx_core.fault.record import Fault
+from nvrx_core.fault.retry_limit import NoProgressLimit
+from nvrx_core.inprocess.protocol.decision import Decision, Standing
 from nvrx_core.inprocess.protocol.effects import (
     Abandon,
     Assign,
@@ -54,10 +54,10 @@ from nvrx_core.inprocess.protocol.effects import (
     Terminate,
     UseRendezvous,
 )
+from nvrx_core.inprocess.protocol.outcome import Ended, How
 from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.protocol.round import Action, AskHolders, GiveUp, LateCompletion, WaitFor
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
-from nvrx_core.inprocess.retry_limit import NoProgressLimit
-from nvrx_core.inprocess.round import Action, AskHolders, GiveUp, LateCompletion, WaitFor
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nvrx_core.inprocess.decision import Decision
+from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import (
     AbortFunction,
     AwaitDecision,
@@ -21,8 +21,8 @@ from nvrx_core.inprocess.protocol.effects import (
     RoundDecided,
 )
 from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.protocol.round import Abort, Action, Enter, Finish
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
-from nvrx_core.inprocess.round import Abort, Action, Enter, Finish
 
 __all__ = ["monitor_thread"]
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from nvrx_core.inprocess.protocol.effects import Flow, StoreOperation
-from nvrx_core.inprocess.round import Action, Obituary, Round, StoreAction
+from nvrx_core.inprocess.protocol.round import Action, Obituary, Round, StoreAction
 
 __all__ = ["play"]
 

@@ -5,8 +5,8 @@ A step of a flow runs to its next effect as a whole: no step of the other thread
 
 from __future__ import annotations
 
-from nvrx_core.inprocess.decision import Decision
-from nvrx_core.inprocess.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 
 __all__ = ["RoundView", "Rounds"]
 

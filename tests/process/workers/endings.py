@@ -21,7 +21,7 @@ from typing import Any
 from torch.distributed.checkpoint.api import CheckpointException
 
 from nvrx_core import inprocess
-from nvrx_core.inprocess.watch import Poke, Reading, Watch
+from nvrx_core.liveness.hang_detector import Poke, Reading, Watch
 from tests.process.workers.record import Record
 
 record = Record.of_environment()

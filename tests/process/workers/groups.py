@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core import failpoint, inprocess
 from nvrx_core.inprocess import CallWrapper
-from nvrx_core.inprocess.interrupt import RankShouldRestart
+from nvrx_core.inprocess.interruption.interrupt import RankShouldRestart
 from tests.process.workers.options import Rank
 
 GROUP_TIMEOUT = timedelta(seconds=300)

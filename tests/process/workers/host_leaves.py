@@ -12,8 +12,9 @@ from itertools import count
 
 from nvrx_core import inprocess
 from nvrx_core.errors import RankDiscarded
-from nvrx_core.inprocess import CallWrapper, monitor_process, progress_watchdog
+from nvrx_core.inprocess import CallWrapper, progress_watchdog
 from nvrx_core.inprocess.health_check import HealthCheck
+from nvrx_core.inprocess.monitor import process as monitor_process
 from nvrx_core.inprocess.rank_assignment import RankAssignment, RankAssignmentCtx, ShiftRanks
 from nvrx_core.inprocess.state import FrozenState
 from tests.process.workers.record import Record

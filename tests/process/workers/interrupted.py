@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
-from nvrx_core.inprocess.interrupt import RankShouldRestart
+from nvrx_core.inprocess.interruption.interrupt import RankShouldRestart
 from nvrx_core.testing import Fault, strike
 from tests.process.workers.record import Record
 from tests.process.workers.shapes.shape import Shape, theme

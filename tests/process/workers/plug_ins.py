@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core import inprocess
-from nvrx_core.inprocess import CallWrapper, torch_groups
+from nvrx_core.inprocess import CallWrapper
 from nvrx_core.inprocess.abort import AbortTorchDistributed
+from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.health_check import FaultCounter
 from nvrx_core.inprocess.initialize import RetryController
 from nvrx_core.inprocess.monitor_thread import RankShouldRestart

@@ -1,0 +1,71 @@
+"""What an NCCL job needs of its environment: a warning line for each rule that is not met.
+
+The rules are those of specification 002, "Requirements" and "Known issues".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+import torch
+
+from nvrx_core.settings.environment import nccl_variables
+
+__all__ = ["unmet_rules", "warn_about_environment", "warn_about_watchdog", "watchdog_is_off"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+NCCL_DEFAULT: Final = timedelta(minutes=10)
+"""torch's default timeout of an NCCL group."""
+
+
+def warn_about_environment(hard_timeout: timedelta) -> None:
+    """Warn about every unmet rule, where NCCL can be the backend."""
+    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+        for rule in unmet_rules(nccl_variables(), torch.cuda.nccl.version(), hard_timeout):
+            log.warning("%s", rule)
+
+
+def warn_about_watchdog(timeout: timedelta, hard_timeout: timedelta) -> None:
+    """Warn when the watchdog of an NCCL group with this timeout would end a process before the wrapper helps it."""
+    if timeout <= hard_timeout and not watchdog_is_off(nccl_variables()):
+        log.warning(
+            "an NCCL group has timeout=%s and the wrapper hard_timeout=%s: the group's watchdog kills first; make its "
+            "timeout the longer one",
+            timeout,
+            hard_timeout,
+        )
+
+
+def watchdog_is_off(variables: Mapping[str, str]) -> bool:
+    """Whether torch's NCCL watchdog only watches, and ends no process."""
+    names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+    return next((variables[name] for name in names if name in variables), "") == "0"
+
+
+def unmet_rules(variables: Mapping[str, str], nccl: tuple[int, ...], hard_timeout: timedelta) -> list[str]:
+    """The rules that variables and NCCL version do not meet.
+
+    Args:
+        variables: the environment's.
+        nccl: NCCL's version, as torch tells it.
+        hard_timeout: the wrapper's.
+    """
+    rules = []
+    if nccl < (2, 26, 2) or (2, 28, 3) <= nccl < (2, 28, 9):
+        rules.append(f"NCCL {'.'.join(map(str, nccl))}: restarts need 2.26.2 or later, but not 2.28.3 to 2.28.8")
+    if variables.get("NCCL_NVLS_ENABLE") != "0":
+        rules.append(
+            "NCCL_NVLS_ENABLE is not 0: communicators with NVLink SHARP cannot be aborted; set NCCL_NVLS_ENABLE=0"
+        )
+    if variables.get("TORCH_NCCL_RETHROW_CUDA_ERRORS") != "0":
+        rules.append(
+            "TORCH_NCCL_RETHROW_CUDA_ERRORS is not 0: torch's NCCL watchdog ends the process on an error; set it to 0"
+        )
+    if variables.get("TORCH_CPP_LOG_LEVEL", "").lower() not in ("error", "fatal"):
+        rules.append("TORCH_CPP_LOG_LEVEL is not error or fatal: aborted collectives fill the log with warnings")
+    if hard_timeout >= NCCL_DEFAULT and not watchdog_is_off(variables):
+        rules.append(f"hard_timeout={hard_timeout}: give init_process_group a longer timeout, its NCCL watchdog kills")
+    return rules

@@ -1,0 +1,100 @@
+"""Faults of this rank's own: an exception as a record, and its frames let go.
+
+An exception is the user's: its text may raise. And a record is made before the others know of the fault, so that it
+reads no source file, which may lie on a file system that no longer answers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+import traceback
+from dataclasses import replace
+
+from nvrx_core.events.log import boot_id
+from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.exceptions import related, text_of, type_name
+from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, Fault
+from nvrx_core.process.garbage import watch_frames
+
+__all__ = ["FaultMaker", "forget", "let_go", "origin"]
+
+
+class FaultMaker:
+    """Makes the faults of one rank.
+
+    Args:
+        initial_rank: the rank.
+    """
+
+    def __init__(self, initial_rank: int) -> None:
+        self.initial_rank = initial_rank
+        self._host, self._boot_id = socket.gethostname(), boot_id()
+
+    def of(self, error: BaseException, rank: int, struck: float) -> Fault:
+        """The fault that `error` is."""
+        kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
+        name = type_name(type(error))
+        fault = self._fault(kind, text_of(error), name, rank=rank, struck=struck, origin=origin(error))
+        return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
+
+    def late_completion(self, reason: str, rank: int, now: float) -> Fault:
+        """The fault that other ranks have not completed in time."""
+        return self._fault(Interruption.EXCEPTION, reason, LATE_COMPLETION, rank=rank, struck=now)
+
+    def _fault(
+        self, kind: Interruption, message: str, error_type: str, *, rank: int, struck: float, origin: str = ""
+    ) -> Fault:
+        return Fault(
+            initial_rank=self.initial_rank,
+            rank=rank,
+            interruption=kind.name,
+            message=message,
+            error_type=error_type,
+            origin=origin,
+            struck=struck,
+            announced=time.monotonic(),
+            wall=time.time(),
+            boot_id=self._boot_id,
+            host=self._host,
+            pid=os.getpid(),
+        )
+
+    def on_my_clock(self, fault: Fault) -> tuple[float, float]:
+        """When the fault struck and was announced, in monotonic seconds of this host."""
+        if fault.boot_id == self._boot_id:
+            return fault.struck, fault.announced
+        announced = time.monotonic() - (time.time() - fault.wall)
+        return announced - (fault.announced - fault.struck), announced
+
+
+def origin(error: BaseException) -> str:
+    """File and line where the error was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Python's, the kernel's, torch's of the GPU, known by its name, or of the CPU, known by its text."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    of_the_gpu = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+    return of_the_gpu or "can't allocate memory" in text_of(error)
+
+
+def let_go(error: BaseException | None) -> None:
+    """Clear the locals of all frames that the error and its causes hold: they keep process groups alive."""
+    for each in related(error):
+        watch_frames(each.__traceback__)
+        traceback.clear_frames(each.__traceback__)
+
+
+def forget(error: BaseException | None) -> None:
+    """Let go of the frames as well: that of a module keeps all of the module's names, and cannot be cleared."""
+    for each in related(error):
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None

@@ -1,0 +1,61 @@
+"""What a `CallWrapper` shows of the machinery behind it, for code that reaches for it; all of it is to look at."""
+
+from __future__ import annotations
+
+from nvrx_core.inprocess.interruption.atomic import Atomic
+from nvrx_core.process.lifeline import is_running
+from nvrx_core.progress.page import Page, Word
+
+__all__ = ["AtomicLock", "MonitorHandle"]
+
+
+class AtomicLock:
+    """The atomic section as a lock: what holds it is not interrupted. It nests, in the function's thread.
+
+    Args:
+        section: the section.
+    """
+
+    def __init__(self, section: Atomic) -> None:
+        self._section = section
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Enter the section; the arguments are those of a lock, and change nothing: nobody else can hold it."""
+        self._section.__enter__()
+        return True
+
+    def release(self) -> None:
+        """Leave the section.
+
+        Raises:
+            RuntimeError: when it is not open.
+        """
+        if not self._section.is_open:
+            raise RuntimeError("release() without acquire(): the atomic section is not open")
+        self._section.__exit__(None, None, None)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class MonitorHandle:
+    """The rank's monitor process, whichever it is now: a lost one is replaced.
+
+    Args:
+        page: the rank's progress page.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._page[Word.MONITOR_PID]
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return is_running(self.pid)

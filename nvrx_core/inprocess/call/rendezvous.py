@@ -1,0 +1,41 @@
+"""Where the next process group meets: in a store that its rank 0 hosts.
+
+Each rank offers a place when it arrives at the barrier, and the decision tells the places of those who may become rank
+0. Where every rank can tell who that will be, nobody asks; else the new rank 0 writes its place into the control store.
+"""
+
+from __future__ import annotations
+
+from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.state import State
+from nvrx_core.rank_assignment.composition import leader
+from nvrx_core.settings.environment import set_master
+
+__all__ = ["leader_of", "offer", "use"]
+
+
+def offer(links: Connections, parameters: Parameters) -> str:
+    """The `host:port` that this rank offers; "" where the others could not tell that it is rank 0."""
+    return links.offer_meeting() if leader_of(parameters, 1, ()) is not None else ""
+
+
+def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:
+    """Who will be rank 0, by its rank so far; None where a rank cannot tell.
+
+    Args:
+        parameters: the wrapper's.
+        world_size: of the iteration that ended.
+        terminated: its ranks that nobody has.
+    """
+    if parameters.rank_filter is not None:
+        return None
+    return leader(parameters.rank_assignment, world_size, terminated)
+
+
+def use(observer: GroupObserver, state: State, endpoint: tuple[str, int] | None) -> None:
+    """Let the next process group meet there; None: nowhere, or this rank is none of it."""
+    if endpoint is not None and state.iteration > 0:
+        set_master(*endpoint)
+    observer.meeting_place = endpoint

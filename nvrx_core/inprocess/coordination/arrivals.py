@@ -1,0 +1,103 @@
+"""Where a round's arrivals lie in the store: a block of members in one key where the store can append, else one.
+
+A block's text is a line for each arrival that was written; the last one of a member counts, as if it were written over
+the one before. So a round of thousands has few keys, which are soon read and soon deleted. The arrivals before the
+first iteration have a key each, for they also say who took part in the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import torch.distributed as dist
+
+from nvrx_core.inprocess.protocol.decision import Arrival, decode_arrivals
+from nvrx_core.store.keys import Keys
+
+__all__ = ["BATCH", "Arrivals", "batches"]
+
+T = TypeVar("T")
+BATCH: Final = 256
+"""Keys asked for at once, and members of a block. torch's server parses a request anew with each piece of it that comes
+in, so the time for one that asks for all keys grows with their square."""
+
+
+class Arrivals:
+    """The arrivals of all rounds of a call.
+
+    Args:
+        store: the board's.
+        keys: the call's.
+    """
+
+    def __init__(self, store: dist.Store, keys: Keys) -> None:
+        self.store, self.keys = store, keys
+        self._appends = bool(getattr(store, "has_extended_api", bool)())
+
+    def put(self, iteration: int, arrival: Arrival) -> None:
+        """Write a member's arrival, over an earlier one."""
+        member = arrival.initial_rank
+        if self._in_blocks(iteration):
+            cast(Any, self.store).append(self.keys.arrivals(iteration, member // BATCH), f"\n{arrival.encode()}")
+        else:
+            self.store.set(self.keys.arrival(iteration, member), arrival.encode())
+
+    def read(self, iteration: int, members: frozenset[int]) -> Mapping[int, Arrival]:
+        """The members' arrivals; none when one is missing.
+
+        Raises:
+            ValueError: when what is there cannot be read.
+        """
+        keys = list(self._of(iteration, members))
+        parts = list(batches(keys))
+        if not all(self.store.check(part) for part in parts):
+            return {}
+        texts = [bytes(text) for part in parts for text in self.store.multi_get(part)]
+        if self._in_blocks(iteration):
+            return _of_blocks(texts, members)
+        arrivals = [arrival for part in batches(texts) for arrival in decode_arrivals(part)]
+        found = {arrival.initial_rank: arrival for arrival in arrivals}
+        if found.keys() != members:
+            raise ValueError(f"the arrivals of {sorted(members)!r:.100} are those of others")
+        return found
+
+    def keys_of(self, iteration: int, members: int) -> Iterable[str]:
+        """All keys of a round's arrivals."""
+        return self._of(iteration, range(members))
+
+    def _of(self, iteration: int, members: Iterable[int]) -> Iterable[str]:
+        if self._in_blocks(iteration):
+            return (self.keys.arrivals(iteration, block) for block in sorted({m // BATCH for m in members}))
+        return (self.keys.arrival(iteration, member) for member in sorted(members))
+
+    def _in_blocks(self, iteration: int) -> bool:
+        return self._appends and iteration >= 0
+
+
+def _of_blocks(texts: Iterable[bytes], members: frozenset[int]) -> Mapping[int, Arrival]:
+    """The last arrival of each member, none when one is missing; a line that is no arrival is a stranger's."""
+    lines = [line for text in texts for line in text.split(b"\n") if line]
+    strange = list[bytes]()
+    try:
+        arrivals = [arrival for part in batches(lines) for arrival in decode_arrivals(part)]
+    except ValueError:
+        arrivals = [arrival for line in lines for arrival in _readable(line, strange)]
+    found = {arrival.initial_rank: arrival for arrival in arrivals}
+    if members <= found.keys():
+        return {member: found[member] for member in members}
+    if strange:
+        raise ValueError(f"no arrival: {strange[0]!r:.100}")
+    return {}
+
+
+def _readable(line: bytes, strange: list[bytes]) -> Iterator[Arrival]:
+    try:
+        yield Arrival.decode(line)
+    except ValueError:
+        strange.append(line)
+
+
+def batches(whole: list[T]) -> Iterator[list[T]]:
+    """`BATCH` at a time."""
+    return (whole[first : first + BATCH] for first in range(0, len(whole), BATCH))

@@ -1,0 +1,219 @@
+"""A call's own connections to the control store, and the stores that it hands out.
+
+The main thread has one connection and the monitor thread another: a blocking wait on one holds up whatever else it is
+asked. How a wait is ended depends on the store: one with a method `cut` does it itself, the TCP sockets of another are
+shut down, and one that has none is waited for in short turns.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Final, cast
+
+import torch.distributed as dist
+
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.process.descriptors import give_up
+from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
+from nvrx_core.settings.environment import with_environment_as_now
+from nvrx_core.store.connection import StoreConnectionError, listen, local_address
+from nvrx_core.store.keys import Keys
+from nvrx_core.store.mixin import StoreMixin
+from nvrx_core.store.reconnecting import Connection
+from nvrx_core.store.torch_stores import Factory, another
+
+__all__ = ["Connections"]
+
+HOST_CLOSES_WITHIN: Final = 5.0
+MAPPED: Final = "::ffff:"
+"""What an IPv4 address begins with on a socket of IPv6."""
+TURN: Final = timedelta(seconds=0.2)
+"""How long a store is waited for at a time, when nothing can end the wait."""
+_TORCHS: Final = (dist.TCPStore, dist.FileStore, dist.HashStore, dist.PrefixStore)
+
+
+class RoundStore(StoreMixin, dist.PrefixStore):
+    """What a rank assignment gets: a store that is empty in each round.
+
+    Args:
+        prefix: put before every key.
+        store: the control store.
+        mark: the key there that says that the user has written some; "" for none.
+    """
+
+    def __init__(self, prefix: str, store: dist.Store, mark: str = "") -> None:
+        super().__init__(prefix, store)
+        self._control, self._mark = store, mark
+
+    def _written(self) -> None:
+        """Note that there are keys of the user's."""
+        if self._mark:
+            self._control.set(self._mark, "")
+            self._mark = ""
+
+    def set(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._written()
+        super().set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        """As of torch's store."""
+        self._written()
+        return super().add(key, amount)
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """As of torch's store."""
+        self._written()
+        return super().compare_set(key, expected, desired)
+
+    def append(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._written()
+        cast(Any, super()).append(key, value)
+
+    def multi_set(self, keys: list[str], values: list[str]) -> None:
+        """As of torch's store."""
+        self._written()
+        cast(Any, super()).multi_set(keys, values)
+
+
+class Connections:
+    """The connections of one call.
+
+    Args:
+        factory, kwargs: how to make a store.
+        keys: the call's keys.
+        interval: upper bound of `TURN`.
+
+    Attributes:
+        board: the main thread's connection.
+        waiting: the monitor thread's.
+        endpoint: host and port of the store; the port is 0 where it has none.
+        critical: initial ranks that host it.
+        torchs: it is one of torch's own, which process groups may meet in.
+    """
+
+    def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: Keys, interval: timedelta) -> None:
+        factory = with_environment_as_now(factory)
+        self._factory, self._kwargs, self.keys = factory, kwargs, keys
+        self._main = Connection(lambda: factory(**kwargs), factory, kwargs)
+        self._waited = Connection(self.another_store, factory, kwargs, beside=self._main)
+        pair = (self.store, self._waited.store)
+        self._cuts = [cut for store in pair if (cut := getattr(store, "cut", None)) is not None]
+        self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
+        self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
+        self.hosted: bool | None = getattr(self.store, "hosted", None)
+        self.torchs = isinstance(self.store, _TORCHS)
+        self.board = Board(cast(dist.Store, self._main), keys)
+        ends = self._cuts or self._sockets
+        chunk = None if ends else min(TURN, interval)
+        self.waiting = Board(cast(dist.Store, self._waited), keys, chunk=chunk)
+        self._meeting: dist.Store | None = None
+        self._offered: socket.socket | None = None
+
+    def use(self, keys: Keys) -> None:
+        """Go on with these keys."""
+        self.keys = self.board.keys = self.waiting.keys = keys
+
+    @property
+    def store(self) -> dist.Store:
+        """The store on the main thread's connection."""
+        return self._main.store
+
+    @property
+    def _sockets(self) -> frozenset[int]:
+        return self._main.inodes | self._waited.inodes
+
+    def cut(self) -> None:
+        """End whatever waits on these connections; they are of no use afterwards."""
+        self.waiting.stopped = self._main.closed = self._waited.closed = True
+        for cut in self._cuts:
+            cut()
+        for found in tcp_sockets():
+            if found.inode in self._sockets and not found.listening and found.local_port != self.endpoint[1]:
+                shut_down(found)
+
+    def disown(self) -> None:
+        """In a child of `os.fork`: give up the rank's connections, and the server's port if the rank hosts it."""
+        found, port = tcp_sockets(), self.endpoint[1]
+        hosting = any(each.listening and each.inode in self._sockets for each in found)
+        give_up(each.fd for each in found if each.inode in self._sockets or (hosting and each.local_port == port))
+        if self._offered is not None:
+            give_up([self._offered.fileno()])
+
+    def wait_host_closed(self) -> None:
+        """Wait until the rank that hosts the store has closed it."""
+        wait_closed((found for found in tcp_sockets() if found.inode in self._sockets), HOST_CLOSES_WITHIN)
+
+    def assignment_store(self, iteration: int) -> RoundStore:
+        """The store that a user's rank assignment may use before this iteration."""
+        mark = self.keys.user(iteration)
+        return RoundStore(f"{mark}/assignment", self.store, mark)
+
+    def another_store(self) -> dist.Store:
+        """One more connection to the control store."""
+        return another(self.store, self._factory, self._kwargs)
+
+    def iteration_store(self, iteration: int, place: tuple[str, int] | None) -> dist.Store:
+        """A store of torch's for the wrapped function, on a connection of its own.
+
+        Args:
+            iteration: whose it is.
+            place: where the process group of this iteration meets; None when its rank 0 is lost.
+
+        Raises:
+            torch.distributed.DistStoreError: when there is no place to meet, and the control store is none of torch's.
+        """
+        if self.torchs:
+            connection = self.another_store()
+            connection.set(self.keys.user(iteration), "")
+        elif place is None:
+            raise dist.DistStoreError("rank 0 of this iteration, which was to host its store, is lost")
+        else:
+            connection = dist.TCPStore(*place, is_master=False, wait_for_workers=False)
+        return dist.PrefixStore(self.keys.user(iteration), connection)
+
+    def offer_meeting(self) -> str:
+        """Where this rank would host the store in which the next process group meets: `host:port`, or "" if it cannot.
+
+        It listens before anybody hears of it: whoever connects early is in the queue of the store's server, and whoever
+        connects after this rank is lost is refused at once.
+        """
+        try:
+            port = self._listener().getsockname()[1]
+        except (OSError, StoreConnectionError):
+            return ""
+        return f"{self._address}:{port}"
+
+    def host_meeting(self) -> str:
+        """Host that store, where it was offered; returns its `host:port`."""
+        listener, self._offered = self._listener(), None
+        port = listener.getsockname()[1]
+        self._meeting = dist.TCPStore(
+            self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+        return f"{self._address}:{port}"
+
+    def _listener(self) -> socket.socket:
+        if self._offered is None:
+            self._offered = listen(self._address, 0)
+        return self._offered
+
+    @cached_property
+    def _address(self) -> str:
+        """This host's address, as the connection to the control store has it: a restart asks no name server."""
+        for found in tcp_sockets():
+            connected = found.inode in self._sockets and found.peer_port == self.endpoint[1] != 0
+            if connected and (kept := keep_open(found)) is not None:
+                with kept:
+                    return str(kept.getsockname()[0]).removeprefix(MAPPED)
+        return local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
+
+    def withdraw(self) -> None:
+        """Offer nothing any more."""
+        if self._offered is not None:
+            self._offered.close()
+            self._offered = None

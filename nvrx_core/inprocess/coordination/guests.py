@@ -1,0 +1,48 @@
+"""The rank that hosts the store leaves last: it waits for its guests, the members that still need the store.
+
+A guest that needs the store no longer says so (`left`), or its monitor process does. One that is lost with its monitor
+process says nothing and moves its lease no longer: it is not waited for beyond the heartbeat timeout.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from typing import Final
+
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.liveness.lease import LeaseTable
+
+__all__ = ["await_guests"]
+
+TURN: Final = 0.5
+"""Seconds between two questions to the store: a wait inside it would hold signals off, Ctrl-C among them."""
+
+
+def await_guests(board: Board, members: Collection[int], heartbeat_timeout: float) -> None:
+    """Wait until all members have left or are silent.
+
+    Args:
+        board: a connection to the store.
+        members: the guests.
+        heartbeat_timeout: seconds without a move of its lease after which a guest is silent.
+
+    Raises:
+        StoreFailure: when the store is gone.
+    """
+    table, awaited, awake = LeaseTable(heartbeat_timeout), sorted(members), AwakeClock()
+    pause, look_at = threading.Event(), 0.0
+    while not board.have_left(awaited):
+        now = awake.at(time.monotonic())
+        if now >= look_at:
+            look_at = now + heartbeat_timeout / 4
+            leases = board.leases(awaited)
+            for member in awaited:
+                table.observe(member, leases.get(member, ""), now=now)
+            silent = table.stale(now=now)
+            awaited = [member for member in awaited if member not in silent]
+        meant = time.monotonic() + TURN
+        pause.wait(TURN)
+        awake.woke(meant, now=time.monotonic())

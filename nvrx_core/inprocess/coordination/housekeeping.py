@@ -1,0 +1,82 @@
+"""What rank 0 does for all ranks, off the critical path of a restart.
+
+It tells the launcher of each round that is entered, and deletes the keys of rounds that nobody reads any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from nvrx_core.inprocess.compose import Compose
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.initialize import Initialize, RetryController
+from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.state import State
+
+__all__ = ["Housekeeping", "least_world_size"]
+
+KEPT: Final = 2
+"""Rounds whose keys may still be read when a further one has ended."""
+
+
+class Housekeeping:
+    """A rank's part in it, which is nothing but for rank 0.
+
+    Args:
+        board: the main thread's.
+        size: how many members the call had at first.
+        least: how many ranks the call goes on with, at least.
+        defer: runs work soon, in a thread that no restart waits for.
+    """
+
+    def __init__(self, board: Board, size: int, least: int, defer: Callable[[Callable[[], None]], None]) -> None:
+        self.board, self.size, self.least = board, size, least
+        self._defer = defer
+        self._announced = self._over = False
+        self._telling = threading.Lock()
+
+    def entered(self, state: State) -> None:
+        """An iteration has begun."""
+        if state.active_rank == 0:
+            iteration = state.iteration
+            self._defer(lambda: self._tell(iteration))
+
+    def decided(self, rank: int, decision: Decision) -> None:
+        """A round has ended, in which this rank was `rank`."""
+        ended = decision.iteration - KEPT
+        if rank == 0 and ended >= 0:
+            self._defer(lambda: self.board.delete_round(ended, self.size))
+
+    def close(self) -> None:
+        """Write nothing any more: the call's keys may be deleted from here on."""
+        with self._telling:
+            self._over = True
+
+    def _tell(self, iteration: int) -> None:
+        generation = self.board.keys.generation
+        entered = json.dumps({"generation": generation, "iteration": iteration})
+        announcement = json.dumps({"generation": generation, "min_world_size": self.least, "pid": os.getpid()})
+        with self._telling, suppress(StoreFailure):
+            if not self._over:
+                self.board.tell_launcher("" if self._announced else announcement, entered)
+                self._announced = True
+
+
+def least_world_size(initialize: Initialize | None) -> int:
+    """How many ranks must live for an iteration to start: the highest `min_world_size` in a composition, at least 1."""
+    asked = (part.min_world_size for part in _parts(initialize) if isinstance(part, RetryController))
+    return max([1, *asked])
+
+
+def _parts(initialize: object) -> Iterator[object]:
+    if not isinstance(initialize, Compose):
+        yield initialize
+        return
+    for part in initialize.instances:
+        yield from _parts(part)

@@ -1,0 +1,210 @@
+"""A rank's way into a generation of keys: `Join`, carried out on the control store.
+
+The monitor process finishes it for a rank that died on the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from nvrx_core.errors import BarrierTimeout, RankDiscarded
+from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.join import (
+    MET,
+    MOVED,
+    Claim,
+    Close,
+    Count,
+    Join,
+    Joined,
+    Look,
+    ReadClaims,
+    Step,
+    Superseded,
+    Wait,
+)
+from nvrx_core.progress.page import Page, Word
+from nvrx_core.store.keys import Keys
+
+__all__ = ["Entrant", "Joining", "join_for_dead"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+LINE_EVERY: Final = 10.0
+NAMED: Final = 256
+"""Ranks of a job up to which those that are missing are named; finding them takes a request each."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """Who enters.
+
+    Attributes:
+        member: its initial rank.
+        restarts: a launcher starts all ranks again when one has ended.
+        incarnation: what tells this call of this process from any other one; for people, with host and pid.
+    """
+
+    member: int
+    restarts: bool
+    incarnation: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
+
+
+class Joining:
+    """The main thread's way in.
+
+    Args:
+        links: the call's connections, with the keys of no particular generation.
+        page: where the monitor process reads how far this rank has come.
+        entrant: this rank.
+    """
+
+    def __init__(self, links: Connections, page: Page, entrant: Entrant) -> None:
+        self.links, self.board, self.page, self.member = links, links.board, page, entrant.member
+        self.size = page.world_size
+        self.join = Join(self.size, entrant.incarnation)
+
+    def run(self, timeout: timedelta) -> Keys:
+        """Meet the other ranks; returns the keys of the generation.
+
+        Raises:
+            BarrierTimeout: when not all have come within `timeout`.
+            RankDiscarded: when another process has taken this rank's place.
+            StoreFailure: when the store is lost.
+        """
+        started = time.monotonic()
+        step = self._play(self.join.start())
+        while isinstance(step, Wait):
+            verdict = self._await_verdict(step.generation, started, timeout.total_seconds())
+            step = self._play(self.join.decided(step.generation, verdict))
+        if isinstance(step, Superseded):
+            raise RankDiscarded(
+                f"another process has entered as rank {self.member} after this one ({self.join.incarnation}): "
+                f"{step.by}; is RANK={self.member} given twice?",
+                rank=self.member,
+            )
+        self.page[Word.GENERATION] = step.generation + 1
+        return self.board.keys.of(step.generation)
+
+    def _play(self, step: Step) -> Wait | Joined | Superseded:
+        while not isinstance(step, Wait | Joined | Superseded):
+            if isinstance(step, Claim):
+                self.page[Word.CLAIMED] = step.generation + 1
+            if isinstance(step, Close) and step.verdict == MOVED:
+                log.info("generation %d of the store's keys is of an earlier start of this job", step.generation)
+            step = _carried_out(self.board, self.member, self.join, step)
+        return step
+
+    def _await_verdict(self, generation: int, started: float, timeout: float) -> str:
+        """The verdict on the generation, which is waited for in a thread of its own: a signal reaches this one."""
+        key = self.board.keys.verdict(generation)
+        with self._waiting_for(key) as answers:
+            line_at = time.monotonic() + LINE_EVERY
+            while (now := time.monotonic()) < started + timeout:
+                try:
+                    return _verdict(answers.get(timeout=min(line_at, started + timeout) - now))
+                except queue.Empty:
+                    waited, missing = time.monotonic() - started, self._missing(generation)
+                    log.warning("waiting since %.0f s for ranks that have not entered: %s", waited, missing)
+                    line_at += LINE_EVERY
+            if (verdict := self.board.put_once(key, MOVED)) == MET:
+                return verdict
+            raise BarrierTimeout(
+                f"not all of {self.size} ranks were in the barrier before the first iteration; missing: "
+                f"{self._missing(generation)}",
+                barrier="entry",
+                seconds=timeout,
+            )
+
+    @contextmanager
+    def _waiting_for(self, key: str) -> Iterator[queue.SimpleQueue[str | StoreFailure]]:
+        answers = queue.SimpleQueue[str | StoreFailure]()
+
+        def wait() -> None:
+            try:
+                answers.put(self.links.waiting.wait(key))
+            except StoreFailure as failure:
+                answers.put(failure)
+
+        thread = threading.Thread(target=wait, name="nvrx-join", daemon=True)
+        thread.start()
+        try:
+            yield answers
+        except BaseException:  # boundary: the rank leaves, and its connections with it
+            self.links.cut()
+            raise
+        finally:
+            thread.join(LINE_EVERY)
+
+    def _missing(self, generation: int) -> str:
+        keys = self.board.keys.of(generation)
+        if self.size > NAMED:
+            return f"{self.size - int(self.board.peek(keys.claims()) or 0)} of {self.size}"
+        return str([rank for rank in range(self.size) if not self.board.has([keys.claim(rank)])])
+
+
+def join_for_dead(board: Board, page: Page, dead: Entrant) -> bool:
+    """Finish what a rank had begun that is dead; whether there is a generation in which its death is to be told.
+
+    Where a launcher starts all ranks again, a new incarnation must not meet a dead one, so the generation is closed.
+    Otherwise nobody comes after the dead: its place is claimed, for the others to meet and to go on without it.
+    """
+    if not page[Word.GENERATION]:
+        claimed = page[Word.CLAIMED] - 1
+        join = Join(page.world_size, dead.incarnation, claimed)
+        page[Word.GENERATION] = 1 + (_close(board, claimed) if dead.restarts else _claim(board, dead.member, join))
+    if page[Word.GENERATION]:
+        board.keys = board.keys.of(page[Word.GENERATION] - 1)
+    return bool(page[Word.GENERATION])
+
+
+def _close(board: Board, claimed: int) -> int:
+    met = claimed >= 0 and board.put_once(board.keys.verdict(claimed), MOVED) == MET
+    return claimed if met else -1
+
+
+def _claim(board: Board, member: int, join: Join) -> int:
+    """The generation in which the dead rank's place is its own; -1 when another incarnation has come."""
+    step = join.start()
+    while not isinstance(step, Wait | Joined | Superseded):
+        if isinstance(step, Close) and step.verdict == MOVED:
+            return -1
+        step = _carried_out(board, member, join, step)
+    return -1 if isinstance(step, Superseded) else step.generation
+
+
+def _carried_out(board: Board, member: int, join: Join, step: Step) -> Step:
+    """Do what the machine asks for, and tell it the answer."""
+    keys = board.keys.of(step.generation)
+    match step:
+        case Look(generation):
+            return join.looked(generation, board.peek(keys.verdict(generation)))
+        case Claim(generation):
+            return join.claim_read(generation, board.put_once(keys.claim(member), join.incarnation))
+        case Count(generation):
+            return join.counted(generation, board.count(keys.claims()))
+        case ReadClaims(generation):
+            places = [keys.claim(rank) for rank in range(join.world_size)]
+            return join.claims_read(generation, complete=board.has(places))
+        case Close(generation, verdict):
+            return join.decided(generation, board.put_once(keys.verdict(generation), verdict))
+        case _:
+            raise AssertionError(step)
+
+
+def _verdict(answer: str | StoreFailure) -> str:
+    if isinstance(answer, StoreFailure):
+        raise answer
+    return answer

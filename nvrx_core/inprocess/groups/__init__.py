@@ -1,0 +1,1 @@
+"""The process groups of the user's function: observed, aborted, and cleared away."""

@@ -1,0 +1,159 @@
+"""torch's process groups, where no public name reaches: the one file that touches private names of torch.distributed.
+
+A canary test fails with a clear text when a name used here moves.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch._C._distributed_c10d as bindings
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import _rendezvous_handlers
+
+from nvrx_core.process.bounded import call_all_bounded
+
+__all__ = [
+    "ABORT_WITHIN",
+    "are_whole",
+    "collectives_begun",
+    "flight_recorders",
+    "forget_groups",
+    "has_groups",
+    "nccl_timeout",
+    "observe",
+]
+
+ABORT_WITHIN: Final = timedelta(seconds=10)
+"""How long an abort of NCCL may take."""
+RENDEZVOUS: Final = ("env", "tcp", "file")
+"""Schemes of an `init_method` that names a place itself."""
+TABLES: Final = (
+    "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state",
+    "comms",
+)  # fmt: skip
+"""What torch keeps about its groups; older versions lack some."""
+
+log = logging.getLogger("nvrx_core.inprocess")
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> ExitStack:
+    """Put a function of ours around each of torch's; closing the stack puts torch's back.
+
+    Args:
+        group: around what creates a process group.
+        store: around the constructor of `TCPStore`.
+        rendezvous: around what yields store, rank and world size for an `init_method`.
+        receive: around what begins a receive from any rank.
+    """
+    stack = ExitStack()
+    for owner, name, wrap in (
+        (c10d, "_new_process_group_helper", group),
+        (dist.TCPStore, "__init__", store),
+        (dist.ProcessGroup, "recv_anysource", receive),
+    ):
+        original = getattr(owner, name)
+        setattr(owner, name, _around(original, wrap))
+        stack.callback(setattr, owner, name, original)
+    handlers = {scheme: _rendezvous_handlers[scheme] for scheme in RENDEZVOUS}
+    stack.callback(_rendezvous_handlers.update, handlers)
+    _rendezvous_handlers.update((scheme, _around(handler, rendezvous)) for scheme, handler in handlers.items())
+    return stack
+
+
+def _around(original: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
+    return functools.wraps(original)(wrap(original))
+
+
+def has_groups() -> bool:
+    """Whether torch knows of any process group, whole or half made."""
+    return dist.is_initialized() or any(_tables())
+
+
+def are_whole() -> bool:
+    """Whether there is a default group, and torch's tables agree; an abort during a creation tears them."""
+    groups = c10d._world.pg_map
+    return c10d._world.default_pg in groups and set(groups) == set(c10d._world.pg_names)
+
+
+def _tables() -> list[Any]:
+    """All that torch keeps about groups, save the default one."""
+    return [table for name in TABLES if (table := getattr(c10d._world, name, None)) is not None]
+
+
+def _take_groups() -> dict[Any, str]:
+    """Clear torch's tables, whatever state they are in; the groups that were in them, by name."""
+    world = c10d._world
+    default = [] if world.default_pg is None else [world.default_pg]
+    groups = dict.fromkeys((*default, *list(world.pg_map)), "without a name") | dict(world.pg_names)
+    c10d._update_default_pg(None)
+    for table in _tables():
+        table.clear()
+    bindings._unregister_all_process_groups()
+    world.group_count = 0
+    return groups
+
+
+def forget_groups(within: timedelta = ABORT_WITHIN) -> None:
+    """Clear torch's tables and abort all groups, as far as their backend can; what fails is one error line.
+
+    The communicators of NCCL are aborted all at once: each may wait until its peers' kernels end, and one that hangs
+    keeps none of the others. The tables come first, so that an abort that hangs touches no table of the next iteration.
+    """
+    errors = call_all_bounded(_aborts(_take_groups()), within)
+    if errors:
+        log.error("abort: %s", "; ".join(f"{name}: {type(e).__name__}: {e}" for name, e in errors.items()))
+
+
+def _aborts(groups: dict[Any, str]) -> dict[str, Callable[[], object]]:
+    """What aborts the groups, by a name for its thread; older versions of torch lack some of the names."""
+    nccl = {group: backend for group in groups if (backend := _nccl(group)) is not None}
+    others = [group for group in groups if group not in nccl]
+    aborts = {
+        f"abort group {groups[group]}": getattr(backend, "abort", None) or backend._shutdown
+        for group, backend in nccl.items()
+    }
+    return aborts | ({"abort the other groups": lambda: _abort_each(others)} if others else {})
+
+
+def _abort_each(groups: list[Any]) -> None:
+    for group in groups:
+        (getattr(group, "abort", None) or group.shutdown)()
+
+
+def _nccl(group: Any) -> Any:
+    """The NCCL backend of a group, None where it has none; what is no group has none."""
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+    except (AttributeError, RuntimeError):
+        return None
+    return backend if type(backend).__name__ == "ProcessGroupNCCL" else None
+
+
+def nccl_timeout(group: Any) -> timedelta | None:
+    """The timeout of a group's NCCL watchdog, None where it has none."""
+    timeout: timedelta | None = getattr(getattr(_nccl(group), "options", None), "_timeout", None)
+    return timeout
+
+
+def collectives_begun(group: Any) -> int:
+    """How many collectives the group has begun; 0 when torch does not tell."""
+    try:
+        return 0 if group is None else int(group._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError):
+        return 0
+
+
+def flight_recorders() -> dict[str, Callable[[], bytes]]:
+    """What dumps each flight recorder that this torch has, as JSON and without stack traces."""
+    names = {"nccl": "_dump_nccl_trace_json", "cpu": "_dump_fr_trace_json"}
+    found = {recorder: getattr(bindings, name, None) for recorder, name in names.items()}
+    return {recorder: dump for recorder, dump in found.items() if dump is not None}

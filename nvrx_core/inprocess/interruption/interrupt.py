@@ -1,0 +1,324 @@
+"""Getting the main thread out of the wrapped function: a signal whose handler raises, and sections that hold it off.
+
+The handler runs in the main thread, so nothing here needs a lock: the monitor thread writes `requested` before it reads
+`depth`, the main thread raises `depth` before it reads `requested`, and under the interpreter's lock these are
+sequential. The exception instance is tracked by a weak reference, which is how `policy.py` knows whether it still
+unwinds, was swallowed, or was stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from types import CodeType, FrameType
+from typing import Any, Final, Self
+
+from nvrx_core.fault.exceptions import holds
+from nvrx_core.inprocess.interruption.async_exception import AsyncException
+from nvrx_core.inprocess.interruption.landing import Landing, judge, place
+from nvrx_core.inprocess.interruption.policy import Fire, InterruptionMachine, Seen, Unblock, Why
+from nvrx_core.inprocess.interruption.thread_look import WaitLook, handled
+from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
+
+__all__ = ["Interrupt", "RankShouldRestart"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+NAME_SWALLOWER_AFTER: Final = 3
+UNWIND_MOST: Final = timedelta(seconds=10)
+SAY_HELD_AFTER: Final = 0.2
+FIRST_WITHIN: Final = 0.05
+"""Seconds for which the abort waits for a function that is reached and must not be interrupted yet."""
+FIRST_LOOK: Final = 0.0003
+"""Seconds in which a busy function hears the signal."""
+FRESH: Final = 0.001
+"""Seconds for which a look at the thread holds."""
+
+
+class Interrupt:
+    """Interrupts one thread, the one that made this object.
+
+    Args:
+        signum: the signal to use; a handler that is already installed for it is chained.
+        unwind: seconds that cleanup in the function may take before it is interrupted as well.
+        hold: seconds for which all but an import may hold the interruption off in all.
+
+    Attributes:
+        told: whether the monitor process says that the round is over, which no thread of this process has noticed.
+        drop: takes back an exception that was asked for and not raised; called by the function's thread, right after
+            `armed` has become false and with no other call before.
+    """
+
+    def __init__(self, signum: int, unwind: float, hold: float = 0.0) -> None:
+        self.signum, self.unwind, self.hold = signum, unwind, hold
+        self.armed = False
+        self.depth = 0
+        self.raised = self.deferred = self.iteration = 0
+        self.landing, self.held_at = Landing.SAFE, ""
+        self.requested = False
+        self.told: Callable[[], bool] = lambda: False
+        self.out = threading.Event()
+        self.free = threading.Event()
+        self.thread = threading.get_ident()
+        self.by_signal = threading.current_thread() is threading.main_thread()
+        self._make: Callable[[], BaseException] = RankShouldRestart
+        self._reference: weakref.ref[BaseException] | None = None
+        self._insist = self._waits = self._patient = self._judging = self._installed = self._blocked = False
+        self._last_frame = ""
+        self._floor: CodeType | None = None
+        self._look: WaitLook | None = None
+        self._machine: InterruptionMachine | None = None
+        self._previous: Any = None
+        self._seen_raised = 0
+        self._async = AsyncException(self.thread, self)
+        self.drop: Callable[[], Any] = _nothing if self.by_signal else self._async.drop
+
+    @classmethod
+    def within(cls, signum: int, soft: timedelta, hard: timedelta) -> Self:
+        """One whose bounds end in time for the hard timeout, which counts from the interruption."""
+        unwind = min(UNWIND_MOST, (hard - soft) / 2)
+        return cls(signum, unwind.total_seconds(), hold=(hard - 2 * unwind).total_seconds())
+
+    def install(self) -> None:
+        """Take over the signal, and let it through to this thread."""
+        if not self.by_signal:
+            log.warning(
+                "the wrapped function does not run in the main thread: calls that block cannot be interrupted there"
+            )
+            return
+        self._previous = signal.signal(self.signum, self._handle)
+        self._blocked = self.signum in signal.pthread_sigmask(signal.SIG_UNBLOCK, [self.signum])
+        self._look = WaitLook(threading.get_native_id())
+        self._installed = True
+
+    def uninstall(self, *, may_come: bool = False) -> None:
+        """Give the signal back to its former handler.
+
+        Args:
+            may_come: somebody may still send it: then it is ignored where nobody handled it before, for the default
+                action would end the process.
+        """
+        if not self._installed:
+            return
+        self._installed = False
+        previous = self._previous if self._previous is not None else signal.SIG_DFL
+        signal.signal(self.signum, signal.SIG_IGN if may_come and previous == signal.SIG_DFL else previous)
+        if self._blocked:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [self.signum])
+        if self._look is not None:
+            self._look.close()
+
+    def disown(self) -> None:
+        """In a child of `os.fork`: nothing interrupts it; sections may be left and entered, and hold nothing off."""
+        self.requested = self.armed = False
+        self.out, self.free = threading.Event(), threading.Event()
+        self.thread = threading.get_ident()
+        self.drop()
+        if self.by_signal and signal.getsignal(self.signum) == self._handle:
+            self.uninstall()
+
+    def reset(self) -> None:
+        """Forget an earlier request; only between rounds."""
+        self.requested = self.armed = self._insist = self._waits = False
+        self.depth = self.raised = self.deferred = 0
+        self.iteration += 1
+        self._reference = self._machine = None
+        self._make = RankShouldRestart
+        self.out.clear()
+        self.free.clear()
+
+    def arm(self) -> None:
+        """Let the function be interrupted from here on; a request made before is raised at once."""
+        self._floor = sys._getframe(1).f_code
+        self.armed = True
+        if self.requested:
+            self._raise()
+
+    def leave(self) -> None:
+        """The thread is out of the function, and of all sections in it."""
+        self.armed = False
+        self.out.set()
+        self.free.set()
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        told = self.armed and self.told()
+        if told:
+            self.requested = True
+        if not self.requested:
+            if callable(self._previous):
+                self._previous(signum, frame)
+        elif self.armed and self.depth == 0 and not self._judging:  # a second signal, while the first is judged
+            self._judging = True
+            try:
+                self._land(frame, told)
+            finally:
+                self._judging = False
+
+    def _land(self, frame: FrameType | None, told: bool) -> None:
+        """Raise, if it may land in `frame`."""
+        insist, self._insist = self._insist, False
+        waits, self._waits = self._waits or told, False  # a long call is where a wait is: behind no lock's acquire
+        if insist or (not self.unwinds() and self._may_land(frame, waits)):
+            self._last_frame = place(frame)
+            self._raise()
+
+    def _may_land(self, frame: FrameType | None, waits: bool) -> bool:
+        verdict = judge(frame, self._floor, library=self._patient)
+        if verdict.landing is Landing.SAFE or (verdict.landing is Landing.FRAGILE and waits):
+            return True
+        self.landing, self.held_at = verdict.landing, verdict.place
+        self.deferred += 1
+        return False
+
+    def _raise(self) -> None:
+        error = self._make()
+        if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
+            error = LoopShouldEnd(*error.args)
+        self._reference = weakref.ref(error)
+        self.raised += 1
+        try:
+            raise error
+        finally:
+            del error
+
+    def unwinds(self) -> bool:
+        """Whether this thread, the function's, is unwinding because of the exception raised last."""
+        error = self._reference() if self._reference is not None else None
+        return error is not None and holds(sys.exception(), error)
+
+    def request(self, make: Callable[[], BaseException]) -> None:
+        """Ask the function to end, by the exception that `make` makes; any thread may call this."""
+        self._make = make
+        self.requested = True
+
+    def fire(self) -> None:
+        """Interrupt, after `request`, and again while it is put off: a busy function ends before the abort begins.
+
+        Does not wait for a thread that does not react; `drive` goes on from here.
+        """
+        if not self.by_signal:
+            return
+        machine = self._machine = InterruptionMachine(self.unwind, self.hold)
+        end = time.monotonic() + FIRST_WITHIN
+        while self.armed and not self.depth:
+            self._turn(machine, _nothing)
+            pause = machine.deadline - time.monotonic() if machine.put_off else FIRST_LOOK
+            if self.out.wait(max(0.0, pause)) or not self.deferred or time.monotonic() > end:
+                return
+
+    def wait_unmasked(self) -> None:
+        """Wait until no atomic section is open; after `request` none is entered any more."""
+        while self.depth and not self.out.is_set():
+            self.free.wait()
+            self.free.clear()
+
+    def drive(self, unblock: Callable[[], None]) -> None:
+        """Interrupt until the thread is out of the function; returns then.
+
+        Args:
+            unblock: called when no signal reaches the thread, to close what it waits in.
+        """
+        machine, self._machine = self._machine or InterruptionMachine(self.unwind, self.hold), None
+        told = False
+        while not self.out.is_set():
+            if not self.armed:
+                self.out.wait()
+                return
+            seen = self._turn(machine, unblock)
+            if not told and machine.held(now=time.monotonic()) > SAY_HELD_AFTER:
+                told = True
+                log.warning("the interruption was put off at %s: %s", self.held_at, self.landing.value)
+            if seen.masked:
+                self.wait_unmasked()
+            elif machine.deadline < math.inf:
+                self.out.wait(max(0.0, machine.deadline - time.monotonic()))
+
+    def _turn(self, machine: InterruptionMachine, unblock: Callable[[], None]) -> Seen:
+        seen, swallowed = self._seen(), machine.swallowed
+        for action in machine.tick(seen, now=time.monotonic()):
+            self._perform(action, unblock)
+        if machine.swallowed > swallowed:
+            self._name_swallower(machine.swallowed)
+        return seen
+
+    def _seen(self) -> Seen:
+        self._seen_raised = self.raised
+        error = self._reference() if self._reference is not None else None
+        alive = error is not None and holds(handled(self.thread), error)
+        return Seen(
+            out=False, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
+            stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,
+        )  # fmt: skip
+
+    def _perform(self, action: Fire | Unblock, unblock: Callable[[], None]) -> None:
+        if isinstance(action, Unblock):
+            unblock()
+            return
+        if action.why is Why.STORED:
+            self._name_keeper()
+        if self.by_signal:
+            self._signal(action.why)
+        else:
+            self._set_exception(action.why)
+
+    def _signal(self, why: Why) -> None:
+        if signal.getsignal(self.signum) != self._handle:
+            log.error(
+                "signal %d was given another handler: no interruption possible; set Wrapper(interrupt_signal=...)",
+                self.signum,
+            )
+        self._insist, self._patient = why.insists, why is not Why.PUT_OFF
+        looked = time.monotonic()
+        waits = self._look is not None and self._look.waits()
+        self._waits = waits and time.monotonic() < looked + FRESH
+        signal.pthread_kill(self.thread, self.signum)
+
+    def _set_exception(self, why: Why) -> None:
+        """Ask the interpreter to raise where the thread is now, if it may land there."""
+        frame = sys._current_frames().get(self.thread)
+        at = frame.f_lasti if frame is not None else -1
+        verdict = judge(frame, self._floor)
+        if verdict.landing is Landing.SAFE or why.insists:
+            self._last_frame = verdict.place
+            if self._async.set_if(self._seen_raised, None if why.insists else frame, at):
+                return
+        self.landing, self.held_at = verdict.landing, verdict.place
+        self.deferred += 1
+
+    def _name_keeper(self) -> None:
+        error = self._reference() if self._reference is not None else None
+        trace = error.__traceback__ if error is not None else None
+        if trace is not None:
+            ours = trace.tb_frame.f_code.co_filename == __file__
+            where = self._last_frame if ours else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            log.warning("the interruption was caught and kept at %s; raising it again", where)
+
+    def _name_swallower(self, swallowed: int) -> None:
+        if swallowed == NAME_SWALLOWER_AFTER:
+            log.warning(
+                "the interruption was swallowed %d times, last at %s; raising it again", swallowed, self._last_frame
+            )
+        elif swallowed:
+            log.debug("the interruption was swallowed at %s", self._last_frame)
+
+    def stack(self) -> str:
+        """Where the thread is now, for messages about a hang."""
+        frame = sys._current_frames().get(self.thread)
+        return "".join(traceback.format_stack(frame)[-3:]) if frame is not None else ""
+
+
+def _nothing() -> None:
+    """Unblocks nothing: the abort will."""
+
+
+def _in_event_loop() -> bool:
+    """Whether this thread runs an event loop of asyncio."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None

@@ -1,0 +1,1 @@
+"""The monitor process: watches one rank from outside and reports its death."""

@@ -1,0 +1,66 @@
+"""What a monitor process needs to know, settled before it is forked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.inprocess.coordination.joining import Entrant
+from nvrx_core.process.stacks import Stacks
+from nvrx_core.store.keys import Keys
+from nvrx_core.store.torch_stores import Factory
+
+__all__ = ["MonitorPlan"]
+
+
+@dataclass(frozen=True)
+class MonitorPlan:
+    """What a monitor process needs to know; handed over by fork.
+
+    Attributes:
+        member: the rank's initial rank.
+        rank_pid: its process.
+        rank_pidfd: names that process for good.
+        wake: an eventfd that the rank writes to when its page has changed.
+        linked: an eventfd that the monitor process writes to when it has reached the store.
+        factory, kwargs: how to connect to the store.
+        keys: the call's keys, of no particular generation.
+        entrant: the rank, on its way into a generation.
+        soft, hard, grace: timeouts of progress, seconds.
+        interval: seconds between two looks at the page, at most.
+        breath: seconds between two signs of life of the rank's watchdog thread.
+        barrier: how long the others' decision is waited for after a death.
+        heartbeat: seconds between two moves of the lease.
+        heartbeat_timeout: seconds after which another member's lease has run out.
+        signum: the interrupt signal.
+        events: where events go.
+        stacks: the stacks of the rank's threads.
+        logfile: the log file, with `{rank}` filled in; None for no log.
+        pidfile: the pid file, likewise.
+    """
+
+    member: int
+    rank_pid: int
+    rank_pidfd: int
+    wake: int
+    linked: int
+    factory: Factory
+    kwargs: Mapping[str, Any]
+    keys: Keys
+    entrant: Entrant
+    soft: float
+    hard: float
+    grace: float
+    barrier: timedelta
+    interval: float
+    breath: float
+    heartbeat: float
+    heartbeat_timeout: float
+    signum: int
+    events: EventLog
+    stacks: Stacks
+    logfile: str | None = None
+    pidfile: str | None = None

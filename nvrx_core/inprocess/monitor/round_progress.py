@@ -1,0 +1,47 @@
+"""How far this rank had come when a round ended, taken as soon as the round's event is noticed.
+
+What follows changes the counters: the abort clears torch's groups, and a function that is interrupted runs its cleanup.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from nvrx_core.fault.blame import Progress
+from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.stage import Stage
+
+__all__ = ["ProgressSample"]
+
+
+class ProgressSample:
+    """One sample a round; the first that is taken counts.
+
+    Args:
+        page: the rank's page.
+        soft: soft timeout, seconds.
+        observe: brings the page's count of collectives up to date.
+
+    Attributes:
+        progress: how far the rank had come.
+        stalled: it had shown no sign of life for half the soft timeout, or was reported.
+    """
+
+    def __init__(self, page: Page, soft: float, observe: Callable[[], None]) -> None:
+        self.page, self.soft, self._observe = page, soft, observe
+        self.iteration = -1
+        self.progress, self.stalled = Progress(), False
+
+    def take(self, iteration: int) -> None:
+        """Take the sample of this round; a rank that has not begun the iteration has come nowhere."""
+        if iteration == self.iteration:
+            return
+        page, self.progress, self.stalled = self.page, Progress(), False
+        if page[Word.ITERATION] == iteration:
+            self._observe()
+            silent = page[Word.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
+            self.stalled = silent or page[Word.STALLED] == iteration + 1
+            words = Word.MEETINGS, Word.MEETING, Word.COLLECTIVES, Word.STEP
+            self.progress = Progress(*(page[word] for word in words))
+        self.iteration = iteration

@@ -1,0 +1,268 @@
+"""What a round decides: the arrivals go in, one frozen decision comes out, the same bytes for everyone.
+
+Pure. Traffic stays linear in the number of ranks: a decision names the lost ranks only, never the living ones. Where
+the rank assignment needs keys of all ranks, it carries them, as runs over neighbours with equal keys.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.blame import Progress, behind
+from nvrx_core.fault.record import LATE_COMPLETION, Fault
+from nvrx_core.parsing import MANY, address, integer, integers, obj, parsed, string
+from nvrx_core.rank_assignment.snapshot import Column, columns_of
+
+__all__ = ["Arrival", "Decision", "Standing", "decide", "decode_arrivals", "decode_event", "encode_completion"]
+
+_COMPLETED: Final = "completed"
+_MAY_LACK: Final = ("keys", "place", "places")
+_SIGNS: Final = (
+    "gloo",
+    "NCCL",
+    "DistBackendError",
+    "DistNetworkError",
+    "Connection closed by peer",
+    "Connection reset",
+)
+_TIMED_OUT: Final = ("imed out", "iming out", "imeout")
+
+
+class Standing(enum.Enum):
+    """How a member stands at the barrier."""
+
+    ALIVE = "alive"
+    LEAVING = "leaving"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """One member's record at the barrier.
+
+    Attributes:
+        initial_rank: the member.
+        rank: its wrapper rank in the iteration that ends, -1 when it has none.
+        standing: alive, leaving or dead.
+        world_size: the wrapper's world size in that iteration, as far as the writer knows it.
+        fault: its own fault, if it had one.
+        step: the highest step it has reported, -1 when it reports none.
+        progress: how far it had come when the round ended; None for a rank that had nothing to do.
+        stalled: it had shown no sign of life for half the soft timeout.
+        completed: it had completed the iteration.
+        keys: what its rank assignment needs the others to know of it.
+        place: `host:port` where it would host the meeting of the next process group, "" where it would not.
+    """
+
+    initial_rank: int
+    rank: int
+    standing: Standing
+    world_size: int = 0
+    fault: Fault | None = None
+    step: int = -1
+    progress: Progress | None = None
+    stalled: bool = False
+    completed: bool = False
+    keys: tuple[str, ...] = ()
+    place: str = ""
+
+    def encode(self) -> str:
+        """The arrival as JSON."""
+        fault = self.fault and self.fault.to_data()
+        return _encode({**vars(self), "standing": self.standing.value, "fault": fault})
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Arrival:
+        """The arrival that `encode` wrote.
+
+        Raises:
+            ValueError: when the text is none.
+        """
+        return cls._from_data(obj(text))
+
+    @classmethod
+    def _from_data(cls, data: Any) -> Arrival:
+        _require_fields(data, "initial_rank", "rank", "standing", "world_size", "step", "progress", "stalled")
+        fault = Fault.from_data(data["fault"]) if data.get("fault") else None
+        progress = Progress.of(integers(data["progress"])) if data["progress"] is not None else None
+        return cls(
+            initial_rank=integer(data["initial_rank"], 0, MANY), rank=integer(data["rank"]),
+            standing=Standing(data["standing"]), world_size=integer(data["world_size"], 0, MANY), fault=fault,
+            step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
+            completed=bool(data.get("completed")), keys=tuple(map(string, _list(data.get("keys", [])))),
+            place=_place(data.get("place", "")),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What all members do after a round.
+
+    Attributes:
+        iteration: the round that ended.
+        lost: initial ranks that take part no longer.
+        terminated: the wrapper ranks, of the iteration that ended, that no living member holds.
+        cause: the fault that ended the round: the one told first, unless that is a symptom of another.
+        culprits: the initial ranks that failed; empty when all were stalled alike.
+        step: the highest step any rank has reported, -1 when none has.
+        keys: one column for each key that the ranks declared.
+        places: (wrapper rank, `host:port`) where those would host the meeting of the next process group who may become
+            its rank 0: the lowest of the living, and the lowest of those that `FillGaps` moves.
+    """
+
+    iteration: int
+    lost: tuple[int, ...]
+    terminated: tuple[int, ...]
+    cause: Fault | None
+    culprits: tuple[int, ...]
+    step: int
+    keys: tuple[Column, ...] = ()
+    places: tuple[tuple[int, str], ...] = ()
+
+    def place_of(self, rank: int | None) -> tuple[str, int] | None:
+        """The host and port that the holder of a wrapper rank has offered, as far as the decision tells."""
+        return next((address(place.encode()) for holder, place in self.places if holder == rank), None)
+
+    def encode(self) -> str:
+        """The decision as JSON."""
+        return _encode({**vars(self), "cause": self.cause and self.cause.to_data()})
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Decision:
+        """The decision that `encode` wrote.
+
+        Raises:
+            ValueError: when the text is none.
+        """
+        data = obj(text)
+        _require_fields(data, "iteration", "lost", "terminated", "culprits", "step")
+        cause, places = Fault.from_data(data["cause"]) if data.get("cause") else None, data.get("places", [])
+        return cls(
+            iteration=integer(data["iteration"]), lost=integers(data["lost"], 0, MANY),
+            terminated=integers(data["terminated"], 0, MANY), cause=cause, culprits=integers(data["culprits"]),
+            step=integer(data["step"]), keys=tuple(map(_column, _list(data.get("keys", [])))),
+            places=tuple((integer(rank, 0, MANY), _place(place)) for rank, place in map(_list, _list(places))),
+        )  # fmt: skip
+
+
+def decide(iteration: int, arrivals: Mapping[int, Arrival], event: Fault | None) -> Decision:
+    """The decision of a round in which all members have arrived.
+
+    Args:
+        iteration: the round.
+        arrivals: every member's, by initial rank.
+        event: the fault that was told first.
+    """
+    alive = [a for a in arrivals.values() if a.standing is Standing.ALIVE]
+    held = {a.rank for a in alive}
+    world_size = max((a.world_size for a in alive), default=0)
+    faults = [fault for fault in (event, *(a.fault for a in arrivals.values())) if fault is not None]
+    cause = min(faults, key=_symptom, default=None)
+    return Decision(
+        iteration=iteration,
+        lost=tuple(sorted(a.initial_rank for a in arrivals.values() if a.standing is not Standing.ALIVE)),
+        terminated=tuple(rank for rank in range(world_size) if rank not in held),
+        cause=cause,
+        culprits=_culprits(arrivals.values(), faults, cause),
+        step=max((a.step for a in arrivals.values()), default=-1),
+        keys=columns_of(a.keys for a in sorted(alive, key=_rank)),
+        places=_places(alive),
+    )
+
+
+def _places(alive: list[Arrival]) -> tuple[tuple[int, str], ...]:
+    lowest = (min((a for a in alive if a.rank >= least), key=_rank, default=None) for least in (0, len(alive)))
+    return tuple((a.rank, a.place) for a in lowest if a is not None and a.place)
+
+
+def _rank(arrival: Arrival) -> int:
+    return arrival.rank
+
+
+def _symptom(fault: Fault) -> bool:
+    """A collective that failed because of another rank: who dies breaks others before the death is told."""
+    text = f"{fault.error_type} {fault.message}"
+    return fault.interruption == Interruption.EXCEPTION.name and any(sign in text for sign in _SIGNS)
+
+
+def _culprits(arrivals: Collection[Arrival], faults: list[Fault], cause: Fault | None) -> tuple[int, ...]:
+    """Who failed; of ranks that only waited in vain, those that held them up."""
+    failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _late(fault) or _symptom(fault))}
+    if not failed and cause is not None and _late(cause):
+        return tuple(sorted(a.initial_rank for a in arrivals if not a.completed))
+    if not failed and cause is not None and not _stalled(cause):
+        waited = any(sign in cause.message for sign in _TIMED_OUT)
+        failed = (waited and _behind(arrivals)) or {cause.initial_rank}
+    return tuple(sorted(failed or _behind(arrivals)))
+
+
+def _stalled(fault: Fault) -> bool:
+    return fault.interruption == Interruption.SOFT_TIMEOUT.name
+
+
+def _late(fault: Fault) -> bool:
+    return fault.error_type == LATE_COMPLETION
+
+
+def _behind(arrivals: Collection[Arrival]) -> set[int]:
+    progress = {a.initial_rank: a.progress for a in arrivals if a.progress and a.standing is not Standing.DEAD}
+    return behind(progress, {a.initial_rank for a in arrivals if a.stalled})
+
+
+def decode_arrivals(values: Iterable[bytes]) -> list[Arrival]:
+    """The arrivals that `Arrival.encode` wrote, some hundreds parsed at once: by themselves they take twice as long.
+
+    Raises:
+        ValueError: when a value is no arrival.
+    """
+    return [Arrival._from_data(each) for each in parsed(b"[" + b",".join(map(bytes, values)) + b"]")]
+
+
+def encode_completion() -> str:
+    """The event of a round that all members completed."""
+    return json.dumps({_COMPLETED: True})
+
+
+def decode_event(text: str | bytes) -> Fault | None:
+    """The fault that a round's event names, or None when the round was completed.
+
+    Raises:
+        ValueError: when the text is no event.
+    """
+    data = obj(text)
+    return None if data.get(_COMPLETED) is True else Fault.from_data(data)
+
+
+def _encode(data: dict[str, Any]) -> str:
+    """JSON; what is empty is left out where most jobs have none."""
+    return json.dumps({name: value for name, value in data.items() if value or name not in _MAY_LACK})
+
+
+def _require_fields(data: Any, *names: str) -> None:
+    if not isinstance(data, dict) or not data.keys() >= set(names):
+        raise ValueError(f"fields are missing: {data!r:.100}")
+
+
+def _list(data: object) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError(f"not a list: {data!r:.100}")
+    return data
+
+
+def _place(data: object) -> str:
+    text = string(data)
+    if text:
+        address(text.encode())
+    return text
+
+
+def _column(data: object) -> Column:
+    runs = [(integer(count, 1, MANY), string(key)) for count, key in map(_list, _list(data))]
+    if sum(count for count, _ in runs) > MANY:
+        raise ValueError(f"keys of too many ranks: {data!r:.100}")
+    return tuple(runs)

@@ -1,0 +1,96 @@
+"""How an iteration ended on one rank, told from what its function raised.
+
+Pure. An interruption can come out of the function in another shape: in a group, as the cause of what a library raises
+instead of it, as the `SystemExit` of a handler for everything. A healthy rank is not lost by that, and what has failed
+is not taken for a wish to leave, as a `BaseException` of a library would be.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nvrx_core.errors import RestartAbort
+from nvrx_core.fault.exceptions import related
+
+__all__ = ["Ended", "How", "LoopShouldEnd", "RankShouldRestart", "how_it_ended"]
+
+_WISHES = (KeyboardInterrupt, SystemExit, RestartAbort)
+
+
+class RankShouldRestart(BaseException):
+    """Raised inside the wrapped function when the round ends; it must reach the wrapper."""
+
+
+class LoopShouldEnd(RankShouldRestart, KeyboardInterrupt):
+    """The same inside an event loop: asyncio stores every other exception in the task that it strikes."""
+
+
+class How(enum.Enum):
+    """How an iteration ended on this rank."""
+
+    RETURNED = enum.auto()
+    RESERVE = enum.auto()
+    EXITED = enum.auto()  # SystemExit(0): this rank is done
+    INTERRUPTED = enum.auto()
+    FAILED = enum.auto()
+    LEFT = enum.auto()  # by an exception that no restart mends
+
+
+@dataclass
+class Ended:
+    """How an iteration ended, and with what."""
+
+    how: How
+    result: Any = None
+    error: BaseException | None = None
+
+
+def how_it_ended(error: BaseException, *, requested: bool, landed: bool) -> How:
+    """How a function ended that raised `error`.
+
+    Args:
+        error: what came out of it.
+        requested: the round has ended, and this rank is asked to leave its function.
+        landed: an interruption was raised in it, or the abort has begun: what fails now fails because of that.
+    """
+    ours = any(isinstance(each, RankShouldRestart) for each in related(error))
+    if ours and not _wishes_to_leave(error):
+        return How.INTERRUPTED if requested else How.FAILED
+    if isinstance(error, SystemExit) and error.code in (0, None):
+        return How.EXITED
+    if _wishes_to_leave(error):
+        return How.LEFT
+    if isinstance(error, Exception):
+        return How.INTERRUPTED if landed else How.FAILED
+    if requested:
+        return How.INTERRUPTED
+    failed = any(isinstance(each, Exception) for each in related(error)) or _is_torchs(error)
+    return How.FAILED if failed else How.LEFT
+
+
+def _wishes_to_leave(error: BaseException) -> bool:
+    """Whether the user has said so, by one of the exceptions that say it; not by one that hides an interruption."""
+    return any(isinstance(each, _WISHES) and not _hides_interruption(each) for each in _leaves(error))
+
+
+def _hides_interruption(error: BaseException) -> bool:
+    """Ctrl-C and `RestartAbort` are meant, whenever they come; an exit may come from a handler for everything."""
+    if isinstance(error, KeyboardInterrupt | RestartAbort):
+        return isinstance(error, RankShouldRestart)
+    return any(isinstance(each, RankShouldRestart) for each in related(error))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _is_torchs(error: BaseException) -> bool:
+    """`torch.distributed.checkpoint` tells of every failure by a `BaseException`."""
+    return type(error).__module__.startswith("torch.distributed.")

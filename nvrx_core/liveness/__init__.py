@@ -1,0 +1,1 @@
+"""Who is alive: hang detection, leases, the awake time of an observer, the progress of peers. Pure."""

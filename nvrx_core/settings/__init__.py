@@ -1,0 +1,1 @@
+"""Settings: the parameters and the environment variables that the core reads."""

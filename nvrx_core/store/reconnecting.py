@@ -1,0 +1,179 @@
+"""One connection to the control store, opened again when it breaks while the store lives.
+
+Keep-alive probes find a connection whose other end is gone without a word; a reset one is found by what is asked next.
+A wait, a look and a `compare_set` may be asked twice, and are. A `set` and an `append` have no answer, and an `add`
+counts: whether one that broke was carried out, nobody can say, so it is a failure. Before these the connection is
+looked at, without traffic, and opened again if it has broken meanwhile: it may have been idle for hours.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from nvrx_core.process.sockets import bound_reading, is_whole, keep_alive, socket_inodes, tcp_sockets
+from nvrx_core.store.connection import StoreConnectionError, answer_deadline, await_listener
+from nvrx_core.store.torch_stores import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Factory, another
+
+__all__ = ["Connection", "endpoint_of", "reconnect"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+_BROKEN: Final = (dist.DistNetworkError, ConnectionError)
+
+
+def endpoint_of(store: dist.Store) -> tuple[str, int]:
+    """Host and port of the store; the port is 0 where it has none."""
+    endpoint: tuple[str, int] | None = getattr(store, "endpoint", None)
+    return endpoint or (getattr(store, "host", type(store).__name__), getattr(store, "port", 0))
+
+
+def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
+    """Another connection to the same store, within seconds.
+
+    Raises:
+        StoreConnectionError: when nobody listens where the store was, or does not answer.
+    """
+    host, port = endpoint_of(store)
+    if not port:
+        return another(store, factory, kwargs)
+    await_listener(host, port, FURTHER_TIMEOUT)
+    with answer_deadline(host, port), _connect_deadline(store) as timeout:
+        found = another(store, factory, kwargs)
+    found.set_timeout(timeout)
+    return found
+
+
+@contextmanager
+def _connect_deadline(store: dist.Store) -> Iterator[timedelta]:
+    """A clone tries to connect for as long as its original may wait: a server that ends meanwhile would hold it up."""
+    timeout: timedelta = store.timeout  # type: ignore[attr-defined]
+    store.set_timeout(RECONNECT_TIMEOUT)
+    try:
+        yield timeout
+    finally:
+        store.set_timeout(timeout)
+
+
+class Connection:
+    """A store's operations on such a connection.
+
+    Args:
+        make: opens the first connection.
+        factory, kwargs: how to open another one to a store that has no `clone`.
+        silence: seconds without a byte after which a blocking read fails; None for no bound.
+        beside: another connection, that may have broken when this one has.
+
+    Attributes:
+        store: torch's store, on the connection that is open now.
+        inodes: the sockets that came with it, and with earlier ones.
+        closed: it is not opened again.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], dist.Store],
+        factory: Factory,
+        kwargs: Mapping[str, Any],
+        *,
+        silence: int | None = None,
+        beside: Connection | None = None,
+    ) -> None:
+        self._factory, self._kwargs, self._silence, self._beside = factory, kwargs, silence, beside
+        self._doubted = False
+        self._opening, self._calling = threading.Lock(), threading.RLock()
+        self.closed = False
+        self.inodes: frozenset[int] = frozenset()
+        self._open(make)
+
+    def _open(self, make: Callable[[], dist.Store]) -> None:
+        before = socket_inodes()
+        self.store = make()
+        port = endpoint_of(self.store)[1]
+        new = [each for each in tcp_sockets() if each.inode not in before]
+        found = [each for each in new if port in (0, each.peer_port, each.local_port)]  # others are other threads'
+        self._ends = [each for each in found if each.peer_port == port and each.local_port != port]
+        for each in self._ends:
+            keep_alive(each)
+            if self._silence is not None:
+                bound_reading(each, self._silence)
+        self.inodes |= {each.inode for each in found}
+
+    def _reopen(self, broken: dist.Store) -> bool:
+        """Open another connection, unless another thread has; whether there is one."""
+        with self._opening:
+            if self.store is broken and self._ends and not self.closed:
+                try:
+                    self._open(lambda: reconnect(broken, self._factory, self._kwargs))
+                except (StoreConnectionError, RuntimeError, OSError) as error:
+                    log.debug("the connection to the store is not opened again: %s", error)
+                    return False
+                if self._beside is not None:
+                    self._beside._doubted = True
+            return self.store is not broken and not self.closed
+
+    def _repeat(self, name: str, *arguments: Any) -> Any:
+        store = self.store
+        try:
+            return self._call(store, name, *arguments)
+        except _BROKEN:
+            if not self._reopen(store):
+                raise
+            return self._call(self.store, name, *arguments)
+
+    def _call(self, store: dist.Store, name: str, *arguments: Any) -> Any:
+        """One thread at a time, but for a wait: a store of the user's need not be safe for several."""
+        if name == "wait":
+            return store.wait(*arguments)
+        with self._calling:
+            return getattr(store, name)(*arguments)
+
+    def _once(self, name: str, *arguments: Any) -> Any:
+        if self._doubted:
+            self._doubted = False
+            self._repeat("check", ["any"])
+        if not all(map(is_whole, self._ends)):
+            self._reopen(self.store)
+        return self._call(self.store, name, *arguments)
+
+    def wait(self, *arguments: Any) -> None:
+        """As of torch's store."""
+        self._repeat("wait", *arguments)
+
+    def check(self, keys: list[str]) -> bool:
+        """As of torch's store."""
+        return bool(self._repeat("check", keys))
+
+    def get(self, key: str) -> bytes:
+        """As of torch's store."""
+        return bytes(self._repeat("get", key))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """As of torch's store."""
+        return list(self._repeat("multi_get", keys))
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """As of torch's store."""
+        return bytes(self._repeat("compare_set", key, expected, desired))
+
+    def set(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._once("set", key, value)
+
+    def append(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._once("append", key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        """As of torch's store."""
+        return int(self._once("add", key, amount))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.store, name)
+        return functools.partial(self._call, self.store, name) if callable(found) else found
