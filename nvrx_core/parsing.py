@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-__all__ = ["MANY", "address", "integer", "integers", "number", "obj", "parsed", "string"]
+__all__ = ["MAX_RANKS", "address", "integer", "integers", "number", "parse_json", "parse_object", "string"]
 
-MANY: Final = 1 << 20
+MAX_RANKS: Final = 1 << 20
 """No job has more ranks."""
 WORD: Final = 1 << 63
 MAX_BYTES: Final = 1 << 24
@@ -19,7 +19,7 @@ MAX_HOST: Final = 255
 MAX_PORT: Final = (1 << 16) - 1
 
 
-def parsed(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """The JSON value that `text` is.
 
     Raises:
@@ -33,26 +33,26 @@ def parsed(text: str | bytes) -> Any:
         raise ValueError(f"not JSON: {text[:100]!r}") from error
 
 
-def obj(text: str | bytes) -> dict[str, Any]:
+def parse_object(text: str | bytes) -> dict[str, Any]:
     """The JSON object that `text` is; ValueError when it is none."""
-    data = parsed(text)
+    data = parse_json(text)
     if not isinstance(data, dict):
         raise ValueError(f"not a JSON object: {text[:100]!r}")
     return data
 
 
-def integer(value: object, least: int = -WORD, most: int = WORD) -> int:
-    """`value`, an integer of at least `least` and at most `most`; ValueError when it is none."""
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"not an integer from {least} to {most}: {value!r:.100}")
+def integer(value: object, minimum: int = -WORD, maximum: int = WORD) -> int:
+    """`value`, an integer of at least `minimum` and at most `maximum`; ValueError when it is none."""
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise ValueError(f"not an integer from {minimum} to {maximum}: {value!r:.100}")
     return value
 
 
-def integers(value: object, least: int = -WORD, most: int = WORD) -> tuple[int, ...]:
-    """A list of at most `MANY` such integers; ValueError when it is none."""
-    if not isinstance(value, list) or len(value) > MANY:
+def integers(value: object, minimum: int = -WORD, maximum: int = WORD) -> tuple[int, ...]:
+    """A list of at most `MAX_RANKS` such integers; ValueError when it is none."""
+    if not isinstance(value, list) or len(value) > MAX_RANKS:
         raise ValueError(f"not a list of integers: {value!r:.100}")
-    return tuple(integer(each, least, most) for each in value)
+    return tuple(integer(each, minimum, maximum) for each in value)
 
 
 def number(value: object) -> float:

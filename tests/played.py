@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.interpreter import interpret
 from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.round import Action, Obituary, Round
+from nvrx_core.inprocess.protocol.round import Action, DeathReport, Round
 
 __all__ = ["played"]
 
 
-def played(board: Board, machine: Round | Obituary, actions: Iterable[Action]) -> list[Action]:
+def played(control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[Action]) -> list[Action]:
     """Carry out store actions and feed the answers back; returns those that are not the store's."""
-    return interpret(play(machine, actions, time.monotonic), store_rules(board, 1))
+    return interpret(play(machine, actions, time.monotonic), store_rules(control_store, 1))

@@ -58,7 +58,7 @@ def train(options: argparse.Namespace, feed: Feed, call_wrapper: inprocess.CallW
     ddp = DistributedDataParallel(model)
     for step, rows in feed.batches(len(losses), options.steps):
         point = Point(options.initial_rank, call_wrapper.iteration, step)
-        options.faults.strike(point, call=call_wrapper)  # only where `--faults` says so
+        options.faults.inject(point, call=call_wrapper)  # only where `--faults` says so
         losses.append(take_step(ddp, optimizer, rows[rank::world_size]))
         call_wrapper.ping()
         call_wrapper.progress(step)

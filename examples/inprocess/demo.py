@@ -39,7 +39,7 @@ SILENCE = 60.0
 """Seconds without a word from any rank after which a run is given up."""
 
 
-class Ended(BaseException):
+class IterationResult(BaseException):
     """A signal asks the demo to end."""
 
     def __init__(self, number: int) -> None:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     except StartError as error:
         terminal.say(f"failed: {error}", Style.RED)
         return 1
-    except Ended as ended:
+    except IterationResult as ended:
         terminal.end_bar()
         terminal.say(f"Ended by {ended.signal.name}; every process of the run has been ended, too.")
         return 128 + ended.signal
@@ -164,7 +164,7 @@ def _empty(*folders: Path) -> None:
 
 
 def _leave(number: int, _: object) -> NoReturn:
-    raise Ended(number)
+    raise IterationResult(number)
 
 
 if __name__ == "__main__":

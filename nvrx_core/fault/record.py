@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from nvrx_core.fault.attribution import Interruption, InterruptionRecord
 from nvrx_core.parsing import integer, number, string
 
-__all__ = ["LATE_COMPLETION", "OUT_OF_MEMORY", "Fault"]
+__all__ = ["LATE_COMPLETION", "OUT_OF_MEMORY", "FaultRecord"]
 
 MAX_BYTES: Final = 16_384
 MAX_TEXT: Final = 2_000
@@ -28,7 +28,7 @@ _READ: Final[Mapping[str, Callable[[object], Any]]] = {"int": integer, "str": st
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class FaultRecord:
     """One fault of one rank.
 
     Attributes:
@@ -88,7 +88,7 @@ class Fault:
         """The fault of a process that the kernel has killed for want of memory."""
         return replace(self, category=OUT_OF_MEMORY, message=f"{self.message}, {KERNEL_KILLED}")
 
-    def told(self) -> dict[str, object]:
+    def event_fields(self) -> dict[str, object]:
         """The fields of the `fault` event that tells of it."""
         names = ("rank", "interruption", "message", "origin", "category", "struck", "announced")
         return {**{name: getattr(self, name) for name in names}, "victim": self.initial_rank}

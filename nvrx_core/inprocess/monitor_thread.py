@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
 from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
@@ -24,7 +24,7 @@ from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.view import Rounds
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["MonitorThread", "RankShouldRestart"]
 
@@ -54,7 +54,7 @@ class MonitorThread:
     def __init__(
         self,
         *,
-        board: Board,
+        control_store: ControlStore,
         page: Page,
         interrupt: Interrupt,
         rounds: Rounds,
@@ -63,7 +63,7 @@ class MonitorThread:
         decided: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        self.board, self.page, self.interrupt, self.rounds = board, page, interrupt, rounds
+        self.control_store, self.page, self.interrupt, self.rounds = control_store, page, interrupt, rounds
         self.changed = threading.Condition()
         self.marks = dict[str, float]()
         self._abort, self._unblock, self._decided = abort, unblock, decided
@@ -115,7 +115,7 @@ class MonitorThread:
     def _rules(self) -> Rules:
         interrupt = self.interrupt
         return {
-            **store_rules(self.board, self.page.world_size),
+            **store_rules(self.control_store, self.page.world_size),
             effects.AwaitEvent: self._await_event,
             effects.AwaitDecision: self._await_decision,
             effects.NoticeEvent: self._notice,
@@ -128,18 +128,18 @@ class MonitorThread:
         }
 
     def _await_event(self, effect: effects.AwaitEvent) -> None:
-        self.board.wait_event(effect.iteration)
+        self.control_store.wait_event(effect.iteration)
         self.marks = {"noticed": time.monotonic()}
 
     def _await_decision(self, effect: effects.AwaitDecision) -> Decision:
-        decision = self.board.wait_decision(effect.iteration)
+        decision = self.control_store.wait_decision(effect.iteration)
         hit("decision-after", effect.iteration)
         return decision
 
     def _notice(self, effect: effects.NoticeEvent) -> None:
         self._turns.begin()
         self.noticed(effect.iteration)
-        self.page[Word.NOTICED] = effect.iteration + 1
+        self.page[ProgressField.NOTICED] = effect.iteration + 1
 
     def _last_call(self, effect: effects.LastCall) -> None:
         with self.changed:
@@ -151,7 +151,7 @@ class MonitorThread:
         self.interrupt.wait_unmasked()
 
     def _abort_function(self, effect: effects.AbortFunction) -> None:
-        self.page[Word.INTERRUPTING] = effect.iteration + 1
+        self.page[ProgressField.INTERRUPTING] = effect.iteration + 1
         hit("abort-before", effect.iteration)
         self._abort()
         self.marks["aborted"] = time.monotonic()

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.process.fork_server import ForkServer
 from nvrx_core.process.heartbeat import heartbeat_of_this_thread
-from nvrx_core.process.template import Template
 from nvrx_core.process.waiting import readable
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 
 __all__ = ["ProgressWatchdog"]
@@ -52,7 +52,7 @@ class ProgressWatchdog:
         self,
         page: Page,
         interval: float,
-        template: Template,
+        fork_server: ForkServer,
         replaced: Callable[[str], None],
         *,
         gone: Callable[[], None],
@@ -60,7 +60,7 @@ class ProgressWatchdog:
         silent: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        self.page, self.interval, self.template = page, interval, template
+        self.page, self.interval, self.fork_server = page, interval, fork_server
         self._replaced, self._gone, self._observe = replaced, gone, observe
         self._silent, self._failed = silent, failed
         self.depth: Callable[[], int] = lambda: 0
@@ -99,7 +99,7 @@ class ProgressWatchdog:
 
     def _watch(self) -> None:
         due = time.monotonic()
-        watched: list[Any] = [self.template.channel, self._wake]
+        watched: list[Any] = [self.fork_server.channel, self._wake]
         while not self._ending:
             now = time.monotonic()
             if now >= due:
@@ -110,34 +110,34 @@ class ProgressWatchdog:
             if self._wake in ready:
                 os.eventfd_read(self._wake)
                 self._do_work()
-            if self.template.channel in ready:
+            if self.fork_server.channel in ready:
                 self._hear()
-                if self.template.ended:
+                if self.fork_server.ended:
                     watched = [self._wake]
         self._do_work()
 
     def _question(self, now: float) -> None:
-        self.page[Word.BREATH] = time.monotonic_ns()
+        self.page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
         if answered := self._heartbeat.look():
-            self.page[Word.ANSWERED] = answered
+            self.page[ProgressField.ANSWERED] = answered
         self._observe()
-        self.page[Word.ATOMIC] = self.depth()
+        self.page[ProgressField.ATOMIC] = self.depth()
         self._judge_store(now)
 
     def _judge_store(self, now: float) -> None:
         """Whether the store is silent; with the monitor process of a rank that has left, nobody asks it any more."""
-        beat = self.page[Word.MONITOR_BEAT] / 1e9
-        asked = beat and self.page[Word.STAGE] not in (Stage.LEFT, Stage.GONE)
+        beat = self.page[ProgressField.MONITOR_BEAT] / 1e9
+        asked = beat and self.page[ProgressField.STAGE] not in (Stage.LEFT, Stage.EXITED_ABNORMALLY)
         if asked and self._awake.at(now) - self._awake.at(beat) > SILENT_STORE and not self._told:
             self._told = True
             self._silent()
 
     def _hear(self) -> None:
-        news = self.template.news()
-        if news:
-            log.warning("the monitor process was replaced: %s", news)
-            self._replaced(news)
-        if news == "" and not self._ending:
+        poll = self.fork_server.poll()
+        if poll:
+            log.warning("the monitor process was replaced: %s", poll)
+            self._replaced(poll)
+        if poll == "" and not self._ending:
             self._gone()
 
     def _do_work(self) -> None:

@@ -31,7 +31,7 @@ from nvrx_core.inprocess.initialize import Initialize
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.terminate import Terminate
-from nvrx_core.progress.page import Word
+from nvrx_core.progress.page import ProgressField
 from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankFilter
 from nvrx_core.rank_assignment.filters import ActivateAllRanks
 from nvrx_core.rank_assignment.moves import ShiftRanks
@@ -73,7 +73,7 @@ class CallWrapper:
 
     def ping(self) -> None:
         """Report progress; from the first ping of an iteration on, the timeouts apply to pings, too."""
-        self._page.words[Word.PING] = time.monotonic_ns()
+        self._page.words[ProgressField.PING] = time.monotonic_ns()
 
     def progress(self, step: int) -> None:
         """Report the step that is done.
@@ -82,9 +82,9 @@ class CallWrapper:
         apply to it, too. Over restarts, a step higher than all before is what `no_progress_limit` calls progress.
         """
         words = self._page.words
-        if step >= words[Word.STEP]:
-            words[Word.STEP] = step + 1
-            words[Word.STEP_AT] = time.monotonic_ns()
+        if step >= words[ProgressField.STEP]:
+            words[ProgressField.STEP] = step + 1
+            words[ProgressField.STEP_AT] = time.monotonic_ns()
             self._call.step = max(self._call.step, step)
 
     def atomic(self) -> Atomic:
@@ -95,15 +95,15 @@ class CallWrapper:
     def disable_hang_protection(self) -> Iterator[None]:
         """A context in which neither soft nor hard timeout applies to this rank. It nests."""
         page = self._page
-        page[Word.UNPROTECTED] += 1
+        page[ProgressField.UNPROTECTED] += 1
         try:
             yield
         finally:
             now = time.monotonic_ns()
-            for word in (Word.AUTOMATIC, Word.PING, Word.STEP_AT):
+            for word in (ProgressField.AUTO_HEARTBEAT, ProgressField.PING, ProgressField.STEP_AT):
                 if page[word]:
                     page[word] = now
-            page[Word.UNPROTECTED] -= 1
+            page[ProgressField.UNPROTECTED] -= 1
 
     def iteration_store(self) -> dist.Store:
         """A torch store for this iteration, empty at its start, the same on all ranks."""

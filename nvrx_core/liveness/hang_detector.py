@@ -18,14 +18,23 @@ from typing import Final, Self
 
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["AskOthers", "Kill", "Poke", "Reading", "SoftTimeout", "Terminate", "Watch", "WatchState"]
+__all__ = [
+    "HangDetector",
+    "HangDetectorState",
+    "Kill",
+    "Poke",
+    "ProgressSample",
+    "QueryPeers",
+    "SoftTimeout",
+    "Terminate",
+]
 
 POKE_AFTER: Final = 0.05
 """Seconds that the rank's monitor thread has to act on a soft timeout before the main thread is poked from outside."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class ProgressSample:
     """What the progress page says, in seconds.
 
     Attributes:
@@ -60,8 +69,8 @@ class SoftTimeout:
 
 
 @dataclass(frozen=True)
-class AskOthers:
-    """Find out whether a member that this one may wait for is still on the way; answer with `others_on_the_way`."""
+class QueryPeers:
+    """Find out whether a member that this one may wait for is still on the way; answer with `peers_progressing`."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +92,11 @@ class Kill:
     reason: str
 
 
-WatchAction = SoftTimeout | AskOthers | Poke | Terminate | Kill
+WatchAction = SoftTimeout | QueryPeers | Poke | Terminate | Kill
 
 
 @dataclass(frozen=True)
-class WatchState:
+class HangDetectorState:
     """What decides a watch's future; times are relative to now, and infinite for what has not happened.
 
     Attributes:
@@ -111,7 +120,7 @@ class WatchState:
     terminated: float
 
 
-class Watch:
+class HangDetector:
     """Judges one rank.
 
     Args:
@@ -137,7 +146,7 @@ class Watch:
         self.stood_still_since: float | None = None
 
     @classmethod
-    def from_state(cls, soft: float, hard: float, grace: float, state: WatchState, *, now: float) -> Self:
+    def from_state(cls, soft: float, hard: float, grace: float, state: HangDetectorState, *, now: float) -> Self:
         """The watch that had this state; it wants to look at once."""
         watch = cls(soft, hard, grace)
         watch.deadline = now
@@ -147,9 +156,9 @@ class Watch:
         watch._terminated_at = now - state.terminated
         return watch
 
-    def state(self, *, now: float) -> WatchState:
+    def state(self, *, now: float) -> HangDetectorState:
         """All that decides what it says next; its deadline follows from the next look."""
-        return WatchState(
+        return HangDetectorState(
             iteration=self._iteration, reported=self._reported, to_blame=self._to_blame,
             excused=now - self._excused_at, poke=self._poke_at - now,
             interrupted=now - self._interrupted_at, stopped=now - self._stopped_at,
@@ -161,14 +170,14 @@ class Watch:
         assert self._reported or self._poke_at == math.inf
         assert not self._reported or self._iteration >= -1
 
-    def look(self, reading: Reading, *, now: float) -> tuple[WatchAction, ...]:
+    def look(self, reading: ProgressSample, *, now: float) -> tuple[WatchAction, ...]:
         """What the page says asks for; `deadline` says when to look again at the latest."""
         self.deadline = math.inf
         if self._terminated_at < math.inf:
             return self._ending(now)
         if reading.iteration != self._iteration:
             self._begin(reading.iteration)
-        if not reading.protected or reading.stage in (Stage.LEFT, Stage.GONE):
+        if not reading.protected or reading.stage in (Stage.LEFT, Stage.EXITED_ABNORMALLY):
             return ()
         if reading.stage in (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED):
             return self._lifeless(reading, now)
@@ -179,8 +188,8 @@ class Watch:
         out_by = reading.out_by if reading.stage is Stage.RUNNING else math.inf
         return self._hard(alive_at, now, out_by) or self._soft(reading, alive_at, now)
 
-    def others_on_the_way(self, on_the_way: bool, *, now: float) -> None:
-        """The answer to `AskOthers`; waiting for somebody who is on the way is a sign of life."""
+    def peers_progressing(self, on_the_way: bool, *, now: float) -> None:
+        """The answer to `QueryPeers`; waiting for somebody who is on the way is a sign of life."""
         if on_the_way:
             self._excused_at = now
         self._to_blame = not on_the_way
@@ -189,7 +198,7 @@ class Watch:
         self._iteration, self._reported, self._to_blame = iteration, False, False
         self._excused_at, self._poke_at, self._interrupted_at = -math.inf, math.inf, math.inf
 
-    def _lifeless(self, reading: Reading, now: float) -> tuple[WatchAction, ...]:
+    def _lifeless(self, reading: ProgressSample, now: float) -> tuple[WatchAction, ...]:
         self._stopped_at = min(self._stopped_at, now) if reading.stopped else math.inf
         since = min(self._stopped_at, reading.breathing_at)
         actions = self._hard(since, now)
@@ -216,7 +225,7 @@ class Watch:
             return ()
         return (Kill(f"still there {self.grace:g} s after SIGTERM"),)
 
-    def _soft(self, reading: Reading, alive_at: float, now: float) -> tuple[WatchAction, ...]:
+    def _soft(self, reading: ProgressSample, alive_at: float, now: float) -> tuple[WatchAction, ...]:
         if reading.stage is not Stage.RUNNING:
             return ()
         if self._reported:
@@ -225,12 +234,12 @@ class Watch:
             self.deadline = min(self.deadline, alive_at + self.soft)
             return ()
         if not self._to_blame and now < reading.alive_at + self.hard:
-            return (AskOthers(),)
+            return (QueryPeers(),)
         self._reported, self._poke_at = True, now + POKE_AFTER
         self.deadline = min(self.deadline, self._poke_at)
         return (SoftTimeout(f"no progress for {now - alive_at:.3g} s (soft_timeout {self.soft:g} s)"),)
 
-    def _poke(self, reading: Reading, now: float) -> tuple[WatchAction, ...]:
+    def _poke(self, reading: ProgressSample, now: float) -> tuple[WatchAction, ...]:
         if reading.noticed:
             return ()
         actions: tuple[WatchAction, ...] = ()

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["Halt", "Slowest", "Way"]
+__all__ = ["Halt", "PeerProgress", "Way"]
 
 NAMED: Final = 16
 """How many members in an atomic section are told of."""
@@ -54,7 +54,7 @@ class _Lease(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Slowest:
+class PeerProgress:
     """What the leases of all say.
 
     Attributes:
@@ -68,7 +68,7 @@ class Slowest:
     halt: Halt | None = None
 
     @classmethod
-    def of(cls, leases: Mapping[int, str]) -> Slowest:
+    def of(cls, leases: Mapping[int, str]) -> PeerProgress:
         """What these leases say, by member; one that is malformed says nothing."""
         told = {member: lease for member, text in leases.items() if (lease := _read(text)) is not None}
         holders = [(lease.iteration, member, lease.beats) for member, lease in told.items() if lease.atomic]
@@ -113,7 +113,7 @@ class Slowest:
         return json.dumps([[[iteration, *way] for iteration, way in self.ways.items()], self.holders, self.halt])
 
     @classmethod
-    def decode(cls, text: str | bytes) -> Slowest:
+    def decode(cls, text: str | bytes) -> PeerProgress:
         """The value that `encode` wrote.
 
         Raises:

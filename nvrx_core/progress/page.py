@@ -19,12 +19,12 @@ from typing import Final
 
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["Page", "Stage", "Word"]
+__all__ = ["Page", "ProgressField", "Stage"]
 
 WORDS: Final = 32
 
 
-class Word(enum.IntEnum):
+class ProgressField(enum.IntEnum):
     """The words of a page, by their place."""
 
     VERSION = 0
@@ -32,7 +32,7 @@ class Word(enum.IntEnum):
     RANK = 2
     WORLD_SIZE = 3
     STAGE = 4
-    AUTOMATIC = 5  # ns when the main thread last has said what it is about
+    AUTO_HEARTBEAT = 5  # ns when the main thread last has said what it is about
     PING = 6  # ns of the last manual heartbeat, 0: none in this iteration
     STEP_AT = 7  # ns when the step counter last grew, 0: not used in this iteration
     STEP = 8  # the step counter plus one, 0: not used in this iteration
@@ -48,7 +48,7 @@ class Word(enum.IntEnum):
     GENERATION = 31  # generation plus one in which the ranks have met, 0: they have not yet
     MEETING = 17  # how many meetings this rank is inside of now
     STALLED = 18  # iteration plus one in which the monitor process has reported a soft timeout
-    BREATH = 19  # ns when the watchdog thread last ran, 0: it is not there
+    WATCHDOG_HEARTBEAT = 19  # ns when the watchdog thread last ran, 0: it is not there
     ATOMIC = 20  # how many atomic sections were open when the watchdog thread last ran
     ROUND_OVER = 21  # iteration plus one whose event the monitor process has seen, while the rank's threads do not run
     MEETING_AT = 23  # ns when the last meeting began
@@ -69,32 +69,41 @@ class Page:
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self._view(mmap.mmap(-1, WORDS * 8 + (world_size + 7) // 8))
-        self.words[Word.VERSION] = self.VERSION
+        self.words[ProgressField.VERSION] = self.VERSION
 
-    def __getitem__(self, word: Word) -> int:
+    def __getitem__(self, word: ProgressField) -> int:
         return self.words[word]
 
-    def __setitem__(self, word: Word, value: int) -> None:
+    def __setitem__(self, word: ProgressField, value: int) -> None:
         self.words[word] = value
 
     def enter(self, stage: Stage) -> None:
         """Note that the main thread is now about `stage`; that is progress too."""
-        self.words[Word.AUTOMATIC] = time.monotonic_ns()
-        self.words[Word.STAGE] = stage
+        self.words[ProgressField.AUTO_HEARTBEAT] = time.monotonic_ns()
+        self.words[ProgressField.STAGE] = stage
 
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
         """Note a new iteration; manual heartbeats start anew with it."""
-        for word in (Word.PING, Word.STEP_AT, Word.STEP, Word.MEETINGS, Word.MEETING, Word.COLLECTIVES):
+        for word in (
+            ProgressField.PING,
+            ProgressField.STEP_AT,
+            ProgressField.STEP,
+            ProgressField.MEETINGS,
+            ProgressField.MEETING,
+            ProgressField.COLLECTIVES,
+        ):
             self.words[word] = 0
-        self.words[Word.RANK] = rank
-        self.words[Word.WORLD_SIZE] = world_size
-        self.words[Word.ITERATION] = iteration
+        self.words[ProgressField.RANK] = rank
+        self.words[ProgressField.WORLD_SIZE] = world_size
+        self.words[ProgressField.ITERATION] = iteration
 
     def alive_at(self) -> float:
         """The oldest of the signs of life that are in use, monotonic seconds."""
-        running = self.words[Word.STAGE] == Stage.RUNNING
-        used = [self.words[word] for word in (Word.PING, Word.STEP_AT) if running and self.words[word]]
-        automatic = max(self.words[Word.AUTOMATIC], self.words[Word.ANSWERED])
+        running = self.words[ProgressField.STAGE] == Stage.RUNNING
+        used = [
+            self.words[word] for word in (ProgressField.PING, ProgressField.STEP_AT) if running and self.words[word]
+        ]
+        automatic = max(self.words[ProgressField.AUTO_HEARTBEAT], self.words[ProgressField.ANSWERED])
         return min([automatic, *used]) / 1e9
 
     def lose(self, members: Iterable[int]) -> None:

@@ -17,4 +17,4 @@ class Stage(enum.IntEnum):
     UNWINDING = 4  # out of the function after a fault: abort, finalize, health check
     ARRIVED = 5  # in the iteration barrier
     LEFT = 6  # its last word to the others is said
-    GONE = 7  # it has left without a word; its monitor process speaks for it
+    EXITED_ABNORMALLY = 7  # it has left without a word; its monitor process speaks for it

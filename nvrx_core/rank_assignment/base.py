@@ -19,8 +19,15 @@ from nvrx_core.errors import RankDiscarded
 from nvrx_core.rank_assignment.snapshot import Snapshot
 
 __all__ = [
-    "FrozenState", "Mode", "RankAssignment", "RankAssignmentCtx", "RankDiscarded", "RankFilter", "RoundStore",
-    "Snapshot", "State",
+    "AssignmentStore",
+    "FrozenState",
+    "Mode",
+    "RankAssignment",
+    "RankAssignmentCtx",
+    "RankDiscarded",
+    "RankFilter",
+    "Snapshot",
+    "State",
 ]  # fmt: skip
 
 
@@ -111,7 +118,7 @@ class State:
             setattr(self, name, getattr(other, name))
 
 
-class RoundStore(Protocol):
+class AssignmentStore(Protocol):
     """What an assignment may ask of the round's store; in the wrapper it is a torch store, empty at first.
 
     The built-in assignments ask nothing while the keys that they need travel in the barrier.
@@ -147,7 +154,7 @@ class RankAssignmentCtx:
     """
 
     state: State
-    store: RoundStore
+    store: AssignmentStore
     terminated_ranks: set[int]
     snapshot: Snapshot | None = None
 

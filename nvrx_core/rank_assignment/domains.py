@@ -143,16 +143,16 @@ class Domains:
         """These leaves are lost, and with them the domains that fall below their `min_ranks`."""
         touched = dict.fromkeys(self._all) if first else {}
         gone = list(gone)
-        self._bury(gone, touched)
+        self._report_death(gone, touched)
         self.killed = []
         for domain in sorted(touched, key=lambda d: -len(d.line)):
             if 0 < domain.living < domain.layer.min_ranks:
                 self.killed.append(domain)
-                self._bury([leaf for leaf in range(domain.start, domain.end) if self._alive[leaf]], {})
+                self._report_death([leaf for leaf in range(domain.start, domain.end) if self._alive[leaf]], {})
         if gone or self.killed:
             self.living = list(compress(range(len(self._alive)), self._alive))
 
-    def _bury(self, leaves: Iterable[int], touched: dict[Domain, None]) -> None:
+    def _report_death(self, leaves: Iterable[int], touched: dict[Domain, None]) -> None:
         for leaf in leaves:
             self._alive[leaf] = 0
             for domain in self._homes[leaf].line:

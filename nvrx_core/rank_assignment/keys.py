@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from nvrx_core.errors import ParameterError, ParameterTypeError, RankAssignmentError
 from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankAssignmentCtx
-from nvrx_core.rank_assignment.snapshot import Keys, columns_of, spread
+from nvrx_core.rank_assignment.snapshot import RankKeys, columns_of, spread
 
 __all__ = ["KeyFunction", "KeyOrFn", "Keyed"]
 
@@ -86,7 +86,7 @@ class Keyed(RankAssignment):
     def key_functions(self, iteration: int) -> tuple[KeyFunction, ...]:
         """What each rank evaluates before it arrives at the barrier that ends an iteration, -1 the first barrier."""
 
-    def columns(self, ctx: RankAssignmentCtx, timeout: timedelta, iteration: int = 0) -> tuple[Keys, ...]:
+    def columns(self, ctx: RankAssignmentCtx, timeout: timedelta, iteration: int = 0) -> tuple[RankKeys, ...]:
         """The keys of all ranks, from the snapshot, or else from the store.
 
         Raises:
@@ -100,7 +100,7 @@ class Keyed(RankAssignment):
         return _exchange(ctx, type(self).__name__, own, timeout)
 
 
-def _exchange(ctx: RankAssignmentCtx, name: str, own: tuple[str, ...], timeout: timedelta) -> tuple[Keys, ...]:
+def _exchange(ctx: RankAssignmentCtx, name: str, own: tuple[str, ...], timeout: timedelta) -> tuple[RankKeys, ...]:
     """Tell the others; the last to tell reads what all told and writes it for everyone.
 
     Every rank counts its own exchanges in the round, so the n-th of one is the n-th of all.

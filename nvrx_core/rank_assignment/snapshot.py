@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby, repeat
 
-__all__ = ["Column", "Keys", "Snapshot", "columns_of", "spread"]
+__all__ = ["Column", "RankKeys", "Snapshot", "columns_of", "spread"]
 
 Column = tuple[tuple[int, str], ...]
 """One key of each living rank, in ascending order of ranks, as runs of (count, key)."""
 
-Keys = tuple[str | None, ...]
+RankKeys = tuple[str | None, ...]
 """One key of each rank, by rank; None where nobody has the rank."""
 
 
@@ -29,7 +29,7 @@ class Snapshot:
     """
 
     iteration: int
-    keys: Mapping[object, tuple[Keys, ...]] = field(default_factory=dict)
+    keys: Mapping[object, tuple[RankKeys, ...]] = field(default_factory=dict)
 
     def renumbered(self, places: Callable[[], Mapping[int, int]]) -> Snapshot:
         """The snapshot after a move.
@@ -52,7 +52,7 @@ def columns_of(keys: Iterable[tuple[str, ...]]) -> tuple[Column, ...]:
     return tuple(tuple((len(list(run)), key) for key, run in groupby(column)) for column in zip(*rows, strict=True))
 
 
-def spread(column: Column, world_size: int, vacant: Collection[int]) -> Keys:
+def spread(column: Column, world_size: int, vacant: Collection[int]) -> RankKeys:
     """The keys of a column by rank.
 
     Args:

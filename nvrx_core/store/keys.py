@@ -8,10 +8,10 @@ launcher reads, who does not know the generation, lies under `nvrx/<job>/inproce
 
 from __future__ import annotations
 
-__all__ = ["Keys"]
+__all__ = ["StoreKeys"]
 
 
-class Keys:
+class StoreKeys:
     """The keys of one call of a wrapped function.
 
     Args:
@@ -24,9 +24,9 @@ class Keys:
         self.job, self.generation, self.call = job, generation, call
         self.prefix = f"nvrx/{job}/{generation}/{call}"
 
-    def of(self, generation: int) -> Keys:
+    def of(self, generation: int) -> StoreKeys:
         """The same call's keys in another generation."""
-        return Keys(self.job, generation, self.call)
+        return StoreKeys(self.job, generation, self.call)
 
     def verdict(self, generation: int) -> str:
         """Whether all ranks have met in the generation, or moved on to the next; it outlives the generation's keys."""

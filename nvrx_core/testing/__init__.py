@@ -2,7 +2,7 @@
 
 | module | what it has |
 |---|---|
-| `faults` | the kinds of fault, and `strike`, which breaks this process by one of them |
+| `faults` | the kinds of fault, and `inject`, which breaks this process by one of them |
 | `schedule` | which fault strikes where, by rank, iteration, and step or failpoint |
 | `failpoints` | a schedule's faults inside the wrapper, in the rank or in its monitor process |
 | `injection` | `inject_fault`: one fault, at once or after a while |
@@ -18,22 +18,33 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from nvrx_core.testing import failpoints
     from nvrx_core.testing.fakes import FakeCallWrapper, ManualClock, MemoryStore
-    from nvrx_core.testing.faults import Delay, Fault, InjectedFault, strike
+    from nvrx_core.testing.faults import Delay, FaultKind, InjectedFault, inject
     from nvrx_core.testing.injection import inject_fault
     from nvrx_core.testing.ranks import FakeRanks
-    from nvrx_core.testing.schedule import Hit, Point, Schedule
+    from nvrx_core.testing.schedule import FailpointTrigger, Point, Schedule
 
 __all__ = [
-    "Delay", "FakeCallWrapper", "FakeRanks", "Fault", "Hit", "InjectedFault", "ManualClock", "MemoryStore", "Point",
-    "Schedule", "failpoints", "inject_fault", "strike",
+    "Delay",
+    "FailpointTrigger",
+    "FakeCallWrapper",
+    "FakeRanks",
+    "FaultKind",
+    "InjectedFault",
+    "ManualClock",
+    "MemoryStore",
+    "Point",
+    "Schedule",
+    "failpoints",
+    "inject",
+    "inject_fault",
 ]  # fmt: skip
 
 _HOMES: Final = {
     "fakes": ("FakeCallWrapper", "ManualClock", "MemoryStore"),
-    "faults": ("Delay", "Fault", "InjectedFault", "strike"),
+    "faults": ("Delay", "FaultKind", "InjectedFault", "inject"),
     "injection": ("inject_fault",),
     "ranks": ("FakeRanks",),
-    "schedule": ("Hit", "Point", "Schedule"),
+    "schedule": ("FailpointTrigger", "Point", "Schedule"),
 }
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core import failpoint
-from nvrx_core.testing.faults import Kind, strike
-from nvrx_core.testing.schedule import Hit, Schedule
+from nvrx_core.testing.faults import Kind, inject
+from nvrx_core.testing.schedule import FailpointTrigger, Schedule
 
 __all__ = ["RECORD", "SCHEDULE", "clear", "install", "install_from_env", "planted", "read_record"]
 
@@ -84,14 +84,14 @@ def read_record(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 class _Hook:
     """Counts the passages of some points and strikes when a fault is due."""
 
-    def __init__(self, faults: Mapping[Hit, Kind], record: str | None) -> None:
+    def __init__(self, faults: Mapping[FailpointTrigger, Kind], record: str | None) -> None:
         self.faults, self.record = tuple(faults.items()), record
         self.counts = memoryview(mmap.mmap(-1, 8 * max(1, len(faults)))).cast("q")
 
     def __call__(self, name: str, iteration: int) -> None:
         due = [fault for number, fault in enumerate(self.faults) if self._is_due(number, name, iteration)]
         for hit, kind in due:
-            strike(kind, stamp=lambda at, hit=hit, kind=kind: self._write(at, hit, kind))  # type: ignore[misc]
+            inject(kind, stamp=lambda at, hit=hit, kind=kind: self._write(at, hit, kind))  # type: ignore[misc]
 
     def _is_due(self, number: int, name: str, iteration: int) -> bool:
         hit = self.faults[number][0]
@@ -100,7 +100,7 @@ class _Hook:
         self.counts[number] += 1
         return self.counts[number] == hit.nth
 
-    def _write(self, at: float, hit: Hit, kind: Kind) -> None:
+    def _write(self, at: float, hit: FailpointTrigger, kind: Kind) -> None:
         """Append a line by one write; the file is opened anew, for a monitor process holds none of the rank's."""
         if self.record is None:
             return

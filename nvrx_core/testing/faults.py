@@ -1,6 +1,6 @@
 """Faults: break this process in a named way.
 
-A job that claims to survive faults is believed when faults were planted and it went on. `strike` breaks the calling
+A job that claims to survive faults is believed when faults were planted and it went on. `inject` breaks the calling
 process at once; `nvrx_core.testing.schedule` says which rank breaks where. Just before the fault its moment (monotonic
 seconds) goes to the `stamp` callback: the latency of a recovery is measured from there, apart from what the wrapper
 reports. Nothing is printed, and no fault leaves a core file.
@@ -23,7 +23,18 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, Protocol
 
-__all__ = ["Call", "Delay", "Fault", "InjectedFault", "Kind", "Stamp", "Store", "kind_of", "raise_on_signal", "strike"]
+__all__ = [
+    "Call",
+    "Delay",
+    "FaultKind",
+    "InjectedFault",
+    "Kind",
+    "Stamp",
+    "Store",
+    "inject",
+    "kind_of",
+    "raise_on_signal",
+]
 
 _FOREVER = 1e6
 _sleep = time.sleep  # noqa: TID251 - a hang is what is wanted here
@@ -35,7 +46,7 @@ Stamp = Callable[[float], object]
 """Is told the monotonic time in seconds, a moment before the fault."""
 
 
-class Fault(enum.Enum):
+class FaultKind(enum.Enum):
     """The kinds of fault. The value is the name used in a schedule's text."""
 
     EXCEPTION = "exception"
@@ -114,7 +125,7 @@ class Delay:
         return f"delay:{self.seconds:g}"
 
 
-Kind = Fault | Delay
+Kind = FaultKind | Delay
 """What may strike."""
 
 
@@ -125,7 +136,7 @@ def kind_of(text: str) -> Kind:
         ValueError: there is none of that name.
     """
     name, _, seconds = text.partition(":")
-    return Delay(float(seconds)) if name == "delay" and seconds else Fault(text)
+    return Delay(float(seconds)) if name == "delay" and seconds else FaultKind(text)
 
 
 class InjectedFault(RuntimeError):
@@ -157,14 +168,14 @@ class _Target:
     call: Call | None
     store: Store | None
 
-    def check(self, kind: Fault) -> None:
+    def check(self, kind: FaultKind) -> None:
         if kind in _NEEDS_CALL:
             self.wrapper()
-        if kind in (Fault.MONITOR_KILL, Fault.MONITOR_STOP):
+        if kind in (FaultKind.MONITOR_KILL, FaultKind.MONITOR_STOP):
             self.monitor()
-        if kind in (Fault.GPU_ERROR, Fault.GPU_SLEEP):
+        if kind in (FaultKind.GPU_ERROR, FaultKind.GPU_SLEEP):
             _cuda()
-        if kind is Fault.HANG_STORE:
+        if kind is FaultKind.HANG_STORE:
             self.blocking_store()
 
     def wrapper(self) -> Call:
@@ -187,7 +198,7 @@ class _Target:
         return self.store
 
 
-def strike(
+def inject(
     kind: Kind | str, *, stamp: Stamp | None = None, call: Call | None = None, store: Store | None = None
 ) -> None:
     """Breaks this process. Returns for a `Delay` and for kinds that leave the caller alone, else for none.
@@ -195,7 +206,7 @@ def strike(
     Kinds that a signal or an abort can end leave by its exception.
 
     Args:
-        kind: a `Fault`, a `Delay`, or the value of one.
+        kind: a `FaultKind`, a `Delay`, or the value of one.
         stamp: called with the monotonic time in seconds, immediately before the fault.
         call: the wrapped function's `CallWrapper`; needed by HANG_ATOMIC, LIVELOCK, STAGNATION and MONITOR_*.
         store: the store whose `get` blocks; needed by HANG_STORE.
@@ -205,7 +216,7 @@ def strike(
         InjectedFault: the kind raises, or came to an end.
     """
     fault, target = kind_of(kind) if isinstance(kind, str) else kind, _Target(call, store)
-    if isinstance(fault, Fault):
+    if isinstance(fault, FaultKind):
         target.check(fault)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if stamp is not None:
@@ -213,7 +224,7 @@ def strike(
     if isinstance(fault, Delay):
         _sleep(fault.seconds)
         return
-    _BLOWS[fault](target)
+    _INJECTORS[fault](target)
     spared = fault in _SPARES_THE_CALLER or (fault in _STRIKES_THE_MAIN_THREAD and not _in_main_thread())
     if not spared:
         raise InjectedFault(f"{fault.value} came to an end by itself")
@@ -359,39 +370,39 @@ def _sleep_swallowing() -> None:
         return
 
 
-_BLOWS: dict[Fault, Callable[[_Target], object]] = {
-    Fault.EXCEPTION: _exception,
-    Fault.KEYBOARD_INTERRUPT: _keyboard_interrupt,
-    Fault.EXIT_0: lambda target: sys.exit(0),
-    Fault.EXIT_3: lambda target: sys.exit(3),
-    Fault.OS_EXIT_0: lambda target: os._exit(0),
-    Fault.KILL: lambda target: os.kill(os.getpid(), signal.SIGKILL),
-    Fault.TERM: lambda target: os.kill(os.getpid(), signal.SIGTERM),
-    Fault.INT: lambda target: os.kill(os.getpid(), signal.SIGINT),
-    Fault.SEGV: lambda target: ctypes.string_at(0),
-    Fault.ABORT: lambda target: os.abort(),
-    Fault.STOP: _stop,
-    Fault.HANG_SLEEP: lambda target: _sleep(_FOREVER),
-    Fault.HANG_LOCK: _hang_lock,
-    Fault.HANG_RECV: _hang_recv,
-    Fault.HANG_GLOO: _hang_gloo,
-    Fault.HANG_STORE: lambda target: target.blocking_store().get("a-key-that-nobody-sets"),
-    Fault.HANG_ATOMIC: _hang_atomic,
-    Fault.LIVELOCK: _livelock,
-    Fault.STAGNATION: _stagnation,
-    Fault.GIL_HELD: lambda target: ctypes.PyDLL(None).sleep(int(_FOREVER)),
-    Fault.GIL_LOCKED: _gil_locked,
-    Fault.SWALLOW: _swallow,
-    Fault.SWALLOW_ALL: _swallow_all,
-    Fault.MEMORY_ERROR: lambda target: bytearray(1 << 56),
-    Fault.ASYNC_EXCEPTION: _async_exception,
-    Fault.SIGNAL_EXCEPTION: _signal_exception,
-    Fault.THREAD_EXCEPTION: _thread_exception,
-    Fault.MONITOR_KILL: lambda target: os.kill(target.monitor(), signal.SIGKILL),
-    Fault.MONITOR_STOP: lambda target: os.kill(target.monitor(), signal.SIGSTOP),
-    Fault.GPU_ERROR: _gpu_error,
-    Fault.GPU_SLEEP: _gpu_sleep,
+_INJECTORS: dict[FaultKind, Callable[[_Target], object]] = {
+    FaultKind.EXCEPTION: _exception,
+    FaultKind.KEYBOARD_INTERRUPT: _keyboard_interrupt,
+    FaultKind.EXIT_0: lambda target: sys.exit(0),
+    FaultKind.EXIT_3: lambda target: sys.exit(3),
+    FaultKind.OS_EXIT_0: lambda target: os._exit(0),
+    FaultKind.KILL: lambda target: os.kill(os.getpid(), signal.SIGKILL),
+    FaultKind.TERM: lambda target: os.kill(os.getpid(), signal.SIGTERM),
+    FaultKind.INT: lambda target: os.kill(os.getpid(), signal.SIGINT),
+    FaultKind.SEGV: lambda target: ctypes.string_at(0),
+    FaultKind.ABORT: lambda target: os.abort(),
+    FaultKind.STOP: _stop,
+    FaultKind.HANG_SLEEP: lambda target: _sleep(_FOREVER),
+    FaultKind.HANG_LOCK: _hang_lock,
+    FaultKind.HANG_RECV: _hang_recv,
+    FaultKind.HANG_GLOO: _hang_gloo,
+    FaultKind.HANG_STORE: lambda target: target.blocking_store().get("a-key-that-nobody-sets"),
+    FaultKind.HANG_ATOMIC: _hang_atomic,
+    FaultKind.LIVELOCK: _livelock,
+    FaultKind.STAGNATION: _stagnation,
+    FaultKind.GIL_HELD: lambda target: ctypes.PyDLL(None).sleep(int(_FOREVER)),
+    FaultKind.GIL_LOCKED: _gil_locked,
+    FaultKind.SWALLOW: _swallow,
+    FaultKind.SWALLOW_ALL: _swallow_all,
+    FaultKind.MEMORY_ERROR: lambda target: bytearray(1 << 56),
+    FaultKind.ASYNC_EXCEPTION: _async_exception,
+    FaultKind.SIGNAL_EXCEPTION: _signal_exception,
+    FaultKind.THREAD_EXCEPTION: _thread_exception,
+    FaultKind.MONITOR_KILL: lambda target: os.kill(target.monitor(), signal.SIGKILL),
+    FaultKind.MONITOR_STOP: lambda target: os.kill(target.monitor(), signal.SIGSTOP),
+    FaultKind.GPU_ERROR: _gpu_error,
+    FaultKind.GPU_SLEEP: _gpu_sleep,
 }
-_NEEDS_CALL: Final = (Fault.HANG_ATOMIC, Fault.LIVELOCK, Fault.STAGNATION)
-_STRIKES_THE_MAIN_THREAD: Final = (Fault.ASYNC_EXCEPTION, Fault.SIGNAL_EXCEPTION)
-_SPARES_THE_CALLER: Final = (Fault.THREAD_EXCEPTION, Fault.MONITOR_KILL, Fault.MONITOR_STOP)
+_NEEDS_CALL: Final = (FaultKind.HANG_ATOMIC, FaultKind.LIVELOCK, FaultKind.STAGNATION)
+_STRIKES_THE_MAIN_THREAD: Final = (FaultKind.ASYNC_EXCEPTION, FaultKind.SIGNAL_EXCEPTION)
+_SPARES_THE_CALLER: Final = (FaultKind.THREAD_EXCEPTION, FaultKind.MONITOR_KILL, FaultKind.MONITOR_STOP)

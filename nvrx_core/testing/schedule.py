@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nvrx_core.failpoint import NAMES
-from nvrx_core.testing.faults import Call, Delay, Fault, Kind, Stamp, Store, kind_of, strike
+from nvrx_core.testing.faults import Call, Delay, FaultKind, Kind, Stamp, Store, inject, kind_of
 
-__all__ = ["Hit", "Place", "Point", "Schedule"]
+__all__ = ["FailpointTrigger", "Place", "Point", "Schedule"]
 
 
 class Point(NamedTuple):
@@ -33,7 +33,7 @@ class Point(NamedTuple):
         return f"{self.initial_rank}:{self.iteration}:{self.step}"
 
 
-class Hit(NamedTuple):
+class FailpointTrigger(NamedTuple):
     """A failpoint, when it is passed for the n-th time in an iteration.
 
     Attributes:
@@ -52,7 +52,7 @@ class Hit(NamedTuple):
         return f"{self.initial_rank}:{self.iteration}@{self.failpoint}" + (f"#{self.nth}" if self.nth > 1 else "")
 
 
-Place = Point | Hit
+Place = Point | FailpointTrigger
 """Where a fault may strike."""
 
 
@@ -73,7 +73,7 @@ class Schedule:
         """Reads entries separated by commas; the reverse of `str`.
 
         An entry is `initial_rank:iteration:step=kind` or `initial_rank:iteration@failpoint=kind`, the latter with `#n`
-        after the failpoint for its n-th passage. A kind is the value of a `Fault`, or `delay:seconds`.
+        after the failpoint for its n-th passage. A kind is the value of a `FaultKind`, or `delay:seconds`.
 
         Raises:
             ValueError: an entry is malformed, names an unknown kind or failpoint, or repeats a place; it is quoted.
@@ -103,16 +103,20 @@ class Schedule:
         """The faults of one iteration."""
         return {place: kind for place, kind in self if place.iteration == iteration}
 
-    def hits(self, initial_rank: int) -> dict[Hit, Kind]:
+    def hits(self, initial_rank: int) -> dict[FailpointTrigger, Kind]:
         """The faults at failpoints of one rank and its monitor process."""
-        return {place: kind for place, kind in self if isinstance(place, Hit) and place.initial_rank == initial_rank}
+        return {
+            place: kind
+            for place, kind in self
+            if isinstance(place, FailpointTrigger) and place.initial_rank == initial_rank
+        }
 
-    def strike(
+    def inject(
         self, point: Point, *, stamp: Stamp | None = None, call: Call | None = None, store: Store | None = None
     ) -> None:
-        """Strikes if a fault is due at `point`; else returns at once. Parameters as for the function `strike`."""
+        """Strikes if a fault is due at `point`; else returns at once. Parameters as for the function `inject`."""
         if (kind := self.due(point)) is not None:
-            strike(kind, stamp=stamp, call=call, store=store)
+            inject(kind, stamp=stamp, call=call, store=store)
 
 
 def _parse_entry(entry: str) -> tuple[Place, Kind]:
@@ -120,7 +124,7 @@ def _parse_entry(entry: str) -> tuple[Place, Kind]:
     try:
         return _parse_place(where.strip()), kind_of(kind.strip())
     except ValueError as error:
-        known = ", ".join((*(fault.value for fault in Fault), Delay(0.5).value))
+        known = ", ".join((*(fault.value for fault in FaultKind), Delay(0.5).value))
         form = "initial_rank:iteration:step=kind or initial_rank:iteration@failpoint=kind"
         raise ValueError(f"{entry!r} is not {form} with a kind of {known}: {error}") from error
 
@@ -134,4 +138,4 @@ def _parse_place(where: str) -> Place:
     name, _, nth = point.partition("#")
     if name not in NAMES:
         raise ValueError(f"the failpoints are {', '.join(NAMES)}")
-    return Hit(initial_rank, iteration, name, int(nth or 1))
+    return FailpointTrigger(initial_rank, iteration, name, int(nth or 1))

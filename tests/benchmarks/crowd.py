@@ -20,18 +20,18 @@ import torch.distributed as dist
 from wire import Wire
 
 from nvrx_core.fault.blame import Progress
-from nvrx_core.inprocess.coordination.control_store import Board
-from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 from tests.played import played
 
 __all__ = ["KEYS", "TIMEOUTS"]
 
-KEYS = Keys("bench", 0, 0)
+KEYS = StoreKeys("bench", 0, 0)
 TIMEOUTS = RoundTimeouts(barrier=600.0, completion=600.0)
 AT_ONCE = 256
 """Ranks whose answers are taken in a row, the last one first: the process sleeps once for all of them."""
@@ -42,13 +42,13 @@ class Rank:
 
     def __init__(self, number: int, members: frozenset[int], wire: Wire) -> None:
         self.wire = wire
-        self.board = Board(cast(dist.Store, wire), KEYS)
+        self.control_store = ControlStore(cast(dist.Store, wire), KEYS)
         self.state = State(rank=number, world_size=len(members), initial_rank=number, initial_world_size=len(members))
         self.round = Round(-1, number, members, TIMEOUTS)
 
     def see_event(self) -> None:
         """What the rank does with the event, up to its arrival."""
-        self.board.wait_event(self.round.iteration)
+        self.control_store.wait_event(self.round.iteration)
         self.round.happened(now=time.monotonic())
         self.arrive()
 
@@ -56,14 +56,14 @@ class Rank:
         """Writes and counts the arrival."""
         state = self.state
         arrival = Arrival(
-            initial_rank=state.initial_rank, rank=state.rank, standing=Standing.ALIVE, world_size=state.world_size,
+            initial_rank=state.initial_rank, rank=state.rank, standing=ArrivalStatus.ALIVE, world_size=state.world_size,
             step=1234, progress=Progress(3, 0, 56789, 1235),
         )  # fmt: skip
-        played(self.board, self.round, self.round.arrive(arrival, now=time.monotonic()))
+        played(self.control_store, self.round, self.round.arrive(arrival, now=time.monotonic()))
 
     def enter(self) -> None:
         """What the rank does with the decision, up to its new place."""
-        decision = self.board.wait_decision(self.round.iteration)
+        decision = self.control_store.wait_decision(self.round.iteration)
         (enter,) = self.round.decided(decision, now=time.monotonic())
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
@@ -77,7 +77,7 @@ class Crowd:
         members = frozenset(range(ranks))
         patience = timedelta(seconds=60)
         client = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
-        self.decider = Board(client, KEYS)
+        self.decider = ControlStore(client, KEYS)
         self.ranks = [Rank(number, members, Wire(host, port, source)) for number in mine]
         self.closing = 0.0
 

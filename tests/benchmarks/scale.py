@@ -32,9 +32,9 @@ from datetime import timedelta
 import torch.distributed as dist
 from crowd import KEYS
 
-from nvrx_core.fault.record import Fault
-from nvrx_core.inprocess.coordination.control_store import Board
-from nvrx_core.inprocess.protocol.round import Obituary
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.protocol.round import DeathReport
 from tests.played import played
 
 __all__ = ["Measured", "Restart", "measure", "report"]
@@ -185,12 +185,12 @@ class Field:
     def kill(self, iteration: int, member: int) -> None:
         """Does what the monitor process of a dead rank does."""
         now = time.monotonic()
-        fault = Fault(
+        fault = FaultRecord(
             initial_rank=member, rank=-1, interruption="TERMINATED", message="process ended by SIGKILL", struck=now,
             announced=now, wall=time.time(), boot_id="e8a06dc0-7a0c-4b5c-b2a8-1d5b7f2a4c11", host="node-0", pid=1,
         )  # fmt: skip
-        obituary = Obituary(iteration, member, self.members, fault)
-        played(Board(self.client, KEYS), obituary, obituary.died(now=now))
+        obituary = DeathReport(iteration, member, self.members, fault)
+        played(ControlStore(self.client, KEYS), obituary, obituary.died(now=now))
         self.members -= {member}
 
     def restart(self, iteration: int, member: int) -> Restart:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 
 from . import host
 from .conftest import Launch
@@ -59,13 +59,13 @@ def test_a_restart_and_the_end_of_the_job_pass_a_child_by(prepare: Launch) -> No
 
 def test_what_a_child_writes_on_the_disowned_page_its_rank_does_not_read() -> None:
     page = Page(10)
-    page[Word.STEP] = 3
+    page[ProgressField.STEP] = 3
     child = os.fork()
     if child == 0:
         page.disown()
-        page[Word.STEP] += 1
+        page[ProgressField.STEP] += 1
         page.lose([2])
-        os._exit(page[Word.STEP])
+        os._exit(page[ProgressField.STEP])
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
-    assert (page[Word.STEP], page.members()) == (3, frozenset(range(10)))
+    assert (page[ProgressField.STEP], page.members()) == (3, frozenset(range(10)))
     page.close()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nvrx_core.testing import Fault, InjectedFault, Point, Schedule, strike
+from nvrx_core.testing import FaultKind, InjectedFault, Point, Schedule, inject
 
 from .conftest import Launch
 from .oracle import assert_nothing_lost, restart
@@ -18,9 +18,9 @@ def test_a_schedule_reads_what_it_writes() -> None:
     schedule = Schedule.parse(" 1:0:3=kill,0:1:5=exception, ")
     assert str(schedule) == text
     assert Schedule.parse(text) == schedule
-    assert schedule.due(Point(initial_rank=1, iteration=0, step=3)) is Fault.KILL
+    assert schedule.due(Point(initial_rank=1, iteration=0, step=3)) is FaultKind.KILL
     assert schedule.due(Point(initial_rank=1, iteration=1, step=3)) is None
-    assert schedule.of_iteration(1) == {Point(0, 1, 5): Fault.EXCEPTION}
+    assert schedule.of_iteration(1) == {Point(0, 1, 5): FaultKind.EXCEPTION}
     assert len(schedule) == 2
 
 
@@ -34,14 +34,14 @@ def test_the_moment_of_a_fault_is_stamped_before_it_strikes() -> None:
     stamps: list[float] = []
     before = time.monotonic()
     with pytest.raises(InjectedFault):
-        Schedule.parse("0:0:0=exception").strike(Point(0, 0, 0), stamp=stamps.append)
+        Schedule.parse("0:0:0=exception").inject(Point(0, 0, 0), stamp=stamps.append)
     (stamp,) = stamps
     assert before <= stamp <= time.monotonic()
 
 
 def test_nothing_strikes_where_nothing_is_due() -> None:
     stamps: list[float] = []
-    Schedule().strike(Point(0, 0, 0), stamp=stamps.append)
+    Schedule().inject(Point(0, 0, 0), stamp=stamps.append)
     assert stamps == []
 
 
@@ -49,7 +49,7 @@ def test_nothing_strikes_where_nothing_is_due() -> None:
 def test_a_fault_that_lacks_what_it_needs_is_refused_before_it_is_stamped(kind: str) -> None:
     stamps: list[float] = []
     with pytest.raises(ValueError, match=r"needs (call|store)=|no such kind"):
-        strike(kind, stamp=stamps.append)
+        inject(kind, stamp=stamps.append)
     assert stamps == []
 
 

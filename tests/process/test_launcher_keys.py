@@ -8,14 +8,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 from . import host
 from .conftest import Launch
 from .oracle import assert_no_process_left
 from .workers.launched import LAST, LEAST
 
-KEYS = Keys("job", 0, 0)
+KEYS = StoreKeys("job", 0, 0)
 
 
 def test_the_launcher_is_told_of_each_round_and_nothing_is_left(prepare: Launch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 from .conftest import Launch
 from .job import Job
@@ -13,7 +13,7 @@ from .oracle import assert_no_process_left
 
 WORKER = "tests.process.workers.counting"
 RESTARTS, WORLD = 9, 4
-KEYS = Keys("job", 0, 0)
+KEYS = StoreKeys("job", 0, 0)
 STEADY = range(3, RESTARTS - 1)
 """Rounds whose beginning, end and deletion lie in the job."""
 MOST = 5

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.store import EtcdStore
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 from . import host
 from .conftest import Launch
@@ -86,7 +86,7 @@ def test_of_two_processes_with_one_rank_the_first_leaves_and_both_are_named(prep
     control = dist.TCPStore(address, int(port), is_master=False, wait_for_workers=False)
     for key in (0, 1):
         job.pids[key] = job.template.fork(TRAIN, [], job.environment(0), job.directory / f"rank-{key}")
-        assert host.eventually(lambda: control.check([Keys("job", 0, 0).claim(0)]), 20)
+        assert host.eventually(lambda: control.check([StoreKeys("job", 0, 0).claim(0)]), 20)
     assert host.eventually(lambda: job.finish_ranks(0.1) or job.codes, 20)
     assert job.codes == {0: 1}
     assert "another process has entered as rank 0" in job.errors(0)

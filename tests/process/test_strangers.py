@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 from .conftest import Launch
 from .job import Job
 from .oracle import assert_nothing_left, assert_nothing_lost, assert_promises, restart
 
-KEYS = Keys("job", 0, 0)
+KEYS = StoreKeys("job", 0, 0)
 STORE_LOST = 75
 QUICK = {"heartbeat_interval": 0.1, "heartbeat_timeout": 2.0}
 GARBAGE = b"\xff{garbage"

@@ -12,15 +12,15 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.clock import SystemClock
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
 from nvrx_core.inprocess.store import TCPStore
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 from tests.played import played
 
 from .conftest import Launch
@@ -29,7 +29,7 @@ RANKS, WARM, ROUNDS = 3, 600, 1000
 SHARE_EVERY = 200
 """Rounds; an iteration store is a connection, and where the name server is slow, each takes a tenth of a second."""
 WARM_RESTARTS, RESTARTS = 40, 100
-KEYS, CLOCK, TIMEOUTS = Keys("job", 0, 0), SystemClock(), RoundTimeouts(60.0, 60.0)
+KEYS, CLOCK, TIMEOUTS = StoreKeys("job", 0, 0), SystemClock(), RoundTimeouts(60.0, 60.0)
 
 
 class Rank:
@@ -37,37 +37,39 @@ class Rank:
 
     def __init__(self, number: int) -> None:
         self.links = Connections(TCPStore, {}, KEYS, timedelta(seconds=1))
-        self.board, self.state = self.links.board, State(number, RANKS)
-        self.housekeeping = Housekeeping(self.board, RANKS, 1, lambda work: work())
+        self.control_store, self.state = self.links.control_store, State(number, RANKS)
+        self.housekeeping = Housekeeping(self.control_store, RANKS, 1, lambda work: work())
         self.round = Round(-1, number, frozenset(range(RANKS)), TIMEOUTS)
 
     def fail(self) -> None:
         """Its function raises."""
-        fault = Fault(initial_rank=self.round.member, rank=self.state.rank, interruption="EXCEPTION", message="x" * 99)
-        played(self.board, self.round, self.round.fault(fault, now=CLOCK.now()))
+        fault = FaultRecord(
+            initial_rank=self.round.member, rank=self.state.rank, interruption="EXCEPTION", message="x" * 99
+        )
+        played(self.control_store, self.round, self.round.fault(fault, now=CLOCK.now()))
 
     def arrive(self) -> None:
         """Out of the function, into the barrier."""
         if self.round.iteration >= 0:
-            self.board.wait_event(self.round.iteration)
+            self.control_store.wait_event(self.round.iteration)
             self.round.happened(now=CLOCK.now())
         arrival = Arrival(
-            initial_rank=self.round.member, rank=self.state.rank, standing=Standing.ALIVE, world_size=RANKS
+            initial_rank=self.round.member, rank=self.state.rank, standing=ArrivalStatus.ALIVE, world_size=RANKS
         )
-        played(self.board, self.round, self.round.arrive(arrival, now=CLOCK.now()))
+        played(self.control_store, self.round, self.round.arrive(arrival, now=CLOCK.now()))
 
     def enter(self) -> None:
         """Out of the barrier, into the next round."""
-        decision = self.board.wait_decision(self.round.iteration)
+        decision = self.control_store.wait_decision(self.round.iteration)
         (enter,) = self.round.decided(decision, now=CLOCK.now())
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
         if self.state.rank == 0:
-            self.board.set_master(decision.iteration + 1, "127.0.0.1:1234")
+            self.control_store.set_master(decision.iteration + 1, "127.0.0.1:1234")
         self.housekeeping.decided(self.state.rank, decision)
         self.state.iteration = decision.iteration + 1
         self.housekeeping.entered(self.state)
-        self.board.move_lease(self.round.member, "", "1")
+        self.control_store.move_lease(self.round.member, "", "1")
         self.round = Round(decision.iteration + 1, self.round.member, enter.members, TIMEOUTS)
 
     def use_stores(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 
 __all__ = ["Config", "Job", "Step", "fault_of"]
@@ -107,6 +107,6 @@ class Job(NamedTuple):
 Step = tuple[str, Job]
 
 
-def fault_of(member: int, rank: int, kind: Interruption) -> Fault:
+def fault_of(member: int, rank: int, kind: Interruption) -> FaultRecord:
     """A fault with nothing in it that differs from run to run."""
-    return Fault(initial_rank=member, rank=rank, interruption=kind.name)
+    return FaultRecord(initial_rank=member, rank=rank, interruption=kind.name)

@@ -13,12 +13,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import BLOCKED, REPEAT_MOST, Fire, InterruptionMachine, Seen, Why
-from nvrx_core.inprocess.protocol.decision import Arrival, Standing
-from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, Obituary, Phase, ReadEvent, Round, RoundTimeouts
-from nvrx_core.liveness.hang_detector import AskOthers, Kill, Reading, SoftTimeout, Terminate, Watch
+from nvrx_core.inprocess.interruption.policy import BLOCKED, REPEAT_MOST, Fire, InterruptPolicy, Seen, Why
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
+from nvrx_core.inprocess.protocol.round import (
+    Action,
+    DeathReport,
+    Enter,
+    Finish,
+    Phase,
+    ReadEvent,
+    Round,
+    RoundTimeouts,
+)
+from nvrx_core.liveness.hang_detector import HangDetector, Kill, ProgressSample, QueryPeers, SoftTimeout, Terminate
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.progress.stage import Stage
 
@@ -40,7 +49,7 @@ class Rounds(RuleBasedStateMachine):
         self.slots: dict[int, Slots] = {}
         self.rounds = {member: Round(-1, member, self.members, TIMEOUTS) for member in self.members}
         self.ended = dict[int, str]()
-        self.obituaries = dict[int, Obituary]()
+        self.obituaries = dict[int, DeathReport]()
         self.entered: dict[int, set[int]] = {}
         self.faults = 0
         for member in self.members:
@@ -49,7 +58,7 @@ class Rounds(RuleBasedStateMachine):
     def slot(self, iteration: int) -> Slots:
         return self.slots.setdefault(iteration, Slots())
 
-    def play(self, machine: Round | Obituary, actions: tuple[Action, ...]) -> bool:
+    def play(self, machine: Round | DeathReport, actions: tuple[Action, ...]) -> bool:
         """Carry out actions; whether the machine is done."""
         pending, done = list(actions), False
         for action in pending:
@@ -68,7 +77,7 @@ class Rounds(RuleBasedStateMachine):
         living = self.living()
         return living[number % len(living)] if living else None
 
-    def arrive(self, member: int, standing: Standing = Standing.ALIVE) -> None:
+    def arrive(self, member: int, standing: ArrivalStatus = ArrivalStatus.ALIVE) -> None:
         arrival = Arrival(initial_rank=member, rank=member, standing=standing, world_size=len(self.members))
         self.play(self.rounds[member], self.rounds[member].arrive(arrival, now=0.0))
 
@@ -77,7 +86,7 @@ class Rounds(RuleBasedStateMachine):
         member = self.pick(number)
         if member is not None and self.rounds[member].iteration >= 0 and self.faults < 4:
             self.faults += 1
-            fault = Fault(initial_rank=member, rank=member, interruption="EXCEPTION")
+            fault = FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION")
             phase = self.rounds[member].phase
             actions = self.rounds[member].fault(fault, now=0.0)
             assert bool(actions) == (phase in (Phase.OPEN, Phase.COMPLETE)), "a fault that is kept to oneself"
@@ -95,9 +104,9 @@ class Rounds(RuleBasedStateMachine):
         if member is not None and len(self.living()) > 1 and self.faults < 4:
             self.faults += 1
             round_ = self.rounds[member]
-            fault = Fault(initial_rank=member, rank=member, interruption="TERMINATED")
+            fault = FaultRecord(initial_rank=member, rank=member, interruption="TERMINATED")
             self.ended[member] = "dead"
-            self.obituaries[member] = Obituary(round_.iteration, member, round_.members, fault)
+            self.obituaries[member] = DeathReport(round_.iteration, member, round_.members, fault)
             self.tell(member)
 
     def tell(self, member: int) -> None:
@@ -191,7 +200,7 @@ class Interrupting(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine = InterruptionMachine(self.UNWIND, self.HOLD)
+        self.machine = InterruptPolicy(self.UNWIND, self.HOLD)
         self.now = self.quiet_since = 0.0
         self.out = self.masked = self.alive = self.stored = False
         self.raised = self.deferred = 0
@@ -204,7 +213,7 @@ class Interrupting(RuleBasedStateMachine):
     def ask(self) -> tuple[Any, ...]:
         seen, state = self.seen(), self.machine.state(now=self.now)
         known = replace(seen, raised=self.machine._raised, deferred=self.machine._deferred)
-        twin = InterruptionMachine.from_state(self.UNWIND, state, seen=known, now=self.now, hold=self.HOLD)
+        twin = InterruptPolicy.from_state(self.UNWIND, state, seen=known, now=self.now, hold=self.HOLD)
         actions = self.machine.tick(seen, now=self.now)
         self.machine.check()
         assert len(twin.tick(seen, now=self.now + 1e-9)) >= len(actions), "not the same after a round trip"
@@ -318,7 +327,7 @@ class Watching(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.watch = Watch(self.SOFT, self.HARD, self.GRACE)
+        self.watch = HangDetector(self.SOFT, self.HARD, self.GRACE)
         self.now = self.alive_at = self.looked = 0.0
         self.iteration, self.stage = 0, Stage.RUNNING
         self.noticed = self.interrupting = False
@@ -326,8 +335,8 @@ class Watching(RuleBasedStateMachine):
         self.verdicts = list[Any]()
         self.reported = False
 
-    def reading(self) -> Reading:
-        return Reading(iteration=self.iteration, stage=self.stage, alive_at=self.alive_at, noticed=self.noticed,
+    def reading(self) -> ProgressSample:
+        return ProgressSample(iteration=self.iteration, stage=self.stage, alive_at=self.alive_at, noticed=self.noticed,
                        interrupting=self.interrupting)  # fmt: skip
 
     @rule()
@@ -359,12 +368,12 @@ class Watching(RuleBasedStateMachine):
     def ask(self, on_the_way: bool) -> tuple[Any, ...]:
         if self.since is None and self.interrupting and self.stage is Stage.RUNNING:
             self.since = self.now
-        twin = Watch.from_state(self.SOFT, self.HARD, self.GRACE, self.watch.state(now=self.now), now=self.now)
+        twin = HangDetector.from_state(self.SOFT, self.HARD, self.GRACE, self.watch.state(now=self.now), now=self.now)
         actions = self.watch.look(self.reading(), now=self.now)
         self.watch.check()
         assert [type(each) for each in twin.look(self.reading(), now=self.now)] == [type(each) for each in actions]
-        if any(isinstance(action, AskOthers) for action in actions):
-            self.watch.others_on_the_way(on_the_way, now=self.now)
+        if any(isinstance(action, QueryPeers) for action in actions):
+            self.watch.peers_progressing(on_the_way, now=self.now)
             actions = self.watch.look(self.reading(), now=self.now)
         return actions
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 from nvrx_core.errors import BarrierTimeout, RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption.policy import Fire, InterruptionMachine, Seen
+from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision, Standing
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
-from nvrx_core.inprocess.protocol.outcome import Ended, How
-from nvrx_core.inprocess.protocol.round import Announce, Obituary, Round
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.round import Announce, DeathReport, Round
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign, leader
@@ -110,16 +110,16 @@ class Member:
         round_.check()
 
     def _fails(self, _: None) -> None:
-        self._resume(MAIN, Ended(How.FAILED, error=Failed()))
+        self._resume(MAIN, IterationResult(Outcome.FAILED, error=Failed()))
 
     def _leaves(self, _: None) -> None:
-        self._resume(MAIN, Ended(How.LEFT, error=Leaves()))
+        self._resume(MAIN, IterationResult(Outcome.LEFT, error=Leaves()))
 
     def _exits(self, _: None) -> None:
-        self._resume(MAIN, Ended(How.EXITED, error=SystemExit(0)))
+        self._resume(MAIN, IterationResult(Outcome.EXITED, error=SystemExit(0)))
 
     def _completes(self, _: None) -> None:
-        self._resume(MAIN, Ended(How.RETURNED))
+        self._resume(MAIN, IterationResult(Outcome.RETURNED))
 
     def _enters_section(self, _: None) -> None:
         self.section = 1
@@ -164,7 +164,7 @@ class Member:
     def _speaks_for(self, other: int) -> None:
         self.spoken, self.about = {**self.spoken, other: self.iteration}, other
         fault = fault_of(other, -1, Interruption.UNRESPONSIVE)
-        self._start_monitor(report_unresponsive(Obituary(self.iteration, other, self.known, fault), self._now))
+        self._start_monitor(report_unresponsive(DeathReport(self.iteration, other, self.known, fault), self._now))
 
     # The flows
 
@@ -231,7 +231,7 @@ class Member:
             pass
         if self.flows[MONITOR] is None and self.end == "dead":
             fault = fault_of(self.member, self.state.rank, Interruption.TERMINATED)
-            self._start_monitor(report_death(Obituary(self.iteration, self.member, self.known, fault), self._now))
+            self._start_monitor(report_death(DeathReport(self.iteration, self.member, self.known, fault), self._now))
             self.end = "dead, and told"
 
     def _settle_once(self) -> bool:
@@ -241,7 +241,7 @@ class Member:
         elif isinstance(awaited, effects.Await | effects.RunFunction) and self.lost_store:
             self._resume(MAIN, StoreLost("node0", 1), throw=True)
         elif isinstance(awaited, effects.RunFunction) and self.requested and self.section != 1:
-            self._resume(MAIN, Ended(How.INTERRUPTED))
+            self._resume(MAIN, IterationResult(Outcome.INTERRUPTED))
         elif isinstance(waits, effects.InterruptFunction) and self._interrupts():
             self.requested = True
             self._resume(THREAD, None)
@@ -255,7 +255,7 @@ class Member:
         """Whether the interruption's machine says so, as the function is now."""
         masked = isinstance(self.pending[MAIN], effects.RunFunction) and self.section == 1
         seen = Seen(out=False, masked=masked, raised=0, alive=False)
-        fires = any(isinstance(action, Fire) for action in InterruptionMachine(unwind=10.0).tick(seen, now=0.0))
+        fires = any(isinstance(action, Fire) for action in InterruptPolicy(unwind=10.0).tick(seen, now=0.0))
         assert not (fires and masked), f"I4: member {self.member} is interrupted in an atomic section"
         return fires
 
@@ -277,13 +277,13 @@ class Member:
         return None
 
     def _do_DescribeArrival(self, effect: effects.DescribeArrival) -> Arrival:  # noqa: N802
-        place = f"node{self.member}:1" if effect.standing is Standing.ALIVE and not self.config.asks else ""
+        place = f"node{self.member}:1" if effect.standing is ArrivalStatus.ALIVE and not self.config.asks else ""
         return Arrival(
             initial_rank=self.member, rank=self.state.rank, standing=effect.standing, world_size=self.state.world_size,
             fault=effect.fault, place=place,
         )  # fmt: skip
 
-    def _do_MakeFault(self, effect: effects.MakeFault) -> Fault:  # noqa: N802
+    def _do_MakeFault(self, effect: effects.MakeFault) -> FaultRecord:  # noqa: N802
         return fault_of(self.member, self.state.rank, Interruption.EXCEPTION)
 
     _do_LateFault = _do_MakeFault  # noqa: N815
@@ -294,9 +294,9 @@ class Member:
     def _do_DeclareKeys(self, effect: effects.DeclareKeys) -> BaseException | None:  # noqa: N802
         return self._fails_in("keys", effect.iteration)
 
-    def _do_Initialize(self, effect: effects.Initialize) -> Ended | None:  # noqa: N802
+    def _do_Initialize(self, effect: effects.Initialize) -> IterationResult | None:  # noqa: N802
         error = self._fails_in("initialize", self.state.iteration)
-        return Ended(How.FAILED, error=error) if error is not None else None
+        return IterationResult(Outcome.FAILED, error=error) if error is not None else None
 
     def _do_Recover(self, effect: effects.Recover) -> BaseException | None:  # noqa: N802
         return self._fails_in("recover", self.state.iteration)
@@ -330,7 +330,7 @@ class Member:
         )  # fmt: skip
 
 
-def _announce(fault: Fault, iteration: int) -> effects.Flow[None]:
+def _announce(fault: FaultRecord, iteration: int) -> effects.Flow[None]:
     """A monitor process announces a hang of its rank's."""
     yield effects.StoreOperation(Announce(fault), iteration)
 
@@ -370,8 +370,8 @@ def _view(view: RoundView) -> object:
 _MEANING: Final[dict[type, Callable[[Any], object]]] = {
     RoundView: _view,
     Round: Round.state,
-    Obituary: lambda report: tuple(vars(report).values()),
-    Ended: lambda ended: (ended.how, type(ended.error)),
+    DeathReport: lambda report: tuple(vars(report).values()),
+    IterationResult: lambda ended: (ended.how, type(ended.error)),
     BaseException: type,
     effects.Effect: lambda effect: (type(effect), *_all(getattr(effect, name) for name in effect.__slots__)),
     tuple: _all,

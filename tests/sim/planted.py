@@ -64,7 +64,7 @@ WITHOUT: Final = "return (Enter(_without(self.members, decision.lost), decision)
 WITH_ITSELF: Final = "return (Enter(_without(self.members, decision.lost) | {self.member}, decision),)"
 IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
 FLOW, THREAD, PASS = "main_thread", "monitor_thread", "                pass\n"
-TELLS: Final = "        if ended.how in (How.FAILED, How.LEFT):\n"
+TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
 ONLY_CULPRIT: Final = """\
         if verdict.reached and cause.initial_rank != self.state.initial_rank:
             return False
@@ -160,7 +160,7 @@ PLANTED: Final[dict[str, Bug]] = {
         Config(ranks=2, faults=2, discards=((1, 0),)),
     ),
     "the dead keep their place": Bug(
-        (("round", "standing=Standing.DEAD", "standing=Standing.ALIVE"),), ONE_DIES, machine="Rounds",
+        (("round", "standing=ArrivalStatus.DEAD", "standing=ArrivalStatus.ALIVE"),), ONE_DIES, machine="Rounds",
     ),
     "a fault is kept to oneself": Bug(
         (("round", "(Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE)",
@@ -173,7 +173,7 @@ PLANTED: Final[dict[str, Bug]] = {
         simulated=False,
     ),
     "who gives up says nothing": Bug(
-        (("round", "(PutArrival(replace(self.arrival, standing=Standing.LEAVING)), CountArrival(), GiveUp",
+        (("round", "(PutArrival(replace(self.arrival, standing=ArrivalStatus.LEAVING)), CountArrival(), GiveUp",
           "(CountArrival(), GiveUp"),),
         Config(ranks=2, quits=1), simulated=False,
     ),

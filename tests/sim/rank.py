@@ -13,23 +13,23 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import RestartError
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption.policy import Fire, InterruptionMachine, Seen
+from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
-from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
-from nvrx_core.inprocess.protocol.outcome import Ended, How
-from nvrx_core.inprocess.protocol.round import Announce, Obituary, Phase
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.round import Announce, DeathReport, Phase
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 
 from .options import LONG
 from .slots import LookUp, SayWhere
-from .world import Steps, Task, Until, Watch
+from .world import AwaitKey, Steps, Task, Until
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -240,7 +240,7 @@ class Rank:
         return effects.StoreOperation(SayWhere(bool(effect.address)), effect.iteration)
 
     def _await_rendezvous(self, effect: effects.AwaitRendezvous) -> Waits:
-        somewhere = yield Watch(effect.iteration, "master")
+        somewhere = yield AwaitKey(effect.iteration, "master")
         return SOMEWHERE if somewhere else NOWHERE
 
     def _holders(self, _: effects.FindHolders) -> Mapping[int, int]:
@@ -264,36 +264,40 @@ class Rank:
         yield self.world.delay()
         error = self.schedule.fails("initialize", self)
         if error is not None:
-            return self._ended(Ended(How.FAILED, error=error))
-        return None if self.state.mode is Mode.ACTIVE else self._ended(Ended(How.RESERVE))
+            return self._ended(IterationResult(Outcome.FAILED, error=error))
+        return None if self.state.mode is Mode.ACTIVE else self._ended(IterationResult(Outcome.RESERVE))
 
     def _run(self, _: effects.RunFunction) -> Waits:
         self.armed = True
-        ended = Ended(How.INTERRUPTED) if self.requested else (yield from self._function())
+        ended = IterationResult(Outcome.INTERRUPTED) if self.requested else (yield from self._function())
         return self._ended(ended)
 
-    def _ended(self, ended: Ended) -> Ended:
+    def _ended(self, ended: IterationResult) -> IterationResult:
         self.armed, self.out = False, True
         self._go(None)
         self.thread.poke()
         return ended
 
     def _describe(self, effect: effects.DescribeArrival) -> Arrival:
-        place = "" if self.schedule.options.asks or effect.standing is not Standing.ALIVE else f"node{self.member}:1"
+        place = (
+            "" if self.schedule.options.asks or effect.standing is not ArrivalStatus.ALIVE else f"node{self.member}:1"
+        )
         return Arrival(
             initial_rank=self.member, rank=self.state.rank, standing=effect.standing, world_size=self.state.world_size,
             fault=effect.fault, completed=effect.completed, place=place,
         )  # fmt: skip
 
-    def _make_fault(self, effect: effects.MakeFault) -> Fault:
+    def _make_fault(self, effect: effects.MakeFault) -> FaultRecord:
         failed = isinstance(effect.error, Exception)
         return self._fault(Interruption.EXCEPTION if failed else Interruption.BASE_EXCEPTION)
 
-    def _late_fault(self, _: effects.LateFault) -> Fault:
+    def _late_fault(self, _: effects.LateFault) -> FaultRecord:
         return self._fault(Interruption.EXCEPTION)
 
-    def _fault(self, kind: Interruption) -> Fault:
-        return Fault(initial_rank=self.member, rank=self.state.rank, interruption=kind.name, struck=self.world.now)
+    def _fault(self, kind: Interruption) -> FaultRecord:
+        return FaultRecord(
+            initial_rank=self.member, rank=self.state.rank, interruption=kind.name, struck=self.world.now
+        )
 
     def _complete(self, _: effects.Complete) -> None:
         self.schedule.finished(self)
@@ -304,15 +308,15 @@ class Rank:
 
     # The function
 
-    def _function(self) -> Generator[Any, Any, Ended]:
+    def _function(self) -> Generator[Any, Any, IterationResult]:
         """Meet the others, as `init_process_group` does, and work."""
         if not self._met():
             yield Until(lambda: self._disturbed() or self._met())
         if self.raising:
-            return Ended(How.INTERRUPTED)
+            return IterationResult(Outcome.INTERRUPTED)
         return (yield from self._work()) if self._met() else self._struck()
 
-    def _work(self) -> Generator[Any, Any, Ended]:
+    def _work(self) -> Generator[Any, Any, IterationResult]:
         """Work until all troubles are over, or something happens."""
         rng, options = self.world.rng, self.schedule.options
         early = rng.random() < 0.1
@@ -322,30 +326,30 @@ class Rank:
                 self.blocked, self.swallows = rng.random() < 0.5, rng.randint(0, 3)
             if options.atomic and rng.random() < options.atomic:
                 if self.requested:
-                    return Ended(How.INTERRUPTED)
+                    return IterationResult(Outcome.INTERRUPTED)
                 self.depth = 1
                 hold = options.hold and self.member == self.iteration == 0 and options.completion >= LONG
                 yield rng.uniform(0.0, 0.01) + (1.5 * LONG if hold else 0.0)
                 self.depth = 0
                 self.thread.poke()
                 if self.requested:
-                    return Ended(How.INTERRUPTED)
+                    return IterationResult(Outcome.INTERRUPTED)
             yield Until(self._disturbed, self.world.now + rng.uniform(0.0, 0.05))
             if self.requested and (self.blocked or self.swallows):  # only an interrupt ends this
                 yield Until(lambda: self.raising)
             if self.raising:
                 yield rng.uniform(0.0, 0.002)
-                return Ended(How.INTERRUPTED)
+                return IterationResult(Outcome.INTERRUPTED)
             if self.strike is not None:
                 return self._struck()
-        return Ended(How.RETURNED)
+        return IterationResult(Outcome.RETURNED)
 
-    def _struck(self) -> Ended:
+    def _struck(self) -> IterationResult:
         error, self.strike = self.strike, None
         assert error is not None
         if isinstance(error, SystemExit):
-            return Ended(How.EXITED, error=error)
-        return Ended(How.FAILED if isinstance(error, Exception) else How.LEFT, error=error)
+            return IterationResult(Outcome.EXITED, error=error)
+        return IterationResult(Outcome.FAILED if isinstance(error, Exception) else Outcome.LEFT, error=error)
 
     def _disturbed(self) -> bool:
         return self.raising or self.strike is not None
@@ -368,7 +372,7 @@ class Rank:
     # The monitor thread's effects
 
     def _await_event(self, effect: effects.AwaitEvent) -> Waits:
-        cause = (yield Watch(effect.iteration, "event"))[0]
+        cause = (yield AwaitKey(effect.iteration, "event"))[0]
         done = cause is not None or self.rounds.view.round.phase is not Phase.OPEN
         assert done, f"I11: a round is completed that {self.member} has not completed"
 
@@ -392,7 +396,7 @@ class Rank:
 
     def _drive(self, _: effects.AwaitOut) -> Waits:
         self.main.poke()
-        machine = InterruptionMachine(unwind=10.0)
+        machine = InterruptPolicy(unwind=10.0)
         while True:
             out = self.out or not self.armed
             seen = Seen(out=out, masked=self.masked(), raised=self.raised, alive=self.alive)
@@ -411,7 +415,7 @@ class Rank:
                 yield Until(lambda: self.out, machine.deadline)
 
     def _await_decision(self, effect: effects.AwaitDecision) -> Waits:
-        decision = yield Watch(effect.iteration, "decision")
+        decision = yield AwaitKey(effect.iteration, "decision")
         round_, old = self.rounds.view.round, self.world.slots[effect.iteration - 1].decision
         stale = old is not None and round_.decided(old, now=self.world.now)
         assert not stale, f"I8: {self.member} acts in {effect.iteration} on the decision of the round before"
@@ -435,7 +439,7 @@ class Rank:
         while True:
             if self.stage is Stage.DEAD:
                 fault = self._fault(Interruption.TERMINATED)
-                report = Obituary(self.iteration, self.member, self._members(), fault)
+                report = DeathReport(self.iteration, self.member, self._members(), fault)
                 yield from self._report(report_death(report, self._now))
                 return
             if self.stage is not Stage.ALIVE:
@@ -446,7 +450,7 @@ class Rank:
                 if self.inside is not None:
                     yield effects.StoreOperation(Announce(self._fault(Interruption.SOFT_TIMEOUT)), self.iteration)
             elif stale and self.world.now >= spoken:
-                yield from self._speak_for(min(stale))
+                yield from self._report_unresponsive(min(stale))
                 spoken, pause = self.world.now + pause, min(2 * pause, 1.0)
             else:
                 yield Until(functools.partial(self._news, stale), spoken if stale else math.inf)
@@ -461,17 +465,19 @@ class Rank:
         known = set(range(self.schedule.options.ranks)) - self.lost - {self.member}
         return {m for m in known & (self.schedule.stale | self.suspects) if m not in self.world.left}
 
-    def _speak_for(self, member: int) -> Waits:
+    def _report_unresponsive(self, member: int) -> Waits:
         self.suspects.discard(member)
-        fault = Fault(initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, struck=self.world.now)
-        report = Obituary(self.iteration, member, self._members(), fault)
+        fault = FaultRecord(
+            initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, struck=self.world.now
+        )
+        report = DeathReport(self.iteration, member, self._members(), fault)
         yield from self._report(report_unresponsive(report, self._now))
         slots = self.world.slots
         if any(member in each.decision.lost for each in slots.values() if each.decision is not None):
             self.world.left.add(member)
 
-    def _learn_decision(self, effect: effects.AwaitDecision) -> Watch:
-        return Watch(effect.iteration, "decision")
+    def _learn_decision(self, effect: effects.AwaitDecision) -> AwaitKey:
+        return AwaitKey(effect.iteration, "decision")
 
     def _read_decision(self, effect: effects.ReadDecision) -> effects.StoreOperation:
         return effects.StoreOperation(LookUp(), effect.iteration)

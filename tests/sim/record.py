@@ -1,7 +1,7 @@
 """What the store knows of one round, as a value, and what each action of a machine does to it: one atomic operation.
 
-The actions are carried out by the shipped `Board`, on a store that is a dictionary. The answer names the method of the
-machine that is told the outcome, so that a search can deliver it later, or never.
+The actions are carried out by the shipped `ControlStore`, on a store that is a dictionary. The answer names the method
+of the machine that is told the outcome, so that a search can deliver it later, or never.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from nvrx_core.fault.record import Fault
-from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
 from nvrx_core.inprocess.protocol.round import Answer, RoundTimeouts, StoreAction
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Host", "MemoryStore", "Record", "SayWhere", "perform"]
 
-KEYS: Final = Keys("job", 0, 0)
+KEYS: Final = StoreKeys("job", 0, 0)
 ROUND: Final = 0
 TIMEOUTS: Final = RoundTimeouts(barrier=1e9, completion=1e9)
 
@@ -37,7 +37,7 @@ class Record(NamedTuple):
         hosted: where it can meet; in no store.
     """
 
-    event: tuple[Fault | None, ...] = ()
+    event: tuple[FaultRecord | None, ...] = ()
     arrivals: tuple[tuple[int, Arrival], ...] = ()
     arrived: int = 0
     completed: int = 0
@@ -99,11 +99,11 @@ def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Reco
     if isinstance(action, Host):
         return record._replace(hosted=action.address), None
     store = MemoryStore(_values(record))
-    board, answer = Board(store, KEYS), None  # type: ignore[arg-type]
+    control_store, answer = ControlStore(store, KEYS), None  # type: ignore[arg-type]
     if isinstance(action, SayWhere):
-        board.set_master(ROUND, action.address)
+        control_store.set_master(ROUND, action.address)
     else:
-        answer = board.perform(action, ROUND)
+        answer = control_store.perform(action, ROUND)
     return _record(store.values)._replace(hosted=record.hosted), answer
 
 
@@ -139,7 +139,7 @@ def _record(values: dict[str, bytes]) -> Record:
 
 
 @functools.cache
-def _encoded(value: Fault | Arrival | Decision | None) -> bytes:
+def _encoded(value: FaultRecord | Arrival | Decision | None) -> bytes:
     return (encode_completion() if value is None else value.encode()).encode()
 
 

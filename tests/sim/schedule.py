@@ -23,7 +23,7 @@ from .world import World
 
 __all__ = ["Failure", "Schedule"]
 
-MANY = 200  # restarts, where completions may be late, too
+MAX_RANKS = 200  # restarts, where completions may be late, too
 
 
 class Failure(AssertionError):
@@ -208,7 +208,7 @@ class Schedule:
         """A rank enters the function."""
         k, state = rank.iteration, rank.state
         entered = self.entries.setdefault(k, {})
-        most = self.options.troubles if self.options.completion >= LONG else MANY
+        most = self.options.troubles if self.options.completion >= LONG else MAX_RANKS
         assert k <= most, f"I9: {rank.member} enters {k}: more restarts than troubles"
         self.world.note(rank.member, f"enters as {state.rank} of {state.world_size}, {state.mode.name},", k)
         assert rank.stage is Stage.ALIVE, f"I7: {rank.member} enters {k} and is {rank.stage}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision
 from nvrx_core.inprocess.protocol.round import (
     Announce,
@@ -59,7 +59,7 @@ class Slots:
     __slots__ = ("arrivals", "arrived", "completed", "decision", "event", "hosted", "master", "waiting")
 
     def __init__(self) -> None:
-        self.event: tuple[Fault | None, ...] = ()
+        self.event: tuple[FaultRecord | None, ...] = ()
         self.arrivals: dict[int, Arrival] = {}
         self.arrived = self.completed = 0
         self.decision: Decision | None = None

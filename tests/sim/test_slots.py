@@ -1,10 +1,10 @@
-"""The simulation's store and the shipped `Board` do the same with any order of actions."""
+"""The simulation's store and the shipped `ControlStore` do the same with any order of actions."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_core.fault.record import Fault
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision, Standing
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
@@ -18,11 +18,11 @@ from nvrx_core.inprocess.protocol.round import (
 from . import record, slots
 
 MEMBERS = frozenset({0, 1})
-FAULTS = [Fault(initial_rank=member, rank=member, interruption="EXCEPTION") for member in MEMBERS]
+FAULTS = [FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION") for member in MEMBERS]
 ACTIONS = (
     *map(Announce, FAULTS), CloseCompleted(), CountCompletion(), CountArrival(), ReadArrivals(MEMBERS),
     *(PutArrival(Arrival(initial_rank=member, rank=member, standing=standing, fault=FAULTS[member]))
-      for member in MEMBERS for standing in (Standing.ALIVE, Standing.DEAD)),
+      for member in MEMBERS for standing in (ArrivalStatus.ALIVE, ArrivalStatus.DEAD)),
     *(Publish(Decision(iteration=0, lost=lost, terminated=lost, cause=FAULTS[0], culprits=(0,), step=-1))
       for lost in ((), (1,))),
     slots.SayWhere(True), slots.SayWhere(False),

@@ -20,13 +20,13 @@ from nvrx_core.inprocess.protocol.effects import StoreOperation as Operation
 
 from .slots import RULES, SayWhere, Slots
 
-__all__ = ["Steps", "Task", "Until", "Watch", "World"]
+__all__ = ["AwaitKey", "Steps", "Task", "Until", "World"]
 
 # How long a message takes: mostly short, sometimes long. Drawn once: a delay is needed at every turn.
 DELAYS: Final = tuple(((i + 0.5) / 4096) ** -0.7 for i in range(4096))
 
 
-class Watch:
+class AwaitKey:
     """Wait until a round has the key; resumed with its value."""
 
     __slots__ = ("iteration", "key")
@@ -47,7 +47,7 @@ class Until:
 class Steps(Protocol):
     """What a task consists of; a generator is one."""
 
-    def send(self, value: Any, /) -> Operation | Watch | Until | float:
+    def send(self, value: Any, /) -> Operation | AwaitKey | Until | float:
         """Go on with what was waited for; returns what is waited for next, raises StopIteration at the end."""
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class World:
                 answer = self._perform(what, task)
                 heappush(heap, (at + latency * delays[bits(12)], next(order), task, turn, None, answer))
 
-    def _wait(self, task: Task, wish: Until | Watch) -> None:
+    def _wait(self, task: Task, wish: Until | AwaitKey) -> None:
         if type(wish) is Until:
             task.until = wish.holds
             if wish.deadline < math.inf:

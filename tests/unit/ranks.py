@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nvrx_core.errors import RankDiscarded
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision, Standing, decide
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign, check, declare, snapshot
 
@@ -57,15 +57,15 @@ class Ranks:
     def _arrivals(self, dead: Iterable[int]) -> dict[int, Arrival]:
         arrivals = {}
         for member, state in self.states.items():
-            standing = Standing.LEAVING if member in self.discarded else Standing.ALIVE
-            keys = declare(self.assignments[member], state, self.iteration) if standing is Standing.ALIVE else ()
+            standing = ArrivalStatus.LEAVING if member in self.discarded else ArrivalStatus.ALIVE
+            keys = declare(self.assignments[member], state, self.iteration) if standing is ArrivalStatus.ALIVE else ()
             arrivals[member] = Arrival.decode(
                 Arrival(
                     initial_rank=member, rank=state.rank, standing=standing, world_size=state.world_size, keys=keys
                 ).encode()
             )
         for member in dead:
-            arrivals[member] = Arrival(initial_rank=member, rank=-1, standing=Standing.DEAD)
+            arrivals[member] = Arrival(initial_rank=member, rank=-1, standing=ArrivalStatus.DEAD)
         return arrivals
 
     def _take_place(self, member: int, state: State, decision: Decision) -> None:

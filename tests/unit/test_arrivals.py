@@ -5,12 +5,12 @@ import json
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.arrivals import BATCH, Arrivals
-from nvrx_core.inprocess.protocol.decision import Arrival, Standing
-from nvrx_core.store.keys import Keys
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
+from nvrx_core.store.keys import StoreKeys
 
-KEYS = Keys("job", 0, 0)
+KEYS = StoreKeys("job", 0, 0)
 PAIR = frozenset({0, 1})
 
 
@@ -29,7 +29,7 @@ def store(request):
     return request.param()
 
 
-def arrival(member, standing=Standing.ALIVE, **more):
+def arrival(member, standing=ArrivalStatus.ALIVE, **more):
     return Arrival(initial_rank=member, rank=member, standing=standing, world_size=2, **more)
 
 
@@ -45,9 +45,9 @@ def test_all_are_there_or_none(store):
 
 def test_the_last_arrival_of_a_member_counts(store):
     arrivals = Arrivals(store, KEYS)
-    for each in (arrival(0), arrival(1), arrival(0, Standing.DEAD), arrival(1, Standing.LEAVING), arrival(1)):
+    for each in (arrival(0), arrival(1), arrival(0, ArrivalStatus.DEAD), arrival(1, ArrivalStatus.LEAVING), arrival(1)):
         arrivals.put(3, each)
-    assert arrivals.read(3, PAIR) == {0: arrival(0, Standing.DEAD), 1: arrival(1)}
+    assert arrivals.read(3, PAIR) == {0: arrival(0, ArrivalStatus.DEAD), 1: arrival(1)}
     assert arrivals.read(3, frozenset({1})) == {1: arrival(1)}
 
 
@@ -63,7 +63,7 @@ def test_each_of_many_ranks_may_have_failed_with_a_long_message(store):
     members = frozenset(range(10 * BATCH))
     arrivals = Arrivals(store, KEYS)
     for member in members:
-        failed = Fault(initial_rank=member, rank=member, interruption="EXCEPTION", message="\u2026\n" * 1000)
+        failed = FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION", message="\u2026\n" * 1000)
         arrivals.put(0, arrival(member, fault=failed))
     assert len(arrivals.read(0, members)) == len(members)
 

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def test_a_restart_asks_no_name_server(served, monkeypatch):
         looked_up.append(host)
         return look_up(host, *arguments, **named)
 
-    links = Connections(Named, {"port": served}, Keys("job", 0, 0), timedelta(seconds=1))
+    links = Connections(Named, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1))
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    place = links.host_meeting()
+    place = links.host_rendezvous()
     host, port = place.rsplit(":", 1)
     assert host == "127.0.0.1", "a number, whatever the store is called"
     assert looked_up == []

@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvrx_core.fault.blame import Progress
-from nvrx_core.fault.record import LATE_COMPLETION, Fault
+from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 from nvrx_core.inprocess.protocol.decision import (
     Arrival,
+    ArrivalStatus,
     Decision,
-    Standing,
     decide,
     decode_event,
     encode_completion,
 )
 
-ALIVE, LEAVING, DEAD = Standing.ALIVE, Standing.LEAVING, Standing.DEAD
+ALIVE, LEAVING, DEAD = ArrivalStatus.ALIVE, ArrivalStatus.LEAVING, ArrivalStatus.DEAD
 
 
 def fault(member, kind="EXCEPTION", message="broken", error_type=""):
-    return Fault(initial_rank=member, rank=member, interruption=kind, message=message, error_type=error_type)
+    return FaultRecord(initial_rank=member, rank=member, interruption=kind, message=message, error_type=error_type)
 
 
 def arrivals(*all_of_them):
@@ -140,12 +140,12 @@ def test_a_collective_that_timed_out_is_the_fault_of_who_did_not_come(message, c
 # On the wire
 
 FAULTS = st.builds(
-    Fault, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), interruption=st.just("EXCEPTION"),
+    FaultRecord, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), interruption=st.just("EXCEPTION"),
     message=st.text(max_size=20), struck=st.floats(0, 1e9),
 )  # fmt: skip
 PROGRESS = st.builds(Progress, st.integers(0, 9), st.integers(0, 1), st.integers(0, 9), st.integers(0, 9))
 ARRIVALS = st.builds(
-    Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), standing=st.sampled_from(Standing),
+    Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), standing=st.sampled_from(ArrivalStatus),
     world_size=st.integers(0, 9), fault=st.none() | FAULTS, step=st.integers(-1, 99),
     progress=st.none() | PROGRESS, stalled=st.booleans(), completed=st.booleans(),
 )  # fmt: skip
@@ -186,13 +186,13 @@ def test_an_event_that_is_no_fault_is_refused():
         decode_event("{}")
 
 
-def offering(member, rank, place="", standing=Standing.ALIVE):
+def offering(member, rank, place="", standing=ArrivalStatus.ALIVE):
     return Arrival(initial_rank=member, rank=rank, standing=standing, world_size=4, place=place)
 
 
 def test_the_decision_tells_where_those_would_host_who_may_become_rank_0():
     arrivals = {
-        0: offering(0, 0, "a:1", Standing.DEAD), 1: offering(1, 1, "b:2"), 2: offering(2, 2, "c:3"),
+        0: offering(0, 0, "a:1", ArrivalStatus.DEAD), 1: offering(1, 1, "b:2"), 2: offering(2, 2, "c:3"),
         3: offering(3, 3, "[::1]:4"),
     }  # fmt: skip
     decision = Decision.decode(decide(0, arrivals, None).encode())

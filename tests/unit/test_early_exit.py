@@ -4,31 +4,31 @@ import itertools
 
 import pytest
 
-from nvrx_core.inprocess.monitor.clean_exit import LOOK_EVERY, SHARE, EarlyExit
+from nvrx_core.inprocess.monitor.clean_exit import LOOK_EVERY, SHARE, CleanExit
 
 
-def looks(early_exit: EarlyExit, until: float) -> list[float]:
+def looks(clean_exit: CleanExit, until: float) -> list[float]:
     """When it looks, of a process that wakes at each of its deadlines."""
     found = []
-    while early_exit.deadline <= until:
-        now = early_exit.deadline
-        assert early_exit.due(0, now=now)
-        assert early_exit.waiting(()) is None
+    while clean_exit.deadline <= until:
+        now = clean_exit.deadline
+        assert clean_exit.due(0, now=now)
+        assert clean_exit.waiting(()) is None
         found.append(now)
     return found
 
 
 def test_a_rank_that_has_not_exited_asks_nothing():
-    early_exit = EarlyExit()
-    assert not any(early_exit.due(None, now=now) for now in range(99))
-    assert early_exit.deadline == float("inf")
+    clean_exit = CleanExit()
+    assert not any(clean_exit.due(None, now=now) for now in range(99))
+    assert clean_exit.deadline == float("inf")
 
 
 def test_an_exited_rank_looks_often_at_first_and_never_late_by_more_than_a_share():
-    early_exit = EarlyExit()
-    assert not early_exit.due(0, now=100.0)
-    assert not early_exit.due(0, now=100.0 + LOOK_EVERY / 2)
-    found = looks(early_exit, 220.0)
+    clean_exit = CleanExit()
+    assert not clean_exit.due(0, now=100.0)
+    assert not clean_exit.due(0, now=100.0 + LOOK_EVERY / 2)
+    found = looks(clean_exit, 220.0)
     assert found[0] == 100.0 + LOOK_EVERY
     assert len(found) < 50
     for last, following in itertools.pairwise(found):
@@ -36,18 +36,18 @@ def test_an_exited_rank_looks_often_at_first_and_never_late_by_more_than_a_share
 
 
 def test_those_who_wait_are_named_once():
-    early_exit = EarlyExit()
-    early_exit.due(0, now=0.0)
-    assert early_exit.due(0, now=LOOK_EVERY)
-    reason = early_exit.waiting((0, 2))
+    clean_exit = CleanExit()
+    clean_exit.due(0, now=0.0)
+    assert clean_exit.due(0, now=LOOK_EVERY)
+    reason = clean_exit.waiting((0, 2))
     assert reason == "exited with code 0, and initial ranks [0, 2] wait for it in a rendezvous"
-    assert not early_exit.due(0, now=999.0)
+    assert not clean_exit.due(0, now=999.0)
 
 
 def test_it_looks_no_more_when_the_rank_is_on_its_way_out():
-    early_exit = EarlyExit()
-    early_exit.due(0, now=0.0)
-    assert not early_exit.due(None, now=LOOK_EVERY)
-    assert early_exit.deadline == float("inf")
-    assert not early_exit.due(1, now=LOOK_EVERY)
-    assert early_exit.due(1, now=2 * LOOK_EVERY)
+    clean_exit = CleanExit()
+    clean_exit.due(0, now=0.0)
+    assert not clean_exit.due(None, now=LOOK_EVERY)
+    assert clean_exit.deadline == float("inf")
+    assert not clean_exit.due(1, now=LOOK_EVERY)
+    assert clean_exit.due(1, now=2 * LOOK_EVERY)

@@ -10,7 +10,7 @@ import pytest
 from nvrx_core.inprocess.coordination.interpreter import interpret
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
-from nvrx_core.inprocess.protocol.outcome import Ended, How
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.inprocess.state import State
@@ -30,7 +30,9 @@ def main_thread(*, finished: bool) -> MainThread:
     return MainThread(rounds, state, CallRules(leader=lambda *_: None), lambda: 0.0)
 
 
-def finish(ended: Ended, outcome: Callable[[effects.Effect], Any], *, finished: bool) -> list[type[effects.Effect]]:
+def finish(
+    ended: IterationResult, outcome: Callable[[effects.Effect], Any], *, finished: bool
+) -> list[type[effects.Effect]]:
     """The effects of the end; `outcome` carries out the report of it."""
     done = list[type[effects.Effect]]()
     kinds = (effects.StopHousekeeping, effects.MarkLeft, effects.EnterStage, effects.CountOut, effects.DeleteIfOver)
@@ -47,21 +49,21 @@ def strike(effect: effects.Effect) -> None:
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_strikes_while_the_end_is_reported_is_raised_after_the_rank_has_left(finished: bool) -> None:
-    ended = Ended(How.RETURNED)
+    ended = IterationResult(Outcome.RETURNED)
     assert effects.MarkLeft in finish(ended, strike, finished=finished)
     assert isinstance(ended.error, KeyboardInterrupt)
 
 
 def test_an_error_counts_whether_or_not_it_is_true() -> None:
-    ended = Ended(How.RETURNED)
+    ended = IterationResult(Outcome.RETURNED)
     finish(ended, lambda effect: Empty(), finished=True)
     assert isinstance(ended.error, Empty)
-    ended = Ended(How.LEFT, error=ValueError("first"))
+    ended = IterationResult(Outcome.LEFT, error=ValueError("first"))
     interpret(main_thread(finished=False)._terminate(ended), {effects.Terminate: lambda effect: Empty()})
     assert isinstance(ended.error, Empty)
 
 
 def test_a_flow_that_is_dropped_does_nothing_more() -> None:
-    flow = main_thread(finished=True)._finish(Ended(How.RETURNED))
+    flow = main_thread(finished=True)._finish(IterationResult(Outcome.RETURNED))
     assert isinstance(next(flow), effects.Complete)
     flow.close()

@@ -4,22 +4,22 @@ import json
 
 import pytest
 
-from nvrx_core.fault.record import MAX_BYTES, Fault
+from nvrx_core.fault.record import MAX_BYTES, FaultRecord
 from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
 
-FAULT = Fault(
+FAULT = FaultRecord(
     initial_rank=3, rank=1, interruption="EXCEPTION", message="ValueError: no", error_type="ValueError",
     origin="train.py:7", struck=1.5, announced=1.6, wall=7.0, boot_id="b", host="h", pid=42,
 )  # fmt: skip
 
 
 def test_a_fault_survives_the_wire():
-    assert Fault.from_data(json.loads(FAULT.encode())) == FAULT
+    assert FaultRecord.from_data(json.loads(FAULT.encode())) == FAULT
 
 
 def test_unknown_fields_are_ignored_and_the_others_have_defaults():
     least = {"initial_rank": 3, "rank": 1, "interruption": "TERMINATED", "of_a_later_version": [1]}
-    assert Fault.from_data(least) == Fault(initial_rank=3, rank=1, interruption="TERMINATED")
+    assert FaultRecord.from_data(least) == FaultRecord(initial_rank=3, rank=1, interruption="TERMINATED")
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def test_unknown_fields_are_ignored_and_the_others_have_defaults():
 )
 def test_a_record_without_kind_or_rank_is_refused(data):
     with pytest.raises(ValueError, match="not a"):
-        Fault.from_data(data)
+        FaultRecord.from_data(data)
 
 
 def test_the_record_stays_small():
-    long = Fault(initial_rank=0, rank=0, interruption="EXCEPTION", message="m" * 10**6, origin="o" * 10**6)
+    long = FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION", message="m" * 10**6, origin="o" * 10**6)
     assert len(long.encode()) < MAX_BYTES
 
 
@@ -46,17 +46,19 @@ def test_the_record_in_the_terms_of_the_wrapper():
 
 def test_a_fault_for_people():
     assert str(FAULT) == "EXCEPTION on rank 1 (initial rank 3, h pid 42): ValueError: no at train.py:7"
-    assert str(Fault(initial_rank=3, rank=1, interruption="TERMINATED", message="gone")).endswith("): gone")
+    assert str(FaultRecord(initial_rank=3, rank=1, interruption="TERMINATED", message="gone")).endswith("): gone")
 
 
 def test_what_the_event_of_a_fault_tells():
-    told = FAULT.told()
-    assert told.pop("victim") == FAULT.initial_rank
-    assert told == {name: getattr(FAULT, name) for name in told}
+    event_fields = FAULT.event_fields()
+    assert event_fields.pop("victim") == FAULT.initial_rank
+    assert event_fields == {name: getattr(FAULT, name) for name in event_fields}
 
 
 def test_a_kill_of_the_kernels_is_named():
-    killed = Fault(initial_rank=3, rank=1, interruption="TERMINATED", message="process ended by SIGKILL").of_memory()
+    killed = FaultRecord(
+        initial_rank=3, rank=1, interruption="TERMINATED", message="process ended by SIGKILL"
+    ).of_memory()
     assert killed.category == "out of memory"
     assert str(killed).startswith("TERMINATED (out of memory) on rank 1")
-    assert Fault.from_data(json.loads(killed.encode())) == killed
+    assert FaultRecord.from_data(json.loads(killed.encode())) == killed

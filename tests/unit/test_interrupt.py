@@ -411,7 +411,7 @@ def test_who_keeps_it_is_named(interrupt, caplog):
 
 
 def test_what_the_monitor_process_says_is_heard_without_a_thread_of_our_own(interrupt):
-    interrupt.told = lambda: True
+    interrupt.round_is_over = lambda: True
     fire()
     assert interrupt.raised == 0  # not in the function
     interrupt.armed = True

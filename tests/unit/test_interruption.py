@@ -13,7 +13,7 @@ from nvrx_core.inprocess.interruption.policy import (
     STEP_MOST,
     STORED,
     Fire,
-    InterruptionMachine,
+    InterruptPolicy,
     Seen,
     Unblock,
     Why,
@@ -38,7 +38,7 @@ def run(machine, until, see=lambda now: seen()):
 
 
 def new():
-    return InterruptionMachine(unwind=UNWIND, hold=HOLD)
+    return InterruptPolicy(unwind=UNWIND, hold=HOLD)
 
 
 def test_it_fires_at_once():
@@ -213,6 +213,6 @@ def test_a_thread_that_reacts_is_not_unblocked_while_it_is_put_off():
 def test_a_machine_is_rebuilt_from_its_state():
     machine, fired = put_off(Landing.FRAGILE)
     now, known = fired[-1][0], seen(deferred=len(fired))
-    again = InterruptionMachine.from_state(UNWIND, machine.state(now=now), seen=known, now=now, hold=HOLD)
+    again = InterruptPolicy.from_state(UNWIND, machine.state(now=now), seen=known, now=now, hold=HOLD)
     assert again.state(now=now) == machine.state(now=now)
     again.check()

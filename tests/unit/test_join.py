@@ -3,7 +3,7 @@
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.joining import _carried_out
 from nvrx_core.inprocess.protocol.join import (
     MET,
@@ -18,7 +18,7 @@ from nvrx_core.inprocess.protocol.join import (
     Superseded,
     Wait,
 )
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 from nvrx_core.testing import ManualClock
 
 
@@ -79,24 +79,26 @@ class Rank:
     """One incarnation of a rank on a store of torch's, as far on its way as it comes alone."""
 
     def __init__(self, store, member, start):
-        self.board = Board(store, Keys("job", 0, 0), ManualClock())
+        self.control_store = ControlStore(store, StoreKeys("job", 0, 0), ManualClock())
         self.member, self.join = member, Join(2, f"{member}, start {start}")
         self.step = self.join.start()
 
     def go(self):
         while not isinstance(self.step, Joined):
             if not isinstance(self.step, Wait):
-                self.step = _carried_out(self.board, self.member, self.join, self.step)
-            elif (verdict := self.board.peek(self.board.keys.verdict(self.step.generation))) is not None:
+                self.step = _carried_out(self.control_store, self.member, self.join, self.step)
+            elif (
+                verdict := self.control_store.peek(self.control_store.keys.verdict(self.step.generation))
+            ) is not None:
                 self.step = self.join.decided(self.step.generation, verdict)
             else:
                 break
         return self.step
 
     def complete(self):
-        self.board.keys = self.board.keys.of(self.step.generation)
-        self.board.leave(self.member)
-        self.board.count_out(0, 2, 2)
+        self.control_store.keys = self.control_store.keys.of(self.step.generation)
+        self.control_store.leave(self.member)
+        self.control_store.count_out(0, 2, 2)
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -2,7 +2,7 @@
 
 import itertools
 
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 OF_ROUND = ("event", "arrived", "completed", "decision", "master", "user")
 
@@ -15,24 +15,24 @@ def all_keys(keys):
 
 
 def test_no_two_keys_are_the_same():
-    calls = [Keys(*call) for call in itertools.product(("job", "job/1"), (0, 1), (0, 1))]
+    calls = [StoreKeys(*call) for call in itertools.product(("job", "job/1"), (0, 1), (0, 1))]
     found = [key for keys in calls for key in all_keys(keys)]
     assert len(set(found)) == len(found)
 
 
 def test_a_key_says_whose_it_is():
-    keys = Keys("my job", 2, 1)
+    keys = StoreKeys("my job", 2, 1)
     assert keys.arrival(4, 7) == "nvrx/my job/2/1/4/arrival/7"
     assert all(key.startswith("nvrx/my job/2/1/") for key in all_keys(keys))
 
 
 def test_the_keys_of_an_ended_round_are_all_but_the_user_s_and_the_arrivals():
-    keys = Keys("job", 0, 0)
+    keys = StoreKeys("job", 0, 0)
     assert set(keys.round(5)) == {getattr(keys, name)(5) for name in OF_ROUND[:-1]}
 
 
 def test_what_a_launcher_reads_lies_under_no_generation():
-    first, second = Keys("job", 0, 3), Keys("job", 1, 3)
+    first, second = StoreKeys("job", 0, 3), StoreKeys("job", 1, 3)
     assert first.announce() == second.announce() == "nvrx/job/inprocess/3/announce"
     assert first.entered() == second.entered() == "nvrx/job/inprocess/3/round"
     assert set(second.beside()) == {first.announce(), first.entered(), first.verdict(1)}

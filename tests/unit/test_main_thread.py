@@ -2,7 +2,7 @@
 
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
-from nvrx_core.inprocess.protocol.outcome import Ended, How
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.rank_assignment.base import State
@@ -12,4 +12,4 @@ def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
     flow = MainThread(rounds, State(0, 1), CallRules(leader=lambda *_: 0, no_progress_limit=1), lambda: 0.0)
     decision = Decision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
-    assert not flow._is_out_of_retries(decision, Ended(How.INTERRUPTED))
+    assert not flow._is_out_of_retries(decision, IterationResult(Outcome.INTERRUPTED))

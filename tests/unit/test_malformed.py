@@ -12,28 +12,28 @@ import pytest
 
 from nvrx_core import parsing as wire
 from nvrx_core.fault.blame import Progress
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import (
     Arrival,
+    ArrivalStatus,
     Decision,
-    Standing,
     decide,
     decode_arrivals,
     decode_event,
     encode_completion,
 )
-from nvrx_core.liveness.hang_detector import Reading, Watch
+from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
 from nvrx_core.liveness.lease import LeaseTable
-from nvrx_core.liveness.peer_progress import Halt, Slowest, Way
-from nvrx_core.progress.page import Page, Stage, Word
+from nvrx_core.liveness.peer_progress import Halt, PeerProgress, Way
+from nvrx_core.progress.page import Page, ProgressField, Stage
 
 SLOWEST = 1.0
 """Seconds of the processor: what decodes does not wait."""
-FAULT = Fault(initial_rank=1, rank=1, interruption="EXCEPTION", message="planted", struck=1.5, host="h", pid=7)
+FAULT = FaultRecord(initial_rank=1, rank=1, interruption="EXCEPTION", message="planted", struck=1.5, host="h", pid=7)
 ARRIVAL = Arrival(
     initial_rank=1,
     rank=1,
-    standing=Standing.ALIVE,
+    standing=ArrivalStatus.ALIVE,
     world_size=3,
     fault=FAULT,
     keys=("a",),
@@ -55,7 +55,7 @@ def arrivals_decided(text):
 def leases_judged(text):
     table, lease = LeaseTable(1.0), text.decode(errors="replace")
     table.observe(1, lease, now=0.0)
-    Slowest.of({3: lease}).behind(0, 1, 1)
+    PeerProgress.of({3: lease}).behind(0, 1, 1)
     return table.stale(now=0.5)
 
 
@@ -66,7 +66,7 @@ DECODERS = {
     "decision": (Decision.decode, [DECISION.encode()]),
     "master": (wire.address, ["host.example:29500"]),
     "lease": (leases_judged, ["7/0/123/2/1/4/5/0/3"]),
-    "survey": (Slowest.decode, [Slowest({1: Way(2, 3, (4, 5))}, halt=Halt(1, 2, (4,))).encode()]),
+    "survey": (PeerProgress.decode, [PeerProgress({1: Way(2, 3, (4, 5))}, halt=Halt(1, 2, (4,))).encode()]),
 }
 
 
@@ -132,7 +132,7 @@ def check_pages(pages):
     rng, page = random.Random(seed), Page(100)
     try:
         for number in range(pages):
-            for word in rng.sample(list(Word), rng.randint(1, len(Word))):
+            for word in rng.sample(list(ProgressField), rng.randint(1, len(ProgressField))):
                 page[word] = rng.choice([rng.getrandbits(63), -rng.getrandbits(63), -1, 0, 1, time.monotonic_ns()])
             try:
                 judge(page)
@@ -147,11 +147,13 @@ def check_pages(pages):
 def judge(page):
     """What the monitor process makes of the page."""
     page.members()
-    watch, alive_at = Watch(1.0, 2.0, 0.5), page.alive_at()
-    reading = Reading(iteration=page[Word.ITERATION], stage=Stage(page[Word.STAGE] % 8), alive_at=alive_at)
+    watch, alive_at = HangDetector(1.0, 2.0, 0.5), page.alive_at()
+    reading = ProgressSample(
+        iteration=page[ProgressField.ITERATION], stage=Stage(page[ProgressField.STAGE] % 8), alive_at=alive_at
+    )
     for now in (0.0, alive_at, time.monotonic()):
         watch.look(reading, now=now)
-    Stage(page[Word.STAGE])
+    Stage(page[ProgressField.STAGE])
 
 
 def test_malformed_values_of_keys_are_clean_errors():

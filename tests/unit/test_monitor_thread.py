@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess import monitor_thread as module
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import MonitorThread
@@ -17,7 +17,7 @@ from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.progress.page import Page
 
 
-class Board:
+class ControlStore:
     """A store in which a wait does what a test wants."""
 
     def __init__(self, wait, event):
@@ -25,7 +25,7 @@ class Board:
 
     def wait_event(self, iteration):
         self.event()
-        return Fault(initial_rank=0, rank=0, interruption="EXCEPTION")
+        return FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION")
 
     def wait_decision(self, iteration):
         return self.wait()
@@ -47,7 +47,7 @@ def monitor_thread(page, wait, failed, *, interrupt=None, iteration=-1, abort=no
     if iteration == 0:
         rounds.advance(frozenset({0}))
     return MonitorThread(
-        board=Board(wait, event),
+        control_store=ControlStore(wait, event),
         page=page,
         interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
         rounds=rounds,

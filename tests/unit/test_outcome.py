@@ -3,7 +3,7 @@
 import pytest
 
 from nvrx_core.errors import RestartAbort
-from nvrx_core.inprocess.protocol.outcome import How, LoopShouldEnd, RankShouldRestart, how_it_ended
+from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, Outcome, RankShouldRestart, how_it_ended
 
 
 class TorchError(BaseException):
@@ -40,18 +40,18 @@ OURS = (
 
 @pytest.mark.parametrize("error", OURS, ids=repr)
 def test_an_interruption_is_one_in_whatever_shape_it_comes(error):
-    assert ended(error, requested=True, landed=True) is How.INTERRUPTED
+    assert ended(error, requested=True, landed=True) is Outcome.INTERRUPTED
 
 
 @pytest.mark.parametrize("error", OURS, ids=repr)
 def test_one_that_nobody_asked_for_is_a_failure(error):
-    assert ended(error) is How.FAILED
+    assert ended(error) is Outcome.FAILED
 
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_what_fails_once_it_has_landed_fails_because_of_it(landed):
-    assert ended(ValueError(), landed=landed) is (How.INTERRUPTED if landed else How.FAILED)
-    assert ended(OwnError(), requested=landed, landed=landed) is (How.INTERRUPTED if landed else How.LEFT)
+    assert ended(ValueError(), landed=landed) is (Outcome.INTERRUPTED if landed else Outcome.FAILED)
+    assert ended(OwnError(), requested=landed, landed=landed) is (Outcome.INTERRUPTED if landed else Outcome.LEFT)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_fails_once_it_has_landed_fails_because_of_it(landed):
     ids=repr,
 )
 def test_what_has_failed_is_no_wish_to_leave(error):
-    assert ended(error) is How.FAILED
+    assert ended(error) is Outcome.FAILED
 
 
 @pytest.mark.parametrize("requested", [True, False])
@@ -84,9 +84,9 @@ def test_what_has_failed_is_no_wish_to_leave(error):
     ids=repr,
 )
 def test_a_wish_to_leave_keeps_its_meaning(error, requested):
-    assert ended(error, requested=requested, landed=requested) is How.LEFT
+    assert ended(error, requested=requested, landed=requested) is Outcome.LEFT
 
 
 @pytest.mark.parametrize("code", [0, None])
 def test_an_exit_with_0_is_a_completion(code):
-    assert ended(SystemExit(code), requested=True) is How.EXITED
+    assert ended(SystemExit(code), requested=True) is Outcome.EXITED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.progress.page import Page, Stage, Word
+from nvrx_core.progress.page import Page, ProgressField, Stage
 
 
 @pytest.fixture
@@ -13,40 +13,56 @@ def page():
 
 
 def test_a_new_page_has_a_version_and_nothing_else(page):
-    assert page[Word.VERSION] == Page.VERSION
+    assert page[ProgressField.VERSION] == Page.VERSION
     assert sum(page.words) == Page.VERSION
-    assert page[Word.STAGE] == Stage.OUTSIDE
+    assert page[ProgressField.STAGE] == Stage.OUTSIDE
 
 
 def test_words_do_not_overlap(page):
-    for word in Word:
+    for word in ProgressField:
         page[word] = -(2**62) + word
-    assert [page[word] for word in Word] == [-(2**62) + word for word in Word]
+    assert [page[word] for word in ProgressField] == [-(2**62) + word for word in ProgressField]
     assert page.members() == frozenset(range(10))
 
 
 def test_a_new_stage_is_a_sign_of_life(page):
     page.enter(Stage.RUNNING)
-    assert page[Word.STAGE] == Stage.RUNNING
-    assert page[Word.AUTOMATIC] > 0
+    assert page[ProgressField.STAGE] == Stage.RUNNING
+    assert page[ProgressField.AUTO_HEARTBEAT] > 0
 
 
 def test_manual_heartbeats_start_anew_with_each_iteration(page):
-    for word in (Word.PING, Word.STEP, Word.STEP_AT, Word.MEETINGS, Word.COLLECTIVES, Word.MEETING):
+    for word in (
+        ProgressField.PING,
+        ProgressField.STEP,
+        ProgressField.STEP_AT,
+        ProgressField.MEETINGS,
+        ProgressField.COLLECTIVES,
+        ProgressField.MEETING,
+    ):
         page[word] = 7
     page.begin_round(3, 1, 4)
-    assert [page[w] for w in (Word.PING, Word.STEP_AT, Word.MEETINGS, Word.COLLECTIVES, Word.MEETING)] == [0] * 5
-    assert (page[Word.ITERATION], page[Word.RANK], page[Word.WORLD_SIZE]) == (3, 1, 4)
+    assert [
+        page[w]
+        for w in (
+            ProgressField.PING,
+            ProgressField.STEP_AT,
+            ProgressField.MEETINGS,
+            ProgressField.COLLECTIVES,
+            ProgressField.MEETING,
+        )
+    ] == [0] * 5
+    assert (page[ProgressField.ITERATION], page[ProgressField.RANK], page[ProgressField.WORLD_SIZE]) == (3, 1, 4)
 
 
 def test_the_oldest_sign_of_life_in_use_counts(page):
-    page[Word.AUTOMATIC] = 9 * 10**9
-    page[Word.STAGE] = Stage.RUNNING
+    page[ProgressField.AUTO_HEARTBEAT] = 9 * 10**9
+    page[ProgressField.STAGE] = Stage.RUNNING
     assert page.alive_at() == 9.0
-    page[Word.PING] = 7 * 10**9
-    page[Word.STEP_AT] = 8 * 10**9
+    page[ProgressField.PING] = 7 * 10**9
+    page[ProgressField.STEP_AT] = 8 * 10**9
     assert page.alive_at() == 7.0
-    page[Word.STAGE] = Stage.UNWINDING
+    page[ProgressField.STAGE] = Stage.UNWINDING
     assert page.alive_at() == 9.0
 
 
@@ -66,9 +82,13 @@ def test_there_is_a_bit_for_every_member(size):
 
 
 def test_a_disowned_page_goes_on_from_what_it_said(page):
-    page[Word.ITERATION], page[Word.MONITOR_PID] = 3, 17
+    page[ProgressField.ITERATION], page[ProgressField.MONITOR_PID] = 3, 17
     page.lose([2])
     page.disown()
-    assert (page[Word.ITERATION], page[Word.MONITOR_PID], page.members()) == (3, 17, frozenset(range(10)) - {2})
-    page[Word.ITERATION] = 4
-    assert page[Word.ITERATION] == 4
+    assert (page[ProgressField.ITERATION], page[ProgressField.MONITOR_PID], page.members()) == (
+        3,
+        17,
+        frozenset(range(10)) - {2},
+    )
+    page[ProgressField.ITERATION] = 4
+    assert page[ProgressField.ITERATION] == 4

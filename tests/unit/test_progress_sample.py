@@ -5,8 +5,8 @@ import time
 import pytest
 
 from nvrx_core.fault.blame import Progress
-from nvrx_core.inprocess.monitor.round_progress import ProgressSample
-from nvrx_core.progress.page import Page, Stage, Word
+from nvrx_core.inprocess.monitor.round_progress import RoundProgress
+from nvrx_core.progress.page import Page, ProgressField, Stage
 
 SOFT = 60.0
 
@@ -21,12 +21,12 @@ def page():
 
 
 def sample(page, observe=lambda: None):
-    return ProgressSample(page, SOFT, observe)
+    return RoundProgress(page, SOFT, observe)
 
 
 def test_the_counters_are_brought_up_to_date_and_kept(page):
-    one = sample(page, lambda: page.__setitem__(Word.COLLECTIVES, 9))
-    page[Word.MEETINGS], page[Word.MEETING], page[Word.STEP] = 2, 1, 7
+    one = sample(page, lambda: page.__setitem__(ProgressField.COLLECTIVES, 9))
+    page[ProgressField.MEETINGS], page[ProgressField.MEETING], page[ProgressField.STEP] = 2, 1, 7
     one.take(3)
     page.begin_round(4, 0, 1)
     assert (one.progress, one.stalled) == (Progress(2, 1, 9, 7), False)
@@ -34,16 +34,16 @@ def test_the_counters_are_brought_up_to_date_and_kept(page):
 
 def test_the_first_sample_of_a_round_counts(page):
     one = sample(page)
-    page[Word.COLLECTIVES] = 9
+    page[ProgressField.COLLECTIVES] = 9
     one.take(3)
-    page[Word.COLLECTIVES] = 0
+    page[ProgressField.COLLECTIVES] = 0
     one.take(3)
     assert one.progress.collectives == 9
 
 
 def test_a_rank_that_has_not_begun_has_come_nowhere(page):
     one = sample(page, pytest.fail)
-    page[Word.COLLECTIVES], page[Word.STALLED] = 9, 4
+    page[ProgressField.COLLECTIVES], page[ProgressField.STALLED] = 9, 4
     one.take(4)
     assert (one.progress, one.stalled) == (Progress(), False)
 
@@ -51,14 +51,14 @@ def test_a_rank_that_has_not_begun_has_come_nowhere(page):
 @pytest.mark.parametrize(("stage", "stalled"), [(Stage.RUNNING, True), (Stage.WAITING, False)])
 def test_who_shows_no_life_in_the_function_stands_still(page, stage, stalled):
     page.enter(stage)
-    page[Word.AUTOMATIC] = time.monotonic_ns() - int(SOFT * 0.6e9)
+    page[ProgressField.AUTO_HEARTBEAT] = time.monotonic_ns() - int(SOFT * 0.6e9)
     one = sample(page)
     one.take(3)
     assert one.stalled is stalled
 
 
 def test_who_was_reported_stands_still(page):
-    page[Word.STALLED] = 4
+    page[ProgressField.STALLED] = 4
     one = sample(page)
     one.take(3)
     assert one.stalled

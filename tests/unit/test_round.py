@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvrx_core.fault.record import Fault
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision, Standing
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.round import (
     Abort,
     Announce,
@@ -16,12 +16,12 @@ from nvrx_core.inprocess.protocol.round import (
     CloseCompleted,
     CountArrival,
     CountCompletion,
+    DeathReport,
     Enter,
     Finish,
     GiveUp,
     LateCompletion,
     Leave,
-    Obituary,
     Phase,
     Publish,
     PutArrival,
@@ -34,14 +34,14 @@ from nvrx_core.inprocess.protocol.round import (
 
 MEMBERS = frozenset(range(3))
 TIMEOUTS = RoundTimeouts(barrier=60.0, completion=30.0)
-FAULT = Fault(initial_rank=2, rank=1, interruption="EXCEPTION", message="broken")
+FAULT = FaultRecord(initial_rank=2, rank=1, interruption="EXCEPTION", message="broken")
 
 
 def new(iteration=4, member=1):
     return Round(iteration, member, MEMBERS, TIMEOUTS)
 
 
-def arrival(member=1, standing=Standing.ALIVE, fault=None):
+def arrival(member=1, standing=ArrivalStatus.ALIVE, fault=None):
     return Arrival(initial_rank=member, rank=member, standing=standing, world_size=3, fault=fault)
 
 
@@ -119,9 +119,9 @@ def test_whoever_counts_as_many_as_there_are_members_reads_the_arrivals():
 
 def test_arrivals_are_decided_on_when_none_is_missing():
     machine = arrived()
-    arrivals = {0: arrival(0), 1: arrival(1), 2: arrival(2, Standing.DEAD)}
+    arrivals = {0: arrival(0), 1: arrival(1), 2: arrival(2, ArrivalStatus.DEAD)}
     assert machine.arrivals_read({0: arrival(0), 1: arrival(1)}, FAULT, now=3.0) == ()
-    (publish,) = machine.arrivals_read({**arrivals, 9: arrival(9, Standing.DEAD)}, FAULT, now=3.0)
+    (publish,) = machine.arrivals_read({**arrivals, 9: arrival(9, ArrivalStatus.DEAD)}, FAULT, now=3.0)
     assert isinstance(publish, Publish)
     assert (publish.decision.iteration, publish.decision.lost, publish.decision.cause) == (4, (2,), FAULT)
 
@@ -196,7 +196,7 @@ def test_a_barrier_that_does_not_close_is_given_up():
     machine = arrived()
     assert machine.tick(now=61.9) == ()
     reason = "iteration 4: not all of 3 ranks were in the barrier after 60 s"
-    leaving = PutArrival(arrival(standing=Standing.LEAVING))
+    leaving = PutArrival(arrival(standing=ArrivalStatus.LEAVING))
     assert machine.tick(now=62.0) == (AskHolders(MEMBERS),)
     assert machine.held_up({}, now=62.0) == (leaving, CountArrival(), GiveUp(reason))
     assert machine.tick(now=99.0) == ()
@@ -226,13 +226,13 @@ def test_a_rank_in_an_atomic_section_is_waited_for_while_its_lease_moves(waits, 
 
 @pytest.mark.parametrize("machine", [new(), interrupted()], ids=["before", "after the event"])
 def test_who_leaves_before_the_round_began_is_waited_for_nowhere(machine):
-    left = arrival(standing=Standing.LEAVING)
+    left = arrival(standing=ArrivalStatus.LEAVING)
     assert machine.leave(left, now=2.0) == (PutArrival(left), CountArrival(), CountCompletion())
     assert machine.event(FAULT, now=3.0) == ()
 
 
 def test_who_has_arrived_does_not_leave_early():
-    assert arrived().leave(arrival(standing=Standing.LEAVING), now=3.0) == ()
+    assert arrived().leave(arrival(standing=ArrivalStatus.LEAVING), now=3.0) == ()
 
 
 # The machine's state
@@ -279,13 +279,13 @@ def test_no_order_of_events_breaks_the_machine(inputs):
 
 
 def obituary(fault=FAULT):
-    return Obituary(4, 2, MEMBERS, fault)
+    return DeathReport(4, 2, MEMBERS, fault)
 
 
 def test_a_death_is_told_and_the_dead_arrives():
     assert obituary().died(now=1.0) == (Announce(FAULT),)
     put, count = obituary().announced(FAULT, now=1.0)
-    assert put.arrival == Arrival(initial_rank=2, rank=1, standing=Standing.DEAD, fault=FAULT)
+    assert put.arrival == Arrival(initial_rank=2, rank=1, standing=ArrivalStatus.DEAD, fault=FAULT)
     assert count == CountArrival()
 
 
@@ -296,7 +296,7 @@ def test_nobody_waits_for_who_died_after_the_completion():
 def test_the_monitor_process_may_be_the_one_that_closes_the_barrier():
     machine = obituary()
     assert machine.arrival_counted(3, now=1.0) == (ReadArrivals(MEMBERS),)
-    arrivals = {0: arrival(0), 1: arrival(1), 2: arrival(2, Standing.DEAD, FAULT)}
+    arrivals = {0: arrival(0), 1: arrival(1), 2: arrival(2, ArrivalStatus.DEAD, FAULT)}
     (publish,) = machine.arrivals_read(arrivals, FAULT, now=1.0)
     assert publish.decision.lost == (2,)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.liveness.peer_progress import LAST, NAMED, WAITS, Slowest
+from nvrx_core.liveness.peer_progress import LAST, NAMED, WAITS, PeerProgress
 from nvrx_core.progress.stage import Stage
 
 
@@ -11,8 +11,8 @@ def lease(iteration=1, meetings=2, collectives=30, stage=Stage.RUNNING, stalled=
 
 
 def behind(*leases, mine=(1, 2, 30)):
-    slowest = Slowest.of(dict(enumerate(leases)))
-    assert Slowest.decode(slowest.encode()) == slowest
+    slowest = PeerProgress.of(dict(enumerate(leases)))
+    assert PeerProgress.decode(slowest.encode()) == slowest
     return slowest.behind(*mine)
 
 
@@ -30,7 +30,7 @@ def test_a_rank_that_is_in_no_meeting_waits_for_none():
     assert not behind(lease(meetings=0), mine=(1, 0, 30))
 
 
-@pytest.mark.parametrize("stage", [Stage.WAITING, Stage.LEFT, Stage.GONE])
+@pytest.mark.parametrize("stage", [Stage.WAITING, Stage.LEFT, Stage.EXITED_ABNORMALLY])
 def test_who_waits_itself_is_not_waited_for(stage):
     assert not behind(lease(iteration=0, stage=stage))
 
@@ -56,8 +56,8 @@ def test_a_malformed_lease_says_nothing():
 
 
 def waiting(*leases, mine=(1, 1)):
-    slowest = Slowest.of(dict(enumerate(leases)))
-    assert Slowest.decode(slowest.encode()) == slowest
+    slowest = PeerProgress.of(dict(enumerate(leases)))
+    assert PeerProgress.decode(slowest.encode()) == slowest
     return slowest.waiting(*mine)
 
 
@@ -83,8 +83,8 @@ def test_nobody_waits_where_all_have_completed_or_stand_where_the_member_was_too
 
 def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
     leases = [lease(), lease(atomic=2), lease(iteration=0, atomic=1), *[lease(atomic=1)] * 99]
-    slowest = Slowest.of(dict(enumerate(leases)))
-    assert Slowest.decode(slowest.encode()) == slowest
+    slowest = PeerProgress.of(dict(enumerate(leases)))
+    assert PeerProgress.decode(slowest.encode()) == slowest
     assert slowest.holding(0) == {2: 7}
     assert slowest.holding(1) == {1: 7} | dict.fromkeys(range(3, NAMED + 1), 7)
     assert slowest.holding(2) == {}
@@ -98,4 +98,4 @@ def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
 )  # fmt: skip
 def test_what_is_no_survey_is_told_so(text):
     with pytest.raises(ValueError, match="not a survey"):
-        Slowest.decode(text)
+        PeerProgress.decode(text)

@@ -22,18 +22,18 @@ from nvrx_core.inprocess.rank_assignment import (
 )
 from nvrx_core.testing import (
     Delay,
+    FailpointTrigger,
     FakeCallWrapper,
     FakeRanks,
-    Fault,
-    Hit,
+    FaultKind,
     InjectedFault,
     ManualClock,
     MemoryStore,
     Point,
     Schedule,
     failpoints,
+    inject,
     inject_fault,
-    strike,
 )
 from nvrx_core.testing.injection import KNOWN_AS
 
@@ -53,8 +53,11 @@ def test_a_schedule_has_steps_and_failpoints():
     text = "1:0:3=kill, 2:-1@store-connect=stop, 2:1@barrier-before#2=delay:0.5"
     schedule = Schedule.parse(text)
     assert str(schedule) == text
-    assert schedule.due(Point(1, 0, 3)) is Fault.KILL
-    assert schedule.hits(2) == {Hit(2, -1, "store-connect"): Fault.STOP, Hit(2, 1, "barrier-before", 2): Delay(0.5)}
+    assert schedule.due(Point(1, 0, 3)) is FaultKind.KILL
+    assert schedule.hits(2) == {
+        FailpointTrigger(2, -1, "store-connect"): FaultKind.STOP,
+        FailpointTrigger(2, 1, "barrier-before", 2): Delay(0.5),
+    }
     assert schedule.hits(1) == {}
 
 
@@ -118,7 +121,7 @@ def test_the_peers_twelve_faults_are_known_by_their_names():
     assert sorted(KNOWN_AS) == sorted(PEER.split())
 
 
-@pytest.mark.parametrize("fault", ["WORKLOAD_EXC", "ASYNC_EXC", "SIGNAL_EXC", Fault.EXCEPTION])
+@pytest.mark.parametrize("fault", ["WORKLOAD_EXC", "ASYNC_EXC", "SIGNAL_EXC", FaultKind.EXCEPTION])
 def test_a_fault_that_raises_raises_here(fault):
     with pytest.raises(InjectedFault):
         inject_fault(fault)
@@ -148,26 +151,26 @@ def inject_and_wait(fault):
 def test_an_exception_in_another_thread_spares_the_caller(monkeypatch):
     seen = []
     monkeypatch.setattr(threading, "excepthook", seen.append)
-    inject_fault(Fault.THREAD_EXCEPTION)
+    inject_fault(FaultKind.THREAD_EXCEPTION)
     assert [hook.exc_type for hook in seen] == [InjectedFault]
 
 
 def test_a_fault_of_the_calling_thread_cannot_be_delayed():
     with pytest.raises(ValueError, match=r"strikes the thread that calls; .* async_exception"):
-        inject_fault(Fault.EXCEPTION, delay=1.0)
+        inject_fault(FaultKind.EXCEPTION, delay=1.0)
 
 
 @pytest.mark.parametrize(("kind", "needs"), [("monitor_kill", "monitor process"), ("gpu_error", "a CUDA device")])
 def test_a_fault_says_what_it_needs(kind, needs, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match=needs):
-        strike(kind, call=FakeCallWrapper())
+        inject(kind, call=FakeCallWrapper())
 
 
 def test_a_delay_is_no_fault(monkeypatch):
     slept = []
     monkeypatch.setattr("nvrx_core.testing.faults._sleep", slept.append)
-    strike("delay:0.25")
+    inject("delay:0.25")
     assert slept == [0.25]
 
 
@@ -221,7 +224,7 @@ def test_stamps_are_monotonic_seconds():
     stamps = []
     before = time.monotonic()
     with pytest.raises(InjectedFault):
-        strike(Fault.EXCEPTION, stamp=stamps.append)
+        inject(FaultKind.EXCEPTION, stamp=stamps.append)
     assert before <= stamps[0] <= time.monotonic()
 
 

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 
 USED = {
     "distributed_c10d._new_process_group_helper": "observe puts a function around it, to see groups being created",
@@ -101,8 +101,8 @@ def test_a_store_is_made_by_its_constructor_and_tells_its_port():
     try:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True)
         assert store.port in observer.store_ports, moved("TCPStore.__init__")
-        assert page[Word.MEETINGS] == 1, moved("TCPStore.__init__")
-        assert page[Word.MEETING] == 0
+        assert page[ProgressField.MEETINGS] == 1, moved("TCPStore.__init__")
+        assert page[ProgressField.MEETING] == 0
     finally:
         observer.uninstall()
         page.close()

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.arrivals import BATCH
-from nvrx_core.inprocess.coordination.control_store import Board
-from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 from tests.played import played
 
 TIMEOUTS = RoundTimeouts(60.0, 60.0)
@@ -36,18 +36,20 @@ class Counting:
 def restart(ranks):
     """One rank fails, all arrive, all read the decision, the round is deleted; what was asked."""
     store, members = Counting(), frozenset(range(ranks))
-    board = Board(store, Keys("job", 0, 0))
+    control_store = ControlStore(store, StoreKeys("job", 0, 0))
     rounds = [Round(0, member, members, TIMEOUTS) for member in members]
     store.exchanges.clear()
-    fault = Fault(initial_rank=3, rank=3, interruption="EXCEPTION")
-    played(board, rounds[3], rounds[3].fault(fault, now=1.0))
+    fault = FaultRecord(initial_rank=3, rank=3, interruption="EXCEPTION")
+    played(control_store, rounds[3], rounds[3].fault(fault, now=1.0))
     for member, machine in enumerate(rounds):
-        board.wait_event(0)
+        control_store.wait_event(0)
         machine.happened(now=1.0)
-        arrival = Arrival(initial_rank=member, rank=member, standing=Standing.ALIVE, world_size=ranks, place="host:1")
-        played(board, machine, machine.arrive(arrival, now=1.0))
-    assert {board.wait_decision(0).place_of(0) for _ in members} == {("host", 1)}
-    board.delete_round(0, ranks)
+        arrival = Arrival(
+            initial_rank=member, rank=member, standing=ArrivalStatus.ALIVE, world_size=ranks, place="host:1"
+        )
+        played(control_store, machine, machine.arrive(arrival, now=1.0))
+    assert {control_store.wait_decision(0).place_of(0) for _ in members} == {("host", 1)}
+    control_store.delete_round(0, ranks)
     assert store.store.num_keys() == 0
     return store.exchanges
 

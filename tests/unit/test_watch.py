@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from nvrx_core.liveness.hang_detector import POKE_AFTER, AskOthers, Kill, Poke, Reading, SoftTimeout, Terminate, Watch
+from nvrx_core.liveness.hang_detector import (
+    POKE_AFTER,
+    HangDetector,
+    Kill,
+    Poke,
+    ProgressSample,
+    QueryPeers,
+    SoftTimeout,
+    Terminate,
+)
 from nvrx_core.progress.stage import Stage
 
 SOFT, HARD, GRACE = 10.0, 30.0, 2.0
@@ -12,17 +21,17 @@ SOFT, HARD, GRACE = 10.0, 30.0, 2.0
 
 @pytest.fixture
 def watch():
-    return Watch(SOFT, HARD, GRACE)
+    return HangDetector(SOFT, HARD, GRACE)
 
 
 def reading(alive_at=0.0, stage=Stage.RUNNING, iteration=0, **more):
-    return Reading(iteration=iteration, stage=stage, alive_at=alive_at, **more)
+    return ProgressSample(iteration=iteration, stage=stage, alive_at=alive_at, **more)
 
 
 def blamed(watch, now=SOFT, **more):
     """A watch that has announced the soft timeout."""
-    assert watch.look(reading(**more), now=now) == (AskOthers(),)
-    watch.others_on_the_way(False, now=now)
+    assert watch.look(reading(**more), now=now) == (QueryPeers(),)
+    watch.peers_progressing(False, now=now)
     return watch.look(reading(**more), now=now)
 
 
@@ -75,8 +84,8 @@ def test_a_hung_rank_is_announced_once(watch):
 
 
 def test_a_rank_that_waits_for_one_that_is_on_the_way_is_not_to_blame(watch):
-    assert watch.look(reading(), now=SOFT) == (AskOthers(),)
-    watch.others_on_the_way(True, now=SOFT)
+    assert watch.look(reading(), now=SOFT) == (QueryPeers(),)
+    watch.peers_progressing(True, now=SOFT)
     assert watch.look(reading(), now=SOFT) == ()
     assert watch.deadline == 2 * SOFT
 

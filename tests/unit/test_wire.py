@@ -7,7 +7,7 @@ from nvrx_core.inprocess.protocol.decision import Decision
 
 
 def test_what_is_well_formed_is_read():
-    assert wire.obj('{"a": [1]}') == {"a": [1]}
+    assert wire.parse_object('{"a": [1]}') == {"a": [1]}
     assert wire.integers([1, 2], 0, 2) == (1, 2)
     assert wire.number(1.5) == 1.5
     assert wire.string("a") == "a"
@@ -17,16 +17,16 @@ def test_what_is_well_formed_is_read():
 @pytest.mark.parametrize(
     ("read", "value"),
     [
-        (wire.parsed, "["),
-        (wire.parsed, "[" * 100_000),
-        (wire.parsed, b"\xff"),
-        (wire.parsed, " " * (wire.MAX_BYTES + 1)),
-        (wire.obj, "[]"),
+        (wire.parse_json, "["),
+        (wire.parse_json, "[" * 100_000),
+        (wire.parse_json, b"\xff"),
+        (wire.parse_json, " " * (wire.MAX_BYTES + 1)),
+        (wire.parse_object, "[]"),
         (wire.integer, True),
         (wire.integer, 1.0),
         (wire.integer, 1 << 64),
         (wire.integers, "12"),
-        (wire.integers, [0] * (wire.MANY + 1)),
+        (wire.integers, [0] * (wire.MAX_RANKS + 1)),
         (wire.number, float("nan")),
         (wire.number, float("inf")),
         (wire.number, 10**400),

@@ -36,12 +36,12 @@ class Strikes:
         self._pending = [fault for fault in settings.faults if fault.initial_rank == journal.initial_rank]
         self._journal = journal
 
-    def strike(self, step: int, call: inprocess.CallWrapper) -> None:
+    def inject(self, step: int, call: inprocess.CallWrapper) -> None:
         """Breaks this process if a fault is due at `step`; the journal knows of it a moment before."""
         if self._pending and self._pending[0].step == step:
             kind = self._pending.pop(0).kind
             self._journal.write("struck", kind=kind, step=step, iteration=call.iteration)
-            faults.strike(kind, stamp=lambda moment: None, call=call)
+            faults.inject(kind, stamp=lambda moment: None, call=call)
 
 
 def train(
@@ -56,7 +56,7 @@ def train(
     first = checkpoints.resume(settings.checkpoints, network, optimizer)
     model = DistributedDataParallel(network)
     for step in range(first, settings.steps):
-        strikes.strike(step, call)
+        strikes.inject(step, call)
         set_learning_rate(optimizer, step, settings.steps)
         loss = take_step(model, optimizer, batches.share(step, rank, world_size), batches.tokens)
         call.progress(step)

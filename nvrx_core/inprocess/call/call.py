@@ -12,7 +12,7 @@ from typing import Any
 from nvrx_core.errors import StoreLost
 from nvrx_core.failpoint import hit
 from nvrx_core.fault.exceptions import text_of
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.fault_maker import forget, let_go
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.rendezvous import leader_of, offer, use
@@ -22,13 +22,13 @@ from nvrx_core.inprocess.coordination.guests import await_guests
 from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
 from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.decision import Arrival, Standing
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
-from nvrx_core.inprocess.protocol.outcome import Ended
+from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import inert_in_children, run_in_rank_only
 from nvrx_core.process.garbage import collect_garbage
-from nvrx_core.progress.page import Word
+from nvrx_core.progress.page import ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 from nvrx_core.settings.environment import set_ranks
@@ -71,7 +71,7 @@ class Call:
             self._code = UserCode(self.parameters, self.state, kit, function)
             self._undone.enter_context(inert_in_children(self))
             flow = MainThread(kit.rounds, self.state, self._settled(), time.monotonic)
-            ended: Ended = interpret(flow.run(), self._rules(), kit.thread.step)
+            ended: IterationResult = interpret(flow.run(), self._rules(), kit.thread.step)
         set_ranks(self.state.rank, self.state.world_size)
         if ended.error is not None:
             raise ended.error
@@ -82,7 +82,7 @@ class Call:
         return CallRules(
             leader=lambda world_size, terminated: leader_of(parameters, world_size, terminated),
             no_progress_limit=parameters.no_progress_limit,
-            meets_on_entry=not kit.links.torchs,
+            meets_on_entry=not kit.links.is_torch_store,
             hosts_store=kit.hosted,
             store_is_hosted=bool(kit.critical),
         )
@@ -90,11 +90,11 @@ class Call:
     def _rules(self) -> Rules:
         kit = self.kit
         return {
-            **store_rules(kit.board, kit.size),
+            **store_rules(kit.control_store, kit.size),
             **self._code.rules(),
             **self._round_rules(),
             **self._fault_rules(),
-            effects.HostRendezvous: lambda effect: kit.links.host_meeting(),
+            effects.HostRendezvous: lambda effect: kit.links.host_rendezvous(),
             effects.UseRendezvous: lambda effect: use(kit.observer, self.state, effect.endpoint),
             effects.AwaitMonitorProcess: lambda effect: kit.await_monitor(),
             effects.StopHousekeeping: lambda effect: kit.housekeeping.close(),
@@ -103,13 +103,13 @@ class Call:
         }
 
     def _await_guests(self, effect: effects.AwaitGuests) -> None:
-        board, parameters = self.kit.board, self.parameters
+        control_store, parameters = self.kit.control_store, self.parameters
         with suppress(effects.StoreFailure):
             if effect.completed:
-                board.wait_left(effect.members, parameters.barrier_timeout)
+                control_store.wait_left(effect.members, parameters.barrier_timeout)
             else:
                 log.warning("this rank hosts the control store and stays until the others need it no longer")
-                await_guests(board, range(self.kit.size), parameters.heartbeat_timeout.total_seconds())
+                await_guests(control_store, range(self.kit.size), parameters.heartbeat_timeout.total_seconds())
 
     # A round
 
@@ -121,7 +121,7 @@ class Call:
             effects.LoseMembers: self._lose,
             effects.BeginIteration: lambda effect: kit.begin(self.state),
             effects.DescribeArrival: self._arrival,
-            effects.FindHolders: lambda effect: kit.board.holders(effect.iteration, effect.members, kit.member),
+            effects.FindHolders: lambda effect: kit.control_store.holders(effect.iteration, effect.members, kit.member),
             effects.LogWaiting: lambda effect: log.warning("%s", effect.reason),
             effects.CollectGarbage: lambda effect: collect_garbage(),
             effects.RoundEnded: lambda effect: kit.end_round(effect.view),
@@ -129,13 +129,13 @@ class Call:
 
     def _await(self, effect: effects.Await) -> None:
         """Wait for the monitor thread, where a signal reaches this one."""
-        view, until, departure = effect.view, effect.until, self.kit.departure
+        view, until, early_exit = effect.view, effect.until, self.kit.early_exit
         changed = self.kit.thread.changed
         with changed:
-            while not until(view) and departure.reason is None and (now := time.monotonic()) < effect.deadline:
+            while not until(view) and early_exit.reason is None and (now := time.monotonic()) < effect.deadline:
                 changed.wait(min(effect.deadline - now, threading.TIMEOUT_MAX))
-        if departure.reason is not None and not until(view):
-            raise departure.reason()
+        if early_exit.reason is not None and not until(view):
+            raise early_exit.reason()
 
     def _enter(self, effect: effects.EnterStage) -> None:
         if effect.stage is Stage.ARRIVED:
@@ -153,7 +153,7 @@ class Call:
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
             fault=effect.fault, step=self.step, progress=progress, stalled=sample.stalled,
             completed=effect.completed, keys=self._code.keys,
-            place=offer(self.kit.links, self.parameters) if standing is Standing.ALIVE else "",
+            place=offer(self.kit.links, self.parameters) if standing is ArrivalStatus.ALIVE else "",
         )  # fmt: skip
 
     # A fault
@@ -172,7 +172,7 @@ class Call:
             effects.Abandon: self._abandon,
         }
 
-    def _late_fault(self, effect: effects.LateFault) -> Fault:
+    def _late_fault(self, effect: effects.LateFault) -> FaultRecord:
         return self.kit.faults.late_completion(effect.reason, self.state.rank, time.monotonic())
 
     def _clear_frames(self, effect: effects.ClearFrames) -> None:
@@ -184,7 +184,7 @@ class Call:
     def _release_groups(self, effect: effects.ReleaseGroups) -> None:
         kit = self.kit
         let_go(effect.ended.error)
-        kit.page[Word.EXITED] = self.state.iteration + 1
+        kit.page[ProgressField.EXITED] = self.state.iteration + 1
         kit.sample.take(self.state.iteration)
         if self.parameters.abort is not None:  # the user's own is for faults, and this is none
             kit.observer.abort_groups()
@@ -200,4 +200,4 @@ class Call:
 
     def _abandon(self, effect: effects.Abandon) -> None:
         log.warning("initial rank %d leaves: %s", self.state.initial_rank, text_of(effect.error))
-        self.kit.enter(Stage.GONE)
+        self.kit.enter(Stage.EXITED_ABNORMALLY)

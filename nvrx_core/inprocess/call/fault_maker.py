@@ -16,7 +16,7 @@ from dataclasses import replace
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.exceptions import related, text_of, type_name
-from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, Fault
+from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
 from nvrx_core.process.garbage import watch_frames
 
 __all__ = ["FaultMaker", "forget", "let_go", "origin"]
@@ -33,21 +33,21 @@ class FaultMaker:
         self.initial_rank = initial_rank
         self._host, self._boot_id = socket.gethostname(), boot_id()
 
-    def of(self, error: BaseException, rank: int, struck: float) -> Fault:
+    def of(self, error: BaseException, rank: int, struck: float) -> FaultRecord:
         """The fault that `error` is."""
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = type_name(type(error))
         fault = self._fault(kind, text_of(error), name, rank=rank, struck=struck, origin=origin(error))
         return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
 
-    def late_completion(self, reason: str, rank: int, now: float) -> Fault:
+    def late_completion(self, reason: str, rank: int, now: float) -> FaultRecord:
         """The fault that other ranks have not completed in time."""
         return self._fault(Interruption.EXCEPTION, reason, LATE_COMPLETION, rank=rank, struck=now)
 
     def _fault(
         self, kind: Interruption, message: str, error_type: str, *, rank: int, struck: float, origin: str = ""
-    ) -> Fault:
-        return Fault(
+    ) -> FaultRecord:
+        return FaultRecord(
             initial_rank=self.initial_rank,
             rank=rank,
             interruption=kind.name,
@@ -62,7 +62,7 @@ class FaultMaker:
             pid=os.getpid(),
         )
 
-    def on_my_clock(self, fault: Fault) -> tuple[float, float]:
+    def on_my_clock(self, fault: FaultRecord) -> tuple[float, float]:
         """When the fault struck and was announced, in monotonic seconds of this host."""
         if fault.boot_id == self._boot_id:
             return fault.struck, fault.announced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nvrx_core.inprocess.interruption.atomic import Atomic
 from nvrx_core.process.lifeline import is_running
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["AtomicLock", "MonitorHandle"]
 
@@ -54,7 +54,7 @@ class MonitorHandle:
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._page[Word.MONITOR_PID]
+        return self._page[ProgressField.MONITOR_PID]
 
     def is_alive(self) -> bool:
         """Whether it runs."""

@@ -18,7 +18,7 @@ __all__ = ["leader_of", "offer", "use"]
 
 def offer(links: Connections, parameters: Parameters) -> str:
     """The `host:port` that this rank offers; "" where the others could not tell that it is rank 0."""
-    return links.offer_meeting() if leader_of(parameters, 1, ()) is not None else ""
+    return links.offer_rendezvous() if leader_of(parameters, 1, ()) is not None else ""
 
 
 def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:
@@ -38,4 +38,4 @@ def use(observer: GroupObserver, state: State, endpoint: tuple[str, int] | None)
     """Let the next process group meet there; None: nowhere, or this rank is none of it."""
     if endpoint is not None and state.iteration > 0:
         set_master(*endpoint)
-    observer.meeting_place = endpoint
+    observer.rendezvous_endpoint = endpoint

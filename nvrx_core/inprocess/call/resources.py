@@ -19,7 +19,7 @@ import torch.distributed as dist
 from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.abort import carry_out
 from nvrx_core.inprocess.call.environment_checks import warn_about_watchdog
 from nvrx_core.inprocess.call.fault_maker import FaultMaker
@@ -30,12 +30,12 @@ from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping, least_world_size
 from nvrx_core.inprocess.coordination.joining import Entrant, Joining
 from nvrx_core.inprocess.groups.observer import GroupObserver
-from nvrx_core.inprocess.interruption.early_exit import Departure
+from nvrx_core.inprocess.interruption.early_exit import EarlyExit
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.process import MonitorProcess
-from nvrx_core.inprocess.monitor.round_progress import ProgressSample
+from nvrx_core.inprocess.monitor.round_progress import RoundProgress
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.protocol.effects import StoreFailure
@@ -43,18 +43,18 @@ from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import give_up
+from nvrx_core.process.fork_server import ForkServer
 from nvrx_core.process.forks import keep_for_good
 from nvrx_core.process.garbage import freeze_on_entry
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.log_handlers import own_stream_handlers
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import Stacks
-from nvrx_core.process.template import Template
 from nvrx_core.process.waiting import readable
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Equipment"]
 
@@ -82,7 +82,7 @@ class Equipment:
         self._entered = False
         self.faults = FaultMaker(self.member)
         self._ended: RoundView | None = None
-        self.keys = Keys(environment.job_name(), 0, number)
+        self.keys = StoreKeys(environment.job_name(), 0, number)
         self.entrant = Entrant(self.member, environment.restarts_all_ranks())
         freeze_on_entry()
         stack.enter_context(environment.restored())
@@ -94,11 +94,13 @@ class Equipment:
         try:
             self._connect(stack)
             self._take_over(stack)
-            self.template.await_ready()
+            self.fork_server.await_ready()
             self._start_threads(stack)
             self._entered = True
         except BaseException as error:  # boundary: whatever keeps this rank from entering, nobody waits for it
-            self.page.enter(Stage.LEFT if isinstance(error, BarrierTimeout | RankDiscarded) else Stage.GONE)
+            self.page.enter(
+                Stage.LEFT if isinstance(error, BarrierTimeout | RankDiscarded) else Stage.EXITED_ABNORMALLY
+            )
             raise
 
     # In
@@ -123,7 +125,7 @@ class Equipment:
         stack.callback(os.close, pidfd)
         fds = (pidfd, self.wake, self.linked, self.stacks.reader, self.events.fileno())
         run = MonitorProcess(self._plan(pidfd), self.page, self.lock).run
-        self.template = Template.start(run, {fd for fd in fds if fd is not None})
+        self.fork_server = ForkServer.start(run, {fd for fd in fds if fd is not None})
         stack.callback(self._end_monitor)
         stack.callback(self.lock.let_go)
 
@@ -162,9 +164,13 @@ class Equipment:
         hit("store-connect", -1)
         self.links = Connections(p.store_factory, p.store_kwargs, self.keys, p.monitor_thread_interval)
         stack.callback(self._drop_store)
-        self.board, self.endpoint, self.critical = self.links.board, self.links.endpoint, self.links.critical
+        self.control_store, self.endpoint, self.critical = (
+            self.links.control_store,
+            self.links.endpoint,
+            self.links.critical,
+        )
         self.hosted = self.member in self.critical if self.links.hosted is None else self.links.hosted
-        self.page[Word.HOSTS_STORE] = int(self.hosted)
+        self.page[ProgressField.HOSTS_STORE] = int(self.hosted)
         self._join()
 
     def _join(self) -> None:
@@ -179,14 +185,16 @@ class Equipment:
 
     def _give_back_signal(self) -> None:
         """After the monitor process has ended, which may send it; one that speaks for this rank has not."""
-        self.interrupt.uninstall(may_come=self.page[Word.STAGE] == Stage.GONE)
+        self.interrupt.uninstall(may_come=self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
 
     def _take_over(self, stack: ExitStack) -> None:
         p = self.parameters
-        self.interrupt.told = lambda: self.page[Word.ROUND_OVER] == self.page[Word.ITERATION] + 1
+        self.interrupt.round_is_over = lambda: (
+            self.page[ProgressField.ROUND_OVER] == self.page[ProgressField.ITERATION] + 1
+        )
         self.interrupt.install()
         self.observer = GroupObserver(self.page, lambda timeout: warn_about_watchdog(timeout, p.hard_timeout))
-        self.sample = ProgressSample(self.page, p.soft_timeout.total_seconds(), self.observer.count_collectives)
+        self.sample = RoundProgress(self.page, p.soft_timeout.total_seconds(), self.observer.count_collectives)
         self.observer.install()
         stack.callback(self.observer.uninstall)
         self.threads = ThreadFaults(self._thread_failed)
@@ -199,19 +207,21 @@ class Equipment:
         self.watchdog = ProgressWatchdog(
             self.page,
             p.breath,
-            self.template,
+            self.fork_server,
             self._monitor_replaced,
             gone=self._template_gone,
             observe=self.observer.count_collectives,
             silent=lambda: self.lose_store("no answer for 10 s"),
             failed=self._watcher_failed,
         )
-        self.housekeeping = Housekeeping(self.board, self.size, least_world_size(p.initialize), self.watchdog.defer)
+        self.housekeeping = Housekeeping(
+            self.control_store, self.size, least_world_size(p.initialize), self.watchdog.defer
+        )
         times = (p.barrier_timeout, p.completion_timeout, p.last_call_wait)
         timeouts = RoundTimeouts(*(time_.total_seconds() for time_ in times))
         self.rounds = Rounds(self.member, frozenset(range(self.size)), timeouts)
         self.thread = MonitorThread(
-            board=self.links.waiting,
+            control_store=self.links.waiting,
             page=self.page,
             interrupt=self.interrupt,
             rounds=self.rounds,
@@ -223,7 +233,7 @@ class Equipment:
         self.thread.noticed = self.sample.take
         self.watchdog.depth = lambda: self.interrupt.depth
         self.turns = ShortTurns(STEADY)
-        self.departure = Departure(self.interrupt, self._wake_main, abort=self.abort, unblock=self._unblock)
+        self.early_exit = EarlyExit(self.interrupt, self._wake_main, abort=self.abort, unblock=self._unblock)
         self.turns.begin()
         stack.callback(self.turns.end)
         self.watchdog.start()
@@ -245,7 +255,7 @@ class Equipment:
             part.disown()
         self.threads.uninstall()
         self.turns.end()
-        give_up((self.wake, self.linked, self.template.channel.fileno()))
+        give_up((self.wake, self.linked, self.fork_server.channel.fileno()))
 
     # Progress
 
@@ -291,9 +301,9 @@ class Equipment:
         self.watchdog.defer(lambda: report(self.events, state, decision, marks))
         self.housekeeping.decided(state.rank, decision)
 
-    def tell(self, fault: Fault) -> None:
+    def tell(self, fault: FaultRecord) -> None:
         """Write a fault of this rank's own to the event file."""
-        self.events.write("fault", self.state.iteration, **fault.told())
+        self.events.write("fault", self.state.iteration, **fault.event_fields())
 
     # Stores
 
@@ -311,7 +321,7 @@ class Equipment:
         """A torch store for the iteration, on a connection of its own."""
         if self.endpoint[1]:
             self.observer.store_ports.add(self.endpoint[1])
-        return self.links.iteration_store(self.state.iteration, self.observer.meeting_place)
+        return self.links.iteration_store(self.state.iteration, self.observer.rendezvous_endpoint)
 
     # Faults
 
@@ -329,7 +339,7 @@ class Equipment:
         """A thread of the user's ended by an exception: a fault of the iteration that started it, by choice."""
         fault = self.faults.of(error, self.state.rank, time.monotonic())
         with suppress(StoreFailure):
-            self.board.announce(iteration, fault)
+            self.control_store.announce(iteration, fault)
         self.tell(fault)
 
     def _monitor_replaced(self, reason: str) -> None:
@@ -338,7 +348,7 @@ class Equipment:
 
     def _template_gone(self) -> None:
         """Nobody will replace the monitor process; without one, the rank does not go on."""
-        if is_running(self.page[Word.MONITOR_PID]):
+        if is_running(self.page[ProgressField.MONITOR_PID]):
             log.warning("the template process is gone: the monitor process will not be replaced if it is lost")
             return
         self._leave_for("no monitor process could be kept running; see monitor_process_logfile")
@@ -352,9 +362,9 @@ class Equipment:
 
     def _leave_for(self, reason: str, error: BaseException | None = None) -> None:
         """This rank has lost a part that it must not go on without."""
-        if self.departure.decide(lambda: RestartAbort(reason, culprit=self.member)):
+        if self.early_exit.decide(lambda: RestartAbort(reason, culprit=self.member)):
             log.error("initial rank %d leaves: %s", self.member, reason, exc_info=error)
-            self.departure.carry_out()
+            self.early_exit.carry_out()
 
     def _wake_main(self) -> None:
         self.thread.wake()
@@ -365,15 +375,15 @@ class Equipment:
 
     def lose_store(self, reason: str) -> None:
         """The store is gone: get the main thread out; its process leaves, or is ended by its monitor process."""
-        if not self.departure.decide(self.store_lost):
+        if not self.early_exit.decide(self.store_lost):
             return
-        if not self.page[Word.STORE_LOST]:
-            self.page[Word.STORE_LOST] = time.monotonic_ns()
+        if not self.page[ProgressField.STORE_LOST]:
+            self.page[ProgressField.STORE_LOST] = time.monotonic_ns()
         os.eventfd_write(self.wake, 1)
         log.error("%s (%s)", self.store_lost(), reason)
         self.events.write("store_lost", self.state.iteration, endpoint=f"{self.endpoint[0]}:{self.endpoint[1]}")
         self.links.cut()
-        self.departure.carry_out()
+        self.early_exit.carry_out()
 
     # Out
 
@@ -386,12 +396,12 @@ class Equipment:
             self.__dict__.pop(name, None)
 
     def _end_monitor(self) -> None:
-        gone = self.page[Word.STAGE] == Stage.GONE
+        gone = self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY
         if gone and self._entered:
-            self.template.detach()
+            self.fork_server.detach()
             return
         if not gone:
             self.page.enter(Stage.LEFT)
         os.eventfd_write(self.wake, 1)
-        has_nobody_to_tell = bool(self.page[Word.STORE_LOST])
-        self.template.end(0.0 if has_nobody_to_tell else MONITOR_LEAVES_WITHIN)
+        has_nobody_to_tell = bool(self.page[ProgressField.STORE_LOST])
+        self.fork_server.end(0.0 if has_nobody_to_tell else MONITOR_LEAVES_WITHIN)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from nvrx_core.events.log import EventLog
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.rank_assignment.base import Mode, State
 
@@ -47,6 +47,6 @@ def _who(decision: Decision) -> str:
     return f"{blamed}, lost: {list(decision.lost) or 'none'}"
 
 
-def _cause(fault: Fault | None) -> dict[str, object] | None:
+def _cause(fault: FaultRecord | None) -> dict[str, object] | None:
     names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
     return None if fault is None else {name: getattr(fault, name) for name in names}

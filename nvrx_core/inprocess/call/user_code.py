@@ -17,7 +17,7 @@ from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.resources import Equipment
 from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.outcome import Ended, How, RankShouldRestart, how_it_ended
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, RankShouldRestart, how_it_ended
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import EndedInChild
 from nvrx_core.progress.stage import Stage
@@ -89,7 +89,7 @@ class UserCode:
         if parameters.rank_filter is not None:
             parameters.rank_filter(RankAssignmentCtx(state, store, set()))
 
-    def _guarded(self, run: Callable[[], Ended | None]) -> Ended | None:
+    def _guarded(self, run: Callable[[], IterationResult | None]) -> IterationResult | None:
         """Every way out of the user's code ends here, except on the way to the next piece of it."""
         try:
             ended = run()
@@ -112,17 +112,17 @@ class UserCode:
         kit.enter(Stage.UNWINDING)
         kit.interrupt.leave()
 
-    def _ended_by(self, error: BaseException) -> Ended:
+    def _ended_by(self, error: BaseException) -> IterationResult:
         kit = self.kit
         landed = kit.aborting or kit.interrupt.raised > 0
         how = how_it_ended(error, requested=kit.interrupt.requested, landed=landed)
         if isinstance(error, RankShouldRestart):
             kit.report_restart()
-        if how is How.INTERRUPTED:
+        if how is Outcome.INTERRUPTED:
             kit.mark("interrupted")
-        return Ended(how, error=error)
+        return IterationResult(how, error=error)
 
-    def _initialize(self) -> Ended | None:
+    def _initialize(self) -> IterationResult | None:
         kit, parameters = self.kit, self.parameters
         kit.observer.clear_groups()
         if parameters.initialize is not None:
@@ -130,14 +130,14 @@ class UserCode:
         try:
             self._check_health()
         except HealthCheckError as error:
-            return Ended(How.LEFT, error=error)
+            return IterationResult(Outcome.LEFT, error=error)
         kit.mark("initialized")
         if self.state.mode is not Mode.ACTIVE:
             kit.entered(self.state)
-            return Ended(How.RESERVE)
+            return IterationResult(Outcome.RESERVE)
         return None
 
-    def _run(self) -> Ended:
+    def _run(self) -> IterationResult:
         kit = self.kit
         kit.observer.begin()
         kit.threads.begin(self.state.iteration)
@@ -145,10 +145,10 @@ class UserCode:
         hit("entry-before", self.state.iteration)
         try:
             kit.interrupt.arm()
-            if kit.departure.reason is not None:
-                raise kit.departure.reason()
+            if kit.early_exit.reason is not None:
+                raise kit.early_exit.reason()
             kit.entered(self.state)
-            return Ended(How.RETURNED, result=self._function())
+            return IterationResult(Outcome.RETURNED, result=self._function())
         finally:  # in this order, and nothing before them
             kit.interrupt.armed = False
             kit.interrupt.drop()

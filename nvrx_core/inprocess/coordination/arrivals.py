@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, cast
 import torch.distributed as dist
 
 from nvrx_core.inprocess.protocol.decision import Arrival, decode_arrivals
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["BATCH", "Arrivals", "batches"]
 
@@ -31,7 +31,7 @@ class Arrivals:
         keys: the call's.
     """
 
-    def __init__(self, store: dist.Store, keys: Keys) -> None:
+    def __init__(self, store: dist.Store, keys: StoreKeys) -> None:
         self.store, self.keys = store, keys
         self._appends = bool(getattr(store, "has_extended_api", bool)())
 

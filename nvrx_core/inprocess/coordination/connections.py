@@ -15,12 +15,12 @@ from typing import Any, Final, cast
 
 import torch.distributed as dist
 
-from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.settings.environment import with_environment_as_now
 from nvrx_core.store.connection import StoreConnectionError, listen, local_address
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.mixin import StoreMixin
 from nvrx_core.store.reconnecting import Connection
 from nvrx_core.store.torch_stores import Factory, another
@@ -35,7 +35,7 @@ TURN: Final = timedelta(seconds=0.2)
 _TORCHS: Final = (dist.TCPStore, dist.FileStore, dist.HashStore, dist.PrefixStore)
 
 
-class RoundStore(StoreMixin, dist.PrefixStore):
+class AssignmentStore(StoreMixin, dist.PrefixStore):
     """What a rank assignment gets: a store that is empty in each round.
 
     Args:
@@ -96,7 +96,7 @@ class Connections:
         torchs: it is one of torch's own, which process groups may meet in.
     """
 
-    def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: Keys, interval: timedelta) -> None:
+    def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: StoreKeys, interval: timedelta) -> None:
         factory = with_environment_as_now(factory)
         self._factory, self._kwargs, self.keys = factory, kwargs, keys
         self._main = Connection(lambda: factory(**kwargs), factory, kwargs)
@@ -106,17 +106,17 @@ class Connections:
         self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
         self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
         self.hosted: bool | None = getattr(self.store, "hosted", None)
-        self.torchs = isinstance(self.store, _TORCHS)
-        self.board = Board(cast(dist.Store, self._main), keys)
+        self.is_torch_store = isinstance(self.store, _TORCHS)
+        self.control_store = ControlStore(cast(dist.Store, self._main), keys)
         ends = self._cuts or self._sockets
         chunk = None if ends else min(TURN, interval)
-        self.waiting = Board(cast(dist.Store, self._waited), keys, chunk=chunk)
+        self.waiting = ControlStore(cast(dist.Store, self._waited), keys, chunk=chunk)
         self._meeting: dist.Store | None = None
         self._offered: socket.socket | None = None
 
-    def use(self, keys: Keys) -> None:
+    def use(self, keys: StoreKeys) -> None:
         """Go on with these keys."""
-        self.keys = self.board.keys = self.waiting.keys = keys
+        self.keys = self.control_store.keys = self.waiting.keys = keys
 
     @property
     def store(self) -> dist.Store:
@@ -148,10 +148,10 @@ class Connections:
         """Wait until the rank that hosts the store has closed it."""
         wait_closed((found for found in tcp_sockets() if found.inode in self._sockets), HOST_CLOSES_WITHIN)
 
-    def assignment_store(self, iteration: int) -> RoundStore:
+    def assignment_store(self, iteration: int) -> AssignmentStore:
         """The store that a user's rank assignment may use before this iteration."""
         mark = self.keys.user(iteration)
-        return RoundStore(f"{mark}/assignment", self.store, mark)
+        return AssignmentStore(f"{mark}/assignment", self.store, mark)
 
     def another_store(self) -> dist.Store:
         """One more connection to the control store."""
@@ -167,7 +167,7 @@ class Connections:
         Raises:
             torch.distributed.DistStoreError: when there is no place to meet, and the control store is none of torch's.
         """
-        if self.torchs:
+        if self.is_torch_store:
             connection = self.another_store()
             connection.set(self.keys.user(iteration), "")
         elif place is None:
@@ -176,7 +176,7 @@ class Connections:
             connection = dist.TCPStore(*place, is_master=False, wait_for_workers=False)
         return dist.PrefixStore(self.keys.user(iteration), connection)
 
-    def offer_meeting(self) -> str:
+    def offer_rendezvous(self) -> str:
         """Where this rank would host the store in which the next process group meets: `host:port`, or "" if it cannot.
 
         It listens before anybody hears of it: whoever connects early is in the queue of the store's server, and whoever
@@ -188,7 +188,7 @@ class Connections:
             return ""
         return f"{self._address}:{port}"
 
-    def host_meeting(self) -> str:
+    def host_rendezvous(self) -> str:
         """Host that store, where it was offered; returns its `host:port`."""
         listener, self._offered = self._listener(), None
         port = listener.getsockname()[1]

@@ -12,7 +12,7 @@ from typing import Final
 
 import torch.distributed as dist
 
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.arrivals import BATCH, Arrivals, batches
 from nvrx_core.inprocess.protocol.decision import Decision, decode_event, encode_completion
 from nvrx_core.inprocess.protocol.effects import StoreFailure
@@ -28,11 +28,11 @@ from nvrx_core.inprocess.protocol.round import (
     ReadEvent,
     StoreAction,
 )
-from nvrx_core.liveness.peer_progress import Slowest
+from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.parsing import address
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["FOREVER", "Board", "StoreFailure"]
+__all__ = ["FOREVER", "ControlStore", "StoreFailure"]
 
 FOREVER: Final = timedelta(days=365)
 NOTHING: Final = "-"
@@ -48,7 +48,7 @@ def _guard() -> Iterator[None]:
         raise StoreFailure((str(error).splitlines() or [repr(error)])[0]) from error
 
 
-class Board:
+class ControlStore:
     """One connection to the store, and what a round does with it.
 
     Args:
@@ -58,17 +58,17 @@ class Board:
             instead.
     """
 
-    def __init__(self, store: dist.Store, keys: Keys, chunk: timedelta | None = None) -> None:
+    def __init__(self, store: dist.Store, keys: StoreKeys, chunk: timedelta | None = None) -> None:
         self.store, self.chunk = store, chunk
         self.keys, self.stopped = keys, False
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> StoreKeys:
         """The call's keys; those of another generation once the ranks have agreed on one."""
         return self._keys
 
     @keys.setter
-    def keys(self, keys: Keys) -> None:
+    def keys(self, keys: StoreKeys) -> None:
         self._keys, self._arrivals = keys, Arrivals(self.store, keys)
 
     def perform(self, action: StoreAction, iteration: int) -> Answer:
@@ -111,14 +111,14 @@ class Board:
         """What the key has, or `NOTHING`; in one exchange, where `get` takes two, for it waits for the key first."""
         return bytes(self.store.compare_set(key, NOTHING, NOTHING))
 
-    def _told_first(self, iteration: int) -> Fault | None:
+    def _told_first(self, iteration: int) -> FaultRecord | None:
         """The fault that is the round's event; None while there is none, and of one that cannot be read."""
         key = self.keys.event(iteration)
         if not self.store.check([key]):  # a look at the key itself would end the others' waits for it
             return None
         return _event(self._peek(key), None)
 
-    def announce(self, iteration: int, fault: Fault) -> None:
+    def announce(self, iteration: int, fault: FaultRecord) -> None:
         """Write the fault of a member that lives as the round's event, unless it has one."""
         self.perform(Announce(fault), iteration)
 
@@ -216,14 +216,14 @@ class Board:
             if (lease := bytes(value).decode(errors="replace")) != NOTHING:
                 yield member, lease
 
-    def slowest(self, members: frozenset[int], me: int) -> Slowest:
+    def slowest(self, members: frozenset[int], me: int) -> PeerProgress:
         """Where the slowest members are.
 
         When thousands ask at the same time, as they do when all wait for one rank, one of them reads the leases of all
         and tells the others: each takes the first survey that ends after it has asked.
         """
         if len(members) <= BATCH:
-            return Slowest.of(self.leases(members))
+            return PeerProgress.of(self.leases(members))
         key, late = self.keys.survey(), ""
         with _guard():
             for _ in range(3):
@@ -236,13 +236,13 @@ class Board:
                         return self._survey(number, members)
                 try:
                     self.store.wait([self.keys.survey(number)], SURVEY_WITHIN)
-                    return Slowest.decode(self._peek(self.keys.survey(number)))
+                    return PeerProgress.decode(self._peek(self.keys.survey(number)))
                 except (dist.DistStoreError, TimeoutError):
                     late = self._peek(key).decode()
         raise StoreFailure("nobody ends a survey")
 
-    def _survey(self, number: int, members: frozenset[int]) -> Slowest:
-        found = Slowest.of(self.leases(members))
+    def _survey(self, number: int, members: frozenset[int]) -> PeerProgress:
+        found = PeerProgress.of(self.leases(members))
         self.store.set(self.keys.survey(number), found.encode())
         self._delete([self.keys.survey(number - 2)])
         return found
@@ -386,7 +386,7 @@ class Board:
             return False
 
 
-def _event(text: bytes, otherwise: Fault | None) -> Fault | None:
+def _event(text: bytes, otherwise: FaultRecord | None) -> FaultRecord | None:
     """The event; `otherwise` for one that cannot be read, which is no completion."""
     try:
         return decode_event(text)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
@@ -35,8 +35,10 @@ class Housekeeping:
         defer: runs work soon, in a thread that no restart waits for.
     """
 
-    def __init__(self, board: Board, size: int, least: int, defer: Callable[[Callable[[], None]], None]) -> None:
-        self.board, self.size, self.least = board, size, least
+    def __init__(
+        self, control_store: ControlStore, size: int, least: int, defer: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.control_store, self.size, self.least = control_store, size, least
         self._defer = defer
         self._announced = self._over = False
         self._telling = threading.Lock()
@@ -51,7 +53,7 @@ class Housekeeping:
         """A round has ended, in which this rank was `rank`."""
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
-            self._defer(lambda: self.board.delete_round(ended, self.size))
+            self._defer(lambda: self.control_store.delete_round(ended, self.size))
 
     def close(self) -> None:
         """Write nothing any more: the call's keys may be deleted from here on."""
@@ -59,12 +61,12 @@ class Housekeeping:
             self._over = True
 
     def _tell(self, iteration: int) -> None:
-        generation = self.board.keys.generation
+        generation = self.control_store.keys.generation
         entered = json.dumps({"generation": generation, "iteration": iteration})
         announcement = json.dumps({"generation": generation, "min_world_size": self.least, "pid": os.getpid()})
         with self._telling, suppress(StoreFailure):
             if not self._over:
-                self.board.tell_launcher("" if self._announced else announcement, entered)
+                self.control_store.tell_launcher("" if self._announced else announcement, entered)
                 self._announced = True
 
 

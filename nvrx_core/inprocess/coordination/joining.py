@@ -20,7 +20,7 @@ from typing import Final
 
 from nvrx_core.errors import BarrierTimeout, RankDiscarded
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.coordination.control_store import Board
+from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import (
     MET,
@@ -36,8 +36,8 @@ from nvrx_core.inprocess.protocol.join import (
     Superseded,
     Wait,
 )
-from nvrx_core.progress.page import Page, Word
-from nvrx_core.store.keys import Keys
+from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Entrant", "Joining", "join_for_dead"]
 
@@ -72,11 +72,11 @@ class Joining:
     """
 
     def __init__(self, links: Connections, page: Page, entrant: Entrant) -> None:
-        self.links, self.board, self.page, self.member = links, links.board, page, entrant.member
+        self.links, self.control_store, self.page, self.member = links, links.control_store, page, entrant.member
         self.size = page.world_size
         self.join = Join(self.size, entrant.incarnation)
 
-    def run(self, timeout: timedelta) -> Keys:
+    def run(self, timeout: timedelta) -> StoreKeys:
         """Meet the other ranks; returns the keys of the generation.
 
         Raises:
@@ -95,21 +95,21 @@ class Joining:
                 f"{step.by}; is RANK={self.member} given twice?",
                 rank=self.member,
             )
-        self.page[Word.GENERATION] = step.generation + 1
-        return self.board.keys.of(step.generation)
+        self.page[ProgressField.GENERATION] = step.generation + 1
+        return self.control_store.keys.of(step.generation)
 
     def _play(self, step: Step) -> Wait | Joined | Superseded:
         while not isinstance(step, Wait | Joined | Superseded):
             if isinstance(step, Claim):
-                self.page[Word.CLAIMED] = step.generation + 1
+                self.page[ProgressField.CLAIMED] = step.generation + 1
             if isinstance(step, Close) and step.verdict == MOVED:
                 log.info("generation %d of the store's keys is of an earlier start of this job", step.generation)
-            step = _carried_out(self.board, self.member, self.join, step)
+            step = _carried_out(self.control_store, self.member, self.join, step)
         return step
 
     def _await_verdict(self, generation: int, started: float, timeout: float) -> str:
         """The verdict on the generation, which is waited for in a thread of its own: a signal reaches this one."""
-        key = self.board.keys.verdict(generation)
+        key = self.control_store.keys.verdict(generation)
         with self._waiting_for(key) as answers:
             line_at = time.monotonic() + LINE_EVERY
             while (now := time.monotonic()) < started + timeout:
@@ -119,7 +119,7 @@ class Joining:
                     waited, missing = time.monotonic() - started, self._missing(generation)
                     log.warning("waiting since %.0f s for ranks that have not entered: %s", waited, missing)
                     line_at += LINE_EVERY
-            if (verdict := self.board.put_once(key, MOVED)) == MET:
+            if (verdict := self.control_store.put_once(key, MOVED)) == MET:
                 return verdict
             raise BarrierTimeout(
                 f"not all of {self.size} ranks were in the barrier before the first iteration; missing: "
@@ -149,57 +149,59 @@ class Joining:
             thread.join(LINE_EVERY)
 
     def _missing(self, generation: int) -> str:
-        keys = self.board.keys.of(generation)
+        keys = self.control_store.keys.of(generation)
         if self.size > NAMED:
-            return f"{self.size - int(self.board.peek(keys.claims()) or 0)} of {self.size}"
-        return str([rank for rank in range(self.size) if not self.board.has([keys.claim(rank)])])
+            return f"{self.size - int(self.control_store.peek(keys.claims()) or 0)} of {self.size}"
+        return str([rank for rank in range(self.size) if not self.control_store.has([keys.claim(rank)])])
 
 
-def join_for_dead(board: Board, page: Page, dead: Entrant) -> bool:
+def join_for_dead(control_store: ControlStore, page: Page, dead: Entrant) -> bool:
     """Finish what a rank had begun that is dead; whether there is a generation in which its death is to be told.
 
     Where a launcher starts all ranks again, a new incarnation must not meet a dead one, so the generation is closed.
     Otherwise nobody comes after the dead: its place is claimed, for the others to meet and to go on without it.
     """
-    if not page[Word.GENERATION]:
-        claimed = page[Word.CLAIMED] - 1
+    if not page[ProgressField.GENERATION]:
+        claimed = page[ProgressField.CLAIMED] - 1
         join = Join(page.world_size, dead.incarnation, claimed)
-        page[Word.GENERATION] = 1 + (_close(board, claimed) if dead.restarts else _claim(board, dead.member, join))
-    if page[Word.GENERATION]:
-        board.keys = board.keys.of(page[Word.GENERATION] - 1)
-    return bool(page[Word.GENERATION])
+        page[ProgressField.GENERATION] = 1 + (
+            _close(control_store, claimed) if dead.restarts else _claim(control_store, dead.member, join)
+        )
+    if page[ProgressField.GENERATION]:
+        control_store.keys = control_store.keys.of(page[ProgressField.GENERATION] - 1)
+    return bool(page[ProgressField.GENERATION])
 
 
-def _close(board: Board, claimed: int) -> int:
-    met = claimed >= 0 and board.put_once(board.keys.verdict(claimed), MOVED) == MET
+def _close(control_store: ControlStore, claimed: int) -> int:
+    met = claimed >= 0 and control_store.put_once(control_store.keys.verdict(claimed), MOVED) == MET
     return claimed if met else -1
 
 
-def _claim(board: Board, member: int, join: Join) -> int:
+def _claim(control_store: ControlStore, member: int, join: Join) -> int:
     """The generation in which the dead rank's place is its own; -1 when another incarnation has come."""
     step = join.start()
     while not isinstance(step, Wait | Joined | Superseded):
         if isinstance(step, Close) and step.verdict == MOVED:
             return -1
-        step = _carried_out(board, member, join, step)
+        step = _carried_out(control_store, member, join, step)
     return -1 if isinstance(step, Superseded) else step.generation
 
 
-def _carried_out(board: Board, member: int, join: Join, step: Step) -> Step:
+def _carried_out(control_store: ControlStore, member: int, join: Join, step: Step) -> Step:
     """Do what the machine asks for, and tell it the answer."""
-    keys = board.keys.of(step.generation)
+    keys = control_store.keys.of(step.generation)
     match step:
         case Look(generation):
-            return join.looked(generation, board.peek(keys.verdict(generation)))
+            return join.looked(generation, control_store.peek(keys.verdict(generation)))
         case Claim(generation):
-            return join.claim_read(generation, board.put_once(keys.claim(member), join.incarnation))
+            return join.claim_read(generation, control_store.put_once(keys.claim(member), join.incarnation))
         case Count(generation):
-            return join.counted(generation, board.count(keys.claims()))
+            return join.counted(generation, control_store.count(keys.claims()))
         case ReadClaims(generation):
             places = [keys.claim(rank) for rank in range(join.world_size)]
-            return join.claims_read(generation, complete=board.has(places))
+            return join.claims_read(generation, complete=control_store.has(places))
         case Close(generation, verdict):
-            return join.decided(generation, board.put_once(keys.verdict(generation), verdict))
+            return join.decided(generation, control_store.put_once(keys.verdict(generation), verdict))
         case _:
             raise AssertionError(step)
 

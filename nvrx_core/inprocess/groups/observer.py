@@ -37,7 +37,7 @@ from nvrx_core.inprocess.groups.torch_groups import (
     observe,
 )
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 
 RESERVE: Final = 4
 RESERVE_MOST: Final = 256
@@ -66,7 +66,7 @@ class GroupObserver:
         self.page = page
         self._nccl_timeout = functools.cache(nccl_timeout)
         self.store_ports: set[int] = set()
-        self.meeting_place: tuple[str, int] | None = None
+        self.rendezvous_endpoint: tuple[str, int] | None = None
         self._aborted = False
         self._gloo = GlooConnections()
         self._read = BlockedRead(threading.get_native_id())
@@ -118,8 +118,8 @@ class GroupObserver:
 
     def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
         def observed(*args: Any, **kwargs: Any) -> Any:
-            hit("init-pg-before", self.page[Word.ITERATION])
-            self._put_by(len(self._reserve) + self.page[Word.WORLD_SIZE])
+            hit("init-pg-before", self.page[ProgressField.ITERATION])
+            self._put_by(len(self._reserve) + self.page[ProgressField.WORLD_SIZE])
             with self._meeting():
                 created = create(*args, **kwargs)
             self._held.append(created)
@@ -127,7 +127,7 @@ class GroupObserver:
                 self._default = created[0]
                 self._defaults += 1
             self._tell_timeout(created[0])
-            hit("init-pg-after", self.page[Word.ITERATION])
+            hit("init-pg-after", self.page[ProgressField.ITERATION])
             return created
 
         return observed
@@ -156,7 +156,9 @@ class GroupObserver:
                 if given.get("is_master", False):
                     init(store, host_name, port, *args, **kwargs)
                 else:
-                    connect(functools.partial(init, store, *place), given, place, meeting=place == self.meeting_place)
+                    connect(
+                        functools.partial(init, store, *place), given, place, meeting=place == self.rendezvous_endpoint
+                    )
                     store.set_timeout(given.get("timeout", STORE_TIMEOUT))
             self.store_ports.add(store.port)
 
@@ -169,10 +171,10 @@ class GroupObserver:
         """
 
         def observed(url: str, **kwargs: Any) -> Iterator[Any]:
-            if self.page[Word.ITERATION] < 1 or self.meeting_place is None:
+            if self.page[ProgressField.ITERATION] < 1 or self.rendezvous_endpoint is None:
                 return handler(url, **kwargs)
             hosted = says_who(url) and not url.startswith("env:")
-            found = meet(self.meeting_place, url, **kwargs) if hosted else handler(url, **kwargs)
+            found = meet(self.rendezvous_endpoint, url, **kwargs) if hosted else handler(url, **kwargs)
             return apart(found, self._defaults)
 
         return observed
@@ -180,13 +182,13 @@ class GroupObserver:
     @contextmanager
     def _meeting(self) -> Iterator[None]:
         """A call in which ranks wait for each other."""
-        self.page[Word.MEETINGS] += 1
-        self.page[Word.MEETING_AT] = time.monotonic_ns()
-        self.page[Word.MEETING] += 1
+        self.page[ProgressField.MEETINGS] += 1
+        self.page[ProgressField.MEETING_AT] = time.monotonic_ns()
+        self.page[ProgressField.MEETING] += 1
         try:
             yield
         finally:
-            self.page[Word.MEETING] -= 1
+            self.page[ProgressField.MEETING] -= 1
 
     def abort_groups(self) -> None:
         """End the function's collectives, and clear torch's tables."""
@@ -199,7 +201,7 @@ class GroupObserver:
     def unblock(self) -> int:
         """Close what the main thread may wait in, when no signal has reached it; how many connections were closed."""
         closed = self._gloo.cut() + self._cut_stores() + self._read.cut(now=time.monotonic())
-        return closed or self._gloo.offer(self.page[Word.WORLD_SIZE])
+        return closed or self._gloo.offer(self.page[ProgressField.WORLD_SIZE])
 
     def _cut_stores(self) -> int:
         """Cut the client connections of the function's own stores."""
@@ -210,7 +212,7 @@ class GroupObserver:
 
     def count_collectives(self) -> None:
         """Note how many collectives the default group has begun, destroyed or not."""
-        self.page[Word.COLLECTIVES] = collectives_begun(dist.group.WORLD or self._default)
+        self.page[ProgressField.COLLECTIVES] = collectives_begun(dist.group.WORLD or self._default)
 
     def release(self) -> None:
         """Let the groups of the ended round go, their connections, and torch's chain of exception hooks."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 
-__all__ = ["Departure"]
+__all__ = ["EarlyExit"]
 
 
-class Departure:
+class EarlyExit:
     """Why this rank leaves out of turn, if it does.
 
     Args:

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 from nvrx_core.fault.exceptions import holds
 from nvrx_core.inprocess.interruption.async_exception import AsyncException
 from nvrx_core.inprocess.interruption.landing import Landing, judge, place
-from nvrx_core.inprocess.interruption.policy import Fire, InterruptionMachine, Seen, Unblock, Why
+from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen, Unblock, Why
 from nvrx_core.inprocess.interruption.thread_look import WaitLook, handled
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
@@ -51,7 +51,8 @@ class Interrupt:
         hold: seconds for which all but an import may hold the interruption off in all.
 
     Attributes:
-        told: whether the monitor process says that the round is over, which no thread of this process has noticed.
+        round_is_over: whether the monitor process says that the round is over, which no thread of this process has
+            noticed.
         drop: takes back an exception that was asked for and not raised; called by the function's thread, right after
             `armed` has become false and with no other call before.
     """
@@ -63,7 +64,7 @@ class Interrupt:
         self.raised = self.deferred = self.iteration = 0
         self.landing, self.held_at = Landing.SAFE, ""
         self.requested = False
-        self.told: Callable[[], bool] = lambda: False
+        self.round_is_over: Callable[[], bool] = lambda: False
         self.out = threading.Event()
         self.free = threading.Event()
         self.thread = threading.get_ident()
@@ -74,7 +75,7 @@ class Interrupt:
         self._last_frame = ""
         self._floor: CodeType | None = None
         self._look: WaitLook | None = None
-        self._machine: InterruptionMachine | None = None
+        self._machine: InterruptPolicy | None = None
         self._previous: Any = None
         self._seen_raised = 0
         self._async = AsyncException(self.thread, self)
@@ -148,7 +149,7 @@ class Interrupt:
         self.free.set()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        told = self.armed and self.told()
+        told = self.armed and self.round_is_over()
         if told:
             self.requested = True
         if not self.requested:
@@ -205,7 +206,7 @@ class Interrupt:
         """
         if not self.by_signal:
             return
-        machine = self._machine = InterruptionMachine(self.unwind, self.hold)
+        machine = self._machine = InterruptPolicy(self.unwind, self.hold)
         end = time.monotonic() + FIRST_WITHIN
         while self.armed and not self.depth:
             self._turn(machine, _nothing)
@@ -225,7 +226,7 @@ class Interrupt:
         Args:
             unblock: called when no signal reaches the thread, to close what it waits in.
         """
-        machine, self._machine = self._machine or InterruptionMachine(self.unwind, self.hold), None
+        machine, self._machine = self._machine or InterruptPolicy(self.unwind, self.hold), None
         told = False
         while not self.out.is_set():
             if not self.armed:
@@ -240,7 +241,7 @@ class Interrupt:
             elif machine.deadline < math.inf:
                 self.out.wait(max(0.0, machine.deadline - time.monotonic()))
 
-    def _turn(self, machine: InterruptionMachine, unblock: Callable[[], None]) -> Seen:
+    def _turn(self, machine: InterruptPolicy, unblock: Callable[[], None]) -> Seen:
         seen, swallowed = self._seen(), machine.swallowed
         for action in machine.tick(seen, now=time.monotonic()):
             self._perform(action, unblock)

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from nvrx_core.inprocess.interruption.landing import Landing
 
-__all__ = ["Fire", "InterruptionMachine", "InterruptionState", "Seen", "Unblock", "Why"]
+__all__ = ["Fire", "InterruptPolicy", "InterruptState", "Seen", "Unblock", "Why"]
 
 REPEAT: Final = 0.001
 """Seconds after which an interrupt without effect is fired again; doubled each time, up to `REPEAT_MOST`."""
@@ -97,7 +97,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class InterruptionState:
+class InterruptState:
     """What decides the machine's future; times are relative to now, and infinite while nothing runs.
 
     Attributes:
@@ -125,7 +125,7 @@ class InterruptionState:
     steps: int
 
 
-class InterruptionMachine:
+class InterruptPolicy:
     """Fires until the main thread is out of the function.
 
     Args:
@@ -145,7 +145,7 @@ class InterruptionMachine:
         self._landing = Landing.SAFE
 
     @classmethod
-    def from_state(cls, unwind: float, state: InterruptionState, *, seen: Seen, now: float, hold: float = 0.0) -> Self:
+    def from_state(cls, unwind: float, state: InterruptState, *, seen: Seen, now: float, hold: float = 0.0) -> Self:
         """The machine that had this state, when it was last told what `seen` counts."""
         machine = cls(unwind, hold)
         machine.deadline, machine._fired_at, machine._pause = now + state.deadline, now - state.fired, state.pause
@@ -155,9 +155,9 @@ class InterruptionMachine:
         machine._raised, machine._deferred = seen.raised, seen.deferred
         return machine
 
-    def state(self, *, now: float) -> InterruptionState:
+    def state(self, *, now: float) -> InterruptState:
         """All that decides its future; what was counted is left out."""
-        return InterruptionState(
+        return InterruptState(
             deadline=self.deadline - now, fired=now - self._fired_at, pause=self._pause,
             alive=now - self._alive_since, stored=now - self._stored_since, unblock=self._unblocked_at - now,
             put_off=now - self._put_off_since, there=now - self._there_since, landing=self._landing, steps=self._steps,

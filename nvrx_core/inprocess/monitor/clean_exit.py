@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["EarlyExit"]
+__all__ = ["CleanExit"]
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks, at first."""
@@ -18,7 +18,7 @@ SHARE: Final = 0.1
 """Of the time since the exit: a later look may be that much later."""
 
 
-class EarlyExit:
+class CleanExit:
     """One rank's completion by exit.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Any
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.coordination.joining import Entrant
 from nvrx_core.process.stacks import Stacks
-from nvrx_core.store.keys import Keys
+from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.torch_stores import Factory
 
 __all__ = ["MonitorPlan"]
@@ -49,7 +49,7 @@ class MonitorPlan:
     linked: int
     factory: Factory
     kwargs: Mapping[str, Any]
-    keys: Keys
+    keys: StoreKeys
     entrant: Entrant
     soft: float
     hard: float

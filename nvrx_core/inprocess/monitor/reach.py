@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nvrx_core.inprocess.monitor.unheard import AskEvent, RoundOver, SendSignal, Unheard, UnheardAction
-from nvrx_core.liveness.hang_detector import Reading
+from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.process.lifeline import send
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 
 __all__ = ["Reach"]
@@ -29,7 +29,7 @@ class Reach:
     ) -> None:
         self.unheard, self.page, self._pidfd, self._signum, self._is_over = unheard, page, pidfd, signum, is_over
 
-    def turn(self, reading: Reading, *, now: float) -> None:
+    def turn(self, reading: ProgressSample, *, now: float) -> None:
         """Do what is due; `unheard.deadline` says when the next turn is."""
         busy, breathing_at = reading.stage is Stage.RUNNING, reading.breathing_at
         for action in self.unheard.look(
@@ -43,6 +43,6 @@ class Reach:
                 for more in self.unheard.answered(self._is_over(iteration), now=now):
                     self._perform(more, iteration, now)
             case RoundOver():
-                self.page[Word.ROUND_OVER] = iteration + 1
+                self.page[ProgressField.ROUND_OVER] = iteration + 1
             case SendSignal():
                 send(self._pidfd, [self._signum])

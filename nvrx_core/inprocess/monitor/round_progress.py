@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 
 from nvrx_core.fault.blame import Progress
-from nvrx_core.progress.page import Page, Word
+from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["ProgressSample"]
+__all__ = ["RoundProgress"]
 
 
-class ProgressSample:
+class RoundProgress:
     """One sample a round; the first that is taken counts.
 
     Args:
@@ -38,10 +38,10 @@ class ProgressSample:
         if iteration == self.iteration:
             return
         page, self.progress, self.stalled = self.page, Progress(), False
-        if page[Word.ITERATION] == iteration:
+        if page[ProgressField.ITERATION] == iteration:
             self._observe()
-            silent = page[Word.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
-            self.stalled = silent or page[Word.STALLED] == iteration + 1
-            words = Word.MEETINGS, Word.MEETING, Word.COLLECTIVES, Word.STEP
+            silent = page[ProgressField.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
+            self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
+            words = ProgressField.MEETINGS, ProgressField.MEETING, ProgressField.COLLECTIVES, ProgressField.STEP
             self.progress = Progress(*(page[word] for word in words))
         self.iteration = iteration

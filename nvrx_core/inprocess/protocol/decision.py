@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.blame import Progress, behind
-from nvrx_core.fault.record import LATE_COMPLETION, Fault
-from nvrx_core.parsing import MANY, address, integer, integers, obj, parsed, string
+from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
+from nvrx_core.parsing import MAX_RANKS, address, integer, integers, parse_json, parse_object, string
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 
-__all__ = ["Arrival", "Decision", "Standing", "decide", "decode_arrivals", "decode_event", "encode_completion"]
+__all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
 
 _COMPLETED: Final = "completed"
 _MAY_LACK: Final = ("keys", "place", "places")
@@ -33,7 +33,7 @@ _SIGNS: Final = (
 _TIMED_OUT: Final = ("imed out", "iming out", "imeout")
 
 
-class Standing(enum.Enum):
+class ArrivalStatus(enum.Enum):
     """How a member stands at the barrier."""
 
     ALIVE = "alive"
@@ -61,9 +61,9 @@ class Arrival:
 
     initial_rank: int
     rank: int
-    standing: Standing
+    standing: ArrivalStatus
     world_size: int = 0
-    fault: Fault | None = None
+    fault: FaultRecord | None = None
     step: int = -1
     progress: Progress | None = None
     stalled: bool = False
@@ -83,16 +83,16 @@ class Arrival:
         Raises:
             ValueError: when the text is none.
         """
-        return cls._from_data(obj(text))
+        return cls._from_data(parse_object(text))
 
     @classmethod
     def _from_data(cls, data: Any) -> Arrival:
         _require_fields(data, "initial_rank", "rank", "standing", "world_size", "step", "progress", "stalled")
-        fault = Fault.from_data(data["fault"]) if data.get("fault") else None
+        fault = FaultRecord.from_data(data["fault"]) if data.get("fault") else None
         progress = Progress.of(integers(data["progress"])) if data["progress"] is not None else None
         return cls(
-            initial_rank=integer(data["initial_rank"], 0, MANY), rank=integer(data["rank"]),
-            standing=Standing(data["standing"]), world_size=integer(data["world_size"], 0, MANY), fault=fault,
+            initial_rank=integer(data["initial_rank"], 0, MAX_RANKS), rank=integer(data["rank"]),
+            standing=ArrivalStatus(data["standing"]), world_size=integer(data["world_size"], 0, MAX_RANKS), fault=fault,
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
             completed=bool(data.get("completed")), keys=tuple(map(string, _list(data.get("keys", [])))),
             place=_place(data.get("place", "")),
@@ -118,7 +118,7 @@ class Decision:
     iteration: int
     lost: tuple[int, ...]
     terminated: tuple[int, ...]
-    cause: Fault | None
+    cause: FaultRecord | None
     culprits: tuple[int, ...]
     step: int
     keys: tuple[Column, ...] = ()
@@ -139,18 +139,18 @@ class Decision:
         Raises:
             ValueError: when the text is none.
         """
-        data = obj(text)
+        data = parse_object(text)
         _require_fields(data, "iteration", "lost", "terminated", "culprits", "step")
-        cause, places = Fault.from_data(data["cause"]) if data.get("cause") else None, data.get("places", [])
+        cause, places = FaultRecord.from_data(data["cause"]) if data.get("cause") else None, data.get("places", [])
         return cls(
-            iteration=integer(data["iteration"]), lost=integers(data["lost"], 0, MANY),
-            terminated=integers(data["terminated"], 0, MANY), cause=cause, culprits=integers(data["culprits"]),
+            iteration=integer(data["iteration"]), lost=integers(data["lost"], 0, MAX_RANKS),
+            terminated=integers(data["terminated"], 0, MAX_RANKS), cause=cause, culprits=integers(data["culprits"]),
             step=integer(data["step"]), keys=tuple(map(_column, _list(data.get("keys", [])))),
-            places=tuple((integer(rank, 0, MANY), _place(place)) for rank, place in map(_list, _list(places))),
+            places=tuple((integer(rank, 0, MAX_RANKS), _place(place)) for rank, place in map(_list, _list(places))),
         )  # fmt: skip
 
 
-def decide(iteration: int, arrivals: Mapping[int, Arrival], event: Fault | None) -> Decision:
+def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord | None) -> Decision:
     """The decision of a round in which all members have arrived.
 
     Args:
@@ -158,14 +158,14 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: Fault | None)
         arrivals: every member's, by initial rank.
         event: the fault that was told first.
     """
-    alive = [a for a in arrivals.values() if a.standing is Standing.ALIVE]
+    alive = [a for a in arrivals.values() if a.standing is ArrivalStatus.ALIVE]
     held = {a.rank for a in alive}
     world_size = max((a.world_size for a in alive), default=0)
     faults = [fault for fault in (event, *(a.fault for a in arrivals.values())) if fault is not None]
     cause = min(faults, key=_symptom, default=None)
     return Decision(
         iteration=iteration,
-        lost=tuple(sorted(a.initial_rank for a in arrivals.values() if a.standing is not Standing.ALIVE)),
+        lost=tuple(sorted(a.initial_rank for a in arrivals.values() if a.standing is not ArrivalStatus.ALIVE)),
         terminated=tuple(rank for rank in range(world_size) if rank not in held),
         cause=cause,
         culprits=_culprits(arrivals.values(), faults, cause),
@@ -184,13 +184,13 @@ def _rank(arrival: Arrival) -> int:
     return arrival.rank
 
 
-def _symptom(fault: Fault) -> bool:
+def _symptom(fault: FaultRecord) -> bool:
     """A collective that failed because of another rank: who dies breaks others before the death is told."""
     text = f"{fault.error_type} {fault.message}"
     return fault.interruption == Interruption.EXCEPTION.name and any(sign in text for sign in _SIGNS)
 
 
-def _culprits(arrivals: Collection[Arrival], faults: list[Fault], cause: Fault | None) -> tuple[int, ...]:
+def _culprits(arrivals: Collection[Arrival], faults: list[FaultRecord], cause: FaultRecord | None) -> tuple[int, ...]:
     """Who failed; of ranks that only waited in vain, those that held them up."""
     failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _late(fault) or _symptom(fault))}
     if not failed and cause is not None and _late(cause):
@@ -201,16 +201,16 @@ def _culprits(arrivals: Collection[Arrival], faults: list[Fault], cause: Fault |
     return tuple(sorted(failed or _behind(arrivals)))
 
 
-def _stalled(fault: Fault) -> bool:
+def _stalled(fault: FaultRecord) -> bool:
     return fault.interruption == Interruption.SOFT_TIMEOUT.name
 
 
-def _late(fault: Fault) -> bool:
+def _late(fault: FaultRecord) -> bool:
     return fault.error_type == LATE_COMPLETION
 
 
 def _behind(arrivals: Collection[Arrival]) -> set[int]:
-    progress = {a.initial_rank: a.progress for a in arrivals if a.progress and a.standing is not Standing.DEAD}
+    progress = {a.initial_rank: a.progress for a in arrivals if a.progress and a.standing is not ArrivalStatus.DEAD}
     return behind(progress, {a.initial_rank for a in arrivals if a.stalled})
 
 
@@ -220,7 +220,7 @@ def decode_arrivals(values: Iterable[bytes]) -> list[Arrival]:
     Raises:
         ValueError: when a value is no arrival.
     """
-    return [Arrival._from_data(each) for each in parsed(b"[" + b",".join(map(bytes, values)) + b"]")]
+    return [Arrival._from_data(each) for each in parse_json(b"[" + b",".join(map(bytes, values)) + b"]")]
 
 
 def encode_completion() -> str:
@@ -228,14 +228,14 @@ def encode_completion() -> str:
     return json.dumps({_COMPLETED: True})
 
 
-def decode_event(text: str | bytes) -> Fault | None:
+def decode_event(text: str | bytes) -> FaultRecord | None:
     """The fault that a round's event names, or None when the round was completed.
 
     Raises:
         ValueError: when the text is no event.
     """
-    data = obj(text)
-    return None if data.get(_COMPLETED) is True else Fault.from_data(data)
+    data = parse_object(text)
+    return None if data.get(_COMPLETED) is True else FaultRecord.from_data(data)
 
 
 def _encode(data: dict[str, Any]) -> str:
@@ -262,7 +262,7 @@ def _place(data: object) -> str:
 
 
 def _column(data: object) -> Column:
-    runs = [(integer(count, 1, MANY), string(key)) for count, key in map(_list, _list(data))]
-    if sum(count for count, _ in runs) > MANY:
+    runs = [(integer(count, 1, MAX_RANKS), string(key)) for count, key in map(_list, _list(data))]
+    if sum(count for count, _ in runs) > MAX_RANKS:
         raise ValueError(f"keys of too many ranks: {data!r:.100}")
     return tuple(runs)

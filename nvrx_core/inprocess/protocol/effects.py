@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nvrx_core.fault.record import Fault
-from nvrx_core.inprocess.protocol.decision import Decision, Standing
-from nvrx_core.inprocess.protocol.outcome import Ended
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import StoreAction
 from nvrx_core.inprocess.protocol.view import RoundView
 from nvrx_core.progress.stage import Stage
@@ -177,7 +177,7 @@ class Initialize(Effect):
 
 @dataclass(slots=True)
 class RunFunction(Effect):
-    """Run the function, interruptible; resumed with its `Ended`."""
+    """Run the function, interruptible; resumed with its `IterationResult`."""
 
 
 @dataclass(slots=True)
@@ -198,14 +198,14 @@ class LateFault(Effect):
 class ReportAnnounced(Effect):
     """Report a fault of this rank's own that was announced."""
 
-    fault: Fault
+    fault: FaultRecord
 
 
 @dataclass(slots=True)
 class ReleaseGroups(Effect):
     """The rank has completed by `SystemExit(0)`: free whoever waits for it in a collective."""
 
-    ended: Ended
+    ended: IterationResult
 
 
 @dataclass(slots=True)
@@ -222,7 +222,7 @@ class ClearFrames(Effect):
     The frames of an interruption go altogether.
     """
 
-    ended: Ended
+    ended: IterationResult
     keep_trace: bool
 
 
@@ -244,8 +244,8 @@ class Recover(Effect):
 class DescribeArrival(Effect):
     """Resumed with this rank's arrival."""
 
-    standing: Standing
-    fault: Fault | None
+    standing: ArrivalStatus
+    fault: FaultRecord | None
     completed: bool
 
 

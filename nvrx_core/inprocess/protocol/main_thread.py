@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
-from nvrx_core.fault.record import Fault
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.fault.retry_limit import NoProgressLimit
-from nvrx_core.inprocess.protocol.decision import Decision, Standing
+from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.effects import (
     Abandon,
     Assign,
@@ -54,7 +54,7 @@ from nvrx_core.inprocess.protocol.effects import (
     Terminate,
     UseRendezvous,
 )
-from nvrx_core.inprocess.protocol.outcome import Ended, How
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.play import play
 from nvrx_core.inprocess.protocol.round import Action, AskHolders, GiveUp, LateCompletion, WaitFor
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
@@ -65,7 +65,7 @@ __all__ = ["CallRules", "MainThread"]
 
 _UNTOLD = (StoreLost, BarrierTimeout, GeneratorExit)
 """What ends a call without a word to the others: they know, or nobody can tell them."""
-_DONE = (How.RETURNED, How.EXITED, How.RESERVE)
+_DONE = (Outcome.RETURNED, Outcome.EXITED, Outcome.RESERVE)
 Endpoint = tuple[str, int]
 
 
@@ -106,7 +106,7 @@ class MainThread:
         self.failure: BaseException | None = None
         self.completed = self.left_early = False
 
-    def run(self) -> Flow[Ended]:
+    def run(self) -> Flow[IterationResult]:
         """Run the function until all ranks have completed it, or this rank leaves; returns how that ended.
 
         Raises:
@@ -124,10 +124,10 @@ class MainThread:
         yield from self._finish(ended)
         return ended
 
-    def _iterations(self) -> Flow[Ended]:
-        ended = Ended(How.LEFT)
+    def _iterations(self) -> Flow[IterationResult]:
+        ended = IterationResult(Outcome.LEFT)
         leaving = yield from self._declare(ended, -1)
-        decision = yield from self._arrive(Standing.LEAVING if leaving else Standing.ALIVE)
+        decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE)
         if leaving or self._is_lost(decision, ended):
             yield from self._terminate(ended)
             return ended
@@ -144,13 +144,13 @@ class MainThread:
 
     # Into an iteration
 
-    def _prepare(self, decision: Decision) -> Flow[Ended | None]:
+    def _prepare(self, decision: Decision) -> Flow[IterationResult | None]:
         """Take the place that the decision gives; how this rank leaves instead, if it does."""
         yield LoseMembers(decision.lost)
         offered = decision.place_of(self.rules.leader(self.state.world_size, decision.terminated))
         error = yield Assign(decision)
         if error is not None:
-            return Ended(How.LEFT, error=error)
+            return IterationResult(Outcome.LEFT, error=error)
         if decision.iteration >= 0 or self.rules.meets_on_entry:
             yield from self._meet(offered)
         if decision.iteration < 0:
@@ -173,72 +173,72 @@ class MainThread:
         yield UseRendezvous(endpoint)
         self.endpoint = endpoint
 
-    def _execute(self) -> Flow[Ended]:
-        early: Ended | None = yield Initialize()
+    def _execute(self) -> Flow[IterationResult]:
+        early: IterationResult | None = yield Initialize()
         if early is not None:
             return early
         if self.state.iteration > 0 and self.endpoint is None:  # rank 0 is lost, and its fault is told
             yield EnterStage(Stage.WAITING)
             yield from self._await(self.rounds.view, RoundView.is_aborted)
-        ended: Ended = yield RunFunction()
+        ended: IterationResult = yield RunFunction()
         return ended
 
     # Out of an iteration
 
-    def _complete(self, ended: Ended) -> Flow[bool]:
+    def _complete(self, ended: IterationResult) -> Flow[bool]:
         """Wait until all ranks have completed; False when the round restarts instead."""
         view = self.rounds.view
         yield EnterStage(Stage.WAITING)
-        if ended.how is How.EXITED:
+        if ended.how is Outcome.EXITED:
             yield ReleaseGroups(ended)
         yield from self._play(view, view.round.completed(now=self.now()))
         self.completed = True
-        if ended.how is not How.RESERVE:
+        if ended.how is not Outcome.RESERVE:
             view.round.waits_for_completion(now=self.now())
         yield from self._await(view, RoundView.is_over)
         return view.finished
 
-    def _restart(self, ended: Ended) -> Flow[Decision | None]:
+    def _restart(self, ended: IterationResult) -> Flow[Decision | None]:
         """Go through the round's barrier; the decision, or None when this rank leaves (with `ended.error`)."""
         view, fault = self.rounds.view, None
-        if ended.how in (How.FAILED, How.LEFT):
+        if ended.how in (Outcome.FAILED, Outcome.LEFT):
             fault = yield from self._announce(view, ended)
         yield from self._await(view, RoundView.is_aborted)
         yield RoundEnded(view)
         leaving = yield from self._recover(ended, view.round.iteration)
-        decision = yield from self._arrive(Standing.LEAVING if leaving else Standing.ALIVE, fault)
+        decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
         if leaving or self._is_out_of_retries(decision, ended) or self._is_lost(decision, ended):
             return None
         yield ReleaseFailure(self.failure)
         self.failure = None
         return decision
 
-    def _announce(self, view: RoundView, ended: Ended) -> Flow[Fault]:
+    def _announce(self, view: RoundView, ended: IterationResult) -> Flow[FaultRecord]:
         """Announce this rank's fault, before anything that can block."""
         assert ended.error is not None
-        fault: Fault = yield MakeFault(ended.error)
+        fault: FaultRecord = yield MakeFault(ended.error)
         actions = view.round.fault(fault, now=self.now())
         yield from self._play(view, actions)
         if actions:
             yield ReportAnnounced(fault)
         return fault
 
-    def _recover(self, ended: Ended, iteration: int) -> Flow[bool]:
+    def _recover(self, ended: IterationResult, iteration: int) -> Flow[bool]:
         """Be ready for the next iteration; True when this rank leaves instead."""
-        failed = ended.how is How.FAILED
+        failed = ended.how is Outcome.FAILED
         self.failure = ended.error if failed else None
-        yield ClearFrames(ended, failed or ended.how in (How.LEFT, How.EXITED))
-        if ended.how in (How.LEFT, How.EXITED):
+        yield ClearFrames(ended, failed or ended.how in (Outcome.LEFT, Outcome.EXITED))
+        if ended.how in (Outcome.LEFT, Outcome.EXITED):
             return True
         ended.error = yield Recover(self.failure)
         return ended.error is not None or (yield from self._declare(ended, iteration))
 
-    def _declare(self, ended: Ended, iteration: int) -> Flow[bool]:
+    def _declare(self, ended: IterationResult, iteration: int) -> Flow[bool]:
         """Evaluate the keys that the others need; True when that failed and the rank leaves."""
         ended.error = yield DeclareKeys(iteration)
         return ended.error is not None
 
-    def _leave_early(self, ended: Ended) -> Flow[None]:
+    def _leave_early(self, ended: IterationResult) -> Flow[None]:
         """Leave a round that goes on without this rank; it restarts when the others count on this rank."""
         view, fault = self.rounds.view, None
         self.left_early = True
@@ -246,10 +246,10 @@ class MainThread:
         if not isinstance(ended.error, RankDiscarded):
             fault = yield from self._announce(view, ended)
             yield SetRendezvous(view.round.iteration, "")
-        arrival = yield DescribeArrival(Standing.LEAVING, fault, False)
+        arrival = yield DescribeArrival(ArrivalStatus.LEAVING, fault, False)
         yield from self._play(view, view.round.leave(arrival, now=self.now()))
 
-    def _is_out_of_retries(self, decision: Decision, ended: Ended) -> bool:
+    def _is_out_of_retries(self, decision: Decision, ended: IterationResult) -> bool:
         cause = decision.cause
         if cause is None:
             return False
@@ -265,7 +265,7 @@ class MainThread:
             ended.error = self.failure if mine else given_up
         return verdict.reached
 
-    def _is_lost(self, decision: Decision, ended: Ended) -> bool:
+    def _is_lost(self, decision: Decision, ended: IterationResult) -> bool:
         initial_rank = self.state.initial_rank
         lost = initial_rank in decision.lost
         if lost:
@@ -273,14 +273,14 @@ class MainThread:
             ended.error = RankDiscarded(reason, rank=self.state.rank)
         return lost
 
-    def _terminate(self, ended: Ended) -> Flow[None]:
+    def _terminate(self, ended: IterationResult) -> Flow[None]:
         error: BaseException | None = yield Terminate()
         if error is not None:
             ended.error = error
 
     # The barrier
 
-    def _arrive(self, standing: Standing, fault: Fault | None = None) -> Flow[Decision]:
+    def _arrive(self, standing: ArrivalStatus, fault: FaultRecord | None = None) -> Flow[Decision]:
         """Arrive at the end of the round and wait for its decision."""
         view = self.rounds.view
         arrival = yield DescribeArrival(standing, fault, self.completed)
@@ -325,7 +325,7 @@ class MainThread:
 
     # Out of the call
 
-    def _finish(self, ended: Ended) -> Flow[None]:
+    def _finish(self, ended: IterationResult) -> Flow[None]:
         """All ranks are done, or this one leaves: tell, also when a signal handler raises meanwhile."""
         try:
             yield from self._report(ended)
@@ -335,7 +335,7 @@ class MainThread:
             ended.error = error
         yield from self._say_left()
 
-    def _report(self, ended: Ended) -> Flow[None]:
+    def _report(self, ended: IterationResult) -> Flow[None]:
         if not (ended.how in _DONE and self.rounds.view.finished):
             yield ReportLeft(ended.error)
             return

@@ -15,7 +15,7 @@ from typing import Any
 from nvrx_core.errors import RestartAbort
 from nvrx_core.fault.exceptions import related
 
-__all__ = ["Ended", "How", "LoopShouldEnd", "RankShouldRestart", "how_it_ended"]
+__all__ = ["IterationResult", "LoopShouldEnd", "Outcome", "RankShouldRestart", "how_it_ended"]
 
 _WISHES = (KeyboardInterrupt, SystemExit, RestartAbort)
 
@@ -28,7 +28,7 @@ class LoopShouldEnd(RankShouldRestart, KeyboardInterrupt):
     """The same inside an event loop: asyncio stores every other exception in the task that it strikes."""
 
 
-class How(enum.Enum):
+class Outcome(enum.Enum):
     """How an iteration ended on this rank."""
 
     RETURNED = enum.auto()
@@ -40,15 +40,15 @@ class How(enum.Enum):
 
 
 @dataclass
-class Ended:
+class IterationResult:
     """How an iteration ended, and with what."""
 
-    how: How
+    how: Outcome
     result: Any = None
     error: BaseException | None = None
 
 
-def how_it_ended(error: BaseException, *, requested: bool, landed: bool) -> How:
+def how_it_ended(error: BaseException, *, requested: bool, landed: bool) -> Outcome:
     """How a function ended that raised `error`.
 
     Args:
@@ -58,17 +58,17 @@ def how_it_ended(error: BaseException, *, requested: bool, landed: bool) -> How:
     """
     ours = any(isinstance(each, RankShouldRestart) for each in related(error))
     if ours and not _wishes_to_leave(error):
-        return How.INTERRUPTED if requested else How.FAILED
+        return Outcome.INTERRUPTED if requested else Outcome.FAILED
     if isinstance(error, SystemExit) and error.code in (0, None):
-        return How.EXITED
+        return Outcome.EXITED
     if _wishes_to_leave(error):
-        return How.LEFT
+        return Outcome.LEFT
     if isinstance(error, Exception):
-        return How.INTERRUPTED if landed else How.FAILED
+        return Outcome.INTERRUPTED if landed else Outcome.FAILED
     if requested:
-        return How.INTERRUPTED
+        return Outcome.INTERRUPTED
     failed = any(isinstance(each, Exception) for each in related(error)) or _is_torchs(error)
-    return How.FAILED if failed else How.LEFT
+    return Outcome.FAILED if failed else Outcome.LEFT
 
 
 def _wishes_to_leave(error: BaseException) -> bool:

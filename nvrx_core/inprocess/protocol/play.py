@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from nvrx_core.inprocess.protocol.effects import Flow, StoreOperation
-from nvrx_core.inprocess.protocol.round import Action, Obituary, Round, StoreAction
+from nvrx_core.inprocess.protocol.round import Action, DeathReport, Round, StoreAction
 
 __all__ = ["play"]
 
 
-def play(machine: Round | Obituary, actions: Iterable[Action], now: Callable[[], float]) -> Flow[list[Action]]:
+def play(machine: Round | DeathReport, actions: Iterable[Action], now: Callable[[], float]) -> Flow[list[Action]]:
     """Carry out store actions and feed the answers back, until only other actions are left; returns those."""
     pending, rest = deque(actions), list[Action]()
     while pending:

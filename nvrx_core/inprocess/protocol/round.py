@@ -23,13 +23,33 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from nvrx_core.fault.record import Fault
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision, Standing, decide
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
 
 __all__ = [
-    "Abort", "Action", "Announce", "Answer", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion",
-    "Enter", "Finish", "GiveUp", "LateCompletion", "Leave", "Obituary", "Phase", "Publish", "PutArrival",
-    "ReadArrivals", "ReadEvent", "Round", "RoundTimeouts", "StoreAction", "WaitFor",
+    "Abort",
+    "Action",
+    "Announce",
+    "Answer",
+    "AskHolders",
+    "CloseCompleted",
+    "CountArrival",
+    "CountCompletion",
+    "DeathReport",
+    "Enter",
+    "Finish",
+    "GiveUp",
+    "LateCompletion",
+    "Leave",
+    "Phase",
+    "Publish",
+    "PutArrival",
+    "ReadArrivals",
+    "ReadEvent",
+    "Round",
+    "RoundTimeouts",
+    "StoreAction",
+    "WaitFor",
 ]  # fmt: skip
 
 
@@ -53,7 +73,7 @@ Answer = tuple[Any, ...] | None
 class Announce(StoreAction):
     """Write the fault as the round's event, unless it has one; answer with `announced`."""
 
-    fault: Fault
+    fault: FaultRecord
 
 
 @dataclass(frozen=True)
@@ -201,7 +221,9 @@ class _Barrier:
         """`count` arrivals, repetitions included, were counted when this one was."""
         return (ReadArrivals(self.members),) if count >= len(self.members) else ()
 
-    def arrivals_read(self, arrivals: Mapping[int, Arrival], event: Fault | None, *, now: float) -> tuple[Action, ...]:
+    def arrivals_read(
+        self, arrivals: Mapping[int, Arrival], event: FaultRecord | None, *, now: float
+    ) -> tuple[Action, ...]:
         """The arrivals that were there, none when one is missing, and the round's event."""
         if not self.members <= arrivals.keys():
             return ()
@@ -226,11 +248,11 @@ class Round(_Barrier):
         self.deadline = math.inf
         self._holders: Mapping[int, int] = {}
 
-    def fault(self, fault: Fault, *, now: float) -> tuple[Action, ...]:
+    def fault(self, fault: FaultRecord, *, now: float) -> tuple[Action, ...]:
         """This member's function failed, or its own deadline passed."""
         return (Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE) else ()
 
-    def announced(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
+    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """The round's event after the announcement, which reaches a living member by its monitor thread."""
         return ()
 
@@ -256,7 +278,7 @@ class Round(_Barrier):
             return self._interrupted("a fault was announced")
         return (ReadEvent(),) if self.phase is Phase.COMPLETE else ()
 
-    def event(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
+    def event(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """What the event says to a member that has completed; None: all have."""
         if self.phase is not Phase.COMPLETE:
             return ()
@@ -324,7 +346,7 @@ class Round(_Barrier):
     def _give_up(self, reason: str) -> tuple[Action, ...]:
         """Arrive as leaving, so that who comes later does not count on this member."""
         assert self.arrival is not None
-        return (PutArrival(replace(self.arrival, standing=Standing.LEAVING)), CountArrival(), GiveUp(reason))
+        return (PutArrival(replace(self.arrival, standing=ArrivalStatus.LEAVING)), CountArrival(), GiveUp(reason))
 
     def state(self) -> tuple[object, ...]:
         """All that decides the round's future, hashable; the deadline is left out."""
@@ -347,7 +369,7 @@ class Round(_Barrier):
         assert waits or self.deadline == math.inf, f"I12: a deadline in phase {self.phase}"
 
 
-class Obituary(_Barrier):
+class DeathReport(_Barrier):
     """A dead member's round, played by its monitor process, or by a sibling's when a whole node is gone.
 
     Args:
@@ -360,7 +382,7 @@ class Obituary(_Barrier):
         ends_round: the round's event is this death, not another fault: all have arrived after it was told.
     """
 
-    def __init__(self, iteration: int, member: int, members: frozenset[int], fault: Fault) -> None:
+    def __init__(self, iteration: int, member: int, members: frozenset[int], fault: FaultRecord) -> None:
         super().__init__(iteration, member, members)
         self.fault, self.ends_round = fault, False
 
@@ -368,12 +390,12 @@ class Obituary(_Barrier):
         """The member is dead: tell."""
         return (Announce(self.fault),)
 
-    def announced(self, cause: Fault | None, *, now: float) -> tuple[Action, ...]:
+    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """The round's event after the announcement: arrive for the dead; None: completed, and nobody waits for it."""
         if cause is None:
             return (Finish(),)
         self.ends_round = (cause.initial_rank, cause.interruption) == (self.member, self.fault.interruption)
-        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=Standing.DEAD, fault=self.fault)
+        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=ArrivalStatus.DEAD, fault=self.fault)
         return (PutArrival(dead), CountArrival())
 
     def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
@@ -382,6 +404,6 @@ class Obituary(_Barrier):
             return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
         return (Enter(_without(self.members, decision.lost), decision),)
 
-    def next(self, members: frozenset[int]) -> Obituary:
+    def next(self, members: frozenset[int]) -> DeathReport:
         """The same death in the following round, where the member has no rank that anybody knows."""
-        return Obituary(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))
+        return DeathReport(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))

@@ -23,7 +23,7 @@ from nvrx_core.inprocess.rank_assignment import (
     ShiftRanks,
     Tree,
 )
-from nvrx_core.testing.faults import Fault, strike
+from nvrx_core.testing.faults import FaultKind, inject
 from tests.process.workers.record import Record
 
 __all__ = ["named"]
@@ -58,7 +58,7 @@ def fragile_spares(record: Record) -> Any:
 
     def size(ranks: int) -> int:
         if me == "1" and next(rounds) == 1:
-            strike(Fault.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
+            inject(FaultKind.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
         return ranks
 
     me, rounds = os.environ["RANK"], count()

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
-from nvrx_core.testing import strike
+from nvrx_core.testing import inject
 from tests.process.workers.record import Record
 
 SAVES = "NVRX_TEST_SAVES"
@@ -55,7 +55,7 @@ class Saves:
         for number in range(first, first + 3) if call.iteration else count(1):
             struck = self.me == VICTIM and number == STRUCK and not call.iteration
             if struck and self.place == "before":
-                self.strike()
+                self.inject()
             with call.atomic() if self.atomic else nullcontext():
                 self.save(number, struck and self.place == "inside")
             self.record("saved", number=number, iteration=call.iteration)
@@ -86,9 +86,9 @@ class Saves:
         self.record("loaded", number=max(numbers))
         return max(numbers)
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         self.record("strike", kind=self.fault)
-        strike(self.fault)
+        inject(self.fault)
 
 
 class Struck(dcp.FileSystemWriter):
@@ -100,7 +100,7 @@ class Struck(dcp.FileSystemWriter):
 
     def write_data(self, *arguments: Any, **more: Any) -> Any:
         super().write_data(*arguments, **more)
-        self.saves.strike()
+        self.saves.inject()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
-from nvrx_core.testing import Fault, strike
+from nvrx_core.testing import FaultKind, inject
 from tests.process.workers.faults import CHAOS, Planned, plan_of
 from tests.process.workers.record import Record, settle, usage, usage_after
 
@@ -131,19 +131,19 @@ class Training:
         """In the main thread; one that comes before the time waits for it."""
         if self.mine and self.mine.place == place:
             time.sleep(max(0.0, self.due - time.monotonic()))
-            self.strike(self.mine)
+            self.inject(self.mine)
 
     def strike_from_aside(self) -> None:
         while True:
             iteration, due, fault = self.aside.get()
             time.sleep(max(0.0, due - time.monotonic()))
             if self.inside == iteration:
-                self.strike(fault)
+                self.inject(fault)
 
-    def strike(self, fault: Planned) -> None:
-        kind = Fault(fault.kind)
+    def inject(self, fault: Planned) -> None:
+        kind = FaultKind(fault.kind)
         self.record("strike", iteration=fault.iteration, kind=kind.value)
-        strike(kind, call=self.call)
+        inject(kind, call=self.call)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 from torch.distributed.checkpoint.api import CheckpointException
 
 from nvrx_core import inprocess
-from nvrx_core.liveness.hang_detector import Poke, Reading, Watch
+from nvrx_core.liveness.hang_detector import HangDetector, Poke, ProgressSample
 from tests.process.workers.record import Record
 
 record = Record.of_environment()
@@ -113,12 +113,12 @@ CASES: dict[str, Callable[[], None]] = {
 
 def poke_always() -> None:
     """The monitor process, forked from here, sends the signal at each turn once the function can run."""
-    look = Watch.look
+    look = HangDetector.look
 
-    def poke(watch: Watch, reading: Reading, *, now: float) -> tuple[Any, ...]:
+    def poke(watch: HangDetector, reading: ProgressSample, *, now: float) -> tuple[Any, ...]:
         return look(watch, reading, now=now) + ((Poke(),) * 500 if reading.iteration >= 0 else ())
 
-    Watch.look = poke  # type: ignore[method-assign]
+    HangDetector.look = poke  # type: ignore[method-assign]
 
 
 class Rank:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
-from nvrx_core.testing import strike
+from nvrx_core.testing import inject
 from tests.process.workers.record import Record
 
 FEATURES = "NVRX_TEST_FEATURES"
@@ -62,7 +62,7 @@ class Tour:
         """Called before each step; one that has no end is struck before its third."""
         if steps == ENDLESS and number == 2 and self.me == VICTIM:
             self.record("strike", kind=self.fault)
-            strike(self.fault)
+            inject(self.fault)
 
 
 Step = Callable[[int, int], None]

@@ -22,7 +22,7 @@ from typing import Any
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
 from nvrx_core.inprocess.interruption.interrupt import RankShouldRestart
-from nvrx_core.testing import Fault, strike
+from nvrx_core.testing import FaultKind, inject
 from tests.process.workers.record import Record
 from tests.process.workers.shapes.shape import Shape, theme
 from tests.process.workers.shapes.strikes import PLAN, Strike, planned
@@ -60,7 +60,7 @@ class Interrupted:
     def function(self, call: CallWrapper) -> None:
         due = self.strikes[call.iteration] if call.iteration < len(self.strikes) else None
         if self.me == self.last:
-            self.strike(call.iteration, due)
+            self.inject(call.iteration, due)
             return
         with call.atomic():
             self.check(call.iteration - 1)
@@ -74,13 +74,13 @@ class Interrupted:
         else:
             self.end(call)
 
-    def strike(self, iteration: int, due: Strike | None) -> None:
+    def inject(self, iteration: int, due: Strike | None) -> None:
         if due is None:
             return
         while due.waits and struct.unpack("i", os.read(self.go, 4))[0] != iteration:
             pass
         time.sleep(due.after)
-        strike(Fault.EXCEPTION)
+        inject(FaultKind.EXCEPTION)
 
     def loop(self, call: Any, shape: Shape) -> None:
         """Until it is interrupted."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvrx_core.testing import Fault, Hit, Point, Schedule
+from nvrx_core.testing import FailpointTrigger, FaultKind, Point, Schedule
 from nvrx_core.testing.faults import kind_of
 
 __all__ = ["BEFORE_GROUP", "BEFORE_INIT", "ON_ENTRY", "STRIKES", "Plan"]
@@ -23,7 +23,7 @@ STRIKES = "NVRX_TEST_STRIKES"  # the file that tells which failpoints were struc
 ON_ENTRY = -2  # the step of a fault that strikes as the function's first act
 BEFORE_INIT = -3  # the step of a fault that strikes between the connection to the group's store and its creation
 BEFORE_GROUP = -1  # the step of a fault that strikes while the others are inside init_process_group
-_ENDS_THE_RANK_ONLY = (Fault.EXIT_0,)
+_ENDS_THE_RANK_ONLY = (FaultKind.EXIT_0,)
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Plan:
         """Whether the ranks without a fault go on until they are interrupted."""
         faults = self.schedule().of_iteration(iteration)
         waits = self.collective or any(
-            kind not in _ENDS_THE_RANK_ONLY and isinstance(kind, Fault) for kind in faults.values()
+            kind not in _ENDS_THE_RANK_ONLY and isinstance(kind, FaultKind) for kind in faults.values()
         )
         return bool(faults) and waits if self.endless is None else self.endless and bool(faults)
 
 
 def schedule_text(faults: Mapping[tuple[int, int, int | str], str]) -> str:
     """Of faults by initial rank, iteration, and step or failpoint."""
-    places = {place: Hit(*place) if isinstance(place[2], str) else Point(*place) for place in faults}
+    places = {place: FailpointTrigger(*place) if isinstance(place[2], str) else Point(*place) for place in faults}
     return str(Schedule({places[place]: kind_of(kind) for place, kind in faults.items()}))
 
 

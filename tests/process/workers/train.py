@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from nvrx_core.inprocess.finalize import Finalize
-from nvrx_core.testing import Fault, Point, failpoints, strike
+from nvrx_core.testing import FaultKind, Point, failpoints, inject
 from tests.process.workers import assignments
 from tests.process.workers.disk import Checkpoints, Counter
 from tests.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY, STRIKES, Plan, wrapper_settings
@@ -100,7 +100,7 @@ def mortal(plan: Plan, record: Record) -> Any:
     class Mortal(inprocess.rank_assignment.RankAssignment):  # type: ignore[misc]
         def __call__(self, ctx):  # type: ignore[no-untyped-def]
             if plan.die_in_assignment.get(str(ctx.state.initial_rank)) == next(assignments):
-                strike(Fault.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
+                inject(FaultKind.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
             return ctx
 
     assignments = count()
@@ -159,7 +159,7 @@ class Trainer:
             self.record("leave", iteration=self.iteration, because=repr(sys.exception()))
 
     def train(self, world_size: int) -> int:
-        self.strike(ON_ENTRY)
+        self.inject(ON_ENTRY)
         self.join(world_size)
         if self.plan.save_every:
             self.first = self.checkpoints.resume(self.iteration)
@@ -167,7 +167,7 @@ class Trainer:
         self.record("usage", iteration=self.iteration, untidy=local is not None, **self.usage())
         self.sections()
         for step in self.steps():
-            self.strike(step)
+            self.inject(step)
             self.work(step, world_size)
             self.record("step", iteration=self.iteration, step=step)
             self.save(step + 1)
@@ -191,15 +191,15 @@ class Trainer:
 
     def join(self, world_size: int) -> None:
         if not (self.plan.collective or self.plan.group):
-            self.strike(BEFORE_GROUP)
+            self.inject(BEFORE_GROUP)
             return
         if Point(self.me, self.iteration, BEFORE_GROUP) in self.schedule.faults:
             time.sleep(0.3)
-        self.strike(BEFORE_GROUP)
+        self.inject(BEFORE_GROUP)
         nap(self.plan.late.get(str(self.me), 0.0))
         if Point(self.me, self.iteration, BEFORE_INIT) in self.schedule.faults:
             store, rank, world_size = next(dist.rendezvous("env://"))
-            self.strike(BEFORE_INIT)
+            self.inject(BEFORE_INIT)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
         else:
             dist.init_process_group("gloo")
@@ -241,16 +241,16 @@ class Trainer:
                     self.checkpoints.save(done, self.iteration)
                     self.record("atomic_end", iteration=self.iteration)
 
-    def strike(self, step: int) -> None:
+    def inject(self, step: int) -> None:
         point = Point(self.me, self.iteration, step)
         kind = self.schedule.due(point)
         if kind is None or self.record.call:
             return
         self.meet(kind)
-        store = self.call.iteration_store() if kind is Fault.HANG_STORE else None
-        strike(kind, call=self.call, store=store, stamp=lambda at: self.record("strike", at=at, kind=kind.value))
+        store = self.call.iteration_store() if kind is FaultKind.HANG_STORE else None
+        inject(kind, call=self.call, store=store, stamp=lambda at: self.record("strike", at=at, kind=kind.value))
 
-    def meet(self, kind: Fault) -> None:
+    def meet(self, kind: FaultKind) -> None:
         """Waits for the test's go, and for the moment that several faults have in common.
 
         A rank that is to be killed then is killed, even if another one's fault is told a moment before.
@@ -259,7 +259,7 @@ class Trainer:
             time.sleep(0.01)
         if self.plan.together:
             ranks = len(self.schedule.of_iteration(self.iteration))
-            if kind is Fault.KILL:
+            if kind is FaultKind.KILL:
                 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             time.sleep(max(0.0, common_moment(Path(self.plan.together), ranks) - time.monotonic()))
 

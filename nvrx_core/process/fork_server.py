@@ -25,7 +25,7 @@ from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import open_pidfd, send
 from nvrx_core.process.waiting import readable
 
-__all__ = ["Template", "TemplateError"]
+__all__ = ["ForkServer", "TemplateError"]
 
 READY_WITHIN: Final = 5.0
 TRIES: Final = 3
@@ -45,11 +45,11 @@ class TemplateError(RuntimeError):
     """No worker could be started."""
 
 
-class Template:
+class ForkServer:
     """The caller's end of a template process and its worker.
 
     Attributes:
-        channel: becomes readable when a worker was replaced (`news`), and ends when the template has ended.
+        channel: becomes readable when a worker was replaced (`poll`), and ends when the template has ended.
         worker: the worker's pid.
         server: the template's own.
         done: the worker has said its last word.
@@ -64,7 +64,7 @@ class Template:
         self.reason = ""
 
     @classmethod
-    def start(cls, work: Callable[[Callable[[], None]], None], keep: Iterable[int]) -> Template:
+    def start(cls, work: Callable[[Callable[[], None]], None], keep: Iterable[int]) -> ForkServer:
         """Fork the template, which forks its worker while the caller goes on; `await_ready` says how that went.
 
         Args:
@@ -111,7 +111,7 @@ class Template:
             self.worker, self.server = map(int, received.split()[1:])
         return received
 
-    def news(self) -> str | None:
+    def poll(self) -> str | None:
         """Why the worker was replaced; "" when the template itself is gone, None when there is no news."""
         if not readable([self.channel], 0):
             return None
