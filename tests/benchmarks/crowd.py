@@ -27,7 +27,7 @@ from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks
 from nvrx_core.store.keys import StoreKeys
-from tests.played import played
+from tests.harness.played import played
 
 __all__ = ["KEYS", "TIMEOUTS"]
 

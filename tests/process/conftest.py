@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from .history import history
-from .job import Job, Template
-from .workers.plan import Plan, schedule_text
+from tests.harness.process.history import history
+from tests.harness.process.job import Job, Template
+from tests.harness.process.workers.plan import Plan, schedule_text
 
 Launch = Callable[..., Job]
 _JOBS = pytest.StashKey[list[Job]]()

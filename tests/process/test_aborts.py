@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
+from tests.harness.process.oracle import assert_nothing_lost, restart
+
 from .conftest import Launch
-from .oracle import assert_nothing_lost, restart
 
 KILLED = -signal.SIGKILL
 HARD = {"soft_timeout": 1.1, "hard_timeout": 2.2, "termination_grace_time": 0.2}

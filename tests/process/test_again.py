@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Launch
-from .job import Job
+from tests.harness.process.job import Job
 
-WORKER = "tests.process.workers.again"
+from .conftest import Launch
+
+WORKER = "tests.harness.process.workers.again"
 
 
 def run(prepare: Launch, case: str, *, store: bool = True) -> Job:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_nothing_lost, restart
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_nothing_lost, restart
 
 KILLED, RAISED = -9, 1
 Faults = dict[tuple[int, int, int], str]

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from .conftest import Launch
-from .job import Job
-from .oracle import assert_no_process_left
-from .workers.record import HELD
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_no_process_left
+from tests.harness.process.workers.record import HELD
 
-REFUSE = "tests.process.workers.refuse"
+from .conftest import Launch
+
+REFUSE = "tests.harness.process.workers.refuse"
 
 
 def refusal(job: Job, mistake: str = "", environment: Mapping[str, str | None] | None = None) -> dict[str, Any]:

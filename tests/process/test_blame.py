@@ -7,11 +7,12 @@ import random
 
 import pytest
 
-from .conftest import Launch
-from .job import Job
-from .oracle import assert_no_process_left
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_no_process_left
 
-HANGS = "tests.process.workers.hangs"
+from .conftest import Launch
+
+HANGS = "tests.harness.process.workers.hangs"
 Hang = tuple[str, int, int, int]
 
 

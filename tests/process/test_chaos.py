@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from . import oracle
+from tests.harness.process import oracle
+from tests.harness.process.job import Job
+from tests.harness.process.workers.faults import CHAOS, LETHAL, WORLD, plan_of
+
 from .conftest import Launch
-from .job import Job
-from .workers.faults import CHAOS, LETHAL, WORLD, plan_of
 
 STEPS = 10
 WRAPPER = {"soft_timeout": 5.0, "hard_timeout": 15.0, "termination_grace_time": 0.2}
@@ -30,7 +31,7 @@ def test_nothing_is_lost(prepare: Launch, seconds: float) -> None:
         print(f"NVRX_TEST_SEED={seed}: {plan_of(seed)}")
         job = prepare(world=WORLD)
         chaos = json.dumps({"seed": seed, "steps": STEPS, "wrapper": WRAPPER})
-        job.start("tests.process.workers.ddp", **{CHAOS: chaos}).finish(90)
+        job.start("tests.harness.process.workers.ddp", **{CHAOS: chaos}).finish(90)
         assert_nothing_lost(job)
         seed += 1
     assert seed > first

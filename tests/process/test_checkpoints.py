@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_checkpoint, assert_nothing_lost, restart
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_checkpoint, assert_nothing_lost, restart
 
 KILLED = -signal.SIGKILL
 HARD = {"soft_timeout": 1.1, "hard_timeout": 2.2, "termination_grace_time": 0.2}

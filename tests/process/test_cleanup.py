@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.harness.process.oracle import assert_nothing_lost, restart
+
 from .conftest import Launch
-from .oracle import assert_nothing_lost, restart
 
 
 def test_a_rank_whose_finalize_raises_leaves_and_says_so(launch: Launch) -> None:

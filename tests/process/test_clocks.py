@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 
+from tests.harness.process.oracle import assert_nothing_lost, restart
+
 from .conftest import Launch
-from .oracle import assert_nothing_lost, restart
 
 HOUR = 3600.0
 QUICK = {"heartbeat_interval": 0.1, "heartbeat_timeout": 1.2, "soft_timeout": 1.5}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .conftest import Launch
-from .oracle import assert_nothing_left
+from tests.harness.process.oracle import assert_nothing_left
 
-COMPLETIONS = "tests.process.workers.completions"
+from .conftest import Launch
+
+COMPLETIONS = "tests.harness.process.workers.completions"
 
 
 def test_a_late_completion_blames_the_rank_that_is_late(prepare: Launch) -> None:

@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
+from tests.harness.process.oracle import assert_latency_agrees, assert_nothing_lost, restart
+
 from .conftest import Launch
-from .oracle import assert_latency_agrees, assert_nothing_lost, restart
 
 DEATHS = {
     "kill": -signal.SIGKILL,

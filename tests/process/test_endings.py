@@ -6,11 +6,12 @@ import signal
 
 import pytest
 
-from .conftest import Launch
-from .job import Job
-from .oracle import assert_no_process_left
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_no_process_left
 
-WORKER = "tests.process.workers.endings"
+from .conftest import Launch
+
+WORKER = "tests.harness.process.workers.endings"
 
 
 def run(prepare: Launch, case: str, *, world: int = 2) -> Job:

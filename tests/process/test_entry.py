@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .conftest import Launch
-from .oracle import assert_nothing_left
+from tests.harness.process.oracle import assert_nothing_left
 
-ENTERING = "tests.process.workers.entering"
+from .conftest import Launch
+
+ENTERING = "tests.harness.process.workers.entering"
 
 
 def test_entry_imports_nothing(prepare: Launch) -> None:

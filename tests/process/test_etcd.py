@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.process.etcd import Etcd, cluster_in, etcd_in
+from tests.harness.process.oracle import assert_no_process_left, assert_nothing_lost, restart
+
 from .conftest import Launch
-from .etcd import Etcd, cluster_in, etcd_in
-from .oracle import assert_no_process_left, assert_nothing_lost, restart
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ import torch.distributed as dist
 from nvrx_core.inprocess.store import StoreConnectionError
 from nvrx_core.store.etcd import Endpoint, EtcdError, EtcdLost
 from nvrx_core.store.etcd_store import LEASE, EtcdStore
-
-from .etcd import Etcd, etcd_in
+from tests.harness.process.etcd import Etcd, etcd_in
 
 SOON = timedelta(milliseconds=50)
 

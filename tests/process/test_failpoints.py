@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.harness.process.oracle import Restart, assert_nothing_lost, restart
+
 from .conftest import Launch
-from .oracle import Restart, assert_nothing_lost, restart
 
 KINDS = {"kill": "kill", "stop": "stop", "raise": "exception", "exit": "os_exit_0"}
 CODES = {"kill": (-signal.SIGKILL,), "stop": (-signal.SIGTERM, -signal.SIGKILL), "raise": (1,), "exit": (0,)}

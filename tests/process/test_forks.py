@@ -8,12 +8,12 @@ import signal
 import pytest
 
 from nvrx_core.progress.page import Page, ProgressField
+from tests.harness.process import host
+from tests.harness.process.job import Job
 
-from . import host
 from .conftest import Launch
-from .job import Job
 
-WORKER = "tests.process.workers.forking"
+WORKER = "tests.harness.process.workers.forking"
 CODES = {"returns": 0, "raises": 1, "exits 0": 0, "exits 3": 3, "ends at once": 5}
 
 

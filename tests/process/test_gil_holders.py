@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import Launch
-from .oracle import assert_no_process_left
+from tests.harness.process.oracle import assert_no_process_left
 
-WORKER = "tests.process.workers.gil_holder"
+from .conftest import Launch
+
+WORKER = "tests.harness.process.workers.gil_holder"
 
 
 @pytest.mark.parametrize("call", ["regex", "sleep"])

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_restarts, restart
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_restarts, restart
 from .test_options import by_rank, results, run_prepared
 
-GROUPS = "tests.process.workers.groups"
+GROUPS = "tests.harness.process.workers.groups"
 EXCEPTION = restart("EXCEPTION", by=[1])
 Harm = dict[str, list[list[int]]]
 

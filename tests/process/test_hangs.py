@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import Restart, assert_latency_agrees, assert_nothing_lost, restart
+
 from .conftest import Launch
-from .job import Job
-from .oracle import Restart, assert_latency_agrees, assert_nothing_lost, restart
 
 SOFT = {"soft_timeout": 1.5}
 # A rank that waits for a living one is excused for as long as the hard timeout.
@@ -131,6 +132,6 @@ def test_a_death_elsewhere_lets_an_atomic_section_end_first(launch: Launch) -> N
 def test_a_function_that_runs_in_another_thread_is_no_hang(prepare: Launch) -> None:
     """The main thread waits for it all the while, and answers nothing."""
     job = prepare(world=2)
-    job.start("tests.process.workers.other_thread").finish(20)
+    job.start("tests.harness.process.workers.other_thread").finish(20)
     assert job.codes == {0: 0, 1: 0}
     assert [line["result"] for line in job.lines("done")] == [0, 0]

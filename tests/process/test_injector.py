@@ -8,9 +8,9 @@ import time
 import pytest
 
 from nvrx_core.testing import FaultKind, InjectedFault, Point, Schedule, inject
+from tests.harness.process.oracle import assert_nothing_lost, restart
 
 from .conftest import Launch
-from .oracle import assert_nothing_lost, restart
 
 
 def test_a_schedule_reads_what_it_writes() -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_nothing_left
+from tests.harness.process.workers.in_thread import RESTARTS
+from tests.harness.process.workers.shapes.shape import THEMES, theme
+from tests.harness.process.workers.shapes.strikes import PLAN, planned
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_nothing_left
-from .workers.in_thread import RESTARTS
-from .workers.shapes.shape import THEMES, theme
-from .workers.shapes.strikes import PLAN, planned
 
 ROUNDS, NIGHTLY_ROUNDS = 11, 220
 SHORT = {"soft_timeout": 30.0, "hard_timeout": 45.0}
@@ -29,7 +30,7 @@ def strike_at_random(prepare: Launch, tmp_path: Path, name: str, rounds: int) ->
     os.mkfifo(go)
     plan = {"theme": name, "seed": seed, "rounds": rounds, "go": str(go), "wrapper": SHORT}
     job = prepare(world=1 + max(shape.victims for shape in theme(name)))
-    return job.start("tests.process.workers.interrupted", **{PLAN: json.dumps(plan)})
+    return job.start("tests.harness.process.workers.interrupted", **{PLAN: json.dumps(plan)})
 
 
 def assert_nothing_broken(job: Job, name: str, rounds: int) -> None:
@@ -64,6 +65,6 @@ def test_whatever_is_interrupted_works_afterwards(prepare: Launch, tmp_path: Pat
 
 def test_a_function_in_another_thread_is_interrupted_neither_behind_its_end_nor_in_its_cleanup(prepare: Launch) -> None:
     job = prepare(world=2)
-    job.start("tests.process.workers.in_thread", **{RESTARTS: "100"}).finish(60)
+    job.start("tests.harness.process.workers.in_thread", **{RESTARTS: "100"}).finish(60)
     assert job.codes == {0: 0, 1: 0}
     assert [(line["result"], line["torn"]) for line in job.lines("done")] == [(100, 0)] * 2

@@ -9,11 +9,11 @@ from typing import Any
 import torch.distributed as dist
 
 from nvrx_core.store.keys import StoreKeys
+from tests.harness.process import host
+from tests.harness.process.oracle import assert_no_process_left
+from tests.harness.process.workers.launched import LAST, LEAST
 
-from . import host
 from .conftest import Launch
-from .oracle import assert_no_process_left
-from .workers.launched import LAST, LEAST
 
 KEYS = StoreKeys("job", 0, 0)
 
@@ -32,7 +32,7 @@ def test_the_launcher_is_told_of_each_round_and_nothing_is_left(prepare: Launch)
         entered = {"generation": 0, "iteration": iteration}
         return (told(KEYS.announce()), told(KEYS.entered())) == (announcement, entered)
 
-    job.start("tests.process.workers.launched")
+    job.start("tests.harness.process.workers.launched")
     for iteration, first in enumerate((0, 0, 1, 1)):  # the initial rank that is rank 0
         pid = job.pids[first]
         assert host.eventually(lambda i=iteration, p=pid: told_of(i, p), 20), (iteration, told(KEYS.entered()))

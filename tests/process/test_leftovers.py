@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_nothing_lost, restart
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_nothing_lost, restart
 
 KILLED = -signal.SIGKILL
 FAULTS = {(1, 0, 3): "exception", (0, 1, 3): "kill"}

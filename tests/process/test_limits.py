@@ -6,12 +6,13 @@ import signal
 
 import pytest
 
-from . import host
-from .conftest import Launch
-from .job import Job
-from .oracle import assert_nothing_left, assert_promises, assert_restarts, restart
+from tests.harness.process import host
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_nothing_left, assert_promises, assert_restarts, restart
 
-LIMITS = "tests.process.workers.limits"
+from .conftest import Launch
+
+LIMITS = "tests.harness.process.workers.limits"
 
 
 def start(prepare: Launch, case: str, limit: int = 0, **environment: str) -> Job:

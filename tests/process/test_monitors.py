@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from . import host
+from tests.harness.process import host
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_nothing_lost, restart
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_nothing_lost, restart
 
 SOFT = {"soft_timeout": 1.5}
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from . import host
+from tests.harness.process import host
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_no_process_left, assert_nothing_lost, assert_promises, restart
+from tests.harness.process.proxy import Proxy
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_no_process_left, assert_nothing_lost, assert_promises, restart
-from .proxy import Proxy
 
 STORE_LOST = 75
 DISCARDED = 1

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from .conftest import Launch
-from .job import Job
-from .oracle import assert_no_process_left, assert_restarts, restart
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_no_process_left, assert_restarts, restart
 
-OPTIONS = "tests.process.workers.options"
+from .conftest import Launch
+
+OPTIONS = "tests.harness.process.workers.options"
 KILLED = -9
 Harm = dict[str, list[list[int]]]
 FAILS = {"function": [[1, 0]]}  # rank 1 raises in iteration 0

@@ -6,8 +6,9 @@ import os
 import signal
 import time
 
+from tests.harness.process.oracle import assert_nothing_lost
+
 from .conftest import Launch
-from .oracle import assert_nothing_lost
 
 PAUSE = 12.0
 """Seconds; longer than a store may be silent, and than any timeout below."""

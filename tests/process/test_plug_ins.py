@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_restarts, restart
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_restarts, restart
 from .test_options import FAILS, Harm, by_rank, entered, results, run_prepared
 
-MODULE = "tests.process.workers.plug_ins"
+MODULE = "tests.harness.process.workers.plug_ins"
 NAME = "[NestedRestarter] name=[InProcess] state="
 EXCEPTION = restart("EXCEPTION", by=[1])
 

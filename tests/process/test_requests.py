@@ -6,12 +6,12 @@ import re
 from collections import Counter
 
 from nvrx_core.store.keys import StoreKeys
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_no_process_left
 
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_no_process_left
 
-WORKER = "tests.process.workers.counting"
+WORKER = "tests.harness.process.workers.counting"
 RESTARTS, WORLD = 9, 4
 KEYS = StoreKeys("job", 0, 0)
 STEADY = range(3, RESTARTS - 1)

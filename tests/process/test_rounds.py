@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.process.oracle import assert_nothing_lost, restart
+from tests.harness.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY
+from tests.harness.process.workers.record import HELD
+
 from .conftest import Launch
-from .oracle import assert_nothing_lost, restart
-from .workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY
-from .workers.record import HELD
 
 KILLED = -signal.SIGKILL
 victims = pytest.mark.parametrize("victim", [0, 1], ids="rank {}".format)

@@ -8,13 +8,14 @@ import time
 
 import pytest
 
-from . import host
+from tests.harness.process import host
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_no_process_left
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_no_process_left
 
 STORE_LOST = 75
-HOST_LEAVES = "tests.process.workers.host_leaves"
+HOST_LEAVES = "tests.harness.process.workers.host_leaves"
 WAYS = {"exit 3": 3, "health check": 1, "discarded": 1}
 """How the host leaves, and the exit code that it leaves with."""
 TRAINS_ON = 6

@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.store import EtcdStore
 from nvrx_core.store.keys import StoreKeys
+from tests.harness.process import host
+from tests.harness.process.etcd import etcd_in
+from tests.harness.process.job import TRAIN
+from tests.harness.process.oracle import assert_no_process_left, assert_nothing_lost, restart
 
-from . import host
 from .conftest import Launch
-from .etcd import etcd_in
-from .job import TRAIN
-from .oracle import assert_no_process_left, assert_nothing_lost, restart
 
 KINDS = ("file", "sqlite", "etcd")
 
@@ -36,7 +36,7 @@ def test_a_dead_rank_is_left_behind(launch: Launch, kept_in: str) -> None:
 
 
 def test_what_is_handed_out_works_over_any_store(prepare: Launch, kept_in: str) -> None:
-    job = prepare(store=False, kept_in=kept_in).start("tests.process.workers.stores").finish()
+    job = prepare(store=False, kept_in=kept_in).start("tests.harness.process.workers.stores").finish()
     assert job.codes == {0: 0, 1: 0, 2: 0}, job.errors(0)
     assert_no_process_left(job)
     for iteration in range(2):
@@ -47,7 +47,7 @@ def test_what_is_handed_out_works_over_any_store(prepare: Launch, kept_in: str) 
 
 
 def test_what_is_handed_out_works_over_a_store_without_clone(prepare: Launch) -> None:
-    job = prepare(store=False, kept_in="without-clone").start("tests.process.workers.stores").finish()
+    job = prepare(store=False, kept_in="without-clone").start("tests.harness.process.workers.stores").finish()
     assert job.codes == {0: 0, 1: 0, 2: 0}, job.errors(1)
     for iteration in range(2):
         assert sorted(line["number"] for line in job.lines("store", iteration=iteration)) == [1, 2, 3]

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch.distributed as dist
 
 from nvrx_core.store.keys import StoreKeys
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_nothing_left, assert_nothing_lost, assert_promises, restart
 
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_nothing_left, assert_nothing_lost, assert_promises, restart
 
 KEYS = StoreKeys("job", 0, 0)
 STORE_LOST = 75

@@ -21,7 +21,7 @@ from nvrx_core.inprocess.store import TCPStore
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.store.keys import StoreKeys
-from tests.played import played
+from tests.harness.played import played
 
 from .conftest import Launch
 

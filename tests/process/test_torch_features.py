@@ -7,11 +7,12 @@ import signal
 
 import pytest
 
+from tests.harness.process.job import Job
+from tests.harness.process.oracle import assert_nothing_left
+from tests.harness.process.workers.collective_saves import SAVES, STRUCK
+from tests.harness.process.workers.features import FEATURES, VICTIM
+
 from .conftest import Launch
-from .job import Job
-from .oracle import assert_nothing_left
-from .workers.collective_saves import SAVES, STRUCK
-from .workers.features import FEATURES, VICTIM
 
 WRAPPER = {"soft_timeout": 20.0, "hard_timeout": 30.0}
 TRAININGS = ("fsdp1", "fsdp2", "hsdp", "tensor parallel", "zero", "compile", "mesh")
@@ -46,7 +47,7 @@ def test_a_feature_works_again_after_a_restart(
 ) -> None:
     job = prepare(world=world)
     plan = json.dumps({"features": features, "fault": fault, "wrapper": WRAPPER})
-    job.start("tests.process.workers.features", **{FEATURES: plan}).finish(150)
+    job.start("tests.harness.process.workers.features", **{FEATURES: plan}).finish(150)
     assert_went_on(job, len(features), fault)
     right = {(line["feature"], line["initial_rank"]) for line in job.lines("right")}
     assert right == {(name, rank) for name in features for rank, code in job.codes.items() if code == 0}
@@ -61,6 +62,6 @@ def test_a_collective_save_is_whole_or_not_there(
 ) -> None:
     job = prepare(world=3)
     plan = {"asynchronous": asynchronous, "atomic": atomic, "fault": fault, "place": place, "wrapper": WRAPPER}
-    job.start("tests.process.workers.collective_saves", **{SAVES: json.dumps(plan)}).finish(120)
+    job.start("tests.harness.process.workers.collective_saves", **{SAVES: json.dumps(plan)}).finish(120)
     assert_went_on(job, 1, fault)
     assert min(line["number"] for line in job.lines("loaded")) >= STRUCK - 1, "a save that had ended is lost"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.process.job import TRAIN, Job
+from tests.harness.process.oracle import assert_no_process_left, assert_restarts, assert_steps, restart
+
 from .conftest import Launch
-from .job import TRAIN, Job
-from .oracle import assert_no_process_left, assert_restarts, assert_steps, restart
 
 
 @pytest.mark.parametrize("collective", [False, True], ids=["alone", "in a collective"])
@@ -25,7 +26,7 @@ def test_exceptions_are_survived_under_torchrun(prepare: Launch, collective: boo
 def run_agent(job: Job, node: int, when: str) -> None:
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{job.port}", "--rdzv-id", "agents"]
     options = ["--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1", "--max-restarts", "2", *rendezvous]
-    command = ["-m", "torch.distributed.run", *options, "-m", "tests.process.workers.agents"]
+    command = ["-m", "torch.distributed.run", *options, "-m", "tests.harness.process.workers.agents"]
     job.run_command(f"torchrun-{node}", *command, key=-1 - node, NVRX_TEST_KILL=when)
 
 

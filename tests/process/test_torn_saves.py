@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from . import host
-from .job import Template
-from .workers.disk import load
+from tests.harness.process import host
+from tests.harness.process.job import Template
+from tests.harness.process.workers.disk import load
 
-WRITER = "tests.process.workers.writer"
+WRITER = "tests.harness.process.workers.writer"
 LINES = 21
 """Lines of code that a save runs; a kill before each of them is a kill between any two of its operations."""
 SAVE_SECONDS = 0.02

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .host import eventually
+from tests.harness.process.host import eventually
 
 COMMAND = [sys.executable, "-m", "nvrx_core.inprocess.wait_daemon"]
 ROOT = Path(__file__).parents[2]

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from .checker import Checker, Config, Violation
-from .job import Step
-from .planted import planted
-from .steps import Steps
+from tests.harness.sim.checker import Checker, Config, Violation
+from tests.harness.sim.job import Step
+from tests.harness.sim.mutants import mutated
+from tests.harness.sim.steps import Steps
 
 SMALL = (
     Config(ranks=2, faults=1, leaves=1, atomic=1),
@@ -68,7 +68,7 @@ def test_every_run_ends_well(config: Config, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_violation_tells_the_steps_that_lead_to_it() -> None:
-    with planted("no arrival for a dead rank") as tools, pytest.raises(AssertionError) as found:
+    with mutated("no arrival for a dead rank") as tools, pytest.raises(AssertionError) as found:
         tools.checker.Checker(tools.job.Config(ranks=2, crashes=1)).explore()
     assert "  1. " in str(found.value)
     assert "dies" in str(found.value)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from .machines import MACHINES, SETTINGS
+from tests.harness.sim.machines import MACHINES, SETTINGS
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from .options import Options
-from .planted import planted
-from .schedule import Schedule
-from .simulate import SEEDS, main, replay_command, run, search
+from tests.harness.sim.mutants import mutated
+from tests.harness.sim.options import Options
+from tests.harness.sim.schedule import Schedule
+from tests.harness.sim.simulate import SEEDS, main, replay_command, run, search
 
 KEPT = [json.loads(path.read_text()) for path in sorted(SEEDS.glob("*.json"))]
 ROOT = pathlib.Path(__file__).parents[2]
@@ -30,7 +30,16 @@ def test_the_first_schedules_pass() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("schedules", [40_000, pytest.param(200_000, marks=pytest.mark.nightly)])
 def test_many_schedules_pass(capsys: pytest.CaptureFixture[str], schedules: int) -> None:
-    search_all = ["-m", "tests.sim.simulate", "--schedules", str(schedules), "--seed", "1000", "--seconds", "240"]
+    search_all = [
+        "-m",
+        "tests.harness.sim.simulate",
+        "--schedules",
+        str(schedules),
+        "--seed",
+        "1000",
+        "--seconds",
+        "240",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *search_all, "--jobs", str(os.cpu_count() or 1)]
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -61,11 +70,11 @@ def test_every_schedule_has_two_faults_or_more() -> None:
 def test_a_failing_schedule_prints_what_replays_it_and_is_kept(
     capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
-    with planted("a fault is kept to oneself") as tools:
+    with mutated("a fault is kept to oneself") as tools:
         status = tools.simulate.main(["--schedules", "20", "--ranks", "3", "--seed", "5", "--seeds", str(tmp_path)])
     assert status == 1
     command, reason, options, *history = capsys.readouterr().out.splitlines()
-    assert command.startswith("python -m tests.sim.simulate --schedules 1 --ranks 3..3 --seed ")
+    assert command.startswith("python -m tests.harness.sim.simulate --schedules 1 --ranks 3..3 --seed ")
     assert "faults=" in options
     assert "enters" in "".join(history)
     (path,) = tmp_path.iterdir()
@@ -80,4 +89,4 @@ def test_the_command_line_prints_the_figures(capsys: pytest.CaptureFixture[str])
     told = capsys.readouterr().out
     assert told.startswith("6 schedules in ")
     assert " of them during a recovery" in told
-    assert replay_command(9, (3, 16)) == "python -m tests.sim.simulate --schedules 1 --ranks 3..16 --seed 9"
+    assert replay_command(9, (3, 16)) == "python -m tests.harness.sim.simulate --schedules 1 --ranks 3..16 --seed 9"

@@ -14,8 +14,7 @@ from nvrx_core.inprocess.protocol.round import (
     PutArrival,
     ReadArrivals,
 )
-
-from . import record, slots
+from tests.harness.sim import record, slots
 
 MEMBERS = frozenset({0, 1})
 FAULTS = [FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION") for member in MEMBERS]

@@ -392,7 +392,7 @@ class Equipment:
 
     def _drop_store(self) -> None:
         self.links.withdraw()
-        for name in ("links", "board", "thread", "housekeeping"):
+        for name in ("links", "control_store", "thread", "housekeeping"):
             self.__dict__.pop(name, None)
 
     def _end_monitor(self) -> None:

@@ -1,0 +1,1 @@
+"""What the tests are built on; no test is in here."""

@@ -1,0 +1,110 @@
+"""A process that has imported torch and the wrapper and done nothing else; it forks the ranks of the tests.
+
+A fresh interpreter spends two seconds on `import torch`, most of a test. The template stays single-threaded, and a
+forked rank unwinds to the top of the program before it runs its module, so it ends exactly as a fresh interpreter
+would: through `SystemExit`, a traceback, `atexit`, or a signal. Ranks are forked twice: the test process, a subreaper,
+is their parent.
+
+Run as a program with the descriptor of a socket; each request is one JSON line, each answer the pid of a rank.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["serve"]
+
+CLONE_NEWNS = 0x20000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+
+
+def resolve_by_files_only() -> None:
+    """Lets this process and its children resolve names without DNS, in a mount namespace of their own.
+
+    torch's store looks up each client's name in its only thread; with a resolver that is slow, or gone, a rendezvous
+    takes seconds, and short soft timeouts fire. Without the right to do so nothing changes.
+    """
+    libc = ctypes.CDLL(None)
+    with tempfile.NamedTemporaryFile("w", prefix="nsswitch-") as hosts:
+        hosts.write("hosts: files\n")
+        hosts.flush()
+        if libc.unshare(CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) == 0:
+            libc.mount(hosts.name.encode(), b"/etc/nsswitch.conf", None, MS_BIND, None)
+
+
+def serve(connection: socket.socket) -> dict[str, Any] | None:
+    """Answers requests. Returns None when the test process has gone; in a rank, returns that rank's request."""
+    with connection, connection.makefile("r") as requests:
+        connection.sendall(b"ready\n")
+        for line in requests:
+            request: dict[str, Any] = json.loads(line)
+            reader, writer = os.pipe()
+            if (middle := os.fork()) == 0 and _orphan(writer):
+                os.close(reader)
+                return request
+            os.close(writer)
+            os.waitpid(middle, 0)
+            with open(reader) as pid:
+                connection.sendall(f"{pid.read()}\n".encode())
+    return None
+
+
+def _orphan(writer: int) -> bool:
+    """In the middle process: forks the rank and ends. In the rank: true."""
+    if (pid := os.fork()) == 0:
+        os.close(writer)
+        return True
+    os.write(writer, str(pid).encode())
+    os._exit(0)
+
+
+def become(request: Mapping[str, Any]) -> None:
+    """Makes this process the rank that the request describes, and runs its module.
+
+    A shell starts what runs in its background with Ctrl-C ignored; a rank must hear it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    _redirect(request["stdout"], 1)
+    _redirect(request["stderr"], 2)
+    sys.argv = [request["module"], *request["arguments"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _redirect(path: str, descriptor: int) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(file, descriptor)
+    os.close(file)
+
+
+def preload() -> None:
+    """Imports what `Wrapper` imports, once for all ranks, and nothing that a rank would import later than that."""
+    from nvrx_core import inprocess
+
+    _ = inprocess.Wrapper
+
+
+if __name__ == "__main__":
+    resolve_by_files_only()
+    import torch.distributed  # noqa: F401
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    preload()
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise SystemExit(f"importing torch started {threads - 1} threads: ranks cannot be forked from here")
+    gc.collect()
+    gc.freeze()  # else a rank's last collection, as it ends, copies every page of torch's objects
+    if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
+        become(chosen)

@@ -1,0 +1,42 @@
+"""Ranks 0 and 2 complete, or meet; rank 1 does in iteration 0 what `NVRX_TEST_CASE` says."""
+
+import os
+import sys
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from nvrx_core import inprocess
+from nvrx_core.inprocess import CallWrapper
+from tests.harness.process.workers.record import Record
+
+CASE, ME = os.environ["NVRX_TEST_CASE"], int(os.environ["RANK"])
+BOUND = timedelta(seconds=2)
+
+
+def main() -> None:
+    record = Record.of_environment()
+
+    @inprocess.Wrapper(completion_timeout=BOUND if CASE == "late" else timedelta(seconds=120))
+    def train(call: CallWrapper) -> int:
+        record("enter", iteration=call.iteration)
+        if call.iteration == 0 and ME == 1:
+            if CASE == "late":
+                time.sleep(60)
+            time.sleep(0.5)
+            sys.exit(0)
+        if CASE == "meeting":
+            dist.init_process_group("gloo")
+            dist.destroy_process_group()
+        if CASE == "late meeting":
+            time.sleep(3.0 * ME)
+            dist.init_process_group("gloo", world_size=2, rank=ME // 2)
+            dist.destroy_process_group()
+        return call.iteration
+
+    record("done", result=train())
+
+
+if __name__ == "__main__":
+    main()

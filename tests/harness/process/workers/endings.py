@@ -1,0 +1,176 @@
+"""A rank that is interrupted, or fails, in a way that looks like something else: `NVRX_TEST_CASE` names the function.
+
+In iteration 0 rank 0 does what the case says and rank 1 fails, unless the case does; in iteration 1 all return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import runpy
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint.api import CheckpointException
+
+from nvrx_core import inprocess
+from nvrx_core.liveness.hang_detector import HangDetector, Poke, ProgressSample
+from tests.harness.process.workers.record import Record
+
+record = Record.of_environment()
+models = weakref.WeakSet[Any]()
+SCRIPT = """
+import sys, time
+from tests.harness.process.workers import endings
+endings.make_model(globals())
+if int(sys.argv[1]) == 0:
+    if endings.me == 1:
+        time.sleep(0.5)  # until the other is in it as well
+        raise ValueError("planted")
+    time.sleep(30)
+"""
+me = int(os.environ.get("RANK", "0"))
+
+
+class Model:
+    """What a script makes and holds in a name of its module."""
+
+
+def make_model(names: dict[str, Any]) -> None:
+    kept = sys.modules["__main__"].models
+    record("models", alive=len(kept))
+    names["model"] = Model()
+    kept.add(names["model"])
+
+
+def checkpoint_fails() -> None:
+    time.sleep(0.3)
+    raise CheckpointException("save", {0: (ValueError("disk full"), None)})  # type: ignore[dict-item]
+
+
+def checkpoint_wraps() -> None:
+    try:
+        time.sleep(30)
+    except BaseException as error:  # boundary: what torch does
+        kept = error
+    raise CheckpointException("save", {0: (kept, None)})  # type: ignore[dict-item]
+
+
+def exits() -> None:
+    try:
+        time.sleep(30)
+    except BaseException:  # boundary: what a script does
+        sys.exit(3)
+
+
+def task_group() -> None:
+    async def child() -> None:
+        while True:
+            await asyncio.sleep(0)
+            sum(range(1000))
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+            group.create_task(asyncio.sleep(30))
+
+    asyncio.run(main())
+
+
+def group() -> None:
+    try:
+        time.sleep(30)
+    except BaseException as error:  # boundary: what a library does
+        raise BaseExceptionGroup("tasks", [error, ValueError("another")]) from None
+
+
+def sleeps() -> None:
+    time.sleep(30)
+
+
+def suspended(call: inprocess.CallWrapper, held: list[Any]) -> None:
+    def section() -> Any:
+        with call.atomic():
+            yield
+
+    held.append(section())
+    next(held[0])
+    time.sleep(1.0)  # the round ends meanwhile
+    raise ValueError("planted in a section")
+
+
+CASES: dict[str, Callable[[], None]] = {
+    each.__name__: each for each in (checkpoint_fails, checkpoint_wraps, exits, task_group, group, sleeps)
+}
+
+
+def poke_always() -> None:
+    """The monitor process, forked from here, sends the signal at each turn once the function can run."""
+    look = HangDetector.look
+
+    def poke(watch: HangDetector, reading: ProgressSample, *, now: float) -> tuple[Any, ...]:
+        return look(watch, reading, now=now) + ((Poke(),) * 500 if reading.iteration >= 0 else ())
+
+    HangDetector.look = poke  # type: ignore[method-assign]
+
+
+class Rank:
+    """This rank, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.case = os.environ["NVRX_TEST_CASE"]
+        self.held = list[Any]()
+        self.script = Path(os.environ["TMPDIR"]) / f"script-{me}.py"
+        self.script.write_text(SCRIPT)
+
+    def settings(self) -> dict[str, Any]:
+        if self.case == "blocked":
+            signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {signal.SIGUSR1})
+        if self.case != "poked":
+            return {}
+        poke_always()
+        return {"monitor_process_interval": timedelta(milliseconds=1)}
+
+    def __call__(self, call: inprocess.CallWrapper) -> str:
+        record("enter", iteration=call.iteration)
+        if self.case == "module":
+            sys.argv = [str(self.script), str(call.iteration)]
+            runpy.run_path(str(self.script))
+        elif call.iteration == 0 and self.case != "poked":
+            self.strike(call)
+        if self.held:
+            with call.atomic():
+                self.held.pop().close()
+        return "done"
+
+    def strike(self, call: inprocess.CallWrapper) -> None:
+        if me == 0 and self.case == "suspended":
+            suspended(call, self.held)
+        if me == 0:
+            CASES.get(self.case, sleeps)()
+        time.sleep(30 if self.case == "checkpoint_fails" else 0.3)
+        raise ValueError("planted")
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    rank = Rank()
+
+    @inprocess.Wrapper(**rank.settings())
+    def work(call: inprocess.CallWrapper) -> str:
+        return rank(call)
+
+    for record.call in range(8 if rank.case == "poked" else 1):
+        record("done", result=work())
+    record("mask", blocked=len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+
+
+if __name__ == "__main__":
+    main()

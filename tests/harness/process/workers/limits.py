@@ -1,0 +1,129 @@
+"""A rank that runs out of something: files, processes, memory. `NVRX_TEST_CASE` names the function below that says how.
+
+Where a limit has a number, `NVRX_TEST_LIMIT` has it; the rank that it is for is initial rank 1.
+"""
+
+import ctypes
+import os
+import resource
+import time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nvrx_core import inprocess
+from nvrx_core.inprocess import CallWrapper
+from tests.harness.process.workers.record import Record
+
+VICTIM = 1
+FIRST_USER = 1_000_000  # nobody else has processes as the user of this number and a pid
+MARGIN = 64 << 20
+PR_SET_KEEPCAPS = 8
+CAPABILITY_VERSION_3 = 0x20080522
+READ_ALL = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+SHORT = {"soft_timeout": 1.1, "hard_timeout": 2.0, "heartbeat_timeout": 1.5, "barrier_timeout": 3.0}
+_kept: list[Any] = []
+
+
+def main() -> None:
+    record, me = Record.of_environment(), int(os.environ["RANK"])
+    limit, case = int(os.environ.get("NVRX_TEST_LIMIT", "0")), os.environ["NVRX_TEST_CASE"]
+    exhaust = {
+        "files": files, "files_for_good": files_for_good, "memory": memory,
+        "files_in_a_collective": files_in_a_collective, "cgroup": cgroup, "many_files": many_files,
+    }.get(case)  # fmt: skip
+    if me == VICTIM and case in ("few_files", "few_processes"):
+        {"few_files": few_files, "few_processes": few_processes}[case](limit)
+
+    if me == VICTIM and case == "many_files":
+        many_files()
+    if me == VICTIM and case == "cgroup":
+        Path(os.environ["NVRX_TEST_CGROUP"], "cgroup.procs").write_text(f"{os.getpid()}\n")
+    settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in SHORT.items()}
+
+    @inprocess.Wrapper(no_progress_limit=3, **settings)
+    def train(call: CallWrapper) -> int:
+        record("enter", iteration=call.iteration, rank=os.environ["RANK"], world_size=os.environ["WORLD_SIZE"])
+        if exhaust is None or (call.iteration and case != "files_for_good"):
+            return call.iteration
+        if case == "files_in_a_collective":
+            dist.init_process_group("gloo")
+        if me == VICTIM:
+            exhaust()
+        elif case == "files_in_a_collective":
+            time.sleep(0.5)
+            raise ValueError("planted")
+        while case == "cgroup":
+            time.sleep(0.01)
+        time.sleep(60)
+        raise AssertionError("nothing ran out")
+
+    record("done", result=train())
+
+
+def few_files(limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def few_processes(limit: int) -> None:
+    """The kernel counts those of a user, and root's not at all; this user may still read what root may."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setuid(FIRST_USER + os.getpid())
+    libc.capset((ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)(READ_ALL, READ_ALL))
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+
+
+def cgroup() -> None:
+    """Until the kernel kills this process."""
+    while True:
+        _kept.append(b"x" * (8 << 20))
+
+
+def many_files() -> None:
+    """Takes all numbers of files that `select` has, and fails when they are taken already."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    if _kept:
+        raise ValueError("planted")
+    _kept.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(1100))
+
+
+def files() -> None:
+    """Opens files until none is left, and lets them go as it fails."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    opened = []
+    while True:
+        opened.append(open(os.devnull))  # noqa: SIM115 (this is the fault)
+
+
+def files_for_good() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    while True:
+        _kept.append(open(os.devnull))  # noqa: SIM115 (this is the fault)
+
+
+def files_in_a_collective() -> None:
+    """Opens all files that there are, and waits for a peer."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    opened = []
+    with suppress(OSError):
+        while True:
+            opened.append(open(os.devnull))  # noqa: SIM115 (this is the fault)
+    dist.recv(torch.zeros(1), src=0)
+
+
+def memory() -> None:
+    """Takes memory until the kernel refuses it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MARGIN,) * 2)
+    taken = []
+    while True:
+        taken.append(bytearray(1 << 20))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""When which shape is interrupted: drawn from a seed, the same for all ranks of a job."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from tests.harness.process.workers.shapes.shape import theme
+
+__all__ = ["PLAN", "Strike", "planned"]
+
+PLAN = "NVRX_TEST_SHAPES"
+UNTIMELY = 8
+"""One strike in so many comes without waiting for the loop."""
+
+
+class Strike(NamedTuple):
+    """When which shape is interrupted.
+
+    Attributes:
+        shape: its place in the theme.
+        after: seconds.
+        waits: whether they count from the start of the loop, and not from the entry of the rank that strikes.
+    """
+
+    shape: int
+    after: float
+    waits: bool
+
+
+def planned(name: str, seed: int, rounds: int) -> list[Strike]:
+    """The strikes of one job: the same for the same seed."""
+    rng = random.Random(f"{name} {seed}")
+    return [
+        Strike(number, rng.uniform(0, shape.span), rng.randrange(UNTIMELY) > 0)
+        for round_ in range(rounds)
+        for number, shape in enumerate(theme(name))
+        if (round_ + 1) % shape.every == 0
+    ]

@@ -1,0 +1,324 @@
+"""Mistakes that are easy to make in a round's protocol; each must be found.
+
+A mistake is a change of the text of a shipped module. `mutated` compiles the changed text, puts it in the place of the
+module, and loads the checker, the simulation and the machines of this folder anew on top of it, for as long as its
+context lasts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+from .job import Config
+
+__all__ = ["MUTANTS", "Mutant", "Tools", "mutated"]
+
+MACHINES: Final = (
+    "nvrx_core.inprocess.protocol.decision",
+    "nvrx_core.inprocess.coordination.arrivals",
+    "nvrx_core.inprocess.protocol.round",
+    "nvrx_core.inprocess.interruption.policy",
+    "nvrx_core.liveness.lease",
+    "nvrx_core.liveness.hang_detector",
+    "nvrx_core.fault.retry_limit",
+    "nvrx_core.inprocess.protocol.view",
+    "nvrx_core.inprocess.protocol.effects",
+    "nvrx_core.inprocess.protocol.play",
+    "nvrx_core.inprocess.protocol.monitor_thread",
+    "nvrx_core.inprocess.protocol.main_thread",
+    "nvrx_core.inprocess.protocol.death_report",
+    "nvrx_core.inprocess.coordination.control_store",
+)
+"""The modules that are loaded anew: those with mistakes, and what is built on them, in the order of their imports."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake.
+
+    Attributes:
+        changes: (last name of the module, shipped text, mutated text).
+        config: the job in which the checker finds it; None: not there.
+        simulated: the simulation finds it.
+        machine: the state machine in `machines.py` that finds it.
+    """
+
+    changes: tuple[tuple[str, str, str], ...]
+    config: Config | None = None
+    simulated: bool = True
+    machine: str = ""
+
+
+ONE_DIES: Final = Config(ranks=2, crashes=1)
+ONE_FAILS: Final = Config(ranks=2, faults=1)
+ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
+WITHOUT: Final = "return (Enter(_without(self.members, decision.lost), decision),)"
+WITH_ITSELF: Final = "return (Enter(_without(self.members, decision.lost) | {self.member}, decision),)"
+IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
+FLOW, THREAD, PASS = "main_thread", "monitor_thread", "                pass\n"
+TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
+ONLY_CULPRIT: Final = """\
+        if verdict.reached and cause.initial_rank != self.state.initial_rank:
+            return False
+        if verdict.reached:
+            mine"""
+DEAD: Final = "        return (PutArrival(dead), CountArrival())\n"
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "abort ignores atomic": Mutant(
+        (("policy", "if seen.out or seen.masked:", "if seen.out:"),),
+        Config(ranks=2, faults=1, atomic=1), simulated=False, machine="Interrupting",
+    ),
+    "barrier closes one early": Mutant(
+        (
+            ("round", "(ReadArrivals(self.members),) if count >= len(self.members) else",
+             "(ReadArrivals(self.members),) if count >= len(self.members) - 1 else"),
+            ("round", "        if not self.members <= arrivals.keys():\n            return ()\n", ""),
+            ("round", "{m: arrivals[m] for m in self.members}", "dict(arrivals)"),
+        ),
+        ONE_FAILS, machine="Rounds",
+    ),
+    "no arrival for a dead rank": Mutant((("round", DEAD, "        return ()\n"),), ONE_DIES, machine="Rounds"),
+    "death reported to one iteration only": Mutant(
+        (("round", IF_LOST + "the death", "        if True:\n            return (Leave(decision, f\"the death"),),
+        ONE_DIES, machine="Rounds",
+    ),
+    "assignment from a local view": Mutant(
+        (
+            ("round", "        self.arrival: Arrival | None = None\n",
+             "        self.arrival: Arrival | None = None\n        self.view: Decision | None = None\n"),
+            ("round", "return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)",
+             "self.view = decide(self.iteration, arrivals, event)\n        return (Publish(self.view),)"),
+            ("round", "        self.phase, self.deadline = Phase.DECIDED, math.inf\n",
+             "        self.phase, self.deadline = Phase.DECIDED, math.inf\n        decision = self.view or decision\n"),
+            ("round", "self.phase, self.arrival\n", "self.phase, self.arrival, self.view\n"),
+            ("round", "phase, arrival = state\n", "phase, arrival, view = state\n"),
+            ("round", "phase, arrival\n        return round_",
+             "phase, arrival\n        round_.view = view\n        return round_"),
+        ),
+        ONE_DIES,
+    ),
+    "a record after the decision counted": Mutant(
+        (("control_store", 'return bytes(self.store.compare_set(key, "", value))',
+          'self.store.set(key, value)\n        return value.encode()'),),
+        ONE_DIES, simulated=False,
+    ),
+    "a discarded rank returns": Mutant(
+        (
+            ("round", IF_LOST + "initial", '        if False:\n            return (Leave(decision, f"initial'),
+            ("round", WITHOUT + "\n\n    def tick", WITH_ITSELF + "\n\n    def tick"),
+        ),
+        Config(ranks=2, faults=1, suspicions=1), simulated=False,
+    ),
+    "a stale iteration accepted": Mutant(
+        (("round", "if self.phase is not Phase.ARRIVED or decision.iteration != self.iteration:",
+          "if self.phase is not Phase.ARRIVED:"),),
+        ONE_FAILS, machine="Rounds",
+    ),
+    "an interrupt outside the function": Mutant(
+        (("policy", "if seen.out or seen.masked:", "if seen.masked:"),), machine="Interrupting",
+    ),
+    "a lost interrupt not repeated": Mutant(
+        (("policy", "if now >= self._fired_at + self._pause:", "if False:"),), machine="Interrupting",
+    ),
+    "lease judged by the other's clock": Mutant(
+        (("lease", "(lease, now)\n", '(lease, float(lease.partition("/")[0]))\n'),),
+        simulated=False, machine="Leases",
+    ),
+    "two restarts for one fault set": Mutant(
+        (("round", IF_LOST + "the death",
+          IF_LOST.replace("lost:", "lost and self.fault.rank < 0:") + "the death"),
+         ("round", 'known to all"),)\n        ' + WITHOUT, 'known to all"),)\n        ' + WITH_ITSELF)),
+        ONE_DIES, machine="Rounds",
+    ),
+    "a death is not told": Mutant(
+        (("round", "return (Announce(self.fault),)", "return ()"),), ONE_DIES, machine="Rounds",
+    ),
+    "an arrival is counted before it is written": Mutant(
+        (("round", ARRIVES, "        return (CountArrival(), PutArrival(arrival))\n"),), ONE_FAILS,
+    ),
+    "only the exact count closes": Mutant(
+        (("round", "(ReadArrivals(self.members),) if count >= len", "(ReadArrivals(self.members),) if count == len"),),
+        Config(ranks=2, crashes=1, kills=1),
+    ),
+    "one completes for all": Mutant(
+        (("round", "        return (CountCompletion(),)\n", "        return (CloseCompleted(),)\n"),),
+        Config(ranks=2),
+    ),
+    "who leaves early after the event does not arrive": Mutant(
+        (("round", "if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):", "if self.phase is not Phase.OPEN:"),),
+        Config(ranks=2, faults=1, errors=((1, 0),)),
+    ),
+    "who leaves early is waited for in the completion": Mutant(
+        (("round", "        return (PutArrival(arrival), CountArrival(), CountCompletion())", ARRIVES.rstrip()),),
+        Config(ranks=2, faults=2, discards=((1, 0),)),
+    ),
+    "the dead keep their place": Mutant(
+        (("round", "standing=ArrivalStatus.DEAD", "standing=ArrivalStatus.ALIVE"),), ONE_DIES, machine="Rounds",
+    ),
+    "a fault is kept to oneself": Mutant(
+        (("round", "(Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE)",
+          "(Announce(fault),) if self.phase is Phase.COMPLETE"),),
+        ONE_FAILS, machine="Rounds",
+    ),
+    "nobody waits for an atomic section": Mutant((("round", "        if not moved:\n", "        if True:\n"),)),
+    "a meeting where somebody else would host it": Mutant(
+        (("decision", "if holder == rank)", "if True)"),), Config(ranks=2, faults=2, discards=((1, 0),)),
+        simulated=False,
+    ),
+    "who gives up says nothing": Mutant(
+        (("round", "(PutArrival(replace(self.arrival, standing=ArrivalStatus.LEAVING)), CountArrival(), GiveUp",
+          "(CountArrival(), GiveUp"),),
+        Config(ranks=2, quits=1), simulated=False,
+    ),
+    "the keys of a completed call are not deleted": Mutant(
+        ((FLOW, "                yield CountOut(view.round.iteration, len(view.round.members))\n", PASS),),
+        Config(ranks=2), simulated=False,
+    ),
+    "who leaves late deletes nothing": Mutant(
+        ((FLOW, "                yield DeleteIfOver()\n", PASS),), Config(ranks=2, leaves=1), simulated=False,
+    ),
+    "nobody says where to meet": Mutant(
+        ((FLOW, "                yield SetRendezvous(state.iteration, hosted)\n", PASS),),
+        Config(ranks=2, faults=1, asks=True),
+    ),
+    "the hosting rank does not wait": Mutant(
+        ((FLOW, "                yield AwaitGuests(view.round.members, view.finished)\n", PASS),),
+        Config(ranks=2, hosted=True), simulated=False,
+    ),
+    "who leaves does not say so": Mutant(
+        ((FLOW, "            yield MarkLeft(self.state.initial_rank)\n", ""),),
+        Config(ranks=2, hosted=True), simulated=False,
+    ),
+    "the deadline of a barrier is not reset": Mutant(
+        (("round", "self.phase, self.deadline = Phase.DECIDED, math.inf", "self.phase = Phase.DECIDED"),),
+        ONE_FAILS, simulated=False,
+    ),
+    "a completion is counted twice": Mutant(
+        (("round", "        return (CountCompletion(),)\n", "        return (CountCompletion(),) * 2\n"),),
+        Config(ranks=2),
+    ),
+    "a silent member is not reported in the next round": Mutant(
+        (("death_report",
+          "report = _following(report, decision, now) if decision is not None else None", "report = None"),),
+        Config(ranks=2, nodes=1, asks=True), simulated=False,
+    ),
+    "a living member is reported in round after round": Mutant(
+        (("death_report", "            if report.ends_round:\n                return\n", ""),),
+        Config(ranks=2, suspicions=1), simulated=False,
+    ),
+    "a death is reported in one round only": Mutant(
+        (("death_report", "        report = _following(report, decision, now)\n", "        report = None\n"),),
+        ONE_DIES,
+    ),
+    "the main thread is not told of the abort": Mutant(
+        ((THREAD, "    view.aborted = True\n", ""),), ONE_FAILS,
+    ),
+    "the request to leave the function is kept": Mutant(
+        ((THREAD, "        yield ResetInterrupt()\n", "        yield RoundDecided()\n"),), ONE_FAILS, simulated=False,
+    ),
+    "the lost take part in the next round": Mutant(
+        ((THREAD, "rounds.advance(enter.members)", "rounds.advance(view.round.members)"),), ONE_DIES,
+    ),
+    "a fault is announced when the function is aborted": Mutant(
+        ((FLOW, TELLS, "        yield from self._await(view, RoundView.is_aborted)\n" + TELLS),),
+        ONE_FAILS,
+    ),
+    "who cannot take its place tells nobody": Mutant(
+        ((FLOW, "            fault = yield from self._announce(view, ended)\n            yield SetRend",
+          "            yield SetRend"),),
+        Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
+    ),
+    "only the culprit gives up": Mutant(
+        ((FLOW, "        if verdict.reached:\n            mine", ONLY_CULPRIT),),
+        Config(ranks=2, faults=2, limit=2), simulated=False,
+    ),
+    "who gives up does not look for a decision": Mutant(
+        ((FLOW, "isinstance(action, GiveUp) and (yield ReadDecision(view.round.iteration)) is None:",
+          "isinstance(action, GiveUp):"),),
+        Config(ranks=2, quits=1), simulated=False,
+    ),
+    "the lost are not noted on the page": Mutant(
+        ((FLOW, "        yield LoseMembers(decision.lost)\n", ""),), Config(ranks=3, crashes=2), simulated=False,
+    ),
+    "Ctrl-C in a barrier tells nobody": Mutant(
+        ((FLOW, "                yield Abandon(error)\n", PASS),), Config(ranks=2, breaks=1), simulated=False,
+    ),
+}  # fmt: skip
+
+
+class Tools:
+    """The checker, the simulation and the machines, on top of a mutated mistake."""
+
+    def __init__(self) -> None:
+        self.checker: Any = importlib.import_module(f"{__package__}.checker")
+        self.job: Any = importlib.import_module(f"{__package__}.job")
+        self.simulate: Any = importlib.import_module(f"{__package__}.simulate")
+        self.machines: Any = importlib.import_module(f"{__package__}.machines")
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[Tools]:
+    """The tools on top of the mistake, while the context lasts.
+
+    Raises:
+        AssertionError: when the shipped text is no longer there.
+    """
+    texts = _texts(MUTANTS[name].changes)
+    mine = [known for known in sys.modules if known.startswith(f"{__package__}.") and ".test_" not in known]
+    before = {known: _take(known) for known in (*MACHINES, *mine) if known in sys.modules}
+    try:
+        for module in MACHINES:
+            if module in texts:
+                _load(module, texts[module])
+        yield Tools()
+    finally:
+        for known in [known for known in sys.modules if known in MACHINES or known.startswith(f"{__package__}.")]:
+            if ".test_" not in known:
+                _take(known)
+        sys.modules.update(before)
+        for known in MACHINES:
+            if known in before:
+                _put(known, before[known])
+
+
+def _texts(changes: tuple[tuple[str, str, str], ...]) -> dict[str, str]:
+    texts = dict[str, str]()
+    for name, shipped, mistake in changes:
+        module = next(each for each in MACHINES if each.endswith(f".{name}"))
+        text = texts.get(module) or inspect.getsource(importlib.import_module(module))
+        times = text.count(shipped)
+        assert times == 1, f"the mutated mistake applies {times} times to {module}: adapt it to\n{shipped}"
+        texts[module] = text.replace(shipped, mistake)
+    return texts
+
+
+def _load(name: str, text: str) -> ModuleType:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    exec(compile(text, f"<mutated in {name}>", "exec"), module.__dict__)
+    _put(name, module)
+    return module
+
+
+def _take(name: str) -> ModuleType:
+    """Have the module imported anew by whoever asks for it next."""
+    package, _, last = name.rpartition(".")
+    vars(sys.modules[package]).pop(last, None)
+    return sys.modules.pop(name)
+
+
+def _put(name: str, module: ModuleType) -> None:
+    """Let the package above have the module."""
+    package, _, last = name.rpartition(".")
+    setattr(importlib.import_module(package), last, module)

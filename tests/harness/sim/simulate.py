@@ -1,0 +1,171 @@
+"""Runs simulated schedules: `python -m tests.harness.sim.simulate --schedules 200000 --jobs 2`.
+
+A schedule that fails is run again with its history, and kept in `tests/harness/sim/seeds` for ever.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import multiprocessing
+import pathlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from .options import Options
+from .schedule import Failure, Schedule
+
+__all__ = ["SEEDS", "Figures", "Ranks", "keep", "main", "replay_command", "run", "search"]
+
+SEEDS: Final = pathlib.Path(__file__).with_name("seeds")
+Ranks = tuple[int, int]
+
+
+@dataclass
+class Figures:
+    """What schedules came upon."""
+
+    schedules: int = 0
+    restarts: int = 0
+    events: int = 0
+    recovering: int = 0
+    ranks: Counter[int] = field(default_factory=Counter)
+    struck: Counter[str] = field(default_factory=Counter)
+
+    def add(self, schedule: Schedule) -> None:
+        """Count a schedule."""
+        self.schedules += 1
+        self.restarts += max(schedule.entries, default=0)
+        self.events += schedule.world.events
+        self.recovering += schedule.recovering
+        self.ranks[schedule.options.ranks] += 1
+        self.struck.update(schedule.struck)
+
+    def __add__(self, other: Figures) -> Figures:
+        both = zip(vars(self).items(), vars(other).values(), strict=True)
+        return Figures(**{name: mine + theirs for (name, mine), theirs in both})
+
+    def text(self, seconds: float) -> str:
+        """The figures, for people."""
+        ranks = ", ".join(f"{ranks}: {self.ranks[ranks] / self.schedules:.1%}" for ranks in sorted(self.ranks))
+        faults = ", ".join(f"{what} {times:,}" for what, times in self.struck.most_common())
+        return (
+            f"{self.schedules:,} schedules in {seconds:.1f} s: {self.schedules / seconds:,.0f} schedules/s, "
+            f"{self.events:,} events, {self.events / seconds:,.0f} events/s\n"
+            f"  {self.struck.total():,} faults, {self.recovering:,} of them during a recovery ({faults}), "
+            f"{self.restarts:,} restarts\n  ranks {ranks}"
+        )
+
+
+def replay_command(seed: int, ranks: Ranks) -> str:
+    """What replays one schedule."""
+    return f"python -m tests.harness.sim.simulate --schedules 1 --ranks {ranks[0]}..{ranks[1]} --seed {seed}"
+
+
+def run(seed: int, ranks: Ranks) -> Schedule:
+    """Run one schedule.
+
+    Raises:
+        Failure: when an invariant does not hold; it begins with the command that replays the schedule.
+    """
+    options = Options.draw(seed, *ranks)
+    schedule = Schedule(options)
+    try:
+        schedule.run()
+    except Failure as failure:
+        raise Failure(f"{replay_command(seed, ranks)}\n{_told(options, failure)}") from None
+    return schedule
+
+
+def _told(options: Options, failure: Failure) -> Failure:
+    """The failure with its history, which is not kept before something fails."""
+    try:
+        Schedule(options, remembers=True).run()
+    except Failure as again:
+        return again
+    return Failure(f"differs from run to run: {failure}")
+
+
+def keep(seed: int, ranks: Ranks, why: str, folder: pathlib.Path = SEEDS) -> pathlib.Path:
+    """Keep a seed for ever: `test_a_kept_seed_passes` runs it."""
+    path = folder / f"{ranks[0]}-{ranks[1]}-{seed}.json"
+    path.write_text(json.dumps({"seed": seed, "ranks": ranks, "why": why}, indent=1) + "\n")
+    return path
+
+
+def search(seeds: Iterable[int], ranks: Ranks, seconds: float = math.inf, folder: pathlib.Path = SEEDS) -> Figures:
+    """Run schedules, as many as fit in the time; one that fails is kept.
+
+    Raises:
+        Failure: when an invariant does not hold.
+    """
+    figures, end = Figures(), time.perf_counter() + seconds
+    for seed in seeds:
+        try:
+            figures.add(run(seed, ranks))
+        except Failure as failure:
+            kept = keep(seed, ranks, str(failure).splitlines()[1], folder)
+            raise Failure(f"{failure}\nkept in {kept}") from None
+        if time.perf_counter() > end:
+            break
+    return figures
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process runs."""
+
+    seeds: range
+    ranks: Ranks
+    seconds: float
+    folder: pathlib.Path
+
+    def search(self) -> Figures | str:
+        """The figures, or what failed."""
+        try:
+            return search(self.seeds, self.ranks, self.seconds, self.folder)
+        except Failure as failure:
+            return str(failure)
+
+
+def _search_all(whole: Share, jobs: int) -> list[Figures | str]:
+    """Each process takes every n-th seed."""
+    shares = [dataclasses.replace(whole, seeds=whole.seeds[job::jobs]) for job in range(jobs)]
+    if jobs == 1:
+        return [whole.search()]
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        return pool.map(Share.search, shares, chunksize=1)
+
+
+def _range(text: str) -> Ranks:
+    fewest, _, most = text.partition("..")
+    return int(fewest), int(most or fewest)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the schedules; the exit status says whether all held."""
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.sim.simulate", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=1000)
+    parser.add_argument("--ranks", type=_range, default=(3, 16), metavar="N..M")
+    parser.add_argument("--seed", type=int, default=0, help="of the first schedule; the others follow it")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no schedule after these")
+    parser.add_argument("--seeds", type=pathlib.Path, default=SEEDS, help="where a failing seed is kept")
+    given = parser.parse_args(arguments)
+    begun = time.perf_counter()
+    whole = Share(range(given.seed, given.seed + given.schedules), given.ranks, given.seconds, given.seeds)
+    found = _search_all(whole, given.jobs)
+    failures = [each for each in found if isinstance(each, str)]
+    figures = sum((each for each in found if isinstance(each, Figures)), Figures())
+    print("\n\n".join(failures) or figures.text(time.perf_counter() - begun))
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

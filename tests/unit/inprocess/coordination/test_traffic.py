@@ -1,0 +1,63 @@
+"""What a restart asks of the store, by the number of ranks: the product's machines over a store that counts."""
+
+from collections import Counter
+
+import pytest
+import torch.distributed as dist
+
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.arrivals import BATCH
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.store.keys import StoreKeys
+from tests.harness.played import played
+
+TIMEOUTS = RoundTimeouts(60.0, 60.0)
+EACH = 5
+
+
+class Counting:
+    """Counts the exchanges with the store below it, as torch's client makes them."""
+
+    def __init__(self):
+        self.store, self.exchanges = dist.HashStore(), Counter()
+
+    def __getattr__(self, name):
+        method = getattr(self.store, name)
+
+        def ask(*arguments):
+            self.exchanges[name] += 2 if name in ("get", "multi_get") else 1
+            return method(*arguments)
+
+        return ask
+
+
+def restart(ranks):
+    """One rank fails, all arrive, all read the decision, the round is deleted; what was asked."""
+    store, members = Counting(), frozenset(range(ranks))
+    control_store = ControlStore(store, StoreKeys("job", 0, 0))
+    rounds = [Round(0, member, members, TIMEOUTS) for member in members]
+    store.exchanges.clear()
+    fault = FaultRecord(initial_rank=3, rank=3, interruption="EXCEPTION")
+    played(control_store, rounds[3], rounds[3].fault(fault, now=1.0))
+    for member, machine in enumerate(rounds):
+        control_store.wait_event(0)
+        machine.happened(now=1.0)
+        arrival = Arrival(
+            initial_rank=member, rank=member, standing=ArrivalStatus.ALIVE, world_size=ranks, place="host:1"
+        )
+        played(control_store, machine, machine.arrive(arrival, now=1.0))
+    assert {control_store.wait_decision(0).place_of(0) for _ in members} == {("host", 1)}
+    control_store.delete_round(0, ranks)
+    assert store.store.num_keys() == 0
+    return store.exchanges
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 8])
+def test_a_restart_asks_five_things_for_each_rank_and_little_for_all(blocks):
+    ranks = blocks * BATCH
+    asked = restart(ranks)
+    assert asked["append"] == asked["add"] == ranks
+    assert asked["wait"] == 2 * ranks
+    assert asked.total() - EACH * ranks <= 12 + 2 * blocks
