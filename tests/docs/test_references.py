@@ -58,6 +58,6 @@ def test_every_link_has_an_end(document: pathlib.Path) -> None:
 
 
 def test_the_architecture_names_every_file() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     files = [path.relative_to(ROOT) for path in (ROOT / "nvrx_core").rglob("*.py") if not path.stem.startswith("__")]
     assert not [str(file) for file in files if f"{file.name}`" not in text]

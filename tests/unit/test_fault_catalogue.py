@@ -6,7 +6,7 @@ import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).parents[2]
-CATALOGUE = ROOT / "docs" / "fault-catalogue.md"
+CATALOGUE = ROOT / "docs" / "reference" / "fault-catalogue.md"
 FAULTS = {*range(1, 20), 22, 23, 24, 28, *range(30, 45), 47}
 """Those of this layer."""
 PROCESS = ROOT / "tests" / "process"

@@ -2,7 +2,7 @@
 
 Since: `0.4.1` and `HEAD` are the versions of nvidia-resiliency-ext that offer a name, `both` says both; `spec` is a
 specification alone; `nvrx` is ours. `Wrapper(x)` is a parameter, `Class.x` a member. What is not offered is a row of
-docs/deviations.md.
+docs/reference/deviations.md.
 """
 
 import ast
@@ -206,7 +206,7 @@ SECONDS = {
     "barrier_timeout": 120, "completion_timeout": 120, "last_call_wait": 0, "termination_grace_time": 5,
 }  # fmt: skip
 
-# Not offered; each is in docs/deviations.md with its reason.
+# Not offered; each is in docs/reference/deviations.md with its reason.
 OMITTED = ("abort.AbortPersistentCheckpointProcesses", "param_utils", "utils", "tools")
 
 
@@ -329,4 +329,4 @@ def test_what_is_not_offered_is_a_deviation(name):
     home, _, attribute = name.partition(".")
     path = ROOT / "nvrx_core" / "inprocess" / f"{home}.py"
     assert not path.exists() or (attribute and not hasattr(getattr(inprocess, home), attribute))
-    assert f"`{name}`" in (ROOT / "docs" / "deviations.md").read_text()
+    assert f"`{name}`" in (ROOT / "docs" / "reference" / "deviations.md").read_text()
