@@ -123,11 +123,12 @@ class Equipment:
     def _start_monitor(self, stack: ExitStack) -> None:
         pidfd = open_pidfd(os.getpid())
         stack.callback(os.close, pidfd)
-        fds = (pidfd, self.wake, self.linked, self.stacks.reader, self.events.fileno())
+        fds = (pidfd, self.wake, self.linked, *self.stacks.descriptors, self.events.fileno())
         run = MonitorProcess(self._plan(pidfd), self.page, self.lock).run
         self.fork_server = ForkServer.start(run, {fd for fd in fds if fd is not None})
         stack.callback(self._end_monitor)
         stack.callback(self.lock.let_go)
+        self.stacks.start()
 
     def _plan(self, pidfd: int) -> MonitorPlan:
         p = self.parameters

@@ -1,4 +1,4 @@
-"""The stacks of all threads, asked for from outside: also while a call holds the interpreter's lock."""
+"""The stacks of all threads, asked for from outside: by the thread that answers, else by the signal."""
 
 import faulthandler
 import os
@@ -10,6 +10,7 @@ import pytest
 
 from nvrx_core.process.lifeline import catches
 from nvrx_core.process.stacks import Stacks, show
+from nvrx_core.process.waiting import readable
 
 
 @pytest.fixture
@@ -26,7 +27,21 @@ def pidfd():
     os.close(pidfd)
 
 
-def test_all_threads_are_told(stacks, pidfd):
+@pytest.fixture
+def sent(monkeypatch):
+    """The signals, none of which arrives."""
+    sent = []
+    monkeypatch.setattr("nvrx_core.process.stacks.send", lambda pidfd, signals: sent.extend(signals))
+    return sent
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    for name in ("THREAD_ANSWERS_WITHIN", "ANSWERS_WITHIN"):
+        monkeypatch.setattr(f"nvrx_core.process.stacks.{name}", 0.01)
+
+
+def assert_all_threads_are_told(stacks, pidfd):
     free, waits = threading.Event(), threading.Event()
 
     def stand_here():
@@ -40,8 +55,20 @@ def test_all_threads_are_told(stacks, pidfd):
     free.set()
     thread.join()
     assert "in stand_here" in text
-    assert "in test_all_threads_are_told" in text
+    assert "in assert_all_threads_are_told" in text
+    assert "\0" not in text
     assert stacks.take(pidfd) != "", "only once"
+
+
+def test_a_thread_tells_of_all_threads_and_no_signal_is_sent(stacks, sent):
+    stacks.start()
+    assert_all_threads_are_told(stacks, -1)
+    assert not sent
+
+
+def test_where_no_thread_answers_a_signal_does(stacks, pidfd, monkeypatch):
+    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWERS_WITHIN", 0.01)
+    assert_all_threads_are_told(stacks, pidfd)
 
 
 def test_the_signal_is_one_that_nobody_uses_and_is_given_back(stacks):
@@ -52,17 +79,43 @@ def test_the_signal_is_one_that_nobody_uses_and_is_given_back(stacks):
     assert not catches(os.getpid(), second.signum)
 
 
-def test_without_a_free_signal_there_is_no_answer(pidfd, monkeypatch):
+def test_without_a_free_signal_only_the_thread_answers(monkeypatch, sent, hurried):
     monkeypatch.setattr("nvrx_core.process.stacks.catches", lambda pid, signum: True)
     monkeypatch.setattr(faulthandler, "register", pytest.fail)
     stacks = Stacks()
-    assert stacks.take(pidfd) == ""
+    assert stacks.take(-1) == ""
+    stacks.start()
+    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWERS_WITHIN", 10.0)
+    assert "in test_without_a_free_signal_only_the_thread_answers" in stacks.take(-1)
     stacks.close()
+    assert not sent
 
 
-def test_a_process_that_does_not_answer_is_not_waited_for(stacks, monkeypatch):
-    monkeypatch.setattr("nvrx_core.process.stacks.ANSWERS_WITHIN", 0.01)
-    monkeypatch.setattr("nvrx_core.process.stacks.send", lambda pidfd, signals: None)
+def test_a_process_that_does_not_answer_is_not_waited_for(stacks, sent, hurried):
+    assert stacks.take(-1) == ""
+    assert sent == [stacks.signum]
+
+
+def test_a_question_is_taken_back_before_the_signal_is_sent(stacks, monkeypatch, hurried):
+    pending = []
+    asked = stacks.descriptors[1]
+    monkeypatch.setattr("nvrx_core.process.stacks.send", lambda *_: pending.extend(readable([asked], 0.0)))
+    stacks.take(-1)
+    assert not pending, "the thread would answer beside the signal"
+
+
+def test_a_thread_that_has_taken_the_question_is_waited_for_without_a_signal(stacks, sent, monkeypatch):
+    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWERS_WITHIN", 0.0)
+    monkeypatch.setattr(Stacks, "_claim", lambda self: False)
+    writer = threading.Timer(0.05, faulthandler.dump_traceback, [stacks._writer])
+    writer.start()
+    assert "in test_a_thread_that_has_taken_the_question" in stacks.take(-1)
+    writer.join()
+    assert not sent
+
+
+def test_an_answer_to_an_earlier_question_is_dropped(stacks, sent, hurried):
+    os.write(stacks._writer, b"late")
     assert stacks.take(-1) == ""
 
 
