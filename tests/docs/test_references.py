@@ -11,7 +11,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEST = re.compile(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)?((?:::\w+)?)(?:\[[^`]*\])?`")
-ROOMS = "nvrx_core|tests|examples|docs|inprocess|store|events|fault|liveness|process|progress|rank_assignment|settings|testing"
+PACKAGES = "inprocess|store|events|fault|liveness|process|progress|rank_assignment|settings|testing"
+ROOMS = f"nvrx_core|tests|examples|docs|{PACKAGES}"
 FILE = re.compile(rf"`((?:{ROOMS})/[\w./-]+)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
