@@ -6,6 +6,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nvrx_core.inprocess import (
+        abort as abort,
+        attribution as attribution,
+        completion as completion,
+        compose as compose,
+        exception as exception,
+        finalize as finalize,
+        health_check as health_check,
+        initialize as initialize,
+        monitor_thread as monitor_thread,
+        nested_restarter as nested_restarter,
+        progress_watchdog as progress_watchdog,
+        rank_assignment as rank_assignment,
+        rank_filter as rank_filter,
+        state as state,
+        store as store,
+        terminate as terminate,
+        wait_daemon as wait_daemon,
+        wrap as wrap,
+    )
     from nvrx_core.inprocess.compose import Compose
     from nvrx_core.inprocess.state import FrozenState, Mode, State
     from nvrx_core.inprocess.wrap import CallWrapper, Wrapper

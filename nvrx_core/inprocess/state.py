@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from nvrx_core.rank_assignment.base import FrozenState, Mode
-from nvrx_core.rank_assignment.base import State as PureState
+from nvrx_core.rank_assignment.base import FrozenState, Mode, State as PureState
 from nvrx_core.settings.environment import rank_and_world_size, set_ranks
 
 __all__ = ["FrozenState", "Mode", "State"]

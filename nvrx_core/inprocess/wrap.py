@@ -4,42 +4,32 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
-import os
-import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 import torch.distributed as dist
 
-from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
 from nvrx_core.inprocess.call.call import Call
 from nvrx_core.inprocess.call.environment_checks import warn_about_environment
 from nvrx_core.inprocess.call.handles import AtomicLock, MonitorHandle
 from nvrx_core.inprocess.call.injection import parameters_for
 from nvrx_core.inprocess.call.parameters import Parameters
-from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
-from nvrx_core.inprocess.initialize import Initialize
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
-from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.progress.page import ProgressField
-from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankFilter
-from nvrx_core.rank_assignment.filters import ActivateAllRanks
-from nvrx_core.rank_assignment.moves import ShiftRanks
-from nvrx_core.store.torch_stores import Factory, TCPStore
+from nvrx_core.rank_assignment.base import FrozenState
+from nvrx_core.settings.parameter import parameter
 
 __all__ = ["CallWrapper", "HealthCheckPassed", "Wrapper"]
 
 Result = TypeVar("Result")
+Given = ParamSpec("Given")
 _calls = itertools.count()
 
 
@@ -160,97 +150,36 @@ class CallWrapper:
         return AtomicLock(self._atomic)
 
 
-class Wrapper:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Wrapper(Parameters):
     """Restarts a function in the process after a fault on any rank.
 
-    Each parameter can be read as an attribute, and not assigned.
-
-    Args:
-        store_factory: class of the control store; derives from `StoreMixin`.
-        store_kwargs: its arguments.
-        initialize: runs at the start of every iteration; `Exception` restarts, any other `BaseException` leaves.
-        abort: ends what the function waits in; runs in a thread. None for nothing.
-        finalize: runs after an interruption, in the main thread; an exception makes the rank leave.
-        health_check: runs before the function and after finalize; an exception makes the rank leave.
-        rank_assignment: gives the living ranks their places.
-        rank_filter: deprecated; list it in `rank_assignment` instead.
-        monitor_thread_interval: upper bound of the monitor thread's reaction; it is woken by events.
-        monitor_process_interval: likewise for the monitor process.
-        heartbeat_interval: between two moves of a rank's lease.
-        progress_watchdog_interval: between two automatic heartbeats; shorter where `soft_timeout` is short.
-        soft_timeout: without progress for so long, all ranks restart.
-        hard_timeout: without progress for so long, the rank's process is ended.
-        heartbeat_timeout: a rank whose lease has not moved for so long is lost.
-        barrier_timeout: bound of the barriers between iterations; an atomic section is waited for beyond it.
-        completion_timeout: from one rank's completion to that of all.
-        last_call_wait: how long late faults of other ranks are waited for; they are merged without it, too.
-        termination_grace_time: from SIGTERM to SIGKILL, for a process that handles SIGTERM.
-        monitor_process_logfile: absolute path, may hold `{rank}`.
-        monitor_process_pidfile: absolute path, may hold `{rank}`.
-        enabled: False returns functions as they are.
-        completion: runs when all ranks have completed.
-        terminate: runs when this rank leaves by an exception, after the barrier.
-        events_dir: where event files go; default `NVRX_EVENTS_DIR`, else none are written.
-        interrupt_signal: the signal that interrupts the main thread.
-        thread_exceptions: "log" or "fault": what an exception in another thread of the function is.
-        no_progress_limit: give up after so many equal failures in a row without a higher step; None for never.
+    Its parameters are those of `Parameters`, and `enabled`. Each can be read as an attribute, and not assigned.
 
     Raises:
         ValueError, TypeError: for a value that breaks its rule; nothing is started.
     """
 
-    def __init__(  # noqa: PLR0913 (the specification lists them)
-        self,
-        *,
-        store_factory: Factory = TCPStore,
-        store_kwargs: dict[str, Any] | None = None,
-        initialize: Initialize | None = None,
-        abort: Abort | None = AbortTorchDistributed(),  # noqa: B008 (stateless)
-        finalize: Finalize | None = None,
-        health_check: HealthCheck | None = None,
-        rank_assignment: RankAssignment | Compose = Compose(ActivateAllRanks(), ShiftRanks()),  # noqa: B008 (stateless)
-        rank_filter: RankFilter | Compose | None = None,
-        monitor_thread_interval: timedelta = timedelta(seconds=1),
-        monitor_process_interval: timedelta = timedelta(seconds=1),
-        heartbeat_interval: timedelta = timedelta(seconds=1),
-        progress_watchdog_interval: timedelta = timedelta(seconds=1),
-        soft_timeout: timedelta = timedelta(seconds=60),
-        hard_timeout: timedelta = timedelta(seconds=90),
-        heartbeat_timeout: timedelta = timedelta(seconds=30),
-        barrier_timeout: timedelta = timedelta(seconds=120),
-        completion_timeout: timedelta = timedelta(seconds=120),
-        last_call_wait: timedelta = timedelta(0),
-        termination_grace_time: timedelta = timedelta(seconds=5),
-        monitor_process_logfile: str | None = None,
-        monitor_process_pidfile: str | None = None,
-        enabled: bool = True,
-        completion: Completion | None = None,
-        terminate: Terminate | None = None,
-        events_dir: str | os.PathLike[str] | None = None,
-        interrupt_signal: int = signal.SIGRTMIN + 8,
-        thread_exceptions: str = "log",
-        no_progress_limit: int | None = None,
-    ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "enabled")}
-        given["store_kwargs"] = dict(store_kwargs or {})
-        given["events_dir"] = os.fspath(events_dir) if events_dir is not None else None
+    enabled: bool = parameter(True, "False returns functions as they are.")
+
+    def __post_init__(self) -> None:
         if not dist.is_available():
             raise ValueError("torch.distributed.is_available() is False: this torch was built without distributed")
-        if rank_filter is not None:
-            warnings.warn(
-                "rank_filter is deprecated: list it in rank_assignment=Compose(...)", DeprecationWarning, stacklevel=2
-            )
-        self.enabled = enabled
-        self.parameters = Parameters(**given)
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
+        if self.rank_filter is not None:
+            told = "rank_filter is deprecated: list it in rank_assignment=Compose(...)"
+            warnings.warn(told, DeprecationWarning, stacklevel=3)
+        super().__post_init__()
 
     @property
     def restart_health_check(self) -> HealthCheck | Compose | None:
         """What checks a rank before it restarts: `health_check`."""
-        return self.parameters.health_check
+        return self.health_check
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[CallWrapper, Given], Result]) -> Callable[Given, Result]: ...
+
+    @overload
+    def __call__(self, fn: Callable[Given, Result]) -> Callable[Given, Result]: ...
 
     def __call__(self, fn: Callable[..., Result]) -> Callable[..., Result]:
         """Wrap `fn`; each call of the result is one restartable job of all ranks."""
@@ -265,8 +194,8 @@ class Wrapper:
                     "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
                     "create it inside the wrapped function, or destroy it before the call"
                 )
-            call = Call(self.parameters, next(_calls))
-            warn_about_environment(self.parameters.hard_timeout)
+            call = Call(self, next(_calls))
+            warn_about_environment(self.hard_timeout)
 
             def function() -> Any:
                 wrapper = CallWrapper(call, self)
@@ -279,10 +208,6 @@ class Wrapper:
             return result
 
         return wrapped
-
-
-for _parameter in fields(Parameters):
-    setattr(Wrapper, _parameter.name, property(operator.attrgetter(f"parameters.{_parameter.name}")))
 
 
 def _free(fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...]) -> tuple[str, ...]:

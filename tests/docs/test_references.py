@@ -11,8 +11,9 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEST = re.compile(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)?((?:::\w+)?)(?:\[[^`]*\])?`")
-PACKAGES = "inprocess|store|events|fault|liveness|process|progress|rank_assignment|settings|testing"
-ROOMS = f"nvrx_core|tests|examples|docs|{PACKAGES}"
+ROOMS = "nvrx_core|tests|examples|docs|" + "|".join(
+    sorted(each.name for each in (ROOT / "nvrx_core").iterdir() if each.is_dir())
+)
 FILE = re.compile(rf"`((?:{ROOMS})/[\w./-]+)`")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 

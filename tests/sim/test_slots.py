@@ -1,7 +1,6 @@
 """The simulation's store and the shipped `ControlStore` do the same with any order of actions."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision

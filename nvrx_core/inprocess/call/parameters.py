@@ -1,4 +1,4 @@
-"""The wrapper's parameters: their values, checked before anything is started."""
+"""The wrapper's parameters, each declared once, and checked before anything is started."""
 
 from __future__ import annotations
 
@@ -7,131 +7,135 @@ import os
 import signal
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from nvrx_core.errors import ParameterError, ParameterTypeError, require, require_type
-from nvrx_core.inprocess.abort import Abort
+from nvrx_core.errors import ParameterTypeError, require
+from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
 from nvrx_core.inprocess.completion import Completion
+from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize
 from nvrx_core.inprocess.terminate import Terminate
-from nvrx_core.rank_assignment.base import RankAssignment
+from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
 from nvrx_core.rank_assignment.composition import check as check_assignment
+from nvrx_core.rank_assignment.filters import ActivateAllRanks
+from nvrx_core.rank_assignment.moves import ShiftRanks
+from nvrx_core.settings.parameter import ABSOLUTE_PATH, NOT_NEGATIVE, at_least, check, one_of, parameter, time_parameter
 from nvrx_core.store.mixin import StoreMixin
-from nvrx_core.store.torch_stores import Factory
+from nvrx_core.store.torch_stores import Factory, TCPStore
 
 __all__ = ["Parameters"]
 
+_SECOND: Final = timedelta(seconds=1)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Parameters:
-    """All parameters of a `Wrapper`; see there for their meaning.
+    """All parameters of a `Wrapper`.
 
     Raises:
         ValueError: when a value breaks a rule.
         TypeError: when a value has the wrong type.
     """
 
-    store_factory: Factory
-    store_kwargs: dict[str, Any]
-    initialize: Initialize | None
-    abort: Abort | None
-    finalize: Finalize | None
-    health_check: HealthCheck | None
-    rank_assignment: RankAssignment
-    rank_filter: RankAssignment | None
-    monitor_thread_interval: timedelta
-    monitor_process_interval: timedelta
-    heartbeat_interval: timedelta
-    progress_watchdog_interval: timedelta
-    soft_timeout: timedelta
-    hard_timeout: timedelta
-    heartbeat_timeout: timedelta
-    barrier_timeout: timedelta
-    completion_timeout: timedelta
-    last_call_wait: timedelta
-    termination_grace_time: timedelta
-    monitor_process_logfile: str | None
-    monitor_process_pidfile: str | None
-    completion: Completion | None
-    terminate: Terminate | None
-    events_dir: str | None
-    interrupt_signal: int
-    thread_exceptions: str
-    no_progress_limit: int | None
+    store_factory: Factory = parameter(TCPStore, "Class of the control store; derives from `StoreMixin`.")
+    store_kwargs: dict[str, Any] | None = parameter(None, "Its arguments.", kind=dict)
+    initialize: Initialize | Compose | None = parameter(
+        None, "Runs at the start of every iteration; `Exception` restarts, any other `BaseException` leaves.",
+        kind=Initialize,
+    )  # fmt: skip
+    abort: Abort | Compose | None = parameter(
+        AbortTorchDistributed(), "Ends what the function waits in; runs in a thread. None for nothing.",
+        kind=Abort, optional=True,
+    )  # fmt: skip
+    finalize: Finalize | Compose | None = parameter(
+        None, "Runs after an interruption, in the main thread; an exception makes the rank leave.", kind=Finalize
+    )
+    health_check: HealthCheck | Compose | None = parameter(
+        None, "Runs before the function and after `finalize`; an exception makes the rank leave.", kind=HealthCheck
+    )
+    rank_assignment: RankAssignment | Compose = parameter(
+        Compose(ActivateAllRanks(), ShiftRanks()), "Assigns the ranks of the next iteration to the healthy ranks."
+    )
+    rank_filter: RankFilter | Compose | None = parameter(
+        None, "Deprecated; list it in `rank_assignment` instead.", kind=RankAssignment
+    )
+    monitor_thread_interval: timedelta = time_parameter(
+        _SECOND, "Upper bound of the monitor thread's reaction; it is woken by events.", "soft_timeout"
+    )
+    monitor_process_interval: timedelta = time_parameter(
+        _SECOND, "Upper bound of the monitor process's reaction; it is woken by events.",
+        "barrier_timeout", "heartbeat_timeout", "soft_timeout",
+    )  # fmt: skip
+    heartbeat_interval: timedelta = time_parameter(
+        _SECOND, "Time between two renewals of a rank's lease.", "heartbeat_timeout"
+    )
+    progress_watchdog_interval: timedelta = time_parameter(
+        _SECOND, "Time between two automatic heartbeats; shorter where `soft_timeout` is short.", "soft_timeout"
+    )
+    soft_timeout: timedelta = time_parameter(
+        timedelta(seconds=60), "Without progress for so long, all ranks restart.", "hard_timeout"
+    )
+    hard_timeout: timedelta = time_parameter(
+        timedelta(seconds=90), "Without progress for so long, the rank's process is ended.", "barrier_timeout"
+    )
+    heartbeat_timeout: timedelta = time_parameter(
+        timedelta(seconds=30), "A rank whose lease is not renewed for so long is lost.", "barrier_timeout"
+    )
+    barrier_timeout: timedelta = time_parameter(
+        timedelta(seconds=120), "Bound of the barriers between iterations; an atomic section is waited for beyond it."
+    )
+    completion_timeout: timedelta = time_parameter(
+        timedelta(seconds=120), "Bound of the time from one rank's completion to that of all."
+    )
+    last_call_wait: timedelta = time_parameter(
+        timedelta(0), "How long late faults of other ranks are waited for; they are merged without it, too.",
+        rule=NOT_NEGATIVE,
+    )  # fmt: skip
+    termination_grace_time: timedelta = time_parameter(
+        timedelta(seconds=5), "Time from SIGTERM to SIGKILL, for a process that handles SIGTERM.", rule=NOT_NEGATIVE
+    )
+    monitor_process_logfile: str | None = parameter(
+        None, "The monitor process's log file, an absolute path; may hold `{rank}`.", kind=str, rule=ABSOLUTE_PATH
+    )
+    monitor_process_pidfile: str | None = parameter(
+        None, "The monitor process's pid file, an absolute path; may hold `{rank}`.", kind=str, rule=ABSOLUTE_PATH
+    )
+    completion: Completion | Compose | None = parameter(None, "Runs when all ranks have completed.", kind=Completion)
+    terminate: Terminate | Compose | None = parameter(
+        None, "Runs when this rank leaves by an exception, after the barrier.", kind=Terminate
+    )
+    events_dir: str | os.PathLike[str] | None = parameter(
+        None, "Directory of the event files; without it `NVRX_EVENTS_DIR`, else none are written."
+    )
+    interrupt_signal: int = parameter(signal.SIGRTMIN + 8, "The signal that interrupts the main thread.", kind=int)
+    thread_exceptions: str = parameter(
+        "log", "What an exception in another thread of the function is: a log line, or a fault.",
+        kind=str, rule=one_of("log", "fault"),
+    )  # fmt: skip
+    no_progress_limit: int | None = parameter(
+        None, "Give up after so many equal failures in a row without a higher step; None for never.",
+        kind=int, rule=at_least(1, ", or None for no limit"),
+    )  # fmt: skip
 
     @property
-    def breath(self) -> float:
-        """Seconds between two signs of life of the watchdog thread."""
+    def watchdog_interval(self) -> float:
+        """Seconds between two heartbeats of the watchdog thread."""
         return min(self.progress_watchdog_interval, self.soft_timeout / 20).total_seconds()
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._check_times()
-        self._check_order()
-        for name in ("monitor_process_logfile", "monitor_process_pidfile"):
-            path = getattr(self, name)
-            require(path is None or os.path.isabs(path), name, path, "an absolute path")
-        require(
-            self.thread_exceptions in ("log", "fault"), "thread_exceptions", self.thread_exceptions, "'log' or 'fault'"
-        )
-        limit = self.no_progress_limit
-        require(limit is None or limit >= 1, "no_progress_limit", limit, "at least 1, or None for no limit")
-        _check_signal(self.interrupt_signal)
-
-    def _check_types(self) -> None:
         if not (inspect.isclass(self.store_factory) and issubclass(self.store_factory, StoreMixin)):
             raise ParameterTypeError(
                 "store_factory", self.store_factory, "class that derives from inprocess.store.StoreMixin"
             )
-        optional = {
-            "initialize": Initialize,
-            "abort": Abort,
-            "finalize": Finalize,
-            "health_check": HealthCheck,
-            "completion": Completion,
-            "terminate": Terminate,
-            "rank_filter": RankAssignment,
-        }
-        for name, kind in optional.items():
-            if getattr(self, name) is not None:
-                require_type(name, getattr(self, name), kind)
+        check(self)
         check_assignment(self.rank_assignment)
-
-    def _check_times(self) -> None:
-        for name, kind in self.__annotations__.items():
-            if kind == "timedelta":
-                value = getattr(self, name)
-                require_type(name, value, timedelta)
-                may_be_zero = name in ("last_call_wait", "termination_grace_time")
-                rule = "not negative" if may_be_zero else "positive"
-                require(value >= timedelta(0) if may_be_zero else value > timedelta(0), name, value, rule)
-
-    def _check_order(self) -> None:
-        """Each pair is a rule of the specification: the first must be shorter than the second."""
-        for shorter, longer in (
-            ("soft_timeout", "hard_timeout"),
-            ("hard_timeout", "barrier_timeout"),
-            ("monitor_process_interval", "barrier_timeout"),
-            ("monitor_process_interval", "heartbeat_timeout"),
-            ("monitor_process_interval", "soft_timeout"),
-            ("heartbeat_timeout", "barrier_timeout"),
-            ("heartbeat_interval", "heartbeat_timeout"),
-            ("monitor_thread_interval", "soft_timeout"),
-            ("progress_watchdog_interval", "soft_timeout"),
-        ):
-            least, most = getattr(self, shorter), getattr(self, longer)
-            if not least < most:
-                raise ParameterError(shorter, str(least), f"shorter than {longer}={most}")
+        _check_signal(self.interrupt_signal)
 
 
 def _check_signal(signum: int) -> None:
     require(signum in signal.valid_signals(), "interrupt_signal", signum, "a signal of this system")
     fixed = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCHLD, signal.SIGSEGV)
-    require(
-        signum not in fixed,
-        "interrupt_signal",
-        signum,
-        "a signal that is free for this use, such as signal.SIGRTMIN + 8",
-    )
+    free = "a signal that is free for this use, such as signal.SIGRTMIN + 8"
+    require(signum not in fixed, "interrupt_signal", signum, free)

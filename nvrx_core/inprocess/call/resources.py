@@ -141,13 +141,13 @@ class Equipment:
             wake=self.wake,
             linked=self.linked,
             factory=p.store_factory,
-            kwargs=p.store_kwargs,
+            kwargs=p.store_kwargs or {},
             keys=self.keys,
             entrant=self.entrant,
             soft=p.soft_timeout.total_seconds(),
             hard=p.hard_timeout.total_seconds(),
             grace=p.termination_grace_time.total_seconds(),
-            breath=p.breath,
+            breath=p.watchdog_interval,
             barrier=p.barrier_timeout,
             interval=p.monitor_process_interval.total_seconds(),
             heartbeat=p.heartbeat_interval.total_seconds(),
@@ -163,7 +163,7 @@ class Equipment:
         """Two connections of our own, one for the main thread and one for the monitor thread."""
         p = self.parameters
         hit("store-connect", -1)
-        self.links = Connections(p.store_factory, p.store_kwargs, self.keys, p.monitor_thread_interval)
+        self.links = Connections(p.store_factory, p.store_kwargs or {}, self.keys, p.monitor_thread_interval)
         stack.callback(self._drop_store)
         self.control_store, self.endpoint, self.critical = (
             self.links.control_store,
@@ -207,7 +207,7 @@ class Equipment:
         p = self.parameters
         self.watchdog = ProgressWatchdog(
             self.page,
-            p.breath,
+            p.watchdog_interval,
             self.fork_server,
             self._monitor_replaced,
             gone=self._template_gone,

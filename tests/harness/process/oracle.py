@@ -219,7 +219,7 @@ def assert_checkpoint(folder: Path, steps: int) -> None:
 
 
 def assert_promises(job: Job, call: int = 0) -> None:
-    """What the wrapper's events say of S1, S2, S4, S5 (docs/explanation/restart-protocol.md); S3: `assert_sections`."""
+    """What the events say of S1, S2, S4 and S5 (docs/explanation/restart-protocol.md); S3 is `assert_sections`."""
     left: dict[int, int] = {}
     for iteration, lines in sorted(told_restarts(job, call).items()):
         ranks = [line["rank"] for line in lines]

@@ -9,8 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nvrx_core.fault.record import FaultRecord

@@ -1,8 +1,7 @@
 """Who holds the others up: the rank that waits for nobody while others wait."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nvrx_core.fault.blame import Progress, behind
 

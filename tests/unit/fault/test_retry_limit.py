@@ -1,8 +1,7 @@
 """Giving up on a job that fails in the same way without progress."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nvrx_core.errors import InternalError
 from nvrx_core.fault.retry_limit import NoProgressLimit, NoProgressState

@@ -7,8 +7,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort
 from nvrx_core.inprocess.compose import Compose

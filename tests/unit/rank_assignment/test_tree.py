@@ -4,8 +4,7 @@ import itertools
 import warnings
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort
 from nvrx_core.inprocess.compose import Compose

@@ -1,7 +1,6 @@
 """The value rules of the wrapper's parameters: each names the parameter, the value and the rule."""
 
 import dataclasses
-import inspect
 import signal
 from datetime import timedelta
 
@@ -12,6 +11,7 @@ from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.rank_assignment import ActivateAllRanks, MaxActiveWorldSize, ShiftRanks
 from nvrx_core.inprocess.wrap import Wrapper
+from nvrx_core.settings.parameter import declarations
 
 TIMES = [field.name for field in dataclasses.fields(Parameters) if field.type == "timedelta"]
 MAY_BE_ZERO = {"last_call_wait", "termination_grace_time"}
@@ -20,12 +20,7 @@ HOUR = timedelta(hours=1)
 
 def parameters(**changed):
     """The wrapper's defaults, some changed."""
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(Wrapper.__init__).parameters.items()
-        if parameter.default is not inspect.Parameter.empty and name in Parameters.__annotations__
-    }
-    return Parameters(**{**defaults, "store_kwargs": {}, **changed})
+    return Parameters(**changed)
 
 
 def refused(error, told, **changed):
@@ -38,10 +33,9 @@ def test_the_defaults_keep_the_rules():
     assert parameters().soft_timeout < parameters().hard_timeout
 
 
-def test_every_field_is_a_parameter_of_the_wrapper():
-    assert {field.name for field in dataclasses.fields(Parameters)} <= inspect.signature(
-        Wrapper.__init__
-    ).parameters.keys()
+def test_every_field_is_declared():
+    assert {field.name for field in dataclasses.fields(Wrapper)} == declarations(Wrapper).keys()
+    assert all(declared.help.endswith(".") for _, declared in declarations(Wrapper).values())
 
 
 @pytest.mark.parametrize("name", TIMES)

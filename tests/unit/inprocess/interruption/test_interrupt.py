@@ -10,8 +10,7 @@ import threading
 import pytest
 
 from nvrx_core import failpoint
-from nvrx_core.inprocess.interruption import interrupt as interrupt_module
-from nvrx_core.inprocess.interruption import landing
+from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.landing import Landing

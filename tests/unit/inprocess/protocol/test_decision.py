@@ -4,8 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nvrx_core.fault.blame import Progress
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord

@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision

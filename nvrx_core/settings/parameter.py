@@ -1,0 +1,127 @@
+"""A parameter, declared once: its default, type, rule, unit and help, where the class has its annotation.
+
+A class of parameters is a frozen dataclass whose fields are made by `parameter`; `check` holds an instance against all
+that is declared. References and command lines are made from `declarations`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Final
+
+from nvrx_core.errors import ParameterError, require, require_type
+
+__all__ = [
+    "ABSOLUTE_PATH", "NOT_NEGATIVE", "POSITIVE", "Declaration", "Rule", "at_least", "check", "declarations", "one_of",
+    "parameter", "time_parameter",
+]  # fmt: skip
+
+_KEY: Final = "nvrx"
+_NO_TIME: Final = timedelta(0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule for one value.
+
+    Attributes:
+        text: completes the sentence "must be ...".
+        holds: whether a value keeps it.
+    """
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+POSITIVE: Final = Rule("positive", lambda value: value > (_NO_TIME if isinstance(value, timedelta) else 0))
+NOT_NEGATIVE: Final = Rule("not negative", lambda value: value >= (_NO_TIME if isinstance(value, timedelta) else 0))
+ABSOLUTE_PATH: Final = Rule("an absolute path", os.path.isabs)
+
+
+def at_least(minimum: float, otherwise: str = "") -> Rule:
+    """The rule that a number is not below `minimum`; `otherwise` says what else is allowed."""
+    return Rule(f"at least {minimum}{otherwise}", lambda value: bool(value >= minimum))
+
+
+def one_of(*values: str) -> Rule:
+    """The rule that a value is among these."""
+    return Rule(" or ".join(map(repr, values)), lambda value: value in values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What is declared of a parameter beside its name, annotation and default.
+
+    Attributes:
+        help: what it is for, in one sentence.
+        kind: the class that a value must be an instance of; None where the owner checks the type itself.
+        rule: what holds for a value, beside its type.
+        shorter_than: the parameters that must be greater.
+        optional: None is a value.
+    """
+
+    help: str
+    kind: type | None = None
+    rule: Rule | None = None
+    shorter_than: tuple[str, ...] = ()
+    optional: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit of a value in YAML files, flags and variables, "" where it has none."""
+        return "s" if self.kind is timedelta else ""
+
+
+def parameter(
+    default: Any,
+    help: str,
+    *,
+    kind: type | None = None,
+    rule: Rule | None = None,
+    shorter_than: tuple[str, ...] = (),
+    optional: bool = False,
+) -> Any:
+    """A dataclass field with its declaration; a default of None makes it optional."""
+    declared = Declaration(
+        help=help, kind=kind, rule=rule, shorter_than=shorter_than, optional=optional or default is None
+    )
+    return field(default=default, metadata={_KEY: declared})
+
+
+def time_parameter(default: timedelta, help: str, *shorter_than: str, rule: Rule = POSITIVE) -> Any:
+    """A field for a duration, which must be shorter than the named others."""
+    return parameter(default, help, kind=timedelta, rule=rule, shorter_than=shorter_than)
+
+
+def declarations(owner: Any) -> Mapping[str, tuple[Field[Any], Declaration]]:
+    """The fields of a class of parameters, or of an instance of it, by name, in their order."""
+    return {each.name: (each, each.metadata[_KEY]) for each in fields(owner) if _KEY in each.metadata}
+
+
+def check(owner: Any) -> None:
+    """Hold all values of an instance against what is declared.
+
+    Raises:
+        ParameterTypeError: a `TypeError`, when a value has the wrong type.
+        ParameterError: a `ValueError`, when one breaks its rule, or is not shorter than it must be.
+    """
+    declared = {name: each for name, (_, each) in declarations(owner).items()}
+    for name, each in declared.items():
+        _check_value(name, getattr(owner, name), each)
+    for name, each in declared.items():
+        for longer in each.shorter_than:
+            value, bound = getattr(owner, name), getattr(owner, longer)
+            if not value < bound:
+                raise ParameterError(name, str(value), f"shorter than {longer}={bound}")
+
+
+def _check_value(name: str, value: object, declared: Declaration) -> None:
+    if value is None and declared.optional:
+        return
+    if declared.kind is not None:
+        require_type(name, value, declared.kind)
+    if declared.rule is not None:
+        require(declared.rule.holds(value), name, value, declared.rule.text)

@@ -1,0 +1,51 @@
+"""What a user's type checker sees: parameters, plug-ins and decorated functions keep their static types."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = """\
+from nvrx_core import inprocess
+from nvrx_core.inprocess import CallWrapper, Wrapper
+
+reveal_type(Wrapper().soft_timeout)
+reveal_type(Wrapper().enabled)
+reveal_type(inprocess.rank_assignment.ShiftRanks())
+
+@Wrapper()
+def plain(x: int, y: str = "") -> float:
+    return 0.5
+
+@Wrapper()
+def injected(call: CallWrapper, x: int) -> float:
+    return 0.5
+
+reveal_type(plain(1))
+reveal_type(injected(1))
+plain("not an int")
+Wrapper(soft_timeout=3)
+Wrapper(soft_time_out=None)
+"""
+REVEALED = ["timedelta", "bool", "ShiftRanks", "float", "float"]
+WRONG_LINES = [18, 19, 20]
+CHECKERS = {
+    "mypy": [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")],
+    "pyright": ["pyright", "--pythonpath", sys.executable],
+}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_static_types_are_kept(checker, tmp_path):
+    if checker == "pyright" and shutil.which("pyright") is None:
+        pytest.skip("pyright is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([*CHECKERS[checker], str(script)], cwd=ROOT, capture_output=True, text=True, check=False)
+    revealed = re.findall(r'(?:Revealed type is|Type of ".*" is) "(?:[\w.]*\.)?(\w+)"', done.stdout)
+    assert revealed == REVEALED, done.stdout + done.stderr
+    assert [int(line) for line in re.findall(r"script\.py:(\d+)(?::\d+)?.* error: ", done.stdout)] == WRONG_LINES

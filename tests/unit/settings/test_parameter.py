@@ -1,0 +1,61 @@
+"""A parameter declared once: what its declaration says, and what is checked by it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nvrx_core.errors import ParameterError, ParameterTypeError
+from nvrx_core.settings.parameter import (
+    ABSOLUTE_PATH,
+    NOT_NEGATIVE,
+    POSITIVE,
+    at_least,
+    check,
+    declarations,
+    one_of,
+    parameter,
+    time_parameter,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    timeout: timedelta = time_parameter(timedelta(seconds=1), "How long.", "limit")
+    limit: timedelta = time_parameter(timedelta(seconds=2), "How long at most.", rule=NOT_NEGATIVE)
+    path: str | None = parameter(None, "Where.", kind=str, rule=ABSOLUTE_PATH)
+    mode: str = parameter("a", "Which.", kind=str, rule=one_of("a", "b"))
+    count: int = parameter(1, "How many.", kind=int, rule=at_least(1))
+    anything: Any = parameter((), "Whatever.")
+
+
+def test_the_defaults_keep_the_rules():
+    check(Settings())
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"timeout": 3}, ParameterTypeError, "timeout=3"),
+        ({"timeout": timedelta(0)}, ParameterError, "timeout=.*must be positive"),
+        ({"limit": timedelta(seconds=-1)}, ParameterError, "limit=.*must be not negative"),
+        ({"timeout": timedelta(seconds=2)}, ParameterError, "timeout=.*must be shorter than limit=0:00:02"),
+        ({"path": "relative"}, ParameterError, "path='relative': must be an absolute path"),
+        ({"mode": "c"}, ParameterError, "mode='c': must be 'a' or 'b'"),
+        ({"count": 0}, ParameterError, "count=0: must be at least 1"),
+    ],
+)
+def test_a_value_that_breaks_its_rule_is_refused(given, error, told):
+    with pytest.raises(error, match=told):
+        check(Settings(**given))
+
+
+def test_none_is_a_value_where_it_is_the_default():
+    assert declarations(Settings)["path"][1].optional
+    assert not declarations(Settings)["timeout"][1].optional
+
+
+def test_a_time_is_given_in_seconds():
+    assert [declared.unit for _, declared in declarations(Settings()).values()] == ["s", "s", "", "", "", ""]
+    assert POSITIVE.holds(1)
