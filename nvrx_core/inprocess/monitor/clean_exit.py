@@ -1,8 +1,8 @@
-"""A rank that has completed by `sys.exit(0)` while others wait for it: when to look, and what to say. Pure.
+"""A rank that has completed by `sys.exit(0)`: when to look who waits for it, and what to announce. Pure.
 
-Its groups are aborted, so that whoever waits for it in a collective fails at once. A rank in a rendezvous that it has
-not begun has no connection that could break: it would wait until its soft timeout. The exited rank's own monitor
-process looks, not those of the ranks that wait: an ordinary slow rendezvous costs no request.
+Its process groups are aborted, so a rank that waits for it in a collective fails at once. A rank that waits for it in a
+rendezvous has no connection that could break, and would wait until its soft timeout. The monitor process of the exited
+rank looks, not those of the ranks that wait: an ordinary slow rendezvous costs no request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["CleanExit"]
+__all__ = ["CleanExitPolicy"]
 
 LOOK_EVERY: Final = 1.0
 """Seconds between two looks, at first."""
@@ -18,7 +18,7 @@ SHARE: Final = 0.1
 """Of the time since the exit: a later look may be that much later."""
 
 
-class CleanExit:
+class CleanExitPolicy:
     """One rank's completion by exit.
 
     Attributes:

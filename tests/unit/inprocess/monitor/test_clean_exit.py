@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from nvrx_core.inprocess.monitor.clean_exit import LOOK_EVERY, SHARE, CleanExit
+from nvrx_core.inprocess.monitor.clean_exit import LOOK_EVERY, SHARE, CleanExitPolicy
 
 
-def looks(clean_exit: CleanExit, until: float) -> list[float]:
+def looks(clean_exit: CleanExitPolicy, until: float) -> list[float]:
     """When it looks, of a process that wakes at each of its deadlines."""
     found = []
     while clean_exit.deadline <= until:
@@ -19,13 +19,13 @@ def looks(clean_exit: CleanExit, until: float) -> list[float]:
 
 
 def test_a_rank_that_has_not_exited_asks_nothing():
-    clean_exit = CleanExit()
+    clean_exit = CleanExitPolicy()
     assert not any(clean_exit.due(None, now=now) for now in range(99))
     assert clean_exit.deadline == float("inf")
 
 
 def test_an_exited_rank_looks_often_at_first_and_never_late_by_more_than_a_share():
-    clean_exit = CleanExit()
+    clean_exit = CleanExitPolicy()
     assert not clean_exit.due(0, now=100.0)
     assert not clean_exit.due(0, now=100.0 + LOOK_EVERY / 2)
     found = looks(clean_exit, 220.0)
@@ -36,7 +36,7 @@ def test_an_exited_rank_looks_often_at_first_and_never_late_by_more_than_a_share
 
 
 def test_those_who_wait_are_named_once():
-    clean_exit = CleanExit()
+    clean_exit = CleanExitPolicy()
     clean_exit.due(0, now=0.0)
     assert clean_exit.due(0, now=LOOK_EVERY)
     reason = clean_exit.waiting((0, 2))
@@ -45,7 +45,7 @@ def test_those_who_wait_are_named_once():
 
 
 def test_it_looks_no_more_when_the_rank_is_on_its_way_out():
-    clean_exit = CleanExit()
+    clean_exit = CleanExitPolicy()
     clean_exit.due(0, now=0.0)
     assert not clean_exit.due(None, now=LOOK_EVERY)
     assert clean_exit.deadline == float("inf")

@@ -1,0 +1,138 @@
+"""What to do about a rank whose threads do not run when a round ends: a call holds the GIL. Pure.
+
+The monitor thread of such a rank cannot notice the round's event, so nobody interrupts the main thread, and all other
+ranks wait for it. The rank's watchdog thread is silent for the same reason. After a moment of that silence the monitor
+process asks the store whether the round has its event, writes so on the page and sends the interrupt signal: many calls
+check for signals now and then, and the handler reads the page. A main thread that the signal does not reach has as long
+to leave the function as one that is interrupted after its own soft timeout.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "GilStallAction",
+    "GilStallPolicy",
+    "GilStallState",
+    "MarkRoundOver",
+    "QueryRoundEvent",
+    "SendSignal",
+]
+
+QUERY_EVERY: Final = 0.25
+"""Seconds between two queries of the store, while the watchdog thread is silent."""
+SIGNAL_EVERY: Final = 0.1
+"""Seconds between two signals."""
+CONFIRM_AT_LEAST: Final = 10.0
+"""Seconds that a main thread has to leave the function at least, whatever the timeouts are."""
+
+
+@dataclass(frozen=True)
+class QueryRoundEvent:
+    """Ask the store whether the round has its event; if so, call `round_over`."""
+
+
+@dataclass(frozen=True)
+class MarkRoundOver:
+    """Write on the page that the round is over."""
+
+
+@dataclass(frozen=True)
+class SendSignal:
+    """Send the interrupt signal from outside."""
+
+
+GilStallAction = QueryRoundEvent | MarkRoundOver | SendSignal
+
+
+@dataclass(frozen=True)
+class GilStallState:
+    """What decides the next actions; times are relative to now.
+
+    Attributes:
+        iteration: the round.
+        query: until the store may be asked again.
+        signal: until the signal may be sent again.
+        over: since the round is known to be over; infinite while it is not.
+    """
+
+    iteration: int
+    query: float
+    signal: float
+    over: float
+
+
+class GilStallPolicy:
+    """Decides for one rank.
+
+    Args:
+        silent: seconds without a heartbeat of the watchdog thread after which the rank's threads count as held up.
+        confirm: seconds that the main thread has to leave the function, from the first signal.
+
+    Attributes:
+        deadline: when to evaluate again at the latest.
+    """
+
+    def __init__(self, silent: float, confirm: float) -> None:
+        self.silent, self.confirm = silent, max(confirm, CONFIRM_AT_LEAST)
+        self.deadline = math.inf
+        self._iteration = -2
+        self._query_at = self._signal_at = -math.inf
+        self._over_at = math.inf
+
+    @property
+    def out_by(self) -> float:
+        """When the main thread has to be out of the function; `inf` while nobody waits for it."""
+        return self._over_at + self.confirm
+
+    def state(self, *, now: float) -> GilStallState:
+        """All that decides the next actions."""
+        return GilStallState(self._iteration, self._query_at - now, self._signal_at - now, now - self._over_at)
+
+    def check(self) -> None:
+        """Raise AssertionError when the invariant does not hold: a signal follows the end of the round."""
+        assert self._signal_at == -math.inf or self._over_at < math.inf
+
+    def evaluate(
+        self, iteration: int, *, busy: bool, noticed: bool, breathing_at: float, now: float
+    ) -> tuple[GilStallAction, ...]:
+        """Return what to do now.
+
+        Args:
+            iteration: the round.
+            busy: the main thread is in the function.
+            noticed: a thread of the rank has seen the round's event; it may have been held up since.
+            breathing_at: when the watchdog thread last ran; `inf` when it is not there.
+            now: monotonic seconds.
+        """
+        silent = busy and now >= breathing_at + self.silent
+        if iteration != self._iteration or not silent:
+            self._iteration = iteration
+            self._query_at = self._signal_at = -math.inf
+            self._over_at = math.inf
+        if not silent:
+            self.deadline = breathing_at + self.silent if busy else math.inf
+            return ()
+        if self._over_at == math.inf:
+            return self.round_over(now=now) if noticed else self._query(now)
+        return self._signal(now)
+
+    def round_over(self, *, now: float) -> tuple[GilStallAction, ...]:
+        """Note that the round has its event; returns what to do."""
+        self._over_at = now
+        return (MarkRoundOver(), *self._signal(now))
+
+    def _query(self, now: float) -> tuple[GilStallAction, ...]:
+        due = now >= self._query_at
+        self._query_at = now + QUERY_EVERY if due else self._query_at
+        self.deadline = self._query_at
+        return (QueryRoundEvent(),) if due else ()
+
+    def _signal(self, now: float) -> tuple[GilStallAction, ...]:
+        due = now >= self._signal_at
+        self._signal_at = now + SIGNAL_EVERY if due else self._signal_at
+        self.deadline = self._signal_at
+        return (SendSignal(),) if due else ()

@@ -1,0 +1,66 @@
+"""This rank's lease in the store: a counter that moves on while its monitor process lives.
+
+The lease also says how far the rank has come; `nvrx_core.liveness.peer_progress` has its fields.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from nvrx_core.inprocess.monitor.plan import MonitorPlan
+from nvrx_core.inprocess.monitor.store_link import StoreLink
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.progress.page import Page, ProgressField
+
+__all__ = ["LeaseKeeper"]
+
+
+class LeaseKeeper:
+    """Moves the lease, and notes on the page when the store last answered.
+
+    Args:
+        plan: names the rank.
+        page: its progress page.
+        store: where the lease is.
+        awake: the awake time of this process.
+    """
+
+    def __init__(self, plan: MonitorPlan, page: Page, store: StoreLink, awake: AwakeClock) -> None:
+        self.plan, self.page, self.store, self.awake = plan, page, store, awake
+        self._beats, self._lease = 0, ""
+
+    def move(self) -> None:
+        """Move the lease on.
+
+        Raises:
+            StoreFailure: when the store does not answer.
+        """
+        self._beats += 1
+        self._lease = self.store.connect().move_lease(self.plan.member, self._lease, self._next())
+        if not self.page[ProgressField.MONITOR_BEAT]:
+            os.eventfd_write(self.plan.linked, 1)
+        self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
+
+    def probe(self) -> None:
+        """Ask whether the store answers.
+
+        Raises:
+            StoreFailure: when it does not.
+        """
+        self.store.connect().has_left(self.plan.member)
+        self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
+
+    def _next(self) -> str:
+        page, now = self.page, self.awake.at(time.monotonic())
+        stalled = now - self.awake.at(page.alive_at()) > self.plan.soft / 2
+        inside = now - self.awake.at(page[ProgressField.MEETING_AT] / 1e9) if page[ProgressField.MEETING] else 0
+        fields = (
+            ProgressField.MONITOR_PID,
+            ProgressField.STAGE,
+            ProgressField.ITERATION,
+            ProgressField.MEETINGS,
+            ProgressField.COLLECTIVES,
+            ProgressField.ATOMIC,
+        )
+        return "/".join(map(str, (self._beats, int(stalled), *(page[field] for field in fields), int(inside))))

@@ -1,0 +1,60 @@
+"""Which siblings a monitor process watches, and who of them is unresponsive. Pure.
+
+The members form a ring in the order of their initial ranks, and each watches the one that follows it. When that one is
+silent, its monitor process may have gone with a whole node, and nobody watches those that follow: so more are watched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Mapping
+from typing import Final
+
+from nvrx_core.liveness.lease import LeaseTable
+
+__all__ = ["SiblingRing"]
+
+WATCHED_PER_SILENT: Final = 64
+"""How many members are watched for each one that is silent."""
+
+
+class SiblingRing:
+    """The siblings of one member.
+
+    Args:
+        member: its initial rank.
+        timeout: seconds without a change of its lease after which a sibling is unresponsive; one that is silent for
+            half of that counts as silent.
+    """
+
+    def __init__(self, member: int, timeout: float) -> None:
+        self.member = member
+        self.leases = LeaseTable(timeout)
+
+    def watched(self, siblings: list[int], *, now: float) -> list[int]:
+        """Return those whose leases to read; the others are forgotten.
+
+        Args:
+            siblings: the other members that are not lost, in order.
+            now: awake seconds.
+        """
+        first, silent = bisect(siblings, self.member), self.leases.stale(now=now, share=0.5)
+        watched = (siblings[first:] + siblings[:first])[: max(1, WATCHED_PER_SILENT * len(silent))]
+        self.leases.keep(watched)
+        return watched
+
+    def observe(
+        self, watched: list[int], leases: Mapping[int, str], *, all_have_arrived: bool, now: float
+    ) -> tuple[int, ...]:
+        """Note the leases of those that are watched; returns the unresponsive ones.
+
+        Args:
+            watched: as `watched` has returned it.
+            leases: what their leases say, of those that have one.
+            all_have_arrived: a member without a lease is silent; before, it may be late to start.
+            now: awake seconds.
+        """
+        for member in watched:
+            if member in leases or all_have_arrived:
+                self.leases.observe(member, leases.get(member, ""), now=now)
+        return self.leases.stale(now=now)
