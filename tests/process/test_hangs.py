@@ -73,6 +73,7 @@ def assert_stacks(job: Job, victim: int, kind: str) -> None:
     for text in [*told, *([job.errors(victim)] if told else [])]:
         assert re.search(rf"faults\.py\", line \d+ in _{INSIDE.get(kind)}\b", text), text
         assert re.search(r"progress_watchdog\.py\", line \d+ in _watch", text), "not all threads"
+        assert re.search(r"stacks\.py\", line \d+ in _serve", text), "nobody answers but the signal"
 
 
 def test_a_hang_among_three_blames_the_one_that_is_behind(launch: Launch) -> None:
