@@ -119,7 +119,7 @@ class ProgressWatchdog:
     def _question(self, now: float) -> None:
         self.page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
         if answered := self._heartbeat.look():
-            self.page[ProgressField.ANSWERED] = answered
+            self.page[ProgressField.MAIN_THREAD_HEARTBEAT] = answered
         self._observe()
         self.page[ProgressField.ATOMIC] = self.depth()
         self._judge_store(now)
