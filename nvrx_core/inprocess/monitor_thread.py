@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.coordination.control_store import ControlStore
@@ -32,22 +32,42 @@ log = logging.getLogger("nvrx_core.inprocess")
 ENDS_WITHIN: Final = 10.0
 
 
+class Function(Protocol):
+    """The wrapped function, as seen from the thread that ends it."""
+
+    def notice(self, iteration: int) -> None:
+        """The round has its event, and nothing is done about it yet."""
+
+    def begin(self, iteration: int) -> None:
+        """Abort what the function waits in."""
+
+    def unblock(self) -> None:
+        """Close what the main thread waits in, where no signal reaches it."""
+
+    def release(self) -> None:
+        """The round is decided, and the main thread goes on: release what its function has left."""
+
+
+class Losses(Protocol):
+    """Who is told when a part of the wrapper ends that the rank must not go on without."""
+
+    def watcher_failed(self, error: BaseException) -> None:
+        """The calling thread ends by `error`, a `StoreFailure` or another one."""
+
+
 class MonitorThread:
     """Runs the rounds of one call.
 
     Args:
-        board: a connection to the store of this thread alone.
+        control_store: a connection to the store of this thread alone.
         page: the rank's page.
         interrupt: gets the main thread out of the function.
         rounds: shared with the main thread.
-        abort: ends what the function waits in.
-        unblock: closes what no signal gets the main thread out of.
-        decided: called after each decision, while the main thread goes on.
-        failed: called with what has ended the thread, a `StoreFailure` or an error; without it the rank must not go on.
+        changed: held during a step of either thread's flow; notified after each.
+        function: what the thread ends.
+        losses: told what has ended the thread.
 
     Attributes:
-        changed: held during a step of either thread's flow; notified after each.
-        noticed: called with the round's number at its event, before anything is done about it.
         marks: monotonic seconds of the round that ends, by the names of `nvrx_core.events.phases.MARKS`.
     """
 
@@ -58,17 +78,13 @@ class MonitorThread:
         page: Page,
         interrupt: Interrupt,
         rounds: Rounds,
-        abort: Callable[[], None],
-        unblock: Callable[[], None],
-        decided: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        changed: threading.Condition,
+        function: Function,
+        losses: Losses,
     ) -> None:
         self.control_store, self.page, self.interrupt, self.rounds = control_store, page, interrupt, rounds
-        self.changed = threading.Condition()
+        self.changed, self._function, self._losses = changed, function, losses
         self.marks = dict[str, float]()
-        self._abort, self._unblock, self._decided = abort, unblock, decided
-        self.noticed: Callable[[int], None] = lambda iteration: None
-        self._failed = failed
         self._turns = ShortTurns()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="nvrx-monitor-thread", daemon=True)
@@ -82,17 +98,13 @@ class MonitorThread:
         self._stopping = True
         self.interrupt.out.set()
         self.interrupt.free.set()
-        self.wake()
+        with self.changed:
+            self.changed.notify_all()
         if self._thread.is_alive():
             cut()
         self._thread.join(ENDS_WITHIN)
         if self._thread.is_alive():
             log.warning("the monitor thread does not end within %g s; the rank leaves without it", ENDS_WITHIN)
-
-    def wake(self) -> None:
-        """Have both threads look at what they wait for."""
-        with self.changed:
-            self.changed.notify_all()
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -108,7 +120,7 @@ class MonitorThread:
             interpret(monitor_thread(self.rounds, time.monotonic), self._rules(), self.step)
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:
-                self._failed(error)
+                self._losses.watcher_failed(error)
         finally:
             self._turns.end()
 
@@ -122,7 +134,7 @@ class MonitorThread:
             effects.LastCall: self._last_call,
             effects.InterruptFunction: self._interrupt,
             effects.AbortFunction: self._abort_function,
-            effects.AwaitOut: lambda effect: interrupt.drive(self._unblock),
+            effects.AwaitOut: lambda effect: interrupt.drive(self._function.unblock),
             effects.ResetInterrupt: lambda effect: interrupt.reset(),
             effects.RoundDecided: self._round_decided,
         }
@@ -138,7 +150,7 @@ class MonitorThread:
 
     def _notice(self, effect: effects.NoticeEvent) -> None:
         self._turns.begin()
-        self.noticed(effect.iteration)
+        self._function.notice(effect.iteration)
         self.page[ProgressField.NOTICED] = effect.iteration + 1
 
     def _last_call(self, effect: effects.LastCall) -> None:
@@ -153,9 +165,9 @@ class MonitorThread:
     def _abort_function(self, effect: effects.AbortFunction) -> None:
         self.page[ProgressField.INTERRUPTING] = effect.iteration + 1
         hit("abort-before", effect.iteration)
-        self._abort()
+        self._function.begin(effect.iteration)
         self.marks["aborted"] = time.monotonic()
 
     def _round_decided(self, effect: effects.RoundDecided) -> None:
         self._turns.end()
-        self._decided()
+        self._function.release()

@@ -13,8 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.fork_server import ForkServer
 from nvrx_core.process.heartbeat import heartbeat_of_this_thread
@@ -31,21 +33,32 @@ SILENT_STORE: Final = 10.0
 ENDS_WITHIN: Final = 10.0
 
 
+class Losses(Protocol):
+    """Who is told of what the rank has lost."""
+
+    def monitor_replaced(self, why: str) -> None:
+        """The monitor process was lost, and there is another one."""
+
+    def fork_server_lost(self) -> None:
+        """The template process has ended: a monitor process that is lost will not be replaced."""
+
+    def store_lost(self, why: str) -> object:
+        """The store does not answer."""
+
+    def watcher_failed(self, error: BaseException) -> None:
+        """The calling thread ends by `error`."""
+
+
 class ProgressWatchdog:
     """Asks at `interval`; `defer` runs work in its thread.
 
     Args:
         page: the rank's page.
         interval: seconds between two questions.
-        template: the monitor's template process.
-        replaced: called with the reason when the monitor process was replaced.
-        gone: called when the template process has ended, and nothing will be replaced any more.
-        observe: notes on the page what else shows how far the rank has come.
-        silent: called once when the store has not answered for `SILENT_STORE` seconds.
-        failed: called with what has ended the thread, if anything does.
-
-    Attributes:
-        depth: how many atomic sections are open; noted on the page.
+        fork_server: the monitor's template process.
+        interrupt: knows how many atomic sections are open, which is noted on the page.
+        observer: notes there how many collectives have begun.
+        losses: told what the rank has lost.
     """
 
     def __init__(
@@ -53,17 +66,13 @@ class ProgressWatchdog:
         page: Page,
         interval: float,
         fork_server: ForkServer,
-        replaced: Callable[[str], None],
         *,
-        gone: Callable[[], None],
-        observe: Callable[[], None],
-        silent: Callable[[], None],
-        failed: Callable[[BaseException], None],
+        interrupt: Interrupt,
+        observer: GroupObserver,
+        losses: Losses,
     ) -> None:
         self.page, self.interval, self.fork_server = page, interval, fork_server
-        self._replaced, self._gone, self._observe = replaced, gone, observe
-        self._silent, self._failed = silent, failed
-        self.depth: Callable[[], int] = lambda: 0
+        self._interrupt, self._observer, self._losses = interrupt, observer, losses
         self._work: deque[Callable[[], None]] = deque()
         self._heartbeat = heartbeat_of_this_thread()
         self._ending = self._told = False
@@ -95,7 +104,7 @@ class ProgressWatchdog:
             self._watch()
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._ending:
-                self._failed(error)
+                self._losses.watcher_failed(error)
 
     def _watch(self) -> None:
         due = time.monotonic()
@@ -119,9 +128,9 @@ class ProgressWatchdog:
     def _question(self, now: float) -> None:
         self.page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
         if answered := self._heartbeat.look():
-            self.page[ProgressField.MAIN_THREAD_HEARTBEAT] = answered
-        self._observe()
-        self.page[ProgressField.ATOMIC] = self.depth()
+            self.page[ProgressField.ANSWERED] = answered
+        self._observer.count_collectives()
+        self.page[ProgressField.ATOMIC] = self._interrupt.depth
         self._judge_store(now)
 
     def _judge_store(self, now: float) -> None:
@@ -130,15 +139,15 @@ class ProgressWatchdog:
         asked = beat and self.page[ProgressField.STAGE] not in (Stage.LEFT, Stage.EXITED_ABNORMALLY)
         if asked and self._awake.at(now) - self._awake.at(beat) > SILENT_STORE and not self._told:
             self._told = True
-            self._silent()
+            self._losses.store_lost(f"no answer for {SILENT_STORE:g} s")
 
     def _hear(self) -> None:
         poll = self.fork_server.poll()
         if poll:
             log.warning("the monitor process was replaced: %s", poll)
-            self._replaced(poll)
+            self._losses.monitor_replaced(poll)
         if poll == "" and not self._ending:
-            self._gone()
+            self._losses.fork_server_lost()
 
     def _do_work(self) -> None:
         while self._work:

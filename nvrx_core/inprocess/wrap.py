@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.call.call import Call
 from nvrx_core.inprocess.call.environment_checks import warn_about_environment
-from nvrx_core.inprocess.call.handles import AtomicLock, MonitorHandle
+from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
 from nvrx_core.inprocess.call.injection import parameters_for
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.compose import Compose
@@ -43,10 +43,10 @@ class CallWrapper:
     Its attributes can be read and not assigned. An instance belongs to one iteration.
     """
 
-    def __init__(self, call: Call, wrapper: Wrapper) -> None:
-        self._call, self._wrapper = call, wrapper
-        self._atomic = new_atomic(call.kit.interrupt, call.state.iteration)
-        self._page = call.kit.page
+    def __init__(self, handles: CallHandles, wrapper: Wrapper) -> None:
+        self._handles, self._wrapper = handles, wrapper
+        self._atomic = new_atomic(handles.interrupt, handles.state.iteration)
+        self._page = handles.page
         self._store: dist.Store | None = None
         self._base_store: dist.Store | None = None
 
@@ -59,7 +59,7 @@ class CallWrapper:
     @property
     def iteration(self) -> int:
         """How often the function was restarted; 0 at first."""
-        return self._call.state.iteration
+        return self._handles.state.iteration
 
     def ping(self) -> None:
         """Report progress; from the first ping of an iteration on, the timeouts apply to pings, too."""
@@ -75,7 +75,6 @@ class CallWrapper:
         if step >= words[ProgressField.STEP]:
             words[ProgressField.STEP] = step + 1
             words[ProgressField.STEP_AT] = time.monotonic_ns()
-            self._call.step = max(self._call.step, step)
 
     def atomic(self) -> Atomic:
         """A context that no restart interrupts; other ranks wait for its end. It nests."""
@@ -97,7 +96,7 @@ class CallWrapper:
 
     def iteration_store(self) -> dist.Store:
         """A torch store for this iteration, empty at its start, the same on all ranks."""
-        return self._call.kit.iteration_store()
+        return self._handles.stores.iteration_store()
 
     def shutdown(self) -> None:
         """Nothing once the call is over: it ends its threads and processes itself.
@@ -105,7 +104,7 @@ class CallWrapper:
         Raises:
             RuntimeError: in the function, which would run on unprotected; return from it instead.
         """
-        if not self._call.over:
+        if not self._handles.over.is_set():
             raise RuntimeError(
                 "shutdown() inside the wrapped function: return from it, and the call ends for all ranks"
             )
@@ -113,7 +112,7 @@ class CallWrapper:
     @property
     def state(self) -> FrozenState:
         """This rank's state, as it is now."""
-        return self._call.state.freeze()
+        return self._handles.state.freeze()
 
     @property
     def wrapper(self) -> Wrapper:
@@ -131,7 +130,7 @@ class CallWrapper:
     def base_store(self) -> dist.Store:
         """The control store itself, without a prefix, on a connection of its own; nvrx's keys begin with `nvrx/`."""
         if self._base_store is None:
-            self._base_store = self._call.kit.another_store()
+            self._base_store = self._handles.stores.base_store()
         return self._base_store
 
     @property
@@ -142,7 +141,7 @@ class CallWrapper:
     @property
     def progress_watchdog(self) -> ProgressWatchdog:
         """The thread that asks the main thread for automatic heartbeats."""
-        return self._call.kit.watchdog
+        return self._handles.watchdog
 
     @property
     def atomic_lock(self) -> AtomicLock:
@@ -198,13 +197,10 @@ class Wrapper(Parameters):
             warn_about_environment(self.hard_timeout)
 
             def function() -> Any:
-                wrapper = CallWrapper(call, self)
+                wrapper = CallWrapper(call.handles, self)
                 return fn(*args, **{**kwargs, **dict.fromkeys(_free(fn, names, args), wrapper)})
 
-            try:
-                result: Result = call.run(function)
-            finally:
-                call.over = True
+            result: Result = call.run(function)
             return result
 
         return wrapped

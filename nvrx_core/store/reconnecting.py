@@ -118,6 +118,10 @@ class Connection:
                     self._beside._doubted = True
             return self.store is not broken and not self.closed
 
+    def close(self) -> None:
+        """Give the connection back, whoever holds this object; every operation fails from here on."""
+        self.closed, self.store = True, dist.Store()  # torch's base class, which has no operation
+
     def _repeat(self, name: str, *arguments: Any) -> Any:
         store = self.store
         try:

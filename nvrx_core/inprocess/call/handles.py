@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
+
+from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.interruption.atomic import Atomic
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.state import State
 from nvrx_core.process.lifeline import is_running
 from nvrx_core.progress.page import Page, ProgressField
 
-__all__ = ["AtomicLock", "MonitorHandle"]
+__all__ = ["AtomicLock", "CallHandles", "MonitorHandle"]
+
+
+@dataclass(frozen=True)
+class CallHandles:
+    """What a `CallWrapper` is made of.
+
+    Attributes:
+        state: the rank's.
+        page: its progress page.
+        interrupt: what its atomic sections hold off.
+        stores: the stores that user code gets.
+        watchdog: the progress watchdog.
+        over: set when the call has ended, and in a child of `os.fork`.
+    """
+
+    state: State
+    page: Page
+    interrupt: Interrupt
+    stores: UserStores
+    watchdog: ProgressWatchdog
+    over: threading.Event
 
 
 class AtomicLock:

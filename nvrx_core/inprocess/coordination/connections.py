@@ -105,7 +105,7 @@ class Connections:
         self._cuts = [cut for store in pair if (cut := getattr(store, "cut", None)) is not None]
         self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
         self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
-        self.hosted: bool | None = getattr(self.store, "hosted", None)
+        self._hosted: bool | None = getattr(self.store, "hosted", None)
         self.is_torch_store = isinstance(self.store, _TORCHS)
         self.control_store = ControlStore(cast(dist.Store, self._main), keys)
         ends = self._cuts or self._sockets
@@ -113,6 +113,10 @@ class Connections:
         self.waiting = ControlStore(cast(dist.Store, self._waited), keys, chunk=chunk)
         self._meeting: dist.Store | None = None
         self._offered: socket.socket | None = None
+
+    def is_hosted_by(self, member: int) -> bool:
+        """Whether the process of this rank, `member`, hosts the store."""
+        return member in self.critical if self._hosted is None else self._hosted
 
     def use(self, keys: StoreKeys) -> None:
         """Go on with these keys."""
@@ -154,7 +158,15 @@ class Connections:
         return AssignmentStore(f"{mark}/assignment", self.store, mark)
 
     def another_store(self) -> dist.Store:
-        """One more connection to the control store."""
+        """One more connection to the control store.
+
+        Raises:
+            StoreConnectionError: when the call is over, or the store lost.
+        """
+        if self._main.closed:
+            raise StoreConnectionError(
+                "no further connection to the control store: the call is over, or the store lost"
+            )
         return another(self.store, self._factory, self._kwargs)
 
     def iteration_store(self, iteration: int, place: tuple[str, int] | None) -> dist.Store:
@@ -212,8 +224,11 @@ class Connections:
                     return str(kept.getsockname()[0]).removeprefix(MAPPED)
         return local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
 
-    def withdraw(self) -> None:
-        """Offer nothing any more."""
+    def close(self) -> None:
+        """Offer nothing any more and give the connections back; whoever still holds them cannot use them."""
         if self._offered is not None:
             self._offered.close()
-            self._offered = None
+        self._offered = self._meeting = None
+        self._cuts.clear()
+        self._waited.close()
+        self._main.close()

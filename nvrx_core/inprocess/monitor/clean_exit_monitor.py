@@ -38,9 +38,7 @@ class CleanExitMonitor:
         if not self.policy.due(iteration, now=now) or iteration is None:
             return None
         progress = self.store.connect().slowest(page.members() - {me}, me)
-        reason = self.policy.waiting(
-            progress.waiting(page[ProgressField.ITERATION], page[ProgressField.RENDEZVOUS_COUNT])
-        )
+        reason = self.policy.waiting(progress.waiting(page[ProgressField.ITERATION], page[ProgressField.MEETINGS]))
         return None if reason is None else Stall(iteration, reason)
 
     def _exited(self) -> int | None:

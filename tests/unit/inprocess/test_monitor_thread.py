@@ -42,7 +42,37 @@ def nothing():
     return None
 
 
-def monitor_thread(page, wait, failed, *, interrupt=None, iteration=-1, abort=nothing, event=nothing):
+class Function:
+    """A function whose abort does what a test wants."""
+
+    def __init__(self, abort):
+        self.abort = abort
+
+    def notice(self, iteration):
+        pass
+
+    def begin(self, iteration):
+        self.abort()
+
+    def unblock(self):
+        pass
+
+    def release(self):
+        pass
+
+
+class Losses:
+    """Notes what has ended the thread."""
+
+    def __init__(self):
+        self.errors, self.told = [], threading.Event()
+
+    def watcher_failed(self, error):
+        self.errors.append(error)
+        self.told.set()
+
+
+def monitor_thread(page, wait, losses=None, *, interrupt=None, iteration=-1, abort=nothing, event=nothing):
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
     if iteration == 0:
         rounds.advance(frozenset({0}))
@@ -51,10 +81,9 @@ def monitor_thread(page, wait, failed, *, interrupt=None, iteration=-1, abort=no
         page=page,
         interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
         rounds=rounds,
-        abort=abort,
-        unblock=nothing,
-        decided=nothing,
-        failed=failed,
+        changed=threading.Condition(),
+        function=Function(abort),
+        losses=losses or Losses(),
     )
 
 
@@ -63,21 +92,21 @@ def test_whatever_ends_the_thread_is_told(page, error):
     def fail():
         raise error
 
-    told, said = [], threading.Event()
-    thread = monitor_thread(page, fail, lambda error: (told.append(error), said.set()))
+    losses = Losses()
+    thread = monitor_thread(page, fail, losses)
     thread.start()
-    assert said.wait(5.0)
-    thread.stop(lambda: None)
-    assert told == [error]
+    assert losses.told.wait(5.0)
+    thread.stop(nothing)
+    assert losses.errors == [error]
 
 
 def test_a_thread_that_does_not_end_keeps_nobody(page, monkeypatch, caplog):
     monkeypatch.setattr(module, "ENDS_WITHIN", 0.05)
     free = threading.Event()
-    thread = monitor_thread(page, free.wait, lambda error: None)
+    thread = monitor_thread(page, free.wait)
     thread.start()
     with caplog.at_level(logging.WARNING):
-        thread.stop(lambda: None)
+        thread.stop(nothing)
     assert "the rank leaves without it" in caplog.text
     free.set()
 
@@ -99,7 +128,7 @@ def test_a_busy_function_is_out_before_the_abort_has_ended(page, interrupt):
         out.append(interrupt.out.wait(5.0))
 
     thread = monitor_thread(
-        page, lambda: (stop.wait(), 1 / 0), lambda error: None,
+        page, lambda: (stop.wait(), 1 / 0),
         interrupt=interrupt, iteration=0, abort=abort, event=lambda: os.read(busy, 1),
     )  # fmt: skip
 

@@ -7,6 +7,9 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.process.sockets import tcp_sockets
+from nvrx_core.store.connection import StoreConnectionError
 from nvrx_core.store.keys import StoreKeys
 
 
@@ -40,3 +43,24 @@ def test_a_restart_asks_no_name_server(served, monkeypatch):
     assert host == "127.0.0.1", "a number, whatever the store is called"
     assert looked_up == []
     assert dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False).port == int(port)
+
+
+def test_connections_that_are_closed_are_gone_whoever_still_holds_them(served):
+    servers_own = connected(served)
+    links = Connections(Named, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1))
+    held = [links.control_store, links.waiting]
+    hosted = int(links.host_rendezvous().rpartition(":")[2])
+    offered = int(links.offer_rendezvous().rpartition(":")[2])
+    assert len(connected(served)) == len(servers_own) + 2
+    links.close()
+    assert connected(served) == servers_own
+    assert not [each for each in tcp_sockets() if each.listening and each.local_port in (hosted, offered)]
+    for control_store in held:
+        with pytest.raises(StoreFailure):
+            control_store.peek("a key")
+    with pytest.raises(StoreConnectionError, match="the call is over"):
+        links.another_store()
+
+
+def connected(port):
+    return [each for each in tcp_sockets() if each.peer_port == port]

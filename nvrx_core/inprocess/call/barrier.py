@@ -1,0 +1,92 @@
+"""The main thread between two iterations: it waits for the monitor thread, arrives at the barrier, and goes on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.call.early_exit import EarlyExit
+from nvrx_core.inprocess.call.monitor_link import MonitorLink
+from nvrx_core.inprocess.call.restart_trace import RestartTrace
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.monitor_thread import MonitorThread
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.state import State
+from nvrx_core.process.garbage import collect_garbage
+from nvrx_core.progress.page import ProgressField
+from nvrx_core.progress.stage import Stage
+
+__all__ = ["Barrier"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+class Barrier:
+    """Carries out the effects of a barrier, but for a rank's arrival, which `ArrivalReport` describes.
+
+    Args:
+        state: this rank's.
+        control_store: the main thread's connection.
+        monitor: told what the main thread is about.
+        thread: brings what the main thread waits for.
+        early_exit: why this rank leaves out of turn.
+        trace: notes the steps of a restart.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        control_store: ControlStore,
+        *,
+        monitor: MonitorLink,
+        thread: MonitorThread,
+        early_exit: EarlyExit,
+        trace: RestartTrace,
+    ) -> None:
+        self._state, self._control_store, self._monitor = state, control_store, monitor
+        self._thread, self._early_exit, self._trace = thread, early_exit, trace
+
+    def rules(self) -> Rules:
+        """The effects of a barrier."""
+        return {
+            effects.Await: self._await,
+            effects.EnterStage: self._enter,
+            effects.LoseMembers: self._lose,
+            effects.AwaitMonitorProcess: lambda effect: self._monitor.await_store(),
+            effects.BeginIteration: self._begin,
+            effects.FindHolders: self._find_holders,
+            effects.LogWaiting: lambda effect: log.warning("%s", effect.reason),
+            effects.CollectGarbage: lambda effect: collect_garbage(),
+            effects.RoundEnded: lambda effect: self._trace.round_ended(effect.view, self._thread.marks),
+        }
+
+    def _await(self, effect: effects.Await) -> None:
+        """Wait for the monitor thread, where a signal reaches this one."""
+        view, until, early_exit, changed = effect.view, effect.until, self._early_exit, self._thread.changed
+        with changed:
+            while not until(view) and early_exit.reason is None and (now := time.monotonic()) < effect.deadline:
+                changed.wait(min(effect.deadline - now, threading.TIMEOUT_MAX))
+        if not until(view):
+            early_exit.raise_if_due()
+
+    def _enter(self, effect: effects.EnterStage) -> None:
+        if effect.stage is Stage.ARRIVED:
+            hit("barrier-before", self._monitor.page[ProgressField.ITERATION])
+        self._monitor.enter(effect.stage)
+
+    def _lose(self, effect: effects.LoseMembers) -> None:
+        self._trace.mark("decided")
+        self._monitor.page.lose(effect.members)
+
+    def _begin(self, effect: effects.BeginIteration) -> None:
+        state = self._state
+        self._monitor.page.begin_round(state.iteration, state.rank, state.world_size)
+        self._monitor.enter(Stage.STARTING)
+        self._trace.mark("assigned")
+
+    def _find_holders(self, effect: effects.FindHolders) -> Mapping[int, int]:
+        return self._control_store.holders(effect.iteration, effect.members, self._state.initial_rank)

@@ -1,0 +1,68 @@
+"""Ending what the wrapped function waits in: the user's abort, then whatever still holds the main thread."""
+
+from __future__ import annotations
+
+import logging
+
+from nvrx_core.inprocess.abort import Abort, carry_out
+from nvrx_core.inprocess.call.fault_maker import let_go
+from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.monitor.round_progress import RoundProgress
+from nvrx_core.inprocess.state import State
+from nvrx_core.progress.page import ProgressField
+
+__all__ = ["FunctionAbort"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+class FunctionAbort:
+    """Ends what the function of one rank waits in; used by the threads beside it.
+
+    Args:
+        abort: the user's; None for nothing.
+        state: this rank's.
+        interrupt: says where the main thread is.
+        observer: knows the function's process groups and stores.
+        sample: how far the rank had come.
+
+    Attributes:
+        begun_in: the iteration whose abort has begun last; what fails in it from then on is a consequence of the abort.
+    """
+
+    def __init__(
+        self, abort: Abort | None, state: State, *, interrupt: Interrupt, observer: GroupObserver, sample: RoundProgress
+    ) -> None:
+        self._abort, self._state, self._interrupt = abort, state, interrupt
+        self._observer, self._sample = observer, sample
+        self.begun_in = -1
+
+    def notice(self, iteration: int) -> None:
+        """The round has its event: note how far the rank has come, before anything changes that."""
+        self._sample.take(iteration)
+
+    def begin(self, iteration: int) -> None:
+        """Run the user's abort for the function of this iteration."""
+        self.begun_in = iteration
+        if self._abort is not None:
+            carry_out(self._abort, self._state.freeze())
+
+    def unblock(self) -> None:
+        """Close what the main thread waits in, where no signal reaches it."""
+        if not self._observer.unblock() and log.isEnabledFor(logging.DEBUG):
+            log.debug("the function does not react to the interruption:\n%s", self._interrupt.stack())
+
+    def release(self) -> None:
+        """The round is over: release the process groups of its function."""
+        self._observer.release()
+
+    def release_completed(self, error: BaseException | None) -> None:
+        """The rank has completed by `SystemExit(0)`, `error`: free whoever waits for it in a collective."""
+        let_go(error)
+        iteration = self._state.iteration
+        self._sample.page[ProgressField.EXITED] = iteration + 1
+        self._sample.take(iteration)
+        if self._abort is not None:  # the user's own is for faults, and this is none
+            self._observer.abort_groups()
+        self._observer.release()

@@ -1,0 +1,75 @@
+"""The end of a call, for the main thread: whom a rank tells that it leaves, and for whom it stays."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.fault.exceptions import text_of
+from nvrx_core.inprocess.call.early_exit import EarlyExit
+from nvrx_core.inprocess.call.monitor_link import MonitorLink
+from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guests import await_guests
+from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.state import State
+from nvrx_core.progress.stage import Stage
+
+__all__ = ["Leaving"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+class Leaving:
+    """Carries out the effects of leaving.
+
+    Args:
+        state: this rank's.
+        events: where it is written that the rank leaves.
+        parameters: the wrapper's; they bound the wait for the others.
+        control_store: the main thread's connection.
+        monitor: tells the others of a rank that leaves out of turn.
+        early_exit: told when the store is lost.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        events: EventLog,
+        parameters: Parameters,
+        *,
+        control_store: ControlStore,
+        monitor: MonitorLink,
+        early_exit: EarlyExit,
+    ) -> None:
+        self._state, self._events, self._parameters = state, events, parameters
+        self._control_store, self._monitor, self._early_exit = control_store, monitor, early_exit
+
+    def rules(self) -> Rules:
+        """The effects of leaving."""
+        return {
+            effects.ReportLeft: self._report_left,
+            effects.AwaitGuests: self._await_guests,
+            effects.LoseStore: lambda effect: self._early_exit.store_lost(effect.reason),
+            effects.Abandon: self._abandon,
+        }
+
+    def _report_left(self, effect: effects.ReportLeft) -> None:
+        reason = text_of(effect.error) if effect.error is not None else ""
+        self._events.write("left", self._state.iteration, reason=reason)
+
+    def _await_guests(self, effect: effects.AwaitGuests) -> None:
+        with suppress(StoreFailure):
+            if effect.completed:
+                self._control_store.wait_left(effect.members, self._parameters.barrier_timeout)
+            else:
+                log.warning("this rank hosts the control store and stays until the others need it no longer")
+                members, silent_for = range(self._state.initial_world_size), self._parameters.heartbeat_timeout
+                await_guests(self._control_store, members, silent_for.total_seconds())
+
+    def _abandon(self, effect: effects.Abandon) -> None:
+        log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(effect.error))
+        self._monitor.enter(Stage.EXITED_ABNORMALLY)

@@ -1,0 +1,177 @@
+"""The rank's end of its monitor process: started first, told what the main thread is about, ended last."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Final
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.inprocess.call.held import Held
+from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.coordination.joining import Entrant
+from nvrx_core.inprocess.monitor.plan import MonitorPlan
+from nvrx_core.inprocess.monitor.process import MonitorProcess
+from nvrx_core.process.descriptors import give_up
+from nvrx_core.process.fork_server import ForkServer
+from nvrx_core.process.lifeline import is_running, open_pidfd
+from nvrx_core.process.owner_lock import OwnerLock
+from nvrx_core.process.stacks import Stacks
+from nvrx_core.process.waiting import readable
+from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.stage import Stage
+from nvrx_core.store.keys import StoreKeys
+
+__all__ = ["MonitorLink", "monitor_plan", "start_monitor"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+LEAVES_WITHIN: Final = 2.0
+REACHES_STORE_WITHIN: Final = 5.0
+
+
+class MonitorLink:
+    """What a rank and its monitor process share.
+
+    Args:
+        page: what the rank says there, its monitor process reads.
+        wake: an eventfd that makes the monitor process look.
+        linked: an eventfd that it writes to when it has reached the store.
+        fork_server: keeps it running.
+
+    Attributes:
+        entered: the rank is in the job. Before that, a rank that cannot enter waits until the others are told.
+    """
+
+    def __init__(self, page: Page, wake: int, linked: int, fork_server: ForkServer) -> None:
+        self.page, self.fork_server = page, fork_server
+        self._wake, self._linked = wake, linked
+        self.entered = False
+
+    def enter(self, stage: Stage) -> None:
+        """Say what the main thread is about."""
+        self.page.enter(stage)
+        self.notify()
+
+    def notify(self) -> None:
+        """Have the monitor process look at the page."""
+        os.eventfd_write(self._wake, 1)
+
+    def store_lost(self) -> None:
+        """Say that the store is lost: from here on, the monitor process counts the seconds that the rank has left."""
+        if not self.page[ProgressField.STORE_LOST]:
+            self.page[ProgressField.STORE_LOST] = time.monotonic_ns()
+        self.notify()
+
+    def await_store(self) -> None:
+        """Wait until the monitor process has reached the store: the function does not start unprotected."""
+        if not readable([self._linked], REACHES_STORE_WITHIN):
+            log.warning("the monitor process has not reached the store within %g s", REACHES_STORE_WITHIN)
+
+    def is_running(self) -> bool:
+        """Whether the monitor process runs."""
+        return is_running(self.page[ProgressField.MONITOR_PID])
+
+    def speaks_for_rank(self) -> bool:
+        """Whether the rank has left out of turn, and its monitor process tells the others."""
+        return self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY
+
+    def round_is_over(self) -> bool:
+        """Whether the monitor process says that the round is over, which no thread of this process has noticed."""
+        return self.page[ProgressField.ROUND_OVER] == self.page[ProgressField.ITERATION] + 1
+
+    def end(self) -> None:
+        """End the monitor process, or leave it alone where it speaks for a rank that was in the job."""
+        if self.speaks_for_rank() and self.entered:
+            self.fork_server.detach()
+            return
+        if not self.speaks_for_rank():
+            self.page.enter(Stage.LEFT)
+        self.notify()
+        has_nobody_to_tell = bool(self.page[ProgressField.STORE_LOST])
+        self.fork_server.end(0.0 if has_nobody_to_tell else LEAVES_WITHIN)
+
+    def disown(self) -> None:
+        """In a child of `os.fork`: write on a page of its own, and hold none of the descriptors."""
+        self.page.disown()
+        give_up((self._wake, self._linked, self.fork_server.channel.fileno()))
+
+
+def start_monitor(
+    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, events: EventLog, held: Held
+) -> MonitorLink:
+    """Fork the template process and, from there, the monitor process; `fork_server.await_ready` says how that went.
+
+    Args:
+        parameters: the wrapper's.
+        entrant: this rank.
+        keys: the call's keys, of no particular generation.
+        page: where the monitor process reads how far the rank has come.
+        events: where it writes events.
+        held: what undoes it.
+    """
+    pidfd = _closed_by(held, open_pidfd(os.getpid()))
+    wake, linked = (_closed_by(held, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)) for _ in range(2))
+    stacks = held.enter_context(closing(Stacks()))
+    lock = held.enter_context(closing(OwnerLock()))
+    lock.hold()
+    plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, linked))
+    files = (pidfd, wake, linked, *stacks.descriptors, events.fileno())
+    run = MonitorProcess(plan, page, lock).run
+    link = MonitorLink(page, wake, linked, ForkServer.start(run, {fd for fd in files if fd is not None}))
+    held.callback(link.end)
+    held.callback(lock.let_go)
+    held.disown_by(link.disown)
+    stacks.start()
+    return link
+
+
+def _closed_by(held: Held, fd: int) -> int:
+    held.callback(os.close, fd)
+    return fd
+
+
+def monitor_plan(
+    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, events: EventLog, stacks: Stacks, fds: Iterable[int]
+) -> MonitorPlan:
+    """What the monitor process of this rank needs to know.
+
+    Args:
+        parameters: the wrapper's.
+        entrant: the rank.
+        keys: the call's keys, of no particular generation.
+        events: where events go.
+        stacks: the stacks of the rank's threads.
+        fds: a pidfd of the rank, then `wake` and `linked` of `MonitorLink`.
+    """
+    p = parameters
+    pidfd, wake, linked = fds
+    logfile, pidfile = (
+        path and path.format(rank=entrant.member) for path in (p.monitor_process_logfile, p.monitor_process_pidfile)
+    )
+    return MonitorPlan(
+        member=entrant.member,
+        rank_pid=os.getpid(),
+        rank_pidfd=pidfd,
+        wake=wake,
+        linked=linked,
+        factory=p.store_factory,
+        kwargs=p.store_kwargs or {},
+        keys=keys,
+        entrant=entrant,
+        soft=p.soft_timeout.total_seconds(),
+        hard=p.hard_timeout.total_seconds(),
+        grace=p.termination_grace_time.total_seconds(),
+        breath=p.watchdog_interval,
+        barrier=p.barrier_timeout,
+        interval=p.monitor_process_interval.total_seconds(),
+        heartbeat=p.heartbeat_interval.total_seconds(),
+        heartbeat_timeout=p.heartbeat_timeout.total_seconds(),
+        signum=p.interrupt_signal,
+        events=events,
+        stacks=stacks,
+        logfile=logfile,
+        pidfile=pidfile,
+    )

@@ -1,0 +1,64 @@
+"""This rank's own faults: made from what was raised, and told to the others and to the event file."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.call.fault_maker import FaultMaker, forget, let_go
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.state import State
+
+__all__ = ["OwnFaults"]
+
+
+class OwnFaults:
+    """Makes them and tells of them.
+
+    Args:
+        maker: makes the records.
+        state: this rank's.
+        events: where they are written.
+        control_store: where a thread of the user's announces its own; the main thread's flow announces all others.
+
+    Attributes:
+        struck: monotonic seconds when the main thread was last out of the function.
+    """
+
+    def __init__(self, maker: FaultMaker, state: State, events: EventLog, control_store: ControlStore) -> None:
+        self._maker, self._state, self._events, self._control_store = maker, state, events, control_store
+        self.struck = 0.0
+
+    def rules(self) -> Rules:
+        """The effects that make a fault, tell of it, and forget what raised it."""
+        return {
+            effects.MakeFault: lambda effect: self._maker.of(effect.error, self._state.rank, self.struck),
+            effects.LateFault: self._late_fault,
+            effects.ReportAnnounced: lambda effect: self._report(effect.fault),
+            effects.ClearFrames: self._clear_frames,
+            effects.ReleaseFailure: lambda effect: forget(effect.error),
+        }
+
+    def thread_failed(self, error: BaseException, iteration: int) -> None:
+        """A thread of the user's has ended by `error`: a fault of the iteration that started it."""
+        fault = self._maker.of(error, self._state.rank, time.monotonic())
+        with suppress(StoreFailure):
+            self._control_store.announce(iteration, fault)
+        self._report(fault)
+
+    def _late_fault(self, effect: effects.LateFault) -> FaultRecord:
+        return self._maker.late_completion(effect.reason, self._state.rank, time.monotonic())
+
+    def _report(self, fault: FaultRecord) -> None:
+        self._events.write("fault", self._state.iteration, **fault.event_fields())
+
+    def _clear_frames(self, effect: effects.ClearFrames) -> None:
+        effect.ended.result = None
+        let_go(effect.ended.error)
+        if not effect.keep_trace:
+            forget(effect.ended.error)

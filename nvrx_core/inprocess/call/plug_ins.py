@@ -1,0 +1,143 @@
+"""The user's plug-ins in a call, each run by an effect of the main thread's flow.
+
+Whatever one raises is an outcome: the flow decides what follows.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from nvrx_core.errors import HealthCheckError
+from nvrx_core.events.log import EventLog
+from nvrx_core.fault.exceptions import text_of
+from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.call.restart_trace import RestartTrace
+from nvrx_core.inprocess.call.user_stores import UserStores
+from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.state import State
+from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
+from nvrx_core.rank_assignment.composition import assign, declare, snapshot
+
+__all__ = ["PlugIns"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+class PlugIns:
+    """Runs them.
+
+    Args:
+        parameters: the wrapper's.
+        state: this rank's.
+        events: where the completion is written.
+        stores: opens the store of a rank assignment.
+        trace: notes the steps of a restart.
+
+    Attributes:
+        keys: what the user's key functions said last.
+    """
+
+    def __init__(
+        self, parameters: Parameters, state: State, events: EventLog, *, stores: UserStores, trace: RestartTrace
+    ) -> None:
+        self._parameters, self._state, self._events = parameters, state, events
+        self._stores, self._trace = stores, trace
+        self.keys: tuple[str, ...] = ()
+
+    def rules(self) -> Rules:
+        """The effects that run a plug-in alone; `initialize` is run before the function."""
+        return {
+            effects.DeclareKeys: self._declare,
+            effects.Assign: self._assign,
+            effects.Recover: self._recover,
+            effects.Terminate: self._terminate,
+            effects.Complete: self._complete,
+        }
+
+    def initialize(self) -> HealthCheckError | None:
+        """Run the user's initialize and health check; returns what is wrong with this rank's health.
+
+        Raises:
+            BaseException: what initialize raises.
+        """
+        if self._parameters.initialize is not None:
+            self._parameters.initialize(self._state.freeze())
+        try:
+            self._check_health()
+        except HealthCheckError as error:
+            return error
+        self._trace.mark("initialized")
+        return None
+
+    def _check_health(self) -> None:
+        if self._parameters.health_check is None:
+            return
+        try:
+            self._parameters.health_check(self._state.freeze())
+        except Exception as error:  # boundary: a user's health check
+            message = f"health check failed: {text_of(error)}"
+            raise HealthCheckError(message, initial_rank=self._state.initial_rank) from error
+
+    def _declare(self, effect: effects.DeclareKeys) -> BaseException | None:
+        try:
+            self.keys = declare(self._parameters.rank_assignment, self._state, effect.iteration)
+        except BaseException as error:  # boundary: a user's key function; whatever it raises, the rank leaves
+            return error
+        return None
+
+    def _assign(self, effect: effects.Assign) -> BaseException | None:
+        state, decision = self._state, effect.decision
+        try:
+            self._place(effect)
+        except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves
+            state.mode = Mode.TERMINATED
+            return error
+        if decision.iteration >= 0:
+            state.advance()
+        state.set_distributed_vars()
+        return None
+
+    def _place(self, effect: effects.Assign) -> None:
+        parameters, state, decision = self._parameters, self._state, effect.decision
+        ranks, terminated = parameters.rank_assignment, set(decision.terminated)
+        store = self._stores.assignment_store(decision.iteration + 1)
+        facts = snapshot(
+            ranks, state.freeze(), iteration=decision.iteration, terminated=terminated, columns=decision.keys
+        )
+        assign(ranks, RankAssignmentCtx(state, store, terminated, facts))
+        if parameters.rank_filter is not None:
+            parameters.rank_filter(RankAssignmentCtx(state, store, set()))
+
+    def _recover(self, effect: effects.Recover) -> BaseException | None:
+        self._state.fn_exception = effect.failure
+        try:
+            if self._parameters.finalize is not None:
+                self._parameters.finalize(self._state.freeze())
+            self._trace.mark("finalized")
+            self._check_health()
+            self._trace.mark("health_checked")
+        except BaseException as error:  # boundary: a user's plug-in; whatever it raises, the rank leaves
+            return error
+        finally:
+            self._state.fn_exception = None
+        return None
+
+    def _terminate(self, effect: effects.Terminate) -> BaseException | None:
+        try:
+            if self._parameters.terminate is not None:
+                self._parameters.terminate(self._state.freeze())
+        except BaseException as error:  # boundary: a user's plug-in; its exception replaces the original
+            return error
+        return None
+
+    def _complete(self, effect: effects.Complete) -> BaseException | None:
+        self._events.write("completed", self._state.iteration)
+        try:
+            if self._parameters.completion is not None:
+                self._parameters.completion(self._state.freeze())
+        except Exception:  # boundary: a user's completion must not undo a completed job
+            log.exception("completion failed")
+        except BaseException as error:  # boundary: the call ends by it
+            return error
+        return None

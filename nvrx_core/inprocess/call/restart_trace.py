@@ -1,0 +1,116 @@
+"""What a restart leaves behind: one event for the timeline, and one log line.
+
+The marks of a restart are the times of its steps. They are complete when the function is entered again. Another thread
+reports them then: no restart waits for a file.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.call.fault_maker import FaultMaker
+from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
+from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.state import State
+from nvrx_core.rank_assignment.base import Mode, State as PureState
+
+__all__ = ["RestartTrace"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+class RestartTrace:
+    """The restart that is under way, if one is.
+
+    Args:
+        state: this rank's.
+        events: where the event goes.
+        faults: converts the times of another host's fault.
+        housekeeping: told of each iteration that is entered, and of each round that has ended.
+        defer: runs work soon, in a thread that no restart waits for.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        events: EventLog,
+        faults: FaultMaker,
+        *,
+        housekeeping: Housekeeping,
+        defer: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._state, self._events, self._faults = state, events, faults
+        self._housekeeping, self._defer = housekeeping, defer
+        self._marks: dict[str, float] = {}
+        self._ended: RoundView | None = None
+
+    def mark(self, name: str) -> None:
+        """Note the time of a step, by a name of `nvrx_core.events.phases.MARKS`."""
+        self._marks[name] = time.monotonic()
+
+    def round_ended(self, view: RoundView, marks: Mapping[str, float]) -> None:
+        """A restart begins.
+
+        Args:
+            view: the round that has ended.
+            marks: those that the monitor thread has taken.
+        """
+        self.report()
+        self._ended = view
+        self._marks |= marks
+
+    def entered(self) -> None:
+        """The iteration has begun: the restart is over."""
+        self.mark("entered")
+        self.report()
+        self._housekeeping.entered(self._state)
+        self._marks = {}
+
+    def report(self) -> None:
+        """Report the restart that is under way: it is over, or the iteration has failed before it was entered."""
+        if self._ended is None or (decision := self._ended.decision) is None:
+            return
+        state, marks = replace(self._state), self._marks
+        self._marks, self._ended = {}, None
+        for missed in ("initialized", "entered"):
+            marks.setdefault(missed, time.monotonic())
+        if decision.cause is not None:
+            marks["struck"], marks["announced"] = self._faults.on_my_clock(decision.cause)
+        self._defer(lambda: _report(self._events, state, decision, marks))
+        self._housekeeping.decided(state.rank, decision)
+
+
+def _report(events: EventLog, state: PureState, decision: Decision, marks: Mapping[str, float]) -> None:
+    """Report the restart that has brought this rank into `state`, after `decision`."""
+    events.write(
+        "restart",
+        state.iteration,
+        ended_iteration=decision.iteration,
+        cause=_cause(decision.cause),
+        culprits=decision.culprits,
+        lost=decision.lost,
+        rank=state.rank,
+        world_size=state.world_size,
+        active=state.mode is Mode.ACTIVE,
+        marks=dict(marks),
+    )
+    total = (marks.get("entered", 0.0) - marks.get("struck", marks.get("entered", 0.0))) * 1000
+    level = logging.WARNING if state.rank == 0 else logging.INFO
+    active = f"{state.active_world_size} of {state.world_size} ranks active"
+    log.log(level, "restart %d in %.1f ms: %s; %s; %s", state.iteration, total, decision.cause, _who(decision), active)
+
+
+def _who(decision: Decision) -> str:
+    blamed = f"initial ranks to blame: {list(decision.culprits)}" if decision.culprits else "all ranks stalled alike"
+    return f"{blamed}, lost: {list(decision.lost) or 'none'}"
+
+
+def _cause(fault: FaultRecord | None) -> dict[str, object] | None:
+    names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
+    return None if fault is None else {name: getattr(fault, name) for name in names}

@@ -1,0 +1,42 @@
+"""The stores that user code gets: an iteration's, the control store itself, and the one of a rank assignment."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from nvrx_core.inprocess.coordination.connections import AssignmentStore, Connections
+from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.state import State
+
+__all__ = ["UserStores"]
+
+
+class UserStores:
+    """Opens them, on connections of their own.
+
+    Args:
+        links: the call's connections to the control store.
+        observer: cuts a connection in which nothing else ends the function's wait.
+        state: this rank's.
+    """
+
+    def __init__(self, links: Connections, observer: GroupObserver, state: State) -> None:
+        self._links, self._observer, self._state = links, observer, state
+
+    def assignment_store(self, iteration: int) -> AssignmentStore:
+        """The store that a user's rank assignment may use before this iteration."""
+        return self._links.assignment_store(iteration)
+
+    def iteration_store(self) -> dist.Store:
+        """A store of torch's for the iteration, empty at its start."""
+        self._may_be_cut()
+        return self._links.iteration_store(self._state.iteration, self._observer.rendezvous_endpoint)
+
+    def base_store(self) -> dist.Store:
+        """The control store itself."""
+        self._may_be_cut()
+        return self._links.another_store()
+
+    def _may_be_cut(self) -> None:
+        if self._links.endpoint[1]:
+            self._observer.store_ports.add(self._links.endpoint[1])

@@ -1,0 +1,128 @@
+"""The threads that watch beside the main thread, and what they share with it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.inprocess.call.early_exit import EarlyExit
+from nvrx_core.inprocess.call.fault_maker import FaultMaker
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.call.held import Held
+from nvrx_core.inprocess.call.monitor_link import MonitorLink
+from nvrx_core.inprocess.call.own_faults import OwnFaults
+from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.call.restart_trace import RestartTrace
+from nvrx_core.inprocess.call.thread_faults import ThreadFaults
+from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.housekeeping import Housekeeping, least_world_size
+from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
+from nvrx_core.inprocess.monitor.round_progress import RoundProgress
+from nvrx_core.inprocess.monitor_thread import MonitorThread
+from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
+from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.state import State
+
+__all__ = ["Watchers", "start_watchers"]
+
+
+@dataclass(frozen=True)
+class Watchers:
+    """The threads, and what they share with the main one; only the call itself takes it apart.
+
+    Attributes:
+        thread: the monitor thread.
+        watchdog: the progress watchdog.
+        sample: how far the rank had come.
+        abort: ends what the function waits in.
+        early_exit: why this rank leaves out of turn.
+        faults: this rank's own.
+        thread_faults: exceptions of the function's other threads.
+        housekeeping: what rank 0 does for all.
+        trace: the restart that is under way.
+    """
+
+    thread: MonitorThread
+    watchdog: ProgressWatchdog
+    sample: RoundProgress
+    abort: FunctionAbort
+    early_exit: EarlyExit
+    faults: OwnFaults
+    thread_faults: ThreadFaults
+    housekeeping: Housekeeping
+    trace: RestartTrace
+
+
+def start_watchers(
+    parameters: Parameters,
+    state: State,
+    events: EventLog,
+    *,
+    monitor: MonitorLink,
+    interrupt: Interrupt,
+    links: Connections,
+    observer: GroupObserver,
+    held: Held,
+) -> Watchers:
+    """Start the threads.
+
+    Args:
+        parameters: the wrapper's.
+        state: this rank's.
+        events: where events go.
+        monitor: this rank's monitor process.
+        interrupt: gets the main thread out of the function.
+        links: the call's connections to the store.
+        observer: observes the function's process groups.
+        held: what ends the threads.
+    """
+    p, page, changed, maker = parameters, monitor.page, threading.Condition(), FaultMaker(state.initial_rank)
+    sample = RoundProgress(page, p.soft_timeout.total_seconds(), observer.count_collectives)
+    abort = FunctionAbort(p.abort, state, interrupt=interrupt, observer=observer, sample=sample)
+    early_exit = EarlyExit(state, events, links, monitor=monitor, interrupt=interrupt, function=abort, changed=changed)
+    faults = OwnFaults(maker, state, events, links.control_store)
+    thread_faults = ThreadFaults(faults.thread_failed)
+    watchdog = ProgressWatchdog(
+        page, p.watchdog_interval, monitor.fork_server, interrupt=interrupt, observer=observer, losses=early_exit
+    )
+    housekeeping = Housekeeping(
+        links.control_store, state.initial_world_size, least_world_size(p.initialize), watchdog.defer
+    )
+    trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
+    thread = MonitorThread(
+        control_store=links.waiting,
+        page=page,
+        interrupt=interrupt,
+        rounds=rounds_of(p, state),
+        changed=changed,
+        function=abort,
+        losses=early_exit,
+    )
+    if p.thread_exceptions == "fault":
+        thread_faults.install()
+        held.callback(thread_faults.uninstall)
+        held.disown_by(thread_faults.uninstall)
+    _shorten_turns(held)
+    watchdog.start()
+    held.callback(watchdog.stop)
+    thread.start()
+    held.callback(thread.stop, links.cut)
+    return Watchers(thread, watchdog, sample, abort, early_exit, faults, thread_faults, housekeeping, trace)
+
+
+def rounds_of(parameters: Parameters, state: State) -> Rounds:
+    """The rounds of a call."""
+    times = (parameters.barrier_timeout, parameters.completion_timeout, parameters.last_call_wait)
+    timeouts = RoundTimeouts(*(time.total_seconds() for time in times))
+    return Rounds(state.initial_rank, frozenset(range(state.initial_world_size)), timeouts)
+
+
+def _shorten_turns(held: Held) -> None:
+    turns = ShortTurns(STEADY)
+    turns.begin()
+    held.callback(turns.end)
+    held.disown_by(turns.end)

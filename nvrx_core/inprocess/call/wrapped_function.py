@@ -1,0 +1,123 @@
+"""One run of the wrapped function, with what comes before it: the two effects in which user code can be interrupted.
+
+Whatever the function raises is an outcome: the flow decides what follows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nvrx_core.errors import StoreLost
+from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.call.early_exit import EarlyExit
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.call.monitor_link import MonitorLink
+from nvrx_core.inprocess.call.own_faults import OwnFaults
+from nvrx_core.inprocess.call.plug_ins import PlugIns
+from nvrx_core.inprocess.call.restart_trace import RestartTrace
+from nvrx_core.inprocess.call.thread_faults import ThreadFaults
+from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, RankShouldRestart, how_it_ended
+from nvrx_core.inprocess.state import State
+from nvrx_core.process.forks import EndedInChild
+from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.base import Mode
+
+__all__ = ["WrappedFunction"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrappedFunction:
+    """Runs it.
+
+    Attributes:
+        function: the wrapped one, with its arguments.
+        state: this rank's.
+        plug_ins: run `initialize`.
+        interrupt: armed while the function runs.
+        abort: ends what the function waits in.
+        early_exit: why this rank leaves out of turn.
+        observer, thread_faults: watch the function.
+        monitor: told what the main thread is about.
+        faults: told when the function was left.
+        trace: notes the steps of a restart.
+    """
+
+    function: Callable[[], Any]
+    state: State
+    plug_ins: PlugIns
+    interrupt: Interrupt
+    abort: FunctionAbort
+    early_exit: EarlyExit
+    observer: GroupObserver
+    thread_faults: ThreadFaults
+    monitor: MonitorLink
+    faults: OwnFaults
+    trace: RestartTrace
+
+    def rules(self) -> Rules:
+        """The effects that run it."""
+        return {
+            effects.Initialize: lambda effect: self._guarded(self._initialize),
+            effects.RunFunction: lambda effect: self._guarded(self._run),
+        }
+
+    def _guarded(self, run: Callable[[], IterationResult | None]) -> IterationResult | None:
+        """Every way out of the user's code ends here, except on the way to the next piece of it."""
+        try:
+            ended = run()
+        except EndedInChild:
+            raise
+        except StoreLost:
+            self._out()
+            raise
+        except BaseException as error:  # boundary: the wrapped function and its initialize
+            ended = self._ended_by(error)
+        finally:
+            self.interrupt.armed = False
+        if ended is not None:
+            self._out()
+        return ended
+
+    def _out(self) -> None:
+        self.faults.struck = time.monotonic()
+        self.monitor.enter(Stage.UNWINDING)
+        self.interrupt.leave()
+
+    def _ended_by(self, error: BaseException) -> IterationResult:
+        landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
+        how = how_it_ended(error, requested=self.interrupt.requested, landed=landed)
+        if isinstance(error, RankShouldRestart):
+            self.trace.report()
+        if how is Outcome.INTERRUPTED:
+            self.trace.mark("interrupted")
+        return IterationResult(how, error=error)
+
+    def _initialize(self) -> IterationResult | None:
+        self.observer.clear_groups()
+        if (unhealthy := self.plug_ins.initialize()) is not None:
+            return IterationResult(Outcome.LEFT, error=unhealthy)
+        if self.state.mode is not Mode.ACTIVE:
+            self.trace.entered()
+            return IterationResult(Outcome.RESERVE)
+        return None
+
+    def _run(self) -> IterationResult:
+        self.observer.begin()
+        self.thread_faults.begin(self.state.iteration)
+        self.monitor.enter(Stage.RUNNING)
+        hit("entry-before", self.state.iteration)
+        try:
+            self.interrupt.arm()
+            self.early_exit.raise_if_due()
+            self.trace.entered()
+            return IterationResult(Outcome.RETURNED, result=self.function())
+        finally:  # in this order, and nothing before them
+            self.interrupt.armed = False
+            self.interrupt.drop()

@@ -1,0 +1,97 @@
+"""A rank that has lost the store, or a part of the wrapper, leaves for the first reason."""
+
+import threading
+
+import pytest
+
+from nvrx_core.errors import RestartAbort, StoreLost
+from nvrx_core.events.log import EventLog
+from nvrx_core.inprocess.call.early_exit import EarlyExit
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.state import State
+
+
+class Part:
+    """Notes what it is asked for; stands for connections, monitor process, interrupt and function."""
+
+    endpoint = ("here", 1234)
+
+    def __init__(self, running=True):
+        self.asked, self.thread, self.running = [], threading.get_ident(), running
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.asked.append(name)
+
+    def is_running(self):
+        return self.running
+
+
+def early_exit(part):
+    return EarlyExit(
+        State(rank=0, world_size=1), EventLog(None, 0), part,
+        monitor=part, interrupt=part, function=part, changed=threading.Condition(),
+    )  # fmt: skip
+
+
+def elsewhere(act):
+    thread = threading.Thread(target=act, name="nvrx-monitor-thread")
+    thread.start()
+    thread.join(5)
+
+
+def test_a_rank_without_a_reason_stays():
+    leaving = early_exit(Part())
+    leaving.raise_if_due()
+    assert leaving.reason is None
+
+
+def test_the_first_reason_counts():
+    part = Part()
+    leaving = early_exit(part)
+    assert isinstance(leaving.store_lost("no answer"), StoreLost)
+    leaving.watcher_failed(KeyError("planted"))
+    with pytest.raises(StoreLost):
+        leaving.raise_if_due()
+    assert part.asked.count("request") == 1
+
+
+def test_a_lost_store_is_told_and_its_connections_are_cut_before_the_main_thread_is_got_out():
+    part = Part()
+    elsewhere(lambda: early_exit(part).store_lost("no answer"))
+    assert part.asked == ["store_lost", "cut", "request", "begin", "drive"]
+
+
+def test_the_main_thread_only_notes_that_it_has_to_leave():
+    part = Part()
+    early_exit(part).store_lost("no answer")
+    assert part.asked == ["store_lost", "cut", "request"]
+
+
+def test_a_watcher_that_fails_takes_the_rank_with_it():
+    part = Part()
+    leaving = early_exit(part)
+    elsewhere(lambda: leaving.watcher_failed(KeyError("planted")))
+    with pytest.raises(RestartAbort, match="nvrx-monitor-thread failed: KeyError"):
+        leaving.raise_if_due()
+    assert part.asked == ["request", "begin", "drive"]
+
+
+def test_a_watcher_that_the_store_fails_has_lost_the_store():
+    leaving = early_exit(Part())
+    elsewhere(lambda: leaving.watcher_failed(StoreFailure("reset")))
+    with pytest.raises(StoreLost):
+        leaving.raise_if_due()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_without_a_template_the_rank_stays_as_long_as_its_monitor_process_runs(running):
+    leaving = early_exit(Part(running))
+    leaving.fork_server_lost()
+    assert (leaving.reason is None) == running
+
+
+def test_a_rank_whose_monitor_process_is_replaced_stays():
+    part = Part()
+    leaving = early_exit(part)
+    leaving.monitor_replaced("lost to SIGKILL")
+    assert (leaving.reason, part.asked) == (None, ["notify"])

@@ -1,0 +1,111 @@
+"""A restart is reported once: when the function is entered again, or when the next iteration has failed before that."""
+
+import logging
+
+import pytest
+
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.call.fault_maker import FaultMaker
+from nvrx_core.inprocess.call.restart_trace import RestartTrace
+from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.state import State
+
+
+class Events:
+    def __init__(self):
+        self.written = []
+
+    def write(self, event, iteration, **fields):
+        self.written.append((event, iteration, fields))
+
+
+class Housekeeping:
+    def __init__(self):
+        self.told = []
+
+    def entered(self, state):
+        self.told.append(("entered", state.iteration))
+
+    def decided(self, rank, decision):
+        self.told.append(("decided", decision.iteration))
+
+
+def ended_round(iteration=0):
+    view = RoundView(Round(iteration, 0, frozenset({0}), RoundTimeouts(60.0, 60.0)))
+    fault = FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION", message="planted")
+    view.decision = Decision(iteration=iteration, lost=(), terminated=(), cause=fault, culprits=(0,), step=-1)
+    return view
+
+
+@pytest.fixture
+def events():
+    return Events()
+
+
+@pytest.fixture
+def housekeeping():
+    return Housekeeping()
+
+
+@pytest.fixture
+def deferred():
+    return []
+
+
+@pytest.fixture
+def state():
+    return State(rank=0, world_size=1)
+
+
+@pytest.fixture
+def trace(state, events, housekeeping, deferred):
+    return RestartTrace(state, events, FaultMaker(0), housekeeping=housekeeping, defer=deferred.append)
+
+
+def run(deferred):
+    while deferred:
+        deferred.pop(0)()
+
+
+def test_the_first_entry_is_no_restart(trace, events, housekeeping, deferred):
+    trace.mark("assigned")
+    trace.entered()
+    run(deferred)
+    assert (events.written, housekeeping.told) == ([], [("entered", 0)])
+
+
+def test_a_restart_is_reported_when_the_function_is_entered(trace, state, events, housekeeping, deferred, caplog):
+    trace.mark("interrupted")
+    trace.round_ended(ended_round(), {"noticed": 1.0, "aborted": 2.0})
+    state.iteration = 1
+    trace.mark("initialized")
+    trace.entered()
+    assert events.written == [], "no restart waits for a file"
+    with caplog.at_level(logging.INFO):
+        run(deferred)
+    [(event, iteration, fields)] = events.written
+    assert (event, iteration, fields["ended_iteration"]) == ("restart", 1, 0)
+    assert fields["marks"].keys() == {
+        "interrupted", "noticed", "aborted", "initialized", "entered", "struck", "announced",
+    }  # fmt: skip
+    assert housekeeping.told == [("decided", 0), ("entered", 1)]
+    assert "restart 1 in" in caplog.text
+
+
+def test_a_restart_whose_iteration_fails_before_it_is_entered_is_reported_all_the_same(trace, events, deferred):
+    trace.round_ended(ended_round(0), {"noticed": 1.0})
+    trace.round_ended(ended_round(1), {"noticed": 3.0})
+    run(deferred)
+    [(_, _, fields)] = events.written
+    assert (fields["ended_iteration"], fields["marks"]["noticed"]) == (0, 1.0)
+    assert {"initialized", "entered"} <= fields["marks"].keys()
+
+
+def test_a_restart_is_reported_once(trace, events, deferred):
+    trace.round_ended(ended_round(), {})
+    trace.report()
+    trace.entered()
+    run(deferred)
+    assert len(events.written) == 1
