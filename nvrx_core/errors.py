@@ -18,12 +18,13 @@ BaseException
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import ClassVar, Final
 
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "FaultCounterExceeded", "HealthCheckError", "InternalError",
     "ParameterError", "ParameterTypeError", "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError",
-    "StoreLost", "TimeoutError", "require", "require_type",
+    "StoreLost", "TimeoutError", "require", "require_type", "shown",
 ]  # fmt: skip
 
 STORE_LOST: Final = 75
@@ -216,14 +217,15 @@ class ParameterError(ValueError):
         parameter: its name.
         value: the value given.
         rule: what the value must be.
+        instead: what to write instead, "" where nothing is known.
     """
 
-    def __init__(self, parameter: str, value: object, rule: str) -> None:
-        super().__init__(parameter, value, rule)
-        self.parameter, self.value, self.rule = parameter, value, rule
+    def __init__(self, parameter: str, value: object, rule: str, instead: str = "") -> None:
+        super().__init__(parameter, value, rule, instead)
+        self.parameter, self.value, self.rule, self.instead = parameter, value, rule, instead
 
     def __str__(self) -> str:
-        return f"{self.parameter}={self.value!r}: must be {self.rule}"
+        return f"{self.parameter}={shown(self.value)}: must be {self.rule}{_write(self.instead)}"
 
 
 class ParameterTypeError(TypeError):
@@ -233,16 +235,17 @@ class ParameterTypeError(TypeError):
         parameter: its name.
         value: the value given.
         expected: the name of the type that belongs there.
+        instead: what to write instead, "" where nothing is known.
     """
 
     _COMMA: ClassVar[str] = "; a trailing comma makes a tuple: remove the comma after the value"
 
-    def __init__(self, parameter: str, value: object, expected: str) -> None:
-        super().__init__(parameter, value, expected)
-        self.parameter, self.value, self.expected = parameter, value, expected
+    def __init__(self, parameter: str, value: object, expected: str, instead: str = "") -> None:
+        super().__init__(parameter, value, expected, instead)
+        self.parameter, self.value, self.expected, self.instead = parameter, value, expected, instead
 
     def __str__(self) -> str:
-        hint = self._COMMA if isinstance(self.value, tuple) else ""
+        hint = self._COMMA if isinstance(self.value, tuple) else _write(self.instead)
         found = type(self.value).__name__
         return f"{self.parameter}={self.value!r}: must be of type {self.expected}, not {found}{hint}"
 
@@ -258,10 +261,31 @@ def require(holds: bool, parameter: str, value: object, rule: str) -> None:
 
 
 def require_type(parameter: str, value: object, expected: type) -> None:
-    """Check one type rule; for a tuple, as a stray trailing comma makes one, the error names the comma.
+    """Check one type rule; the error says what to write instead, where that can be told from the value.
+
+    A tuple is what a stray trailing comma makes: the error names the comma.
 
     Raises:
         ParameterTypeError: a `TypeError`, unless `value` is an instance of `expected`.
     """
     if not isinstance(value, expected):
-        raise ParameterTypeError(parameter, value, expected.__name__)
+        raise ParameterTypeError(parameter, value, expected.__name__, _instead(parameter, value, expected))
+
+
+def shown(value: object) -> str:
+    """A value as errors show it: a time in seconds, anything else by `repr`."""
+    return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
+
+
+def _instead(parameter: str, value: object, expected: type) -> str:
+    if expected is timedelta and isinstance(value, int | float):
+        return f"{parameter}=timedelta(seconds={value!r})"
+    if expected is int and isinstance(value, str) and value.lstrip("-").isdigit():
+        return f"{parameter}={value}"
+    if isinstance(value, type) and issubclass(value, expected):
+        return f"{parameter}={value.__name__}()"
+    return ""
+
+
+def _write(instead: str) -> str:
+    return f"; write {instead}" if instead else ""

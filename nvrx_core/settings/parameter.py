@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final
 
-from nvrx_core.errors import ParameterError, require, require_type
+from nvrx_core.errors import ParameterError, require, require_type, shown
 
 __all__ = [
     "ABSOLUTE_PATH", "NOT_NEGATIVE", "POSITIVE", "Declaration", "Rule", "at_least", "check", "declarations", "one_of",
@@ -60,6 +60,7 @@ class Declaration:
         kind: the class that a value must be an instance of; None where the owner checks the type itself.
         rule: what holds for a value, beside its type.
         shorter_than: the parameters that must be greater.
+        upper_bound: the value bounds what is derived from others, so that its default fits to all of them.
         optional: None is a value.
     """
 
@@ -67,6 +68,7 @@ class Declaration:
     kind: type | None = None
     rule: Rule | None = None
     shorter_than: tuple[str, ...] = ()
+    upper_bound: bool = False
     optional: bool = False
 
     @property
@@ -82,18 +84,22 @@ def parameter(
     kind: type | None = None,
     rule: Rule | None = None,
     shorter_than: tuple[str, ...] = (),
+    upper_bound: bool = False,
     optional: bool = False,
 ) -> Any:
     """A dataclass field with its declaration; a default of None makes it optional."""
     declared = Declaration(
-        help=help, kind=kind, rule=rule, shorter_than=shorter_than, optional=optional or default is None
-    )
+        help=help, kind=kind, rule=rule, shorter_than=shorter_than, upper_bound=upper_bound,
+        optional=optional or default is None,
+    )  # fmt: skip
     return field(default=default, metadata={_KEY: declared})
 
 
-def time_parameter(default: timedelta, help: str, *shorter_than: str, rule: Rule = POSITIVE) -> Any:
+def time_parameter(
+    default: timedelta, help: str, *shorter_than: str, rule: Rule = POSITIVE, upper_bound: bool = False
+) -> Any:
     """A field for a duration, which must be shorter than the named others."""
-    return parameter(default, help, kind=timedelta, rule=rule, shorter_than=shorter_than)
+    return parameter(default, help, kind=timedelta, rule=rule, shorter_than=shorter_than, upper_bound=upper_bound)
 
 
 def declarations(owner: Any) -> Mapping[str, tuple[Field[Any], Declaration]]:
@@ -108,14 +114,25 @@ def check(owner: Any) -> None:
         ParameterTypeError: a `TypeError`, when a value has the wrong type.
         ParameterError: a `ValueError`, when one breaks its rule, or is not shorter than it must be.
     """
-    declared = {name: each for name, (_, each) in declarations(owner).items()}
-    for name, each in declared.items():
+    declared = declarations(owner)
+    for name, (_, each) in declared.items():
         _check_value(name, getattr(owner, name), each)
-    for name, each in declared.items():
+    for name, (_, each) in declared.items():
         for longer in each.shorter_than:
-            value, bound = getattr(owner, name), getattr(owner, longer)
-            if not value < bound:
-                raise ParameterError(name, str(value), f"shorter than {longer}={bound}")
+            _check_order(owner, name, longer)
+
+
+def _check_order(owner: Any, name: str, longer: str) -> None:
+    """Of two values in the wrong order, the error names the one that is not the default."""
+    (field_, declared), (other, _) = declarations(owner)[name], declarations(owner)[longer]
+    value, bound = getattr(owner, name), getattr(owner, longer)
+    by_default = value == field_.default
+    if value < bound or (by_default and declared.upper_bound):
+        return
+    if by_default and bound != other.default:
+        rule = f"longer than {name}={shown(value)}, which is the default"
+        raise ParameterError(longer, bound, rule, f"{name}=timedelta(...) as well, shorter than that")
+    raise ParameterError(name, value, f"shorter than {longer}={shown(bound)}")
 
 
 def _check_value(name: str, value: object, declared: Declaration) -> None:

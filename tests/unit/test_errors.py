@@ -84,7 +84,7 @@ def test_a_broken_rule_names_parameter_value_and_rule():
 
 def test_a_wrong_type_names_parameter_value_and_type():
     errors.require_type("iteration", 9, int)
-    with pytest.raises(TypeError, match=r"^iteration='9': must be of type int, not str$"):
+    with pytest.raises(TypeError, match=r"^iteration='9': must be of type int, not str; write iteration=9$"):
         errors.require_type("iteration", "9", int)
 
 

@@ -62,17 +62,24 @@ class Parameters:
         None, "Deprecated; list it in `rank_assignment` instead.", kind=RankAssignment
     )
     monitor_thread_interval: timedelta = time_parameter(
-        _SECOND, "Upper bound of the monitor thread's reaction; it is woken by events.", "soft_timeout"
+        _SECOND,
+        "Upper bound of the monitor thread's reaction; it is woken by events.",
+        "soft_timeout",
+        upper_bound=True,
     )
     monitor_process_interval: timedelta = time_parameter(
         _SECOND, "Upper bound of the monitor process's reaction; it is woken by events.",
         "barrier_timeout", "heartbeat_timeout", "soft_timeout",
+        upper_bound=True,
     )  # fmt: skip
     heartbeat_interval: timedelta = time_parameter(
         _SECOND, "Time between two renewals of a rank's lease.", "heartbeat_timeout"
     )
     progress_watchdog_interval: timedelta = time_parameter(
-        _SECOND, "Time between two automatic heartbeats; shorter where `soft_timeout` is short.", "soft_timeout"
+        _SECOND,
+        "Time between two automatic heartbeats; shorter where `soft_timeout` is short.",
+        "soft_timeout",
+        upper_bound=True,
     )
     soft_timeout: timedelta = time_parameter(
         timedelta(seconds=60), "Without progress for so long, all ranks restart.", "hard_timeout"
@@ -126,12 +133,17 @@ class Parameters:
 
     def __post_init__(self) -> None:
         if not (inspect.isclass(self.store_factory) and issubclass(self.store_factory, StoreMixin)):
-            raise ParameterTypeError(
-                "store_factory", self.store_factory, "class that derives from inprocess.store.StoreMixin"
-            )
+            expected = "class that derives from inprocess.store.StoreMixin"
+            raise ParameterTypeError("store_factory", self.store_factory, expected, _our_store(self.store_factory))
         check(self)
         check_assignment(self.rank_assignment)
         _check_signal(self.interrupt_signal)
+
+
+def _our_store(factory: object) -> str:
+    """What to write instead of one of torch's own store classes, or of an instance."""
+    name = getattr(factory, "__name__", type(factory).__name__)
+    return f"store_factory=nvrx_core.inprocess.store.{name}" if name in ("TCPStore", "FileStore") else ""
 
 
 def _check_signal(signum: int) -> None:

@@ -27,6 +27,7 @@ class Settings:
     path: str | None = parameter(None, "Where.", kind=str, rule=ABSOLUTE_PATH)
     mode: str = parameter("a", "Which.", kind=str, rule=one_of("a", "b"))
     count: int = parameter(1, "How many.", kind=int, rule=at_least(1))
+    interval: timedelta = time_parameter(timedelta(seconds=1), "How often at least.", "timeout", upper_bound=True)
     anything: Any = parameter((), "Whatever.")
 
 
@@ -40,7 +41,7 @@ def test_the_defaults_keep_the_rules():
         ({"timeout": 3}, ParameterTypeError, "timeout=3"),
         ({"timeout": timedelta(0)}, ParameterError, "timeout=.*must be positive"),
         ({"limit": timedelta(seconds=-1)}, ParameterError, "limit=.*must be not negative"),
-        ({"timeout": timedelta(seconds=2)}, ParameterError, "timeout=.*must be shorter than limit=0:00:02"),
+        ({"timeout": timedelta(seconds=2)}, ParameterError, "timeout=.*must be shorter than limit=2 s"),
         ({"path": "relative"}, ParameterError, "path='relative': must be an absolute path"),
         ({"mode": "c"}, ParameterError, "mode='c': must be 'a' or 'b'"),
         ({"count": 0}, ParameterError, "count=0: must be at least 1"),
@@ -51,11 +52,22 @@ def test_a_value_that_breaks_its_rule_is_refused(given, error, told):
         check(Settings(**given))
 
 
+def test_the_value_that_was_given_is_the_one_that_is_named():
+    with pytest.raises(ParameterError, match=r"limit=0\.5 s: must be longer than timeout=1 s, which is the default"):
+        check(Settings(limit=timedelta(seconds=0.5)))
+
+
+def test_the_default_of_an_upper_bound_fits_to_all():
+    check(Settings(timeout=timedelta(seconds=0.1)))
+    with pytest.raises(ParameterError, match=r"interval=0\.5 s: must be shorter than timeout=0\.1 s"):
+        check(Settings(timeout=timedelta(seconds=0.1), interval=timedelta(seconds=0.5)))
+
+
 def test_none_is_a_value_where_it_is_the_default():
     assert declarations(Settings)["path"][1].optional
     assert not declarations(Settings)["timeout"][1].optional
 
 
 def test_a_time_is_given_in_seconds():
-    assert [declared.unit for _, declared in declarations(Settings()).values()] == ["s", "s", "", "", "", ""]
+    assert [declared.unit for _, declared in declarations(Settings()).values()] == ["s", "s", "", "", "", "s", ""]
     assert POSITIVE.holds(1)

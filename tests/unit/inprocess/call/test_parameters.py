@@ -1,12 +1,15 @@
 """The value rules of the wrapper's parameters: each names the parameter, the value and the rule."""
 
 import dataclasses
+import re
 import signal
 from datetime import timedelta
 
 import pytest
+import torch.distributed as dist
 
 from nvrx_core.errors import ParameterError, ParameterTypeError
+from nvrx_core.inprocess.abort import AbortTorchDistributed
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.rank_assignment import ActivateAllRanks, MaxActiveWorldSize, ShiftRanks
@@ -98,6 +101,28 @@ def test_a_plug_in_is_of_its_kind_or_none(name):
 @pytest.mark.parametrize("factory", [object, "TCPStore", lambda: None])
 def test_a_store_is_made_by_a_class_of_ours(factory):
     refused(ParameterTypeError, "store_factory=.*StoreMixin", store_factory=factory)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"soft_timeout": 30},
+            "soft_timeout=30: must be .*; write soft_timeout=timedelta(seconds=30)",
+        ),
+        ({"abort": AbortTorchDistributed}, "abort=<class.*; write abort=AbortTorchDistributed()"),
+        ({"no_progress_limit": "3"}, "no_progress_limit='3': must be of type int, not str; write no_progress_limit=3"),
+        ({"store_factory": dist.TCPStore}, "store_factory=.*; write store_factory=nvrx_core.inprocess.store.TCPStore"),
+    ],
+)
+def test_an_error_says_what_to_write_instead(given, told):
+    with pytest.raises(TypeError) as found:
+        parameters(**given)
+    assert re.fullmatch(re.sub(r"([()])", r"\\\1", told), str(found.value))
+
+
+def test_a_short_soft_timeout_is_no_fault_of_an_interval():
+    assert parameters(soft_timeout=timedelta(seconds=0.5)).watchdog_interval == 0.025
 
 
 def test_a_stray_comma_is_named():
