@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, overload
 
 import torch.distributed as dist
 
 from nvrx_core.inprocess.call.call import Call
 from nvrx_core.inprocess.call.environment_checks import warn_about_environment
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
-from nvrx_core.inprocess.call.injection import parameters_for
+from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_shape
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.health_check import HealthCheck
@@ -161,6 +162,17 @@ class Wrapper(Parameters):
 
     enabled: bool = parameter(True, "False returns functions as they are.")
 
+    __signature__: ClassVar[inspect.Signature]
+    if not TYPE_CHECKING:  # where checkers see the parameters
+
+        def __new__(cls, *given: object, **_: object) -> Self:
+            """Refuse `@Wrapper` without its parentheses."""
+            if given and cls is Wrapper:
+                raise TypeError(
+                    f"Wrapper takes its parameters by name; to wrap {given[0]!r}, write @Wrapper() above it"
+                )
+            return super().__new__(cls)
+
     def __post_init__(self) -> None:
         if not dist.is_available():
             raise ValueError("torch.distributed.is_available() is False: this torch was built without distributed")
@@ -181,7 +193,12 @@ class Wrapper(Parameters):
     def __call__(self, fn: Callable[Given, Result]) -> Callable[Given, Result]: ...
 
     def __call__(self, fn: Callable[..., Result]) -> Callable[..., Result]:
-        """Wrap `fn`; each call of the result is one restartable job of all ranks."""
+        """Wrap `fn`; each call of the result is one restartable job of all ranks.
+
+        Raises:
+            TypeError: for what is no function, and for an async or a generator function.
+        """
+        refuse_shape(fn)
         if not self.enabled:
             return fn
         names = parameters_for(CallWrapper, fn)
@@ -193,12 +210,12 @@ class Wrapper(Parameters):
                     "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
                     "create it inside the wrapped function, or destroy it before the call"
                 )
+            free = bind(fn, names, args, kwargs)
             call = Call(self, next(_calls))
             warn_about_environment(self.hard_timeout)
 
             def function() -> Any:
-                wrapper = CallWrapper(call.handles, self)
-                return fn(*args, **{**kwargs, **dict.fromkeys(_free(fn, names, args), wrapper)})
+                return fn(*args, **{**kwargs, **dict.fromkeys(free, CallWrapper(call.handles, self))})
 
             result: Result = call.run(function)
             return result
@@ -206,8 +223,6 @@ class Wrapper(Parameters):
         return wrapped
 
 
-def _free(fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...]) -> tuple[str, ...]:
-    """Those of the parameters that positional arguments have not filled."""
-    code = getattr(fn, "__code__", None)
-    filled = code.co_varnames[: min(len(args), code.co_argcount)] if code is not None else ()
-    return tuple(name for name in names if name not in filled)
+Wrapper.__signature__ = inspect.Signature(
+    [each for name, each in inspect.signature(Wrapper.__init__).parameters.items() if name != "self"]
+)

@@ -1,44 +1,85 @@
-"""Handing the `CallWrapper` to the wrapped function: by annotation, or by the name of a parameter."""
+"""The wrapped function: its shape, its signature, and which of its parameters get the `CallWrapper`."""
 
 from __future__ import annotations
 
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["NAMES", "parameters_for"]
+__all__ = ["NAMES", "bind", "parameters_for", "refuse_shape"]
 
 NAMES: Final = ("call_wrapper", "inprocess_call_wrapper")
+_SHAPES: Final = (
+    (inspect.iscoroutinefunction, "an async function", "asyncio.run({name}(...))"),
+    (inspect.isasyncgenfunction, "an async generator function", "asyncio.run(...) over {name}(...)"),
+    (inspect.isgeneratorfunction, "a generator function", "for item in {name}(...): ..."),
+)
+
+
+def refuse_shape(fn: object) -> None:
+    """Refuse what is no function, or one whose call returns before its body has run: that body would be unprotected.
+
+    Raises:
+        TypeError: with what to wrap instead.
+    """
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    if not callable(fn):
+        raise TypeError(f"Wrapper()(...) wraps a function, not {fn!r} of type {type(fn).__name__}")
+    for is_of_shape, shape, body in _SHAPES:
+        if is_of_shape(fn) or is_of_shape(getattr(fn, "__call__", None)):  # noqa: B004 (its shape is asked for)
+            instead = body.format(name=name)
+            raise TypeError(
+                f"{name} is {shape}: its body would run after the wrapper has returned; "
+                f"wrap a plain function whose body is: {instead}"
+            )
 
 
 def parameters_for(kind: type, fn: Callable[..., Any]) -> tuple[str, ...]:
     """The parameters of `fn` that want a `kind`: annotated with it, or a union that has it, or named one of `NAMES`."""
+    signature = _signature(fn)
+    parameters = signature.parameters if signature is not None else {}
+    return tuple(name for name, parameter in parameters.items() if name in NAMES or _wants(kind, parameter.annotation))
+
+
+def bind(
+    fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Hold the arguments against the signature of `fn`; returns those of `names` that no positional argument fills.
+
+    Raises:
+        TypeError: when `fn` cannot be called so.
+    """
+    signature = _signature(fn)
+    if signature is None:
+        return names
     try:
-        parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):
-        return ()
-    return tuple(
-        name for name, parameter in parameters.items() if name in NAMES or _wants(kind, parameter.annotation, fn)
-    )
+        filled = signature.bind_partial(*args).arguments
+        free = tuple(name for name in names if name not in filled)
+        signature.bind(*args, **{**kwargs, **dict.fromkeys(free)})
+    except TypeError as error:
+        raise TypeError(f"{getattr(fn, '__qualname__', fn)}(): {error}") from None
+    return free
 
 
-def _wants(kind: type, annotation: Any, fn: Callable[..., Any]) -> bool:
-    if isinstance(annotation, str):
-        annotation = _resolve(kind, annotation, fn)
+def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature, its annotations evaluated where all of them can be; None where there is no signature."""
+    for evaluated in (True, False):
+        try:
+            return inspect.signature(fn, eval_str=evaluated)
+        except Exception:  # boundary: any text may stand in an annotation
+            continue
+    return None
+
+
+def _wants(kind: type, annotation: Any) -> bool:
     if annotation is kind:
         return True
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return any(_wants(kind, part, fn) for part in typing.get_args(annotation))
-    return isinstance(annotation, typing.ForwardRef) and _wants(kind, annotation.__forward_arg__, fn)
-
-
-def _resolve(kind: type, text: str, fn: Callable[..., Any]) -> Any:
-    """What a string annotation means where the function was defined; else its last name is compared."""
-    space = {**vars(typing), **getattr(inspect.unwrap(fn), "__globals__", {})}
-    try:
-        return eval(text, space, {kind.__name__: space.get(kind.__name__, kind)})
-    except Exception:  # boundary: any text may stand in an annotation
-        parts = {part.strip().rpartition(".")[2] for part in text.replace("Optional[", "").rstrip("]").split("|")}
-        return kind if kind.__name__ in parts else None
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
+    if isinstance(annotation, str):  # its names cannot be evaluated, so the last one is compared
+        parts = annotation.replace("Optional[", "").rstrip("]").split("|")
+        return kind.__name__ in {part.strip().rpartition(".")[2] for part in parts}
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return is_union and any(_wants(kind, part) for part in typing.get_args(annotation))

@@ -164,7 +164,7 @@ def test_threaded_finalize_gives_up_on_a_hang(no_torch):
 @pytest.mark.parametrize("timeout", [timedelta(0), -TINY])
 @pytest.mark.parametrize("make", [lambda t: ThreadedFinalize(t, print), CudaHealthCheck])
 def test_a_timeout_must_be_positive(make, timeout):
-    with pytest.raises(ValueError, match=r"timeout=datetime.timedelta.*: must be positive"):
+    with pytest.raises(ValueError, match=r"timeout=.* s: must be positive"):
         make(timeout)
 
 

@@ -7,7 +7,7 @@ from typing import Optional, Union
 
 import pytest
 
-from nvrx_core.inprocess.call.injection import parameters_for
+from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_shape
 
 
 class CallWrapper:
@@ -66,3 +66,52 @@ def test_wrapped_functions_and_methods_are_seen_through():
 def test_what_has_no_signature_has_no_parameters():
     assert parameters_for(CallWrapper, types.SimpleNamespace) == ()
     assert parameters_for(CallWrapper, print) == ()
+
+
+async def coroutine(): ...
+async def async_generator():
+    yield
+
+
+def generator():
+    yield
+
+
+class Asynchronous:
+    async def __call__(self): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (coroutine, "coroutine is an async function"),
+        (functools.partial(coroutine), "an async function"),
+        (Asynchronous(), "an async function"),
+        (async_generator, "async_generator is an async generator function"),
+        (generator, "generator is a generator function"),
+        (3, "wraps a function, not 3 of type int"),
+    ],
+)
+def test_a_body_that_would_run_after_the_call_is_refused(function, shape):
+    with pytest.raises(TypeError, match=shape):
+        refuse_shape(function)
+    refuse_shape(plain)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "told"),
+    [
+        (plain, (), {}, r"plain\(\): missing a required argument: 'x'"),
+        (plain, (1, 2), {}, r"plain\(\): too many positional arguments"),
+        (direct, (1,), {"other": 2}, r"direct\(\): got an unexpected keyword argument 'other'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(function, args, kwargs, told):
+    with pytest.raises(TypeError, match=told):
+        bind(function, parameters_for(CallWrapper, function), args, kwargs)
+
+
+def test_a_parameter_that_is_filled_already_is_left_alone():
+    assert bind(direct, ("call",), (1,), {}) == ("call",)
+    assert bind(direct, ("call",), (1, 2), {}) == ()
+    assert bind(types.SimpleNamespace, ("call",), (), {}) == ("call",)

@@ -147,3 +147,8 @@ def test_other_values():
     refused(ParameterError, "thread_exceptions='raise': must be 'log' or 'fault'", thread_exceptions="raise")
     refused(ParameterError, "no_progress_limit=0", no_progress_limit=0)
     assert parameters(no_progress_limit=1, thread_exceptions="fault").no_progress_limit == 1
+
+
+def test_a_decorator_without_parentheses_is_refused():
+    with pytest.raises(TypeError, match=r"write @Wrapper\(\) above it"):
+        Wrapper(print)
