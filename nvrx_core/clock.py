@@ -1,6 +1,6 @@
 """Time as a port.
 
-Decisions use `now`, which never jumps. `wall` only dates what people read, and is compared with no other host's.
+Decisions use `now`, which never jumps. `wall` only dates what people read; it is not compared with other hosts.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What tells the time."""
+    """A source of time."""
 
     def now(self) -> float:
-        """Monotonic seconds; comparable between the processes of one host."""
+        """Return monotonic seconds, comparable between the processes of one host."""
         ...
 
     def wall(self) -> float:
-        """Seconds since 1970, as this host believes."""
+        """Return seconds since 1970 by the wall clock of this host."""
         ...
 
 
 class SystemClock:
-    """The host's own clock."""
+    """The clocks of the host."""
 
     def now(self) -> float:
-        """Monotonic seconds; comparable between the processes of one host."""
+        """Return monotonic seconds, comparable between the processes of one host."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since 1970, as this host believes."""
+        """Return seconds since 1970 by the wall clock of this host."""
         return time.time()

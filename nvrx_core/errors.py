@@ -1,14 +1,14 @@
-"""The error tree. Every error carries its facts as fields, and its text ends with what to do next.
+"""The exception hierarchy. Every exception carries its facts as fields, and its text ends with what to do next.
 
 ```text
 BaseException
-├── RestartAbort                    no further restart: every rank leaves
-├── SystemExit ─ StoreLost          the control store is gone: the process leaves with code 75
+├── RestartAbort                    no further restart: every rank exits
+├── SystemExit ─ StoreLost          the control store is lost: the process exits with code 75
 └── Exception
-    ├── RestartError                base of what a restart may raise
+    ├── RestartError                base of the errors that a restart may raise
     │   ├── BarrierError            ─ BarrierTimeout, BarrierOverflow
-    │   ├── RankDiscarded           this rank has no place in the next iteration
-    │   ├── RankAssignmentError     rank_assignment gave no valid answer
+    │   ├── RankDiscarded           this rank is excluded from the next iteration
+    │   ├── RankAssignmentError     rank_assignment returned no valid assignment
     │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError
     │   └── InternalError           an invariant of nvrx is broken
     └── ParameterError, a ValueError; ParameterTypeError, a TypeError
@@ -31,7 +31,7 @@ STORE_LOST: Final = 75
 
 
 class _Explained(BaseException):
-    """A message, the fields of a subclass, and `advice`: what to do next, by default that of the class."""
+    """An exception with a message, fields, and `advice`: what to do next, by default that of the class."""
 
     advice: str = ""
 
@@ -46,13 +46,13 @@ class _Explained(BaseException):
 
 
 class RestartAbort(_Explained):
-    """Leave for good: the rank that raises it does not restart. Raised on all ranks alike, it ends the job.
+    """The end of all restarts on the rank that raises it. Raised on every rank, it ends the job.
 
     Attributes:
-        culprit: the initial rank that the reason is about, None when it is about all of them.
+        culprit: the initial rank that caused it, None when no single rank did.
     """
 
-    advice = "mend the cause and start the job again; this rank will not restart by itself"
+    advice = "fix the cause and start the job again; this rank does not restart by itself"
 
     def __init__(self, *args: object, culprit: int | None = None, advice: str | None = None) -> None:
         super().__init__(*args, advice=advice)
@@ -60,14 +60,14 @@ class RestartAbort(_Explained):
 
 
 class StoreLost(_Explained, SystemExit):
-    """The control store's host is gone; a `SystemExit` with code 75.
+    """The loss of the control store's host; a `SystemExit` with code 75.
 
     Attributes:
-        host: where the store was.
-        port: on which port.
+        host: the host of the store.
+        port: the port of the store.
     """
 
-    advice = "find out why its process ended; a store outside the ranks (python -m nvrx_core.store) outlives them"
+    advice = "find out why its process exited; a store outside the ranks (python -m nvrx_core.store) outlives them"
 
     def __init__(self, host: str = "", port: int = 0, *, advice: str | None = None) -> None:
         super().__init__(f"the control store at {host}:{port} is lost", advice=advice)
@@ -79,17 +79,17 @@ class StoreLost(_Explained, SystemExit):
 
 
 class RestartError(_Explained, Exception):
-    """Base of the errors that a restart may raise."""
+    """The base of the errors that a restart may raise."""
 
 
 class HealthCheckError(RestartError):
-    """A health check found this rank unfit.
+    """A failed health check on this rank.
 
     Attributes:
         initial_rank: the rank, None when it is not known.
     """
 
-    advice = "check this rank's device and host before it takes part again; the other ranks go on without it"
+    advice = "check this rank's device and host before it rejoins; the other ranks continue without it"
 
     def __init__(self, *args: object, initial_rank: int | None = None, advice: str | None = None) -> None:
         super().__init__(*args, advice=advice)
@@ -97,17 +97,17 @@ class HealthCheckError(RestartError):
 
 
 class InternalError(RestartError):
-    """An invariant of nvrx is broken."""
+    """A broken invariant of nvrx."""
 
-    advice = "this is a fault of nvrx: report it with the log and the event files of all ranks"
+    advice = "this is a bug in nvrx: report it with the log and the event files of all ranks"
 
 
 class TimeoutError(RestartError):
-    """A bounded call did not end in time.
+    """A call with a timeout that did not return in time.
 
     Attributes:
         what: what was called.
-        seconds: its bound.
+        seconds: the timeout.
     """
 
     advice = "find what blocks the call, or allow it more time"
@@ -118,12 +118,12 @@ class TimeoutError(RestartError):
 
 
 class BarrierError(RestartError):
-    """A barrier between the ranks failed.
+    """A failure of a barrier between the ranks.
 
     Attributes:
-        barrier: its name.
-        arrived: how many ranks were there.
-        expected: how many ranks it was for.
+        barrier: the name of the barrier.
+        arrived: how many ranks arrived.
+        expected: how many ranks were expected.
     """
 
     def __init__(
@@ -134,14 +134,14 @@ class BarrierError(RestartError):
 
 
 class BarrierTimeout(BarrierError):
-    """Not all ranks reached a barrier in time.
+    """A barrier that not all ranks reached in time.
 
     Attributes:
-        missing: the initial ranks that did not, as far as they are known.
-        seconds: how long the others waited.
+        missing: the initial ranks that did not arrive, as far as they are known.
+        seconds: how long the other ranks waited.
     """
 
-    advice = "look at the log of the ranks that are missing, or raise the barrier's timeout"
+    advice = "look at the logs of the missing ranks, or raise the barrier's timeout"
 
     def __init__(
         self, *args: object, barrier: str = "", arrived: int = 0, expected: int = 0, missing: Iterable[int] = (),
@@ -152,20 +152,20 @@ class BarrierTimeout(BarrierError):
 
 
 class BarrierOverflow(BarrierError):
-    """More ranks reached a barrier than it was for."""
+    """A barrier that more ranks reached than expected."""
 
-    advice = "see that no second job shares this store and NVRX_JOB_ID, and that WORLD_SIZE counts every rank"
+    advice = "make sure that no second job shares this store and NVRX_JOB_ID, and that WORLD_SIZE counts every rank"
 
 
 class RankAssignmentError(RestartError):
-    """A rank assignment left the round without a valid answer.
+    """An invalid result of the rank assignment.
 
     Attributes:
-        rank: the wrapper rank it answered for.
+        rank: the wrapper rank that was assigned.
         world_size: the wrapper's world size.
     """
 
-    advice = "correct the rank_assignment of the Wrapper; every rank must compute the same answer from the same round"
+    advice = "correct the rank_assignment of the Wrapper; every rank must compute the same result from the same round"
 
     def __init__(
         self, *args: object, rank: int | None = None, world_size: int | None = None, advice: str | None = None
@@ -175,16 +175,14 @@ class RankAssignmentError(RestartError):
 
 
 class RankDiscarded(RestartError):
-    """This rank has no place in the next iteration.
+    """The exclusion of this rank from the next iteration.
 
     Attributes:
         rank: its wrapper rank in the iteration that ended.
-        terminated: all wrapper ranks that lost their place with it.
+        terminated: all wrapper ranks that are excluded with it.
     """
 
-    advice = (
-        "nothing, if the others are to go on without this rank; it can come back only when the job is started again"
-    )
+    advice = "nothing, if the job may continue without this rank; it can rejoin only when the job is started again"
 
     def __init__(
         self, *args: object, rank: int | None = None, terminated: Iterable[int] = (), advice: str | None = None
@@ -194,14 +192,14 @@ class RankDiscarded(RestartError):
 
 
 class FaultCounterExceeded(RestartError):
-    """This rank failed more often than `FaultCounter` allows.
+    """More faults of this rank than `FaultCounter` allows.
 
     Attributes:
-        faults: how often it failed.
-        limit: how often it may.
+        faults: how often the rank failed.
+        limit: how often it may fail.
     """
 
-    advice = "check this rank's device and host before it takes part again, or raise max_rank_faults"
+    advice = "check this rank's device and host before it rejoins, or raise max_rank_faults"
 
     def __init__(
         self, *args: object, faults: int | None = None, limit: int | None = None, advice: str | None = None
@@ -211,10 +209,10 @@ class FaultCounterExceeded(RestartError):
 
 
 class ParameterError(ValueError):
-    """A parameter's value breaks its rule.
+    """A parameter value that violates its rule.
 
     Attributes:
-        parameter: its name.
+        parameter: the name of the parameter.
         value: the value given.
         rule: what the value must be.
         instead: what to write instead, "" where nothing is known.
@@ -229,12 +227,12 @@ class ParameterError(ValueError):
 
 
 class ParameterTypeError(TypeError):
-    """A parameter's value has the wrong type.
+    """A parameter value of the wrong type.
 
     Attributes:
-        parameter: its name.
+        parameter: the name of the parameter.
         value: the value given.
-        expected: the name of the type that belongs there.
+        expected: the name of the expected type.
         instead: what to write instead, "" where nothing is known.
     """
 
@@ -251,19 +249,19 @@ class ParameterTypeError(TypeError):
 
 
 def require(holds: bool, parameter: str, value: object, rule: str) -> None:
-    """Check one value rule.
+    """Check that a value satisfies its rule.
 
     Raises:
-        ParameterError: a `ValueError`, unless the rule holds.
+        ParameterError: a `ValueError`, when it does not.
     """
     if not holds:
         raise ParameterError(parameter, value, rule)
 
 
 def require_type(parameter: str, value: object, expected: type) -> None:
-    """Check one type rule; the error says what to write instead, where that can be told from the value.
+    """Check the type of a value; the error says what to write instead, where the value shows it.
 
-    A tuple is what a stray trailing comma makes: the error names the comma.
+    For a tuple, as a stray trailing comma makes one, the error mentions the comma.
 
     Raises:
         ParameterTypeError: a `TypeError`, unless `value` is an instance of `expected`.
@@ -273,7 +271,7 @@ def require_type(parameter: str, value: object, expected: type) -> None:
 
 
 def shown(value: object) -> str:
-    """A value as errors show it: a time in seconds, anything else by `repr`."""
+    """Return a value as errors show it: a duration in seconds, anything else by `repr`."""
     return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
 
 

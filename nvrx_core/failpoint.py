@@ -1,9 +1,9 @@
-"""Named points where a test may let something happen: a kill, a delay, an exception.
+"""Failpoints: named points at which a test injects a kill, a delay or an exception.
 
-While no hook is installed a point costs one look at a module variable; the two of an atomic section cost nothing. A
-child of fork has its parent's hook. The points that begin with `monitor-` are passed by a rank's monitor process, all
-others by the rank: `abort-before`, `abort-during` and `decision-after` in its monitor thread, the rest in the thread
-that made the call.
+While no hook is installed, a failpoint costs one read of a module variable; the two of an atomic section cost nothing.
+A forked child inherits the hook of its parent. The points that begin with `monitor-` are hit in a rank's monitor
+process, all others in the rank: `abort-before`, `abort-during` and `decision-after` in its monitor thread, the rest in
+the thread that made the call.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ __all__ = ["NAMES", "Hook", "clear", "hit", "install", "installed"]
 
 NAMES: Final = (
     "store-connect",  # before the first connection to the control store
-    "barrier-before",  # before the rank arrives in the barrier at the end of an iteration, or before the first one
-    "decision-after",  # the decision of the barrier is known to the rank
-    "entry-before",  # before the function is entered
-    "init-pg-before",  # a process group is about to be created
-    "init-pg-after",  # it was created
-    "atomic-enter",  # an atomic section is open
-    "atomic-exit",  # it is about to be closed
+    "barrier-before",  # before the rank arrives at the barrier before the first iteration, or that after an iteration
+    "decision-after",  # the rank has received the decision of the barrier
+    "entry-before",  # before the function is called
+    "init-pg-before",  # before a process group is created
+    "init-pg-after",  # after a process group was created
+    "atomic-enter",  # after an atomic section was opened
+    "atomic-exit",  # before an atomic section is closed
     "abort-before",  # before the user's abort
-    "abort-during",  # in `AbortTorchDistributed`, before anything is cut
-    "monitor-ready",  # a monitor process has begun, and has not said so yet
-    "monitor-reattach",  # the replacement of a monitor process has reached the store, and has done nothing there yet
+    "abort-during",  # in `AbortTorchDistributed`, before any connection is cut
+    "monitor-ready",  # a monitor process has started and has not reported that it is ready
+    "monitor-reattach",  # the replacement of a monitor process has connected to the store and has not used it
 )
-"""The points, in the order of a rank's life."""
+"""The failpoints, in the order in which a rank hits them."""
 
 Hook = Callable[[str, int], None]
-"""Called with the name of the point and the iteration it is passed in; -1 before the first one."""
+"""A function of the name of the failpoint and the iteration; the iteration is -1 before the first one."""
 
 _hook: Hook | None = None
 
 
 def hit(name: str, iteration: int) -> None:
-    """Call the hook, if there is one; what it raises goes to the caller.
+    """Call the hook, if one is installed; its exceptions propagate to the caller.
 
     Raises:
-        ValueError: when a hook is installed and `name` is none of `NAMES`.
+        ValueError: when a hook is installed and `name` is not in `NAMES`.
     """
     hook = _hook
     if hook is not None:
@@ -49,17 +49,17 @@ def hit(name: str, iteration: int) -> None:
 
 
 def install(hook: Hook) -> None:
-    """Call `hook` at every point from now on, in place of the one before."""
-    global _hook  # noqa: PLW0603 (a hit must cost no more than this look-up)
+    """Install `hook` for every failpoint; it replaces the previous one."""
+    global _hook  # noqa: PLW0603 (a hit must cost no more than one look-up)
     _hook = hook
 
 
 def installed() -> bool:
-    """Whether there is a hook."""
+    """Return whether a hook is installed."""
     return _hook is not None
 
 
 def clear() -> None:
-    """Switch all points off."""
+    """Remove the hook."""
     global _hook  # noqa: PLW0603
     _hook = None

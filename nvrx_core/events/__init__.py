@@ -1,1 +1,1 @@
-"""What happened in a job: each rank appends JSON lines to a file of its own, from which one timeline is made."""
+"""Event files: each rank appends JSON lines to its own file, from which one timeline of the job is computed."""

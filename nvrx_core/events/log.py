@@ -1,6 +1,6 @@
-"""A rank's event file: one line an event, appended by one system call, so that two processes can share it.
+"""The event file of a rank: one line per event, appended by one system call, so that two processes can share it.
 
-Events must never cost a job its life: what the disk refuses is dropped, counted, and said once in the log.
+Writing an event never fails the job: a failed write is counted, its event is dropped, and the first drop is logged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def boot_id() -> str:
-    """Names this host's monotonic clock: equal in processes that share it, "" where the kernel does not tell."""
+    """Return the identifier of this host's monotonic clock, "" where the kernel does not provide one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
@@ -38,21 +38,21 @@ def boot_id() -> str:
 
 
 class EventLog:
-    """Appends events to `events-<initial_rank>.jsonl` in a directory, which is made (mode 0700) where it is missing.
+    """An append-only log of events in `events-<initial_rank>.jsonl`.
 
-    Two logs on one file do not disturb each other, nor do the two ends of a fork. Close it when no thread writes any
-    more.
+    The directory is created (mode 0700) if it is missing. Two logs on one file do not disturb each other, nor do parent
+    and child of a fork. Close the log after the last thread has written to it.
 
     Args:
-        directory: where the file goes; None for no events at all.
-        initial_rank: whose file it is.
-        clock: what dates the events.
+        directory: the directory of the file; None disables the log.
+        initial_rank: the rank whose events are logged.
+        clock: the source of the timestamps.
 
     Attributes:
         dropped: how many events were not written.
 
     Raises:
-        ValueError: when the directory cannot be made or written to for another reason than a full or failing disk.
+        ValueError: when the directory cannot be created or written to for a reason other than a full or failing disk.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, initial_rank: int, clock: Clock | None = None) -> None:
@@ -71,17 +71,17 @@ class EventLog:
                     raise ParameterError("events_dir", str(directory), rule) from error
 
     def fileno(self) -> int | None:
-        """The file's descriptor, None while there is none; a process that closes what it inherited must spare it."""
+        """Return the file descriptor, None while no file is open; a process that closes inherited files keeps it."""
         return self._fd
 
     def write(self, event: str, iteration: int, **fields: object) -> None:
         """Append one event; never raises.
 
         Args:
-            event: its name, see `schema.EVENTS`.
+            event: the name of the event, see `schema.EVENTS`.
             iteration: the iteration it belongs to.
-            fields: its own fields. What JSON has no word for is written as its `repr`, long text is cut; a name among
-                the common fields is ignored.
+            fields: the fields of the event. A value that JSON cannot represent is written as its `repr`, long text is
+                truncated; a field with the name of a common field is ignored.
         """
         if self._path is None:
             return
@@ -118,7 +118,7 @@ class EventLog:
     def _drop(self, error: OSError) -> None:
         self.dropped += 1
         if self.dropped == 1:
-            _logger.warning("events are lost, the job goes on: %s: %s", self._path, error.strerror)
+            _logger.warning("cannot write events, the job continues: %s: %s", self._path, error.strerror)
 
 
 def _open(path: Path) -> int:
@@ -127,7 +127,7 @@ def _open(path: Path) -> int:
 
 
 def _plain(value: object, depth: int) -> object:
-    """The value in the terms of JSON, bounded in text and depth."""
+    """Return the value as JSON types, bounded in text length and depth."""
     if value is None or (isinstance(value, int) and value.bit_length() <= MAX_BITS):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -144,5 +144,5 @@ def _plain(value: object, depth: int) -> object:
 def _text(value: object) -> str:
     try:
         return repr(value)[:MAX_TEXT]
-    except Exception:  # boundary: repr is the user's code, and an event must not raise
+    except Exception:  # boundary: repr is user code, and an event must not raise
         return f"<{type(value).__name__} without a repr>"

@@ -1,7 +1,8 @@
-"""The phases of a restart, from the marks that a rank took on its way. Pure.
+"""The phases of a restart, computed from the timestamps (marks) of a rank. Pure.
 
-Invariant: the phases sum up to the time from the first mark to the last, in whatever order the marks were taken. A mark
-before its predecessor counts as equal to it, as does one that is missing, and one after the last mark as equal to that.
+Invariant: the phases add up to the time from the first mark to the last, in whatever order the marks were taken. A mark
+that is missing or before its predecessor counts as equal to the predecessor; a mark after the last one counts as equal
+to the last.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MARKS: Final = (
     "struck", "announced", "noticed", "aborted", "interrupted", "finalized",
     "health_checked", "decided", "assigned", "initialized", "entered",
 )  # fmt: skip
-"""What a rank notes the time of, in the order of a restart."""
+"""The moments that a rank timestamps, in the order of a restart."""
 
 PHASES: Final = (
     "detect", "tell", "abort", "interrupt", "finalize", "health_check", "barrier", "assign", "initialize", "enter",
@@ -25,13 +26,13 @@ PHASES: Final = (
 
 
 def phases_from_marks(marks: Mapping[str, float]) -> dict[str, float]:
-    """How long each phase took.
+    """Return the duration of each phase.
 
     Args:
-        marks: monotonic seconds of one clock, by name; some may be missing, others are ignored.
+        marks: monotonic seconds of one clock, by name; marks may be missing, unknown names are ignored.
 
     Returns:
-        Seconds by phase, all phases in order, none negative. Their sum is `entered` - `struck` where both are there and
+        Seconds by phase, all phases in order, none negative. Their sum is `entered` - `struck` if both are given and
         in order.
     """
     known = [marks[name] for name in MARKS if name in marks]

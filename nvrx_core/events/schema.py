@@ -1,7 +1,7 @@
-"""The one schema of the event files. Pure.
+"""The schema of the event files. Pure.
 
-A directory has one file a rank, `events-<initial_rank>.jsonl`; a line is one JSON object with the common fields and
-those of its event. Readers keep fields they do not know. Times in fields are seconds of the monotonic clock of the host
+A directory has one file per rank, `events-<initial_rank>.jsonl`. A line is one JSON object with the common fields and
+the fields of its event. Readers keep unknown fields. Times in fields are seconds of the monotonic clock of the host
 that wrote the line.
 """
 
@@ -13,11 +13,11 @@ from typing import Final
 __all__ = ["COMMON", "EVENTS", "GLOB", "MAX_LINE", "SCHEMA", "file_name"]
 
 SCHEMA: Final = 1
-"""The number of this schema, in each line."""
+"""The version of the schema, written in each line."""
 GLOB: Final = "events-*.jsonl"
-"""Finds the files of a directory."""
+"""The pattern of the event files in a directory."""
 MAX_LINE: Final = 1 << 20
-"""No line is longer, in bytes."""
+"""The maximum length of a line, in bytes."""
 
 COMMON: Final = ("schema", "event", "wall", "monotonic", "host", "boot_id", "pid", "initial_rank", "iteration")
 """The fields of every event."""
@@ -33,9 +33,9 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "stacks": ("threads",),
     "store_lost": ("endpoint",),
 }
-"""Each event and its own fields."""
+"""The events and the fields of each."""
 
 
 def file_name(initial_rank: int) -> str:
-    """The name of a rank's event file."""
+    """Return the name of a rank's event file."""
     return f"events-{initial_rank}.jsonl"

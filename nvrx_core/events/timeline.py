@@ -1,8 +1,9 @@
-"""One timeline of a job, from the event files of its ranks: `python -m nvrx_core.events.timeline DIR`.
+"""The timeline of a job, from the event files of its ranks: `python -m nvrx_core.events.timeline DIR`.
 
-Clocks: events are placed by their host's monotonic clock, which is laid over the wall clock by the median of what the
-host's events say of both. So a single process with a wrong wall clock moves nothing, and only hosts whose wall clocks
-differ are out of step. A restart lasts as long as on its slowest rank; its phases are that rank's, and add up to it.
+Clocks: events are ordered by the monotonic clock of their host. The offset of that clock from the wall clock is the
+median over the host's events. A single process with a wrong wall clock therefore has no effect; only hosts whose wall
+clocks differ are shifted against each other. The duration of a restart is that of its slowest rank; the phases are
+those of that rank, and add up to the duration.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ Event = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Events:
-    """The events of a directory, file by file in the order they were written.
+    """The events of a directory, file by file in the order in which they were written.
 
     Attributes:
-        records: the events, each with a field `call`: how many calls of the wrapper the rank had entered before it,
-            less one.
-        malformed: how many lines were no event of this schema and were skipped.
+        records: the events, each with a field `call`: the index of the wrapper call to which it belongs on its rank.
+        malformed: how many lines were skipped because they are not events of this schema.
     """
 
     records: tuple[Event, ...]
@@ -52,14 +52,14 @@ class Restart:
 
     Attributes:
         ended_iteration: the iteration that a fault ended.
-        iteration: the one that came after.
+        iteration: the next iteration.
         cause: the first fault: initial_rank, rank, interruption, message, origin, host, pid.
-        culprits: the initial ranks that are to blame; empty when all were stalled alike.
-        lost: the initial ranks that take part no longer.
-        slowest_rank: the initial rank that was the last to go on.
+        culprits: the initial ranks that are to blame; empty when all ranks stalled alike.
+        lost: the initial ranks that no longer take part.
+        slowest_rank: the initial rank that was the last to resume.
         phases: seconds by phase, on that rank.
-        total: seconds from the fault until that rank went on; the sum of the phases.
-        ranks: the initial ranks that went on.
+        total: seconds from the fault until that rank resumed; the sum of the phases.
+        ranks: the initial ranks that resumed.
     """
 
     ended_iteration: int
@@ -74,7 +74,7 @@ class Restart:
 
 
 def read(directory: Path | str) -> Events:
-    """The events of a directory; lines that are none are skipped and counted, unknown fields are kept.
+    """Read the events of a directory; malformed lines are skipped and counted, unknown fields are kept.
 
     Raises:
         FileNotFoundError: when there is no such directory.
@@ -99,14 +99,14 @@ def read(directory: Path | str) -> Events:
 
 
 def restarts(events: Iterable[Event]) -> tuple[Restart, ...]:
-    """The restarts of a job, in the order in which it went on."""
+    """Return the restarts of a job, in the order in which the job resumed."""
     known = tuple(events)
     placed = _placed(known, _offsets(known))
     return tuple(restart for _, restart in sorted(placed, key=lambda item: item[0]))
 
 
 def render(events: Iterable[Event], malformed: int = 0) -> str:
-    """The timeline as text: a line an event, and for a restart its cause and its phases in milliseconds."""
+    """Return the timeline as text: one line per event, and for a restart its cause and phases in milliseconds."""
     known = tuple(events)
     offsets = _offsets(known)
     entries = [(_time(e, offsets), _event_line(e)) for e in known if e["event"] != "restart"]
@@ -117,7 +117,7 @@ def render(events: Iterable[Event], malformed: int = 0) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the timeline of a directory; the exit code is 2 when there is none."""
+    """Print the timeline of a directory; return exit code 2 when there are no events."""
     parser = argparse.ArgumentParser("python -m nvrx_core.events.timeline", description="Print what happened in a job.")
     parser.add_argument("directory", metavar="DIR", help="the job's events_dir (NVRX_EVENTS_DIR)")
     directory = parser.parse_args(argv).directory
@@ -145,7 +145,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _event(line: bytes) -> Event | None:
-    """The event of a line, None when it is none."""
+    """Return the event of a line, None when the line is malformed."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
@@ -186,7 +186,7 @@ def _marks(event: Event) -> dict[str, float]:
 
 
 def _offsets(events: Iterable[Event]) -> dict[object, float]:
-    """By host: what to add to its monotonic clock for the wall clock."""
+    """Return the offset from monotonic clock to wall clock, by host."""
     differences: dict[object, list[float]] = defaultdict(list)
     for event in events:
         differences[_clock(event)].append(_number(event, "wall") - _number(event, "monotonic"))
@@ -207,7 +207,7 @@ def _entered(event: Event, offsets: Mapping[object, float]) -> float:
 
 
 def _rounds(events: Iterable[Event]) -> list[list[Event]]:
-    """The restart events, those of one round together."""
+    """Group the restart events by round."""
     rounds: dict[tuple[int, int, int], list[Event]] = defaultdict(list)
     for event in events:
         if event["event"] == "restart":
@@ -217,7 +217,7 @@ def _rounds(events: Iterable[Event]) -> list[list[Event]]:
 
 
 def _placed(events: Iterable[Event], offsets: Mapping[object, float]) -> list[tuple[float, Restart]]:
-    """The restarts, each with the time when its last rank went on."""
+    """Return the restarts, each with the time at which its last rank resumed."""
     return [(max(_entered(e, offsets) for e in group), _restart(group, offsets)) for group in _rounds(events)]
 
 
@@ -238,11 +238,11 @@ def _restart(group: Sequence[Event], offsets: Mapping[object, float]) -> Restart
 
 
 def _event_line(event: Event) -> str:
-    told = {
+    shown = {
         "call_entered": ("world_size",), "fault": ("interruption", "message", "origin"), "left": ("reason",),
         "monitor_replaced": ("reason",), "straggler": ("ranks", "seconds"), "store_lost": ("endpoint",),
     }.get(str(event["event"]), ())  # fmt: skip
-    own = " ".join(f"{name}={_one_line(event[name])}" for name in told if event.get(name) not in (None, ""))
+    own = " ".join(f"{name}={_one_line(event[name])}" for name in shown if event.get(name) not in (None, ""))
     return f"rank {event['initial_rank']:<4} iteration {event['iteration']:<3} {event['event']} {own}".rstrip()
 
 
@@ -253,14 +253,14 @@ def _one_line(value: object) -> str:
 def _restart_lines(restart: Restart) -> str:
     cause = restart.cause
     where = f" at {cause['origin']}" if cause.get("origin") else ""
-    who = f"rank {cause.get('initial_rank', '?')} ({cause.get('host', '?')} pid {cause.get('pid', '?')})"
-    what = f"{cause.get('interruption', 'unknown')} on {who}: {_one_line(cause.get('message', ''))}{where}"
-    head = f"restart {restart.ended_iteration} -> {restart.iteration}: {what}"
-    sums = f"{1e3 * restart.total:.1f} ms on rank {restart.slowest_rank}, the slowest of {len(restart.ranks)}"
+    process = f"rank {cause.get('initial_rank', '?')} ({cause.get('host', '?')} pid {cause.get('pid', '?')})"
+    fault = f"{cause.get('interruption', 'unknown')} on {process}: {_one_line(cause.get('message', ''))}{where}"
+    head = f"restart {restart.ended_iteration} -> {restart.iteration}: {fault}"
+    total = f"{1e3 * restart.total:.1f} ms on rank {restart.slowest_rank}, the slowest of {len(restart.ranks)}"
     blame = f"culprits {list(restart.culprits) or 'none'}, lost {list(restart.lost) or 'none'}"
     phases = "  ".join(f"{name} {1e3 * restart.phases[name]:.1f}" for name in PHASES)
     indent = "\n" + " " * 15
-    return indent.join([head, f"{sums}; {blame}", f"ms: {phases}"])
+    return indent.join([head, f"{total}; {blame}", f"ms: {phases}"])
 
 
 if __name__ == "__main__":

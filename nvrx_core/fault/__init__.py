@@ -1,1 +1,1 @@
-"""Faults: the record of one, what is said of an exception, who is to blame, and when to give up. Pure."""
+"""Faults: their record, the description of an exception, blame attribution, and the retry limit. Pure."""

@@ -1,4 +1,4 @@
-"""What interrupted a rank: the kinds of interruption, and the record of one."""
+"""The kinds of interruption of a rank, and the record of one interruption."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Interruption(enum.Enum):
     EXCEPTION = enum.auto()
     """The function raised an `Exception`."""
     BASE_EXCEPTION = enum.auto()
-    """The function raised another `BaseException`; the rank leaves."""
+    """The function raised another `BaseException`; the rank exits."""
     SOFT_TIMEOUT = enum.auto()
-    """No sign of life for `soft_timeout`."""
+    """The rank made no progress for `soft_timeout`."""
     HARD_TIMEOUT = enum.auto()
-    """No sign of life for `hard_timeout`; the process was ended."""
+    """The rank made no progress for `hard_timeout`; its process was terminated."""
     TERMINATED = enum.auto()
-    """The process is gone."""
+    """The process exited or was killed."""
     UNRESPONSIVE = enum.auto()
-    """The rank's lease has not moved for `heartbeat_timeout`."""
+    """The rank's lease was not renewed for `heartbeat_timeout`."""
     MONITOR_PROCESS_EXCEPTION = enum.auto()
-    """Not used: a monitor process that is lost is replaced."""
+    """Not used: a lost monitor process is replaced."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class InterruptionRecord:
 
     @classmethod
     def from_str(cls, text: str) -> Self:
-        """The record that `str` gave as `text`.
+        """Parse the text that `str` returns for a record.
 
         Raises:
-            ValueError: when `text` is no such record.
+            ValueError: when `text` is not such a record.
         """
         found = _RECORD.fullmatch(text)
         if found is None or found[2] not in Interruption.__members__:
@@ -61,7 +61,7 @@ class InterruptionRecord:
 
 
 def format_interruption_records(records: Iterable[InterruptionRecord]) -> str:
-    """One line that names each kind of interruption and its ranks, in the order of the kinds."""
+    """Return one line with each kind of interruption and its ranks, in the order of the kinds."""
     ranks: dict[Interruption, set[int]] = {}
     for record in records:
         ranks.setdefault(record.interruption, set()).add(record.rank)

@@ -1,10 +1,10 @@
-"""Who holds the others up, from how far each rank had come when the round's event reached it. Pure.
+"""Blame attribution for a hang, from the progress of each rank when the round's event reached it. Pure.
 
-A rank waits for another one when it is inside a rendezvous that the other has not begun, or has begun a collective of
-the default group that the other has not begun. Who waits for nobody while others wait holds them up, whether it stands
-still or runs on without getting anywhere: a rank that is merely slow excuses those that wait for it, so that no soft
-timeout is announced before the hard timeout is over. Where nobody waits for anybody, those that showed no sign of life
-are to blame, and of them those with the lowest step. When that is true of all ranks, none is to blame.
+A rank waits for another rank when it is inside a rendezvous that the other has not begun, or when it has begun a
+collective of the default group that the other has not begun. If some ranks wait, the ranks that do not wait are to
+blame, whether they are stuck or run without reaching the rendezvous. A slow rank excuses the ranks that wait for it, so
+no soft timeout is announced before the hard timeout has expired. If no rank waits for another, the stalled ranks are to
+blame, and among them those with the lowest step. If this selects every rank, no rank is to blame.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ __all__ = ["Progress", "behind"]
 
 
 class Progress(NamedTuple):
-    """How far a rank has come in an iteration.
+    """The progress of a rank in an iteration.
 
     Attributes:
-        meetings: process groups and stores begun: calls in which ranks wait for each other.
-        inside: how many of them it is inside of now, 0 for none.
-        collectives: collectives of the default group begun.
+        meetings: the number of rendezvous begun: creations of process groups and stores, in which ranks wait for each
+            other.
+        inside: the number of rendezvous that the rank is inside of, 0 for none.
+        collectives: the number of collectives of the default group begun.
         step: the step counter plus one, 0 when it is not used.
     """
 
@@ -32,10 +33,10 @@ class Progress(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[int]) -> Self:
-        """The progress that was told as a list.
+        """Return the progress that was sent as a list.
 
         Raises:
-            ValueError: when it has not as many values.
+            ValueError: when the number of values is wrong.
         """
         if len(values) != len(cls._fields):
             raise ValueError(f"not a rank's progress: {values!r:.100}")
@@ -43,20 +44,20 @@ class Progress(NamedTuple):
 
 
 def behind(progress: Mapping[int, Progress], stalled: Collection[int]) -> set[int]:
-    """The ranks that hold the others up; empty when no rank can be told from the others.
+    """Return the ranks that block the others; empty when the progress of all ranks is alike.
 
     Args:
-        progress: by initial rank, of each rank that has any.
-        stalled: those that showed no sign of life.
+        progress: the progress of each rank that reported any, by initial rank.
+        stalled: the ranks that showed no sign of life.
     """
     meetings = min((each.meetings for each in progress.values()), default=0)
     collectives = min((each.collectives for each in progress.values()), default=0)
-    waits = {
+    waiting = {
         rank
         for rank, each in progress.items()
         if each.collectives > collectives or (each.inside and each.meetings > meetings)
     }
-    found = progress.keys() - waits or set(progress)
+    found = progress.keys() - waiting or set(progress)
     found = found & set(stalled) or found
     step = min((progress[rank].step for rank in found), default=0)
     found = {rank for rank in found if progress[rank].step == step}

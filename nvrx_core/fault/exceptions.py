@@ -1,17 +1,17 @@
-"""What is told of an exception, and what it holds of others: its causes, its contexts, the members of a group.
+"""The description of an exception, and the exceptions chained to it: causes, contexts, members of a group. Pure.
 
-Pure. `torch.distributed.checkpoint` gathers the exceptions of all ranks in one, whose `failures` they are.
+`torch.distributed.checkpoint` gathers the exceptions of all ranks in the `failures` of one exception.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["holds", "related", "text_of", "type_name"]
+__all__ = ["chain_contains", "related", "text_of", "type_name"]
 
 
 def related(error: BaseException | None) -> Iterator[BaseException]:
-    """The error itself and all that it holds, each once."""
+    """Yield the error and every exception chained to it, each once."""
     seen = set[int]()
     pending: list[BaseException | None] = [error]
     while pending:
@@ -22,22 +22,22 @@ def related(error: BaseException | None) -> Iterator[BaseException]:
             pending += [found.__context__, found.__cause__, *_members(found)]
 
 
-def holds(error: BaseException | None, wanted: BaseException) -> bool:
-    """Whether `wanted` is the error, or among what it holds."""
+def chain_contains(error: BaseException | None, wanted: BaseException) -> bool:
+    """Return whether `wanted` is the error or is chained to it."""
     return any(each is wanted for each in related(error))
 
 
 def text_of(error: BaseException) -> str:
-    """Type and text of an exception; where its `__str__` raises, what that raised."""
+    """Return the type and text of an exception; if its `__str__` raises, the type that it raised."""
     try:
         text = str(error)
-    except BaseException as failure:  # boundary: the user's code; the fault is told all the same
+    except BaseException as failure:  # boundary: the user's code; the fault is reported anyway
         text = f"(no text: its __str__ raised {type_name(type(failure))})"
     return f"{type_name(type(error))}: {text}"
 
 
 def type_name(kind: type[BaseException]) -> str:
-    """The name of an exception's type, with its module where it is none of the built-in ones."""
+    """Return the name of an exception type, qualified by its module unless the type is built in."""
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 

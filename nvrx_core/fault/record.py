@@ -1,6 +1,6 @@
-"""A fault: what struck which rank, when and where; the one record that travels through the store.
+"""The record of a fault: what happened to which rank, when and where, as sent through the store. Pure.
 
-Pure. On the wire it is one JSON object of at most `MAX_BYTES`; unknown fields are ignored, missing ones are an error.
+On the wire it is one JSON object of at most `MAX_BYTES`. Unknown fields are ignored; a missing field is an error.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["LATE_COMPLETION", "OUT_OF_MEMORY", "FaultRecord"]
 MAX_BYTES: Final = 16_384
 MAX_TEXT: Final = 2_000
 LATE_COMPLETION: Final = "late completion"
-"""The error type of a fault that tells of other ranks: they did not complete in time. No exception has this name."""
+"""The error type of a fault that reports other ranks: they did not complete in time. No exception has this name."""
 OUT_OF_MEMORY: Final = "out of memory"
-"""A fault's category."""
-KERNEL_KILLED: Final = "and the kernel has killed for want of memory in its cgroup"
+"""The category of a fault for which memory ran out."""
+KERNEL_KILLED: Final = "and the kernel's OOM killer was active in its cgroup"
 
 
 _READ: Final[Mapping[str, Callable[[object], Any]]] = {"int": integer, "str": string, "float": number}
@@ -32,19 +32,19 @@ class FaultRecord:
     """One fault of one rank.
 
     Attributes:
-        initial_rank: the rank's name in the job, never reused.
+        initial_rank: the rank's identity in the job, never reused.
         rank: its wrapper rank in the iteration that ended; -1 when it was lost before it had one.
-        interruption: the kind, a name of `Interruption`.
-        message: what happened, for people.
+        interruption: the kind of interruption, a member name of `Interruption`.
+        message: the description for people.
         error_type: the exception's qualified type name, or "".
-        origin: file and line where it was raised, or "".
+        origin: the file and line that raised the exception, or "".
         category: "out of memory" where that is known to be the reason, or "".
-        struck: when it happened, monotonic seconds of its host.
-        announced: when it was told to the others, monotonic seconds of its host.
+        struck: the time at which the fault happened, monotonic seconds of its host.
+        announced: the time at which the fault was announced to the other ranks, monotonic seconds of its host.
         wall: the wall clock at `announced`, for hosts that do not share a monotonic clock.
-        boot_id: names the monotonic clock: equal on processes that share it.
-        host: the host's name.
-        pid: the rank's process.
+        boot_id: the identifier of the monotonic clock: equal in processes that share it.
+        host: the host name.
+        pid: the process id of the rank.
     """
 
     initial_rank: int
@@ -62,19 +62,19 @@ class FaultRecord:
     pid: int = 0
 
     def encode(self) -> str:
-        """The fault as JSON, its text cut to a bound."""
+        """Return the record as JSON, each text cut to `MAX_TEXT` characters."""
         return json.dumps(self.to_data())
 
     def to_data(self) -> dict[str, Any]:
-        """What `from_data` reads."""
+        """Return the fields as `from_data` reads them."""
         return {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in vars(self).items()}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
-        """The fault that `encode` wrote, from its parsed JSON.
+        """Return the record from the parsed JSON of `encode`.
 
         Raises:
-            ValueError: when a field is missing or has the wrong type, or the kind is unknown.
+            ValueError: when a field is missing or has the wrong type, or the interruption is unknown.
         """
         if not isinstance(data, Mapping) or not {"initial_rank", "rank", "interruption"} <= data.keys():
             raise ValueError(f"not a fault record: {data!r:.200}")
@@ -85,21 +85,21 @@ class FaultRecord:
         return cls(**known)
 
     def of_memory(self) -> Self:
-        """The fault of a process that the kernel has killed for want of memory."""
+        """Return the record of a process that the kernel's OOM killer has killed."""
         return replace(self, category=OUT_OF_MEMORY, message=f"{self.message}, {KERNEL_KILLED}")
 
     def event_fields(self) -> dict[str, object]:
-        """The fields of the `fault` event that tells of it."""
+        """Return the fields of the `fault` event for this record."""
         names = ("rank", "interruption", "message", "origin", "category", "struck", "announced")
         return {**{name: getattr(self, name) for name in names}, "victim": self.initial_rank}
 
     @property
     def record(self) -> InterruptionRecord:
-        """The fault as the record that the wrapper's messages show."""
+        """The interruption record that the wrapper's messages show."""
         return InterruptionRecord(self.rank, Interruption[self.interruption])
 
     def __str__(self) -> str:
         where = f" at {self.origin}" if self.origin else ""
-        who = f"rank {self.rank} (initial rank {self.initial_rank}, {self.host} pid {self.pid})"
+        process = f"rank {self.rank} (initial rank {self.initial_rank}, {self.host} pid {self.pid})"
         category = f" ({self.category})" if self.category else ""
-        return f"{self.interruption}{category} on {who}: {self.message}{where}"
+        return f"{self.interruption}{category} on {process}: {self.message}{where}"

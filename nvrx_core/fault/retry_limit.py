@@ -1,9 +1,9 @@
-"""When to give up on a job that fails again and again in the same way. Pure.
+"""The limit on restarts without progress: a job that fails repeatedly in the same way gives up. Pure.
 
-An iteration counts when it ended by the same exception type at the same origin as the one before it, and no rank's step
-passed the highest step that was reported before. A step beyond that is progress and starts the count at zero; a job
-that reports no steps has none. So with a limit of 3, a job without steps gives up after 3 equal failures, and one with
-steps after 3 that reached nothing new.
+An iteration counts when it ended with the same exception type at the same origin as the previous one, and no rank's
+step exceeded the highest step reported so far. A higher step is progress and resets the count to zero; a job that
+reports no steps makes none. With a limit of 3, a job without steps gives up after 3 equal failures, and a job with
+steps after 3 equal failures without a new highest step.
 
 Invariant: the count is never negative, and only an iteration without progress raises it.
 """
@@ -20,13 +20,13 @@ __all__ = ["NoProgressLimit", "NoProgressState", "Verdict"]
 
 @dataclass(frozen=True)
 class NoProgressState:
-    """What the limit remembers.
+    """The state of the limit.
 
     Attributes:
         error_type: the exception type that ended the last iteration; None before the first.
-        origin: where it was raised.
+        origin: the file and line that raised it.
         highest: the highest step reported so far.
-        count: how many iterations in a row ended so without progress.
+        count: the number of consecutive iterations that ended this way without progress.
     """
 
     error_type: str | None = None
@@ -37,13 +37,13 @@ class NoProgressState:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether to give up.
+    """The decision whether to give up.
 
     Attributes:
         reached: whether the limit is reached.
-        count: how many iterations in a row ended alike without progress.
+        count: the number of consecutive iterations that ended alike without progress.
         culprit: the initial rank that failed last, None when it is not known.
-        reason: why, for people.
+        reason: the explanation for people.
     """
 
     reached: bool
@@ -53,10 +53,10 @@ class Verdict:
 
 
 class NoProgressLimit:
-    """Is told how each iteration ended, and answers whether the job should go on: on every rank the same.
+    """The counter of failures without progress; every rank reaches the same decision.
 
     Args:
-        limit: how many iterations in a row may end alike without progress; None for any number.
+        limit: how many consecutive iterations may end alike without progress; None for no limit.
 
     Raises:
         ValueError: when the limit is below 1.
@@ -69,13 +69,13 @@ class NoProgressLimit:
 
     @classmethod
     def from_state(cls, limit: int | None, state: NoProgressState) -> Self:
-        """The limit that had this state."""
+        """Restore a limit from its state."""
         machine = cls(limit)
         machine._state = state
         return machine
 
     def state(self) -> NoProgressState:
-        """What the limit remembers."""
+        """Return the state of the limit."""
         return self._state
 
     def check(self) -> None:
@@ -88,11 +88,11 @@ class NoProgressLimit:
             raise InternalError(f"impossible count of failures: {self._state}")
 
     def iteration_ended(self, *, error_type: str, origin: str, step: int | None, culprit: int | None) -> Verdict:
-        """Take note of how an iteration ended.
+        """Record the end of an iteration and decide whether to give up.
 
         Args:
-            error_type: the exception's type name, or the kind of interruption where there was no exception.
-            origin: file and line where it was raised, or "".
+            error_type: the exception's type name, or the kind of interruption if there was no exception.
+            origin: the file and line that raised it, or "".
             step: the highest step that any rank has reported in the call, None when none was reported.
             culprit: the initial rank that failed, None when it is not known.
         """
@@ -108,9 +108,9 @@ class NoProgressLimit:
     def _reason(self, culprit: int | None) -> str:
         state = self._state
         failure = f"{state.error_type}{f' at {state.origin}' if state.origin else ''}"
-        who = "" if culprit is None else f" on initial rank {culprit}"
+        rank = "" if culprit is None else f" on initial rank {culprit}"
         if state.count == 0:
-            return f"{failure}{who} after progress to step {state.highest}"
+            return f"{failure}{rank} after progress to step {state.highest}"
         beyond = "with no step reported" if state.highest is None else f"without a step beyond {state.highest}"
         of = "no_progress_limit is off" if self.limit is None else f"no_progress_limit={self.limit}"
-        return f"{failure}{who}: {state.count} in a row {beyond} ({of})"
+        return f"{failure}{rank}: {state.count} in a row {beyond} ({of})"

@@ -1,1 +1,1 @@
-"""Who is alive: hang detection, leases, the awake time of an observer, the progress of peers. Pure."""
+"""Liveness: hang detection, leases, the awake time of an observer, the progress of peers. Pure."""

@@ -1,9 +1,9 @@
-"""The time for which an observer has been awake, as a pure machine.
+"""The time for which an observer has been awake. Pure.
 
-Whoever judges others by their silence must not count what it has slept through itself: its process was stopped, or the
-whole machine was. It knows when it meant to wake; if it wakes much later, the time between was a pause of its own. Its
-awake time is the monotonic time without these pauses, and silence is measured in it. The others may have slept through
-the same pause or not: a silence that goes on is judged, later by the pause.
+An observer that measures the silence of others must not count the time for which it was paused itself, because its
+process was stopped or the machine was suspended. The observer knows when it intended to wake. If it wakes much later,
+the time in between counts as its own pause. The awake time is the monotonic time without these pauses, and timeouts of
+others are measured in it. A silence that outlasts a pause is still detected, later by the length of the pause.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 __all__ = ["AwakeClock"]
 
 SLACK: Final = 1.0
-"""Seconds that an observer may wake late without a pause: a busy machine is no sleeping one."""
-KEPT: Final = 64
-"""How many pauses are told apart; older ones lie before every moment that is asked for."""
+"""Seconds by which an observer may wake late without counting as paused: a busy machine delays it too."""
+MAX_PAUSES: Final = 64
+"""How many pauses are kept; older ones precede every moment that is queried."""
 
 
 class AwakeClock:
     """The awake time of one observer; seconds.
 
     Attributes:
-        paused: how long all pauses were together.
+        paused: the total length of all pauses.
     """
 
     def __init__(self) -> None:
@@ -30,24 +30,24 @@ class AwakeClock:
         self._pauses: list[tuple[float, float]] = []
         self._woken_at = 0.0
 
-    def woke(self, meant: float, *, now: float) -> float:
-        """Note that the observer is awake, and when it had meant to be; returns how long it has paused.
+    def woke(self, due: float, *, now: float) -> float:
+        """Record that the observer is awake; return how long it was paused.
 
         Args:
-            meant: monotonic time at which it wanted to be woken at the latest.
+            due: the latest monotonic time at which it intended to wake.
             now: monotonic time.
         """
-        begin, self._woken_at = max(meant, self._woken_at), now
+        begin, self._woken_at = max(due, self._woken_at), now
         if now < begin + SLACK:
             return 0.0
-        self._pauses = [*self._pauses, (begin, now)][-KEPT:]
+        self._pauses = [*self._pauses, (begin, now)][-MAX_PAUSES:]
         self.paused += now - begin
         return now - begin
 
     def at(self, moment: float) -> float:
-        """The awake time at a monotonic moment; it stands still during a pause."""
+        """Return the awake time at a monotonic moment; it does not advance during a pause."""
         return moment - self.paused + sum(end - max(begin, moment) for begin, end in self._pauses if moment < end)
 
     def when(self, awake: float) -> float:
-        """The monotonic time at which the awake time will be that, if no pause is to come."""
+        """Return the monotonic time at which the awake time will reach `awake`, if no further pause occurs."""
         return awake + self.paused

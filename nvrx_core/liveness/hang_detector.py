@@ -1,13 +1,15 @@
-"""A rank's own progress, as a pure machine: when it counts as hung, and when it is ended.
+"""The hang detector of one rank: when the rank counts as hung, and when its process is terminated. Pure.
 
-Soft timeout: restarts everyone and ends nobody. Hard timeout: ends the rank, after it had the time to confirm an
-interruption by leaving the function. Both count from the oldest of the rank's signs of life that are in use: bytecode
-run (always), `ping`, and a growing `progress` counter; the hard one also from the interruption, for a function that
-swallows it runs bytecode all the while. A rank that waits for another one is not hung: before it is reported, the
-others' leases are looked at, and it is excused while one that is behind it is alive, for the hard timeout at most.
-Where a rank may wait for any time no progress is expected, and one whose process is stopped, or whose interpreter is
-held by another thread, looks like one that waits: there the hard timeout counts from the stop, and from the last time
-that the rank's own watchdog thread ran.
+The soft timeout restarts all ranks and terminates none. The hard timeout terminates the rank. Both count from the
+oldest sign of life in use: executed bytecode (always), `ping`, and a growing `progress` counter. The hard timeout
+counts from the interruption as well, because a function that swallows the interruption keeps executing bytecode.
+
+A rank that waits for another rank is not hung. Before a rank is reported, the leases of its peers are read; while a
+peer that is behind it makes progress, the rank is excused, at most for the hard timeout.
+
+In a stage in which a rank may wait indefinitely no progress is expected, and a rank whose process is stopped or whose
+GIL is held by another thread looks like a waiting one. There the hard timeout counts from the stop, and from the last
+time that the rank's watchdog thread ran.
 """
 
 from __future__ import annotations
@@ -30,30 +32,30 @@ __all__ = [
 ]
 
 POKE_AFTER: Final = 0.05
-"""Seconds that the rank's monitor thread has to act on a soft timeout before the main thread is poked from outside."""
+"""Seconds for the rank's monitor thread to act on a soft timeout before the monitor process signals the main thread."""
 
 
 @dataclass(frozen=True)
 class ProgressSample:
-    """What the progress page says, in seconds.
+    """One sample of the progress page; times in seconds.
 
     Attributes:
         iteration: the round.
-        stage: what the main thread is about.
+        stage: the stage of the main thread.
         alive_at: the oldest sign of life in use.
-        breathing_at: when the rank's watchdog thread last ran; `inf` when it is not there.
+        watchdog_alive_at: when the rank's watchdog thread last ran; `inf` when there is none.
         stopped: the process is stopped, as by SIGSTOP.
         protected: False while the user has switched hang protection off.
         noticed: the monitor thread has seen this round's event.
         interrupting: the round has ended, and the main thread is being interrupted.
-        out_by: when a main thread that keeps the interpreter's lock has to be out of a round that is over; `inf` in an
-            atomic section, which is only ended by the hard timeout.
+        out_by: when a main thread that holds the GIL must have left the function after its round has ended; `inf` in
+            an atomic section, which only the hard timeout ends.
     """
 
     iteration: int
     stage: Stage
     alive_at: float
-    breathing_at: float = math.inf
+    watchdog_alive_at: float = math.inf
     stopped: bool = False
     protected: bool = True
     noticed: bool = False
@@ -70,49 +72,49 @@ class SoftTimeout:
 
 @dataclass(frozen=True)
 class QueryPeers:
-    """Find out whether a member that this one may wait for is still on the way; answer with `peers_progressing`."""
+    """Find out whether a peer that this rank may wait for makes progress; answer with `peers_progressing`."""
 
 
 @dataclass(frozen=True)
 class Poke:
-    """Send the interrupt signal from outside: the rank's own threads do not run."""
+    """Send the interrupt signal from the monitor process: the rank's own threads do not run."""
 
 
 @dataclass(frozen=True)
 class Terminate:
-    """SIGCONT and SIGTERM."""
+    """Send SIGCONT and SIGTERM."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGCONT, SIGTERM and SIGKILL."""
+    """Send SIGCONT, SIGTERM and SIGKILL."""
 
     reason: str
 
 
-WatchAction = SoftTimeout | QueryPeers | Poke | Terminate | Kill
+HangAction = SoftTimeout | QueryPeers | Poke | Terminate | Kill
 
 
 @dataclass(frozen=True)
 class HangDetectorState:
-    """What decides a watch's future; times are relative to now, and infinite for what has not happened.
+    """The full state of a hang detector; times are relative to now, and infinite for what has not happened.
 
     Attributes:
-        iteration: the round that is judged.
+        iteration: the round.
         reported: its soft timeout was announced.
-        to_blame: no other member is on the way.
-        excused: since one was.
-        poke: until the main thread is poked.
-        interrupted: since the main thread is being interrupted.
-        stopped: since the process was seen to be stopped, while it may wait.
-        terminated: since the rank was told to end.
+        no_peer_progressing: no peer that the rank may wait for makes progress.
+        excused: time since the rank was last excused because a peer makes progress.
+        poke: time until the main thread is signalled.
+        interrupted: time since the interruption of the main thread began.
+        stopped: time since the process was first seen to be stopped, in a stage in which it may wait.
+        terminated: time since the rank was sent SIGTERM.
     """
 
     iteration: int
     reported: bool
-    to_blame: bool
+    no_peer_progressing: bool
     excused: float
     poke: float
     interrupted: float
@@ -121,7 +123,7 @@ class HangDetectorState:
 
 
 class HangDetector:
-    """Judges one rank.
+    """The hang detector of one rank.
 
     Args:
         soft: soft timeout, seconds.
@@ -129,7 +131,8 @@ class HangDetector:
         grace: seconds between SIGTERM and SIGKILL.
 
     Attributes:
-        stood_still_since: from when on a rank that may wait had shown no life, when that has ended it.
+        no_progress_since: if the hard timeout expired in a stage in which the rank may wait, the time from which it
+            showed no sign of life.
     """
 
     def __init__(self, soft: float, hard: float, grace: float) -> None:
@@ -138,74 +141,75 @@ class HangDetector:
         self._iteration = -2
         self._reported = False
         self._excused_at = -math.inf
-        self._to_blame = False
+        self._no_peer_progressing = False
         self._poke_at = math.inf
         self._interrupted_at = math.inf
         self._stopped_at = math.inf
         self._terminated_at = math.inf
-        self.stood_still_since: float | None = None
+        self.no_progress_since: float | None = None
 
     @classmethod
     def from_state(cls, soft: float, hard: float, grace: float, state: HangDetectorState, *, now: float) -> Self:
-        """The watch that had this state; it wants to look at once."""
-        watch = cls(soft, hard, grace)
-        watch.deadline = now
-        watch._iteration, watch._reported, watch._to_blame = state.iteration, state.reported, state.to_blame
-        watch._excused_at, watch._poke_at = now - state.excused, now + state.poke
-        watch._interrupted_at, watch._stopped_at = now - state.interrupted, now - state.stopped
-        watch._terminated_at = now - state.terminated
-        return watch
+        """Restore a detector from its state; its deadline is now."""
+        detector = cls(soft, hard, grace)
+        detector.deadline = now
+        detector._iteration, detector._reported = state.iteration, state.reported
+        detector._no_peer_progressing = state.no_peer_progressing
+        detector._excused_at, detector._poke_at = now - state.excused, now + state.poke
+        detector._interrupted_at, detector._stopped_at = now - state.interrupted, now - state.stopped
+        detector._terminated_at = now - state.terminated
+        return detector
 
     def state(self, *, now: float) -> HangDetectorState:
-        """All that decides what it says next; its deadline follows from the next look."""
+        """Return everything that later decisions depend on; the next `evaluate` recomputes the deadline."""
         return HangDetectorState(
-            iteration=self._iteration, reported=self._reported, to_blame=self._to_blame,
+            iteration=self._iteration, reported=self._reported, no_peer_progressing=self._no_peer_progressing,
             excused=now - self._excused_at, poke=self._poke_at - now,
             interrupted=now - self._interrupted_at, stopped=now - self._stopped_at,
             terminated=now - self._terminated_at,
         )  # fmt: skip
 
     def check(self) -> None:
-        """Raise AssertionError when the invariant does not hold: who is poked was reported."""
+        """Raise AssertionError when the invariant does not hold: only a reported rank is signalled."""
         assert self._reported or self._poke_at == math.inf
         assert not self._reported or self._iteration >= -1
 
-    def look(self, reading: ProgressSample, *, now: float) -> tuple[WatchAction, ...]:
-        """What the page says asks for; `deadline` says when to look again at the latest."""
+    def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[HangAction, ...]:
+        """Return the actions for one sample; `deadline` is the latest time for the next one."""
         self.deadline = math.inf
         if self._terminated_at < math.inf:
-            return self._ending(now)
-        if reading.iteration != self._iteration:
-            self._begin(reading.iteration)
-        if not reading.protected or reading.stage in (Stage.LEFT, Stage.EXITED_ABNORMALLY):
+            return self._evaluate_terminated(now)
+        if sample.iteration != self._iteration:
+            self._begin(sample.iteration)
+        if not sample.protected or sample.stage in (Stage.LEFT, Stage.EXITED_ABNORMALLY):
             return ()
-        if reading.stage in (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED):
-            return self._lifeless(reading, now)
-        alive_at = max(reading.alive_at, self._excused_at)
-        if reading.interrupting and reading.stage is Stage.RUNNING:
+        if sample.stage in (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED):
+            return self._evaluate_waiting(sample, now)
+        alive_at = max(sample.alive_at, self._excused_at)
+        if sample.interrupting and sample.stage is Stage.RUNNING:
             self._interrupted_at = min(self._interrupted_at, now)
             alive_at = min(alive_at, self._interrupted_at)
-        out_by = reading.out_by if reading.stage is Stage.RUNNING else math.inf
-        return self._hard(alive_at, now, out_by) or self._soft(reading, alive_at, now)
+        out_by = sample.out_by if sample.stage is Stage.RUNNING else math.inf
+        return self._hard(alive_at, now, out_by) or self._soft(sample, alive_at, now)
 
-    def peers_progressing(self, on_the_way: bool, *, now: float) -> None:
-        """The answer to `QueryPeers`; waiting for somebody who is on the way is a sign of life."""
-        if on_the_way:
+    def peers_progressing(self, progressing: bool, *, now: float) -> None:
+        """Take the answer to `QueryPeers`; to wait for a peer that makes progress counts as a sign of life."""
+        if progressing:
             self._excused_at = now
-        self._to_blame = not on_the_way
+        self._no_peer_progressing = not progressing
 
     def _begin(self, iteration: int) -> None:
-        self._iteration, self._reported, self._to_blame = iteration, False, False
+        self._iteration, self._reported, self._no_peer_progressing = iteration, False, False
         self._excused_at, self._poke_at, self._interrupted_at = -math.inf, math.inf, math.inf
 
-    def _lifeless(self, reading: ProgressSample, now: float) -> tuple[WatchAction, ...]:
-        self._stopped_at = min(self._stopped_at, now) if reading.stopped else math.inf
-        since = min(self._stopped_at, reading.breathing_at)
+    def _evaluate_waiting(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
+        self._stopped_at = min(self._stopped_at, now) if sample.stopped else math.inf
+        since = min(self._stopped_at, sample.watchdog_alive_at)
         actions = self._hard(since, now)
-        self.stood_still_since = since if actions else None
+        self.no_progress_since = since if actions else None
         return actions
 
-    def _hard(self, alive_at: float, now: float, out_by: float = math.inf) -> tuple[WatchAction, ...]:
+    def _hard(self, alive_at: float, now: float, out_by: float = math.inf) -> tuple[HangAction, ...]:
         due = min(alive_at + self.hard, out_by)
         if now < due:
             self.deadline = due
@@ -217,7 +221,7 @@ class HangDetector:
             )
         return (Terminate(f"no progress for {now - alive_at:.3g} s (hard_timeout {self.hard:g} s)"),)
 
-    def _ending(self, now: float) -> tuple[WatchAction, ...]:
+    def _evaluate_terminated(self, now: float) -> tuple[HangAction, ...]:
         self.deadline = max(
             self._terminated_at + self.grace, now + 1.0 if now >= self._terminated_at + self.grace else now
         )
@@ -225,24 +229,24 @@ class HangDetector:
             return ()
         return (Kill(f"still there {self.grace:g} s after SIGTERM"),)
 
-    def _soft(self, reading: ProgressSample, alive_at: float, now: float) -> tuple[WatchAction, ...]:
-        if reading.stage is not Stage.RUNNING:
+    def _soft(self, sample: ProgressSample, alive_at: float, now: float) -> tuple[HangAction, ...]:
+        if sample.stage is not Stage.RUNNING:
             return ()
         if self._reported:
-            return self._poke(reading, now)
+            return self._poke(sample, now)
         if now < alive_at + self.soft:
             self.deadline = min(self.deadline, alive_at + self.soft)
             return ()
-        if not self._to_blame and now < reading.alive_at + self.hard:
+        if not self._no_peer_progressing and now < sample.alive_at + self.hard:
             return (QueryPeers(),)
         self._reported, self._poke_at = True, now + POKE_AFTER
         self.deadline = min(self.deadline, self._poke_at)
         return (SoftTimeout(f"no progress for {now - alive_at:.3g} s (soft_timeout {self.soft:g} s)"),)
 
-    def _poke(self, reading: ProgressSample, now: float) -> tuple[WatchAction, ...]:
-        if reading.noticed:
+    def _poke(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
+        if sample.noticed:
             return ()
-        actions: tuple[WatchAction, ...] = ()
+        actions: tuple[HangAction, ...] = ()
         if now >= self._poke_at:
             self._poke_at = now + 2 * POKE_AFTER
             actions = (Poke(),)

@@ -1,8 +1,8 @@
-"""How far the slowest of the members have come that are on their way, from their leases; a pure value.
+"""The progress of the slowest members that have not stalled, computed from all leases. Pure.
 
-A lease is `beats/stalled/monitor pid/stage/iteration/meetings/collectives/atomic/seconds in a meeting`. Only minima are
-kept, some of those that have them, some members that are in an atomic section, and whether all stand in a meeting, so
-that the answer for any number of members is a few bytes.
+A lease is `beats/stalled/monitor pid/stage/iteration/meetings/collectives/atomic/seconds in a meeting`, where a meeting
+is a rendezvous. The summary holds only the minima, some members at the minimum, some members in an atomic section, and
+whether all members wait in a rendezvous. Its size does not depend on the number of members.
 """
 
 from __future__ import annotations
@@ -14,27 +14,39 @@ from typing import Final, NamedTuple
 
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["Halt", "PeerProgress", "Way"]
+__all__ = ["AllWaiting", "MinimumProgress", "PeerProgress"]
 
-NAMED: Final = 16
-"""How many members in an atomic section are told of."""
-LAST: Final = 4
-"""How many of those that are furthest back."""
-WAITS: Final = 2
-"""Seconds in one meeting after which a member counts as waiting there."""
-_MOVING: Final = (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING, Stage.ARRIVED)
+MAX_HOLDERS: Final = 16
+"""How many members in an atomic section are listed."""
+MAX_SLOWEST: Final = 4
+"""How many of the slowest members are listed."""
+WAITING_AFTER: Final = 2
+"""Seconds in one rendezvous after which a member counts as waiting there."""
+_UNFINISHED: Final = (Stage.STARTING, Stage.RUNNING, Stage.UNWINDING, Stage.ARRIVED)
 
 
-class Way(NamedTuple):
-    """The least meetings and the least collectives of the members in an iteration, and some that are the last."""
+class MinimumProgress(NamedTuple):
+    """The minimum progress of the members in an iteration, and some of the slowest members.
+
+    Attributes:
+        meetings: the least number of rendezvous begun.
+        collectives: the least number of collectives begun.
+        slowest: some of the slowest members.
+    """
 
     meetings: int
     collectives: int
-    last: tuple[int, ...]
+    slowest: tuple[int, ...]
 
 
-class Halt(NamedTuple):
-    """All who have not completed this iteration wait inside a meeting: the least of these, and some of the members."""
+class AllWaiting(NamedTuple):
+    """The fact that all members that have not completed an iteration wait inside a rendezvous.
+
+    Attributes:
+        iteration: the iteration.
+        meetings: the least number of rendezvous begun.
+        members: some of the members.
+    """
 
     iteration: int
     meetings: int
@@ -55,97 +67,104 @@ class _Lease(NamedTuple):
 
 @dataclass(frozen=True)
 class PeerProgress:
-    """What the leases of all say.
+    """The summary of all leases.
 
     Attributes:
-        ways: by iteration, that of the members in it that are on their way.
-        holders: (iteration, member, beats) of some members that are in an atomic section.
-        halt: None while a member is on its way, or nobody waits.
+        minimum: by iteration, the minimum progress of its members that have not stalled.
+        holders: (iteration, member, beats) of some members in an atomic section.
+        all_waiting: None unless all members that have not completed wait in a rendezvous.
     """
 
-    ways: dict[int, Way]
+    minimum: dict[int, MinimumProgress]
     holders: tuple[tuple[int, int, int], ...] = ()
-    halt: Halt | None = None
+    all_waiting: AllWaiting | None = None
 
     @classmethod
     def of(cls, leases: Mapping[int, str]) -> PeerProgress:
-        """What these leases say, by member; one that is malformed says nothing."""
-        told = {member: lease for member, text in leases.items() if (lease := _read(text)) is not None}
-        holders = [(lease.iteration, member, lease.beats) for member, lease in told.items() if lease.atomic]
-        unfinished = {member: lease for member, lease in told.items() if lease.stage in _MOVING}
+        """Summarize the leases of the members; malformed ones are ignored."""
+        known = {member: lease for member, text in leases.items() if (lease := _parse(text)) is not None}
+        holders = [(lease.iteration, member, lease.beats) for member, lease in known.items() if lease.atomic]
+        unfinished = {member: lease for member, lease in known.items() if lease.stage in _UNFINISHED}
         found = dict[int, list[tuple[int, int, int]]]()
         for member, lease in unfinished.items():
             if not lease.stalled:
                 found.setdefault(lease.iteration, []).append((lease.meetings, lease.collectives, member))
-        ways = {iteration: _way(those) for iteration, those in found.items()}
-        return cls(ways, tuple(holders[:NAMED]), _halt(unfinished))
+        minimum = {iteration: _minimum(members) for iteration, members in found.items()}
+        return cls(minimum, tuple(holders[:MAX_HOLDERS]), _all_waiting(unfinished))
 
     def holding(self, iteration: int) -> dict[int, int]:
-        """The members that are in an atomic section of this iteration, and the beats of their leases."""
+        """Return the members in an atomic section of this iteration, and the beats of their leases."""
         return {member: beats for k, member, beats in self.holders if k == iteration}
 
     def behind(self, iteration: int, meeting: int, collectives: int) -> tuple[int, ...]:
-        """Some of those that have yet to come to where a rank waits for them; empty when there is none.
+        """Return some of the members that a rank waits for; empty when it waits for none.
 
         Args:
-            iteration: the rank's.
-            meeting: the one that it is inside of, 0 for none.
-            collectives: how many it has begun.
+            iteration: the rank's iteration.
+            meeting: the rendezvous that the rank is inside of, 0 for none.
+            collectives: how many collectives the rank has begun.
         """
-        first = min(self.ways, default=iteration)
+        first = min(self.minimum, default=iteration)
         if first < iteration:
-            return self.ways[first].last
-        here = self.ways.get(iteration, Way(meeting, collectives, ()))
-        return here.last if here.meetings < meeting or here.collectives < collectives else ()
+            return self.minimum[first].slowest
+        here = self.minimum.get(iteration, MinimumProgress(meeting, collectives, ()))
+        return here.slowest if here.meetings < meeting or here.collectives < collectives else ()
 
     def waiting(self, iteration: int, meetings: int) -> tuple[int, ...]:
-        """Some of those that wait for a member that has completed; empty unless all who have not completed wait.
+        """Return some of the members that wait for a completed one; empty unless all unfinished members wait.
 
         Args:
-            iteration: the one that the member has completed.
-            meetings: how many it has begun; who waits in a later one can only wait for those that have not begun it.
+            iteration: the iteration that the member has completed.
+            meetings: how many rendezvous it has begun; a member inside a later one waits for members that have not
+                begun it.
         """
-        halt = self.halt
-        return halt.members if halt and halt.iteration == iteration and halt.meetings > meetings else ()
+        all_waiting = self.all_waiting
+        if all_waiting and all_waiting.iteration == iteration and all_waiting.meetings > meetings:
+            return all_waiting.members
+        return ()
 
     def encode(self) -> str:
-        """The value as JSON."""
-        return json.dumps([[[iteration, *way] for iteration, way in self.ways.items()], self.holders, self.halt])
+        """Return the summary as JSON."""
+        minimum = [[iteration, *progress] for iteration, progress in self.minimum.items()]
+        return json.dumps([minimum, self.holders, self.all_waiting])
 
     @classmethod
     def decode(cls, text: str | bytes) -> PeerProgress:
-        """The value that `encode` wrote.
+        """Return the summary that `encode` wrote.
 
         Raises:
-            ValueError: when the text is none.
+            ValueError: when the text is malformed.
         """
         try:
-            ways, holders, halt = json.loads(text)
+            minimum, holders, waiting = json.loads(text)
             known = tuple((int(iteration), int(member), int(beats)) for iteration, member, beats in holders)
-            told = [(int(k), Way(int(m), int(c), tuple(map(int, last)))) for k, m, c, last in ways]
-            if halt is not None:
-                halt = Halt(int(halt[0]), int(halt[1]), tuple(map(int, halt[2])))
-            return cls(dict(told), known, halt)
+            parsed = {
+                int(iteration): MinimumProgress(int(meetings), int(collectives), tuple(map(int, slowest)))
+                for iteration, meetings, collectives, slowest in minimum
+            }
+            if waiting is not None:
+                waiting = AllWaiting(int(waiting[0]), int(waiting[1]), tuple(map(int, waiting[2])))
+            return cls(parsed, known, waiting)
         except (IndexError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not a survey: {text!r:.100}") from error
 
 
-def _way(those: list[tuple[int, int, int]]) -> Way:
-    least = min((collectives, meetings) for meetings, collectives, _ in those)
-    last = sorted(member for meetings, collectives, member in those if (collectives, meetings) == least)
-    return Way(min(meetings for meetings, _, _ in those), least[0], tuple(last[:LAST]))
+def _minimum(members: list[tuple[int, int, int]]) -> MinimumProgress:
+    least = min((collectives, meetings) for meetings, collectives, _ in members)
+    slowest = sorted(member for meetings, collectives, member in members if (collectives, meetings) == least)
+    return MinimumProgress(min(meetings for meetings, _, _ in members), least[0], tuple(slowest[:MAX_SLOWEST]))
 
 
-def _read(text: str) -> _Lease | None:
+def _parse(text: str) -> _Lease | None:
     try:
         return _Lease(*map(int, text.split("/")))
     except (TypeError, ValueError):
         return None
 
 
-def _halt(unfinished: Mapping[int, _Lease]) -> Halt | None:
-    if not unfinished or any(lease.inside < WAITS for lease in unfinished.values()):
+def _all_waiting(unfinished: Mapping[int, _Lease]) -> AllWaiting | None:
+    if not unfinished or any(lease.inside < WAITING_AFTER for lease in unfinished.values()):
         return None
     iteration = min(lease.iteration for lease in unfinished.values())
     meetings = min(lease.meetings for lease in unfinished.values())
-    return Halt(iteration, meetings, tuple(sorted(unfinished)[:LAST]))
+    return AllWaiting(iteration, meetings, tuple(sorted(unfinished)[:MAX_SLOWEST]))

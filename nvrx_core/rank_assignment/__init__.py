@@ -1,4 +1,4 @@
-"""Who has which rank in the next iteration, and who of them calls the wrapped function. Pure."""
+"""Rank assignment: the ranks of the next iteration, and which of them call the wrapped function. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a rank assignment works on: a rank's state in, its state for the next iteration out.
+"""The interface of a rank assignment: the state of a rank in, its state for the next iteration out.
 
 A *rank* here is the wrapper's: 0 to `world_size` - 1 over all living ranks. The *active* ranks among them call the
 wrapped function and see `active_rank` and `active_world_size` as RANK and WORLD_SIZE; the others wait in reserve. Every
-rank computes its own answer from the same facts, so an assignment must depend on nothing else.
+rank computes its own assignment from the same facts, so an assignment must depend on nothing else.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ __all__ = [
 
 
 class Mode(enum.Enum):
-    """What a rank does in an iteration."""
+    """The role of a rank in an iteration."""
 
     INITIALIZED = enum.auto()
-    """Not decided yet."""
+    """The role is not assigned yet."""
     ACTIVE = enum.auto()
-    """It calls the wrapped function."""
+    """The rank calls the wrapped function."""
     INACTIVE = enum.auto()
-    """It waits in reserve."""
+    """The rank waits in reserve."""
     TERMINATED = enum.auto()
-    """It leaves."""
+    """The rank exits."""
 
 
 @dataclass(frozen=True)
 class FrozenState:
-    """A snapshot of `State`, as the plug-ins get it.
+    """An immutable copy of `State`, as passed to the plug-ins.
 
     Attributes:
         rank: the wrapper's rank in this iteration.
-        world_size: how many ranks live.
+        world_size: the number of living ranks.
         active_rank: RANK of the wrapped function, None for a rank that does not call it.
-        active_world_size: how many ranks call it.
-        initial_rank: RANK on entry; names the rank for its whole life.
+        active_world_size: the number of ranks that call the wrapped function.
+        initial_rank: RANK on entry; identifies the rank for the whole call.
         initial_world_size: WORLD_SIZE on entry.
         iteration: how often the wrapped function was restarted.
-        mode: what the rank does in this iteration.
-        fn_exception: what the wrapped function raised on this rank, from finalize to health check only; the
+        mode: the role of the rank in this iteration.
+        fn_exception: the exception of the wrapped function on this rank, set only from finalize to health check; the
             same object, not a copy.
     """
 
@@ -91,24 +91,24 @@ class State:
         self.initial_world_size = self.world_size if self.initial_world_size is None else self.initial_world_size
 
     def advance(self) -> None:
-        """Go on to the next iteration."""
+        """Advance to the next iteration."""
         self.iteration += 1
         self.fn_exception = None
 
     def unassign(self) -> None:
-        """Forget who was active, so that an assignment starts from the world size and not from the round before."""
+        """Clear the active fields, so that an assignment starts from the world size and not from the last round."""
         self.active_rank = self.active_world_size = None
         self.mode = Mode.INITIALIZED
 
     def freeze(self) -> FrozenState:
-        """A snapshot that does not change."""
+        """Return an immutable copy."""
         return FrozenState(**{field.name: getattr(self, field.name) for field in dataclasses.fields(FrozenState)})
 
     def copy_from(self, other: State | FrozenState, fields: Iterable[str] | None = None) -> None:
-        """Take over the named fields of `other`, by default all.
+        """Copy the named fields of `other`, by default all.
 
         Raises:
-            ValueError: when a name is no field.
+            ValueError: when a name is not a field.
         """
         known = {field.name for field in dataclasses.fields(FrozenState)}
         names = known if fields is None else set(fields)
@@ -119,9 +119,9 @@ class State:
 
 
 class AssignmentStore(Protocol):
-    """What an assignment may ask of the round's store; in the wrapper it is a torch store, empty at first.
+    """The store operations available to an assignment; the wrapper passes a torch store that is empty at first.
 
-    The built-in assignments ask nothing while the keys that they need travel in the barrier.
+    The built-in assignments do not use the store as long as the keys that they need are sent with the barrier.
     """
 
     def set(self, key: str, value: str, /) -> object:
@@ -133,24 +133,24 @@ class AssignmentStore(Protocol):
         ...
 
     def add(self, key: str, amount: int, /) -> int:
-        """Count up and read the sum."""
+        """Add to a counter and return the sum."""
         ...
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> object:
-        """Wait until all these keys are there; raises a RuntimeError when that takes too long."""
+        """Wait until all keys exist; raise RuntimeError after the timeout."""
         ...
 
 
 @dataclass
 class RankAssignmentCtx:
-    """What an assignment gets and returns.
+    """The argument and the result of an assignment.
 
     Attributes:
         state: this rank's state; the assignment changes it.
-        store: the round's store, for assignments that exchange facts of their own.
-        terminated_ranks: the ranks, of the iteration that ended, that have no place in the next. A filter may add to
-            them; the assignment that renumbers the others leaves an empty set.
-        snapshot: what all ranks know alike of the iteration that ended; None in a context of your own making.
+        store: the round's store, for assignments that exchange their own data.
+        terminated_ranks: the ranks of the ended iteration that are excluded from the next one. A filter may add ranks;
+            the assignment that renumbers the others leaves an empty set.
+        snapshot: the facts of the ended iteration that are equal on all ranks; None in a context created by a user.
     """
 
     state: State
@@ -160,7 +160,7 @@ class RankAssignmentCtx:
 
 
 class RankAssignment(ABC):
-    """Answers, on each rank, which rank it has in the next iteration."""
+    """A function that computes, on each rank, its rank in the next iteration."""
 
     @abstractmethod
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
@@ -173,9 +173,9 @@ class RankAssignment(ABC):
             The context for the next assignment of the composition.
 
         Raises:
-            RankDiscarded: when this rank has no place in the next iteration.
+            RankDiscarded: when this rank is excluded from the next iteration.
         """
 
 
 class RankFilter(RankAssignment):
-    """A rank assignment that only chooses who is active; it runs after those that renumber the ranks."""
+    """A rank assignment that only chooses the active ranks; it runs after those that renumber the ranks."""

@@ -1,4 +1,4 @@
-"""How the wrapper uses what the user composed: checked once at the start, carried out and settled in every round. Pure.
+"""The user's composition of rank assignments: validated once, applied and completed in every round. Pure.
 
 Invariant of a settled state: 0 <= rank < world_size, 0 < active_world_size <= world_size, and the rank is either active
 with 0 <= active_rank < active_world_size, or inactive with active_rank None.
@@ -26,44 +26,44 @@ from nvrx_core.rank_assignment.tree import Tree
 __all__ = ["assign", "check", "declare", "leader", "settle", "snapshot"]
 
 _PLAIN: Final = (ShiftRanks, FillGaps, ActivateAllRanks, ActiveWorldSizeDivisibleBy, MaxActiveWorldSize)
-"""Stages that need to know nothing but who is gone, so that a rank can tell the places of all others."""
+"""Stages that depend only on the terminated ranks, so that a rank can compute the assignment of all others."""
 
 
 def check(assignment: object) -> None:
-    """Check the Wrapper's `rank_assignment` before anything starts.
+    """Validate the Wrapper's `rank_assignment` before the first iteration.
 
     Raises:
-        TypeError: when it is no `RankAssignment`; for a tuple the error names the trailing comma.
-        ValueError: when one of our moves runs after a filter, whose choice of active ranks it would make wrong; when
-            nothing removes the ranks that a filter terminates; when a `Tree` is composed with anything.
+        TypeError: when it is not a `RankAssignment`; for a tuple the error mentions the trailing comma.
+        ValueError: when a built-in move runs after a filter, whose choice of active ranks it would invalidate; when no
+            stage removes the ranks that a filter terminates; when a `Tree` is composed with another stage.
     """
     require_type("rank_assignment", assignment, RankAssignment)
     stages = list(_stages(assignment))
     if len(stages) > 1 and any(isinstance(stage, Tree) for stage in stages):
         raise ParameterError("rank_assignment", assignment, "a Tree alone: it decides all that the others decide")
-    filtered = condemning = None
+    filtered = terminating = None
     for stage in stages:
         if isinstance(stage, RankFilter):
             filtered = filtered or stage
         elif isinstance(stage, FilterCountGroupedByKey):
-            condemning = stage
+            terminating = stage
         else:
-            condemning = None
+            terminating = None
             if isinstance(stage, RankMove) and filtered is not None:
                 names = type(stage).__name__, type(filtered).__name__
                 rule = "composed so that {0} runs before {1}: list {0} after {1}".format(*names)
                 raise ParameterError("rank_assignment", assignment, rule)
-    if condemning is not None:
-        name = type(condemning).__name__
-        rule = f"composed so that ShiftRanks or FillGaps runs after {name}, and removes whom it terminates: list "
+    if terminating is not None:
+        name = type(terminating).__name__
+        rule = f"composed so that ShiftRanks or FillGaps runs after {name} and removes the terminated ranks: list "
         raise ParameterError("rank_assignment", assignment, f"{rule}{name} after it")
 
 
 def declare(assignment: RankAssignment, state: State, iteration: int) -> tuple[str, ...]:
-    """This rank's keys: all that the composition needs to know of it when iteration `iteration` has ended.
+    """Return this rank's keys, which the composition needs at the end of `iteration`.
 
     Raises:
-        BaseException: whatever a user's key function raises.
+        BaseException: any exception of a user's key function.
     """
     frozen = state.freeze()
     return tuple(key(frozen) for stage in _declaring(assignment) for key in stage.key_functions(iteration))
@@ -77,17 +77,17 @@ def snapshot(
     terminated: Collection[int],
     columns: tuple[Column, ...],
 ) -> Snapshot:
-    """What the round's decision says, as the stages of the composition read it.
+    """Return the snapshot of the round's decision for the stages of the composition.
 
     Args:
         assignment: the composition.
-        state: this rank's, of the iteration that ended.
+        state: this rank's state in the ended iteration.
         iteration: the round that ended.
-        terminated: the ranks that nobody has.
+        terminated: the ranks without a living process.
         columns: the keys of the living ranks.
 
     Raises:
-        RankAssignmentError: when the keys are not those that this rank's composition declares.
+        RankAssignmentError: when the keys differ from those that this rank's composition declares.
     """
     stages = {stage: len(stage.key_functions(iteration)) for stage in _declaring(assignment)}
     if sum(stages.values()) != len(columns):
@@ -98,40 +98,44 @@ def snapshot(
 
 
 def leader(assignment: RankAssignment, world_size: int, terminated: Sequence[int]) -> int | None:
-    """Who will be active rank 0, if anybody is: its rank so far. None where a rank cannot tell of all others.
+    """Return the present rank of the next active rank 0; None if it cannot be computed from the terminated ranks.
 
     Args:
         assignment: the composition.
-        world_size: of the iteration that ended.
-        terminated: the ranks that nobody has, ascending.
+        world_size: the world size of the ended iteration.
+        terminated: the ranks without a living process, ascending.
     """
     stages = list(_stages(assignment))
     move = next((stage for stage in stages if isinstance(stage, RankMove)), None)
     if move is None or any(type(stage) not in _PLAIN for stage in stages):
         return None
     gone = set(terminated)
-    lowest = (next((rank for rank in range(least, world_size) if rank not in gone), None)
-              for least in (0, world_size - len(gone)))  # fmt: skip
+    lowest = (next((rank for rank in range(start, world_size) if rank not in gone), None)
+              for start in (0, world_size - len(gone)))  # fmt: skip
     return next((rank for rank in lowest if rank is not None and move.place(rank, world_size, terminated) == 0), None)
 
 
 def assign(assignment: RankAssignment, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
-    """One round's assignment: a fresh start, the user's composition, and what it leaves open.
+    """Compute the assignment of a round: clear the active fields, apply the composition, complete the result.
 
     Raises:
-        RankDiscarded: when this rank has no place in the next iteration.
+        RankDiscarded: when this rank is excluded from the next iteration.
         RestartAbort: when no rank is active.
-        RankAssignmentError: when the composition left no valid answer.
+        RankAssignmentError: when the composition left no valid result.
     """
     ctx.state.unassign()
-    answer = assignment(ctx)
-    if not isinstance(answer, RankAssignmentCtx):
-        raise _error(ctx.state, f"rank_assignment returned {answer!r}", "let every RankAssignment return its ctx")
-    return settle(answer)
+    result = assignment(ctx)
+    if not isinstance(result, RankAssignmentCtx):
+        raise _error(ctx.state, f"rank_assignment returned {result!r}", "let every RankAssignment return its ctx")
+    return settle(result)
 
 
 def settle(ctx: RankAssignmentCtx) -> RankAssignmentCtx:
-    """Complete what a composition left: a mode still INITIALIZED activates all ranks. Raises as `assign` does."""
+    """Complete and check the result of a composition: if the mode is still INITIALIZED, activate all ranks.
+
+    Raises:
+        RankDiscarded, RestartAbort, RankAssignmentError: see `assign`.
+    """
     state = ctx.state
     if ctx.terminated_ranks:
         raise _error(
@@ -150,9 +154,9 @@ def settle(ctx: RankAssignmentCtx) -> RankAssignmentCtx:
 
 
 def _stages(assignment: object) -> Iterator[object]:
-    """The stages of a composition, in the order in which they run."""
+    """Yield the stages of a composition in the order in which they run."""
     instances = getattr(assignment, "instances", None)
-    if isinstance(instances, tuple) and _ours(assignment):
+    if isinstance(instances, tuple) and _is_built_in(assignment):
         for instance in reversed(instances):
             yield from _stages(instance)
     else:
@@ -160,18 +164,18 @@ def _stages(assignment: object) -> Iterator[object]:
 
 
 def _declaring(assignment: object) -> tuple[Keyed, ...]:
-    """The stages whose keys are known ahead: those that run before any class of the user's, which may renumber."""
+    """Return the stages whose keys are sent with the barrier: those before any user stage, which may renumber."""
     ahead, behind = list[Keyed](), list[Keyed]()
     seen = ahead
     for stage in _stages(assignment):
-        if not _ours(stage):
+        if not _is_built_in(stage):
             seen = behind
         elif isinstance(stage, Keyed):
             seen.append(stage)
     return tuple(dict.fromkeys(stage for stage in ahead if stage not in behind))
 
 
-def _ours(stage: object) -> bool:
+def _is_built_in(stage: object) -> bool:
     return getattr(type(stage).__call__, "__module__", "").startswith("nvrx_core.")
 
 

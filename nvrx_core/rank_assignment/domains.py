@@ -1,8 +1,8 @@
-"""The failure domains of a `Tree`, and which of their ranks hold which seat. Pure.
+"""The failure domains of a `Tree`, and the active rank of each leaf. Pure.
 
-A *leaf* is a rank for its whole life, numbered depth first: a domain is a range of leaves. `living` are the leaves that
-live, ascending, so that an index there is a wrapper rank; `seats` are the active ones, and an index there is an active
-rank. What is done here follows from the sequence of losses alone, so that all ranks come to the same answer.
+A *leaf* is a rank under one number for the whole call, numbered depth first, so a domain is a range of leaves. `living`
+lists the living leaves in ascending order: an index in it is a wrapper rank. `seats` lists the active leaves: an index
+in it is an active rank. Every operation depends only on the sequence of losses, so all ranks compute the same result.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Path = tuple[str | None, ...]
 
 
 class LayerFlag(enum.Flag):
-    """How a layer's domains replace an active rank that they lose."""
+    """How the domains of a layer replace a lost active rank."""
 
     RESERVE = enum.auto()
-    """By one of their inactive ranks: the one that became inactive last."""
+    """By an inactive rank of the domain: the one that became inactive last."""
     BACKFILL = enum.auto()
-    """By their active ranks of highest active rank, which then give up their own."""
+    """By the highest active rank of the domain, which gives up its own active rank."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Layer:
 
     Attributes:
         min_ranks: a domain with fewer living ranks is terminated as a whole.
-        max_ranks: at most so many ranks of a domain are active at the start; None for no limit.
-        key_or_fn: the domain that a rank belongs to: a text, a function of the rank's state, or f(rank, world_size).
-        flag: how a domain replaces active ranks, None for not at all.
+        max_ranks: the maximum number of active ranks of a domain at the start; None for no limit.
+        key_or_fn: the domain of a rank: a string, a function of the rank's state, or f(rank, world_size).
+        flag: how a domain replaces lost active ranks; None disables replacement.
 
     Raises:
         ValueError: when a limit is negative.
@@ -60,13 +60,13 @@ class Layer:
 
 
 class Domain:
-    """One domain: the leaves from `start` up to `end`, and those of them that wait in reserve."""
+    """One domain: the leaves from `start` up to `end`, and those among them that wait in reserve."""
 
-    __slots__ = ("active", "children", "end", "flag", "key", "layer", "line", "living", "ranks", "reserve", "start")
+    __slots__ = ("active", "children", "end", "flag", "key", "layer", "lineage", "living", "ranks", "reserve", "start")
 
     def __init__(self, layer: Layer, key: str | None, parent: Domain | None) -> None:
         self.layer, self.key = layer, key
-        self.line: tuple[Domain, ...] = (self, *(parent.line if parent else ()))  # up to the root
+        self.lineage: tuple[Domain, ...] = (self, *(parent.lineage if parent else ()))  # up to the root
         self.flag = layer.flag or LayerFlag(0)
         self.children: dict[str | None, Domain] = {}
         self.ranks: list[int] = []
@@ -79,35 +79,35 @@ class Domains:
 
     Args:
         layers: from the root down.
-        paths: for each rank, its keys from the layer below the root down.
+        paths: the keys of each rank, from the layer below the root down.
     """
 
     def __init__(self, layers: Sequence[Layer], paths: Mapping[int, Path]) -> None:
         self.layers = layers
         self.root = Domain(layers[0], None, None)
-        self.killed: list[Domain] = []
-        self._all, self._homes = [self.root], list[Domain]()
-        self.order = self._grow(paths)
+        self.terminated: list[Domain] = []
+        self._all, self._domain_of = [self.root], list[Domain]()
+        self.order = self._build(paths)
         self._alive = bytearray(b"\1" * len(self.order))
         self.living = list(range(len(self.order)))
         self.seats = list[int]()
         self._activate()
 
-    # The start
+    # Construction
 
-    def _grow(self, paths: Mapping[int, Path]) -> list[int]:
-        """Make the domains and number the leaves; returns the rank of each leaf."""
+    def _build(self, paths: Mapping[int, Path]) -> list[int]:
+        """Create the domains and number the leaves; return the rank of each leaf."""
         lowest: dict[Path, Domain] = {}
         for rank, path in paths.items():
             domain = lowest.get(path)
             if domain is None:
-                domain = lowest[path] = self._domain(path)
+                domain = lowest[path] = self._get_or_create(path)
             domain.ranks.append(rank)
         order: list[int] = []
         self._number(self.root, order)
         return order
 
-    def _domain(self, path: Path) -> Domain:
+    def _get_or_create(self, path: Path) -> Domain:
         domain = self.root
         for layer, key in zip(self.layers[1:], path, strict=True):
             child = domain.children.get(key)
@@ -122,57 +122,57 @@ class Domains:
         for child in domain.children.values():
             self._number(child, order)
         order.extend(domain.ranks)
-        self._homes.extend([domain] * len(domain.ranks))
+        self._domain_of.extend([domain] * len(domain.ranks))
         domain.end, domain.ranks = len(order), []
         domain.living = domain.end - domain.start
 
     def _activate(self) -> None:
-        """Seat the leaves, depth first, as far as the limits of all their domains allow."""
-        for leaf, home in enumerate(self._homes):
-            if all(d.layer.max_ranks is None or d.active < d.layer.max_ranks for d in home.line):
+        """Assign seats to the leaves, depth first, within the limits of all their domains."""
+        for leaf, lowest in enumerate(self._domain_of):
+            if all(d.layer.max_ranks is None or d.active < d.layer.max_ranks for d in lowest.lineage):
                 self.seats.append(leaf)
-                for domain in home.line:
+                for domain in lowest.lineage:
                     domain.active += 1
             else:
-                for domain in home.line:
+                for domain in lowest.lineage:
                     domain.reserve[leaf] = None
 
-    # A round
+    # Operations of a round
 
     def lose(self, gone: Iterable[int], *, first: bool) -> None:
-        """These leaves are lost, and with them the domains that fall below their `min_ranks`."""
+        """Mark leaves as dead, and terminate the domains that fall below their `min_ranks`."""
         touched = dict.fromkeys(self._all) if first else {}
         gone = list(gone)
-        self._report_death(gone, touched)
-        self.killed = []
-        for domain in sorted(touched, key=lambda d: -len(d.line)):
+        self._mark_dead(gone, touched)
+        self.terminated = []
+        for domain in sorted(touched, key=lambda d: -len(d.lineage)):
             if 0 < domain.living < domain.layer.min_ranks:
-                self.killed.append(domain)
-                self._report_death([leaf for leaf in range(domain.start, domain.end) if self._alive[leaf]], {})
-        if gone or self.killed:
+                self.terminated.append(domain)
+                self._mark_dead([leaf for leaf in range(domain.start, domain.end) if self._alive[leaf]], {})
+        if gone or self.terminated:
             self.living = list(compress(range(len(self._alive)), self._alive))
 
-    def _report_death(self, leaves: Iterable[int], touched: dict[Domain, None]) -> None:
+    def _mark_dead(self, leaves: Iterable[int], touched: dict[Domain, None]) -> None:
         for leaf in leaves:
             self._alive[leaf] = 0
-            for domain in self._homes[leaf].line:
+            for domain in self._domain_of[leaf].lineage:
                 domain.living -= 1
                 domain.reserve.pop(leaf, None)
                 touched[domain] = None
 
     def reseat(self) -> None:
-        """Fill the seats of lost leaves: from the reserve, else from the end of their domain, else by closing ranks."""
+        """Fill the seats of lost leaves: from the reserve, else by backfill, else by shifting the later seats."""
         alive = self._alive
         vacant = [seat for seat, leaf in enumerate(self.seats) if not alive[leaf]]
-        if left := [seat for seat in vacant if not self._reserve(seat)]:
-            self._backfill(left)
+        if unfilled := [seat for seat in vacant if not self._fill_from_reserve(seat)]:
+            self._backfill(unfilled)
             self.seats = [leaf for leaf in self.seats if leaf != _EMPTY and alive[leaf]]
 
-    def _reserve(self, seat: int) -> bool:
+    def _fill_from_reserve(self, seat: int) -> bool:
         for domain in self._flagged(self.seats[seat], LayerFlag.RESERVE):
             if domain.reserve:
                 leaf = next(reversed(domain.reserve))
-                for each in self._homes[leaf].line:
+                for each in self._domain_of[leaf].lineage:
                     del each.reserve[leaf]
                 self.seats[seat] = leaf
                 return True
@@ -193,24 +193,24 @@ class Domains:
                 self.seats[seat], self.seats[mover] = self.seats[mover], _EMPTY
 
     def _flagged(self, leaf: int, flag: LayerFlag) -> Iterator[Domain]:
-        """The domains above a leaf, from the lowest on, as long as they have the flag."""
-        return takewhile(lambda domain: flag in domain.flag, self._homes[leaf].line)
+        """Yield the domains of a leaf from the lowest upwards, as long as they have the flag."""
+        return takewhile(lambda domain: flag in domain.flag, self._domain_of[leaf].lineage)
 
     def shrink(self, size: int) -> None:
-        """Only the first `size` seats stay; who held the others is in reserve."""
+        """Keep only the first `size` seats; move the leaves of the others to the reserve."""
         for leaf in self.seats[size:]:
-            for domain in self._homes[leaf].line:
+            for domain in self._domain_of[leaf].lineage:
                 domain.reserve[leaf] = None
         del self.seats[size:]
 
-    def lives(self, leaf: int) -> bool:
-        """Whether the leaf lives."""
+    def is_alive(self, leaf: int) -> bool:
+        """Return whether the leaf is alive."""
         return leaf >= 0 and bool(self._alive[leaf])
 
     def is_in_reserve(self, leaf: int) -> bool:
-        """Whether the leaf lives and has no seat."""
+        """Return whether the leaf is alive and has no seat."""
         return leaf in self.root.reserve
 
-    def killed_with(self, leaf: int) -> Domain | None:
-        """The domain that was terminated as a whole this time, and the leaf with it."""
-        return next((domain for domain in self.killed if domain.start <= leaf < domain.end), None)
+    def terminated_domain(self, leaf: int) -> Domain | None:
+        """Return the domain that was terminated as a whole in this round and contains the leaf."""
+        return next((domain for domain in self.terminated if domain.start <= leaf < domain.end), None)

@@ -1,8 +1,8 @@
-"""Filters choose which of the living ranks call the wrapped function: always the lowest ones. Pure.
+"""Filters: they choose which living ranks call the wrapped function, always the lowest ones. Pure.
 
-Filters of one composition chain: each starts from the active world size that the one before left. Rounds do not: the
-first filter of a round starts from the world size, because `composition.assign` clears the active fields. So a job that
-has reserve ranks left stays at its limit, and no stale value shrinks it for ever.
+The filters of a composition form a chain: each starts from the active world size of its predecessor. The first filter
+of a round starts from the world size, because `composition.assign` clears the active fields. A job with reserve ranks
+therefore stays at its limit, and a stale value cannot shrink it permanently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def activate(state: State, active_world_size: int) -> None:
 
 
 class ActivateAllRanks(RankFilter):
-    """Every rank is active, whatever a filter before it chose."""
+    """A filter that activates every rank, whatever an earlier filter chose."""
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         """Assign, see `RankAssignment`."""
@@ -31,7 +31,7 @@ class ActivateAllRanks(RankFilter):
 
 
 class MaxActiveWorldSize(RankFilter):
-    """At most so many ranks are active.
+    """A filter that limits the number of active ranks.
 
     Args:
         max_active_world_size: the limit; None for no limit.
@@ -54,10 +54,10 @@ class MaxActiveWorldSize(RankFilter):
 
 
 class ActiveWorldSizeDivisibleBy(RankFilter):
-    """As many ranks are active as a multiple of the divisor allows.
+    """A filter that makes the active world size a multiple of a divisor.
 
     Args:
-        divisor: what the active world size is a multiple of.
+        divisor: the divisor.
 
     Raises:
         ValueError: when the divisor is below 1.
@@ -75,6 +75,6 @@ class ActiveWorldSizeDivisibleBy(RankFilter):
 
 
 def _active_world_size(state: State) -> int:
-    """What the filter before chose; all living ranks, where there was none."""
+    """Return the active world size of the previous filter, or the world size if there is none."""
     chosen = state.active_world_size
     return state.world_size if chosen is None else min(state.world_size, chosen)

@@ -1,4 +1,4 @@
-"""Filters that let a group of ranks stand or fall together. Pure."""
+"""A filter that keeps or terminates the ranks of a group together. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ __all__ = ["FilterCountGroupedByKey", "FilterGroupedByKey"]
 
 
 class FilterCountGroupedByKey(Keyed):
-    """Terminates all ranks of each group whose number of living ranks does not meet a condition.
+    """A filter that terminates all ranks of each group whose number of living ranks does not meet a condition.
 
-    It removes nobody itself: an assignment that renumbers the others, such as `ShiftRanks`, has to run after it.
+    The filter does not remove the terminated ranks: an assignment that renumbers the others, such as `ShiftRanks`, must
+    run after it.
 
     Args:
-        key_or_fn: the rank's group: a text, or a function of the rank's state, or the older f(rank, world_size), with
-            any hashable answer; groups are told apart by its text. It is evaluated when an iteration has ended.
-        condition: whether a group of so many living ranks may stay; must answer alike on all ranks.
-        timeout: how long to wait for the keys of others where they could not travel in the barrier.
+        key_or_fn: the group of a rank: a string, a function of the rank's state, or the older f(rank, world_size), with
+            any hashable result; two groups are equal if their keys have the same text. It is evaluated at the end of an
+            iteration.
+        condition: returns whether a group with so many living ranks may stay; must return the same on all ranks.
+        timeout: how long to wait for the keys of other ranks if they cannot be sent with the barrier.
 
     Raises:
         TypeError: when a parameter has the wrong type.
@@ -61,4 +63,4 @@ class FilterCountGroupedByKey(Keyed):
 
 
 FilterGroupedByKey = FilterCountGroupedByKey
-"""The older name."""
+"""The older name of `FilterCountGroupedByKey`."""

@@ -1,7 +1,7 @@
-"""Keys: how a rank says which group it belongs to, and how the others come to know it. Pure.
+"""Keys: the group of each rank, and the exchange of keys between the ranks. Pure.
 
-A stage that needs keys declares them, and they travel in the round's barrier. Where that cannot be, because the stage
-runs behind a user's own assignment or is called by it, the ranks exchange keys through the round's store.
+A stage that needs keys declares them, and they are sent with the round's barrier. If the stage runs after a user's own
+assignment or is called by it, the ranks exchange the keys through the round's store instead.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from nvrx_core.rank_assignment.snapshot import RankKeys, columns_of, spread
 __all__ = ["KeyFunction", "KeyOrFn", "Keyed"]
 
 LONGEST: Final = 64
-"""Characters of a key; the rest of a longer one travels as a digest."""
+"""The maximum length of a key in characters; a digest replaces the end of a longer one."""
 
 KeyOrFn = str | Callable[[Any], Hashable] | Callable[[int, int], Hashable]
 
 
 class KeyFunction:
-    """A rank's key: a constant, or what a user's function answers, as text.
+    """The key of a rank as text: a constant, or the result of a user's function.
 
     Args:
-        key_or_fn: the key, f(state), or the older f(rank, world_size). A function that can be called both ways gets
-            the state.
+        key_or_fn: the key, f(state), or the older f(rank, world_size). A function that accepts both signatures is
+            called with the state.
 
     Raises:
-        TypeError: when it is neither text nor callable.
+        TypeError: when it is neither a string nor callable.
         ValueError: when the function takes neither one argument nor two.
     """
 
@@ -45,20 +45,20 @@ class KeyFunction:
         self._older = callable(key_or_fn) and _takes_rank_and_world_size(key_or_fn)
 
     def __call__(self, state: FrozenState) -> str:
-        """The rank's key.
+        """Return the rank's key.
 
         Raises:
-            TypeError: when the function's answer is not hashable.
+            TypeError: when the function's result is not hashable.
         """
-        answer: Any = self.key_or_fn
-        if callable(answer):
-            answer = answer(state.rank, state.world_size) if self._older else answer(state)
-        hash(answer)
-        return _bounded(str(answer))
+        key: Any = self.key_or_fn
+        if callable(key):
+            key = key(state.rank, state.world_size) if self._older else key(state)
+        hash(key)
+        return _bounded(str(key))
 
 
 def _bounded(text: str) -> str:
-    """The text, or the beginning of a long one with a digest of the whole: it travels to all ranks, and is compared."""
+    """Return the text, or the beginning of a long text and a digest of the whole, which all ranks can compare."""
     if len(text) <= LONGEST:
         return text
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
@@ -80,17 +80,17 @@ def _takes_rank_and_world_size(function: Callable[..., object]) -> bool:
 
 
 class Keyed(RankAssignment):
-    """A stage that needs to know keys of all ranks."""
+    """A stage that needs the keys of all ranks."""
 
     @abstractmethod
     def key_functions(self, iteration: int) -> tuple[KeyFunction, ...]:
-        """What each rank evaluates before it arrives at the barrier that ends an iteration, -1 the first barrier."""
+        """Return the functions that each rank evaluates before the barrier of `iteration`; -1 is the first barrier."""
 
     def columns(self, ctx: RankAssignmentCtx, timeout: timedelta, iteration: int = 0) -> tuple[RankKeys, ...]:
-        """The keys of all ranks, from the snapshot, or else from the store.
+        """Return the keys of all ranks, from the snapshot or else from the store.
 
         Raises:
-            RankAssignmentError: when not all ranks have told theirs within `timeout`.
+            RankAssignmentError: when not all ranks have sent their keys within `timeout`.
         """
         declared = ctx.snapshot and ctx.snapshot.keys.get(self)
         if declared:
@@ -101,9 +101,9 @@ class Keyed(RankAssignment):
 
 
 def _exchange(ctx: RankAssignmentCtx, name: str, own: tuple[str, ...], timeout: timedelta) -> tuple[RankKeys, ...]:
-    """Tell the others; the last to tell reads what all told and writes it for everyone.
+    """Exchange keys through the store: each rank writes its own; the last one writes the collected keys for all.
 
-    Every rank counts its own exchanges in the round, so the n-th of one is the n-th of all.
+    Every rank counts its exchanges in the round, so the n-th exchange of one rank is the n-th of all ranks.
     """
     store, size, vacant = ctx.store, ctx.state.world_size, ctx.terminated_ranks
     turn = f"exchange/{store.add(f'exchanges/{ctx.state.initial_rank}', 1)}"
@@ -117,7 +117,7 @@ def _exchange(ctx: RankAssignmentCtx, name: str, own: tuple[str, ...], timeout: 
         store.wait([f"{turn}/all"], timeout)
     except RuntimeError as error:
         raise RankAssignmentError(
-            f"{name}: not all of {len(living)} ranks told their keys within {timeout.total_seconds():g} s",
+            f"{name}: not all of {len(living)} ranks sent their keys within {timeout.total_seconds():g} s",
             rank=ctx.state.rank, world_size=size,
         ) from error  # fmt: skip
     return tuple(spread(column, size, vacant) for column in json.loads(store.get(f"{turn}/all")))

@@ -1,4 +1,4 @@
-"""Moves renumber the survivors of a round to 0 .. new world size - 1. Pure.
+"""Moves: they renumber the surviving ranks of a round to 0 .. new world size - 1. Pure.
 
 Invariant: over all survivors the new ranks are a permutation of range(new world size).
 """
@@ -16,10 +16,10 @@ __all__ = ["FillGaps", "RankMove", "ShiftRanks", "require_known"]
 
 
 def require_known(state: State, terminated: Sequence[int]) -> None:
-    """Check that all terminated ranks, ascending, are ranks.
+    """Check that all terminated ranks, given in ascending order, are less than the world size.
 
     Raises:
-        RankAssignmentError: when one is not.
+        RankAssignmentError: when one is out of range.
     """
     if terminated and not 0 <= terminated[0] <= terminated[-1] < state.world_size:
         raise RankAssignmentError(
@@ -29,16 +29,16 @@ def require_known(state: State, terminated: Sequence[int]) -> None:
 
 
 class RankMove(RankAssignment):
-    """A rank assignment that closes the gaps of the terminated ranks; a move leaves alone who is active."""
+    """A rank assignment that closes the gaps of the terminated ranks; it does not change which ranks are active."""
 
     @abstractmethod
     def place(self, rank: int, world_size: int, terminated: Sequence[int]) -> int:
-        """The new rank of a survivor.
+        """Return the new rank of a surviving rank.
 
         Args:
-            rank: its rank so far.
-            world_size: the world size so far.
-            terminated: the ranks that are gone, ascending.
+            rank: its present rank.
+            world_size: the present world size.
+            terminated: the terminated ranks, ascending.
         """
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
@@ -62,7 +62,7 @@ class RankMove(RankAssignment):
 
 
 class ShiftRanks(RankMove):
-    """Shifts survivors to the left, in their order: each rank goes down by the number of terminated ranks below it."""
+    """A move that shifts the survivors down in order: each by the number of terminated ranks below it."""
 
     def place(self, rank: int, world_size: int, terminated: Sequence[int]) -> int:
         """See `RankMove.place`."""
@@ -70,10 +70,10 @@ class ShiftRanks(RankMove):
 
 
 class FillGaps(RankMove):
-    """Keeps every rank below the new world size and moves the others, in their order, into the gaps.
+    """A move that keeps every rank below the new world size and moves the others, in order, into the gaps.
 
-    The i-th survivor at or above the new world size takes the i-th terminated rank below it. Of 8 ranks without 1, 4
-    and 5, ranks 0, 2 and 3 stay, 6 becomes 1 and 7 becomes 4.
+    The i-th survivor at or above the new world size takes the i-th terminated rank below it. For 8 ranks without 1, 4
+    and 5, ranks 0, 2 and 3 keep their number, 6 becomes 1 and 7 becomes 4.
     """
 
     def place(self, rank: int, world_size: int, terminated: Sequence[int]) -> int:

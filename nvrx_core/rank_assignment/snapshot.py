@@ -1,7 +1,7 @@
-"""What all ranks know alike when they assign themselves their places: the round that ended, and the keys of its ranks.
+"""The input of a rank assignment that is equal on all ranks: the ended round and the keys of its ranks. Pure.
 
-Each rank evaluates its keys before it arrives at the barrier. The round's decision carries them as columns, one for
-each key: runs of (count, key) over the living ranks in ascending order, so that equal neighbours cost nothing.
+Each rank evaluates its keys before it arrives at the barrier. The round's decision carries them as columns, one per
+key: runs of (count, key) over the living ranks in ascending order, so that equal neighbours take no space.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ Column = tuple[tuple[int, str], ...]
 """One key of each living rank, in ascending order of ranks, as runs of (count, key)."""
 
 RankKeys = tuple[str | None, ...]
-"""One key of each rank, by rank; None where nobody has the rank."""
+"""One key of each rank, by rank; None for a rank without a living process."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The facts of a round, the same on every rank.
+    """The facts of a round, equal on every rank.
 
     Attributes:
         iteration: the round that ended; -1 is the barrier before the first iteration.
-        keys: for each stage that declared keys, the columns of them.
+        keys: the columns of keys of each stage that declared keys.
     """
 
     iteration: int
     keys: Mapping[object, tuple[RankKeys, ...]] = field(default_factory=dict)
 
     def renumbered(self, places: Callable[[], Mapping[int, int]]) -> Snapshot:
-        """The snapshot after a move.
+        """Return the snapshot after a move.
 
         Args:
-            places: answers with the new ranks of the survivors, by old rank; asked only when there are keys.
+            places: returns the new ranks of the survivors, by old rank; called only if the snapshot has keys.
         """
         if not self.keys:
             return self
@@ -45,7 +45,7 @@ class Snapshot:
 
 
 def columns_of(keys: Iterable[tuple[str, ...]]) -> tuple[Column, ...]:
-    """The columns of what the living ranks declared, in ascending order; none when they do not declare equally many."""
+    """Return the columns of the keys of the living ranks, in ascending order; empty if their numbers of keys differ."""
     rows = list(keys)
     if len({len(row) for row in rows}) != 1:
         return ()
@@ -53,20 +53,20 @@ def columns_of(keys: Iterable[tuple[str, ...]]) -> tuple[Column, ...]:
 
 
 def spread(column: Column, world_size: int, vacant: Collection[int]) -> RankKeys:
-    """The keys of a column by rank.
+    """Return the keys of a column by rank.
 
     Args:
         column: the keys of the living ranks.
-        world_size: how many ranks there are, living or not.
-        vacant: the ranks that nobody has.
+        world_size: the number of ranks, living or not.
+        vacant: the ranks without a living process.
 
     Raises:
-        ValueError: when the column is not about as many ranks as are left.
+        ValueError: when the number of keys is not that of the living ranks.
     """
     keys = list(chain.from_iterable(repeat(key, count) for count, key in column))
     if len(keys) != world_size - len(vacant):
         raise ValueError(f"{len(keys)} keys for {world_size} ranks, of which {len(vacant)} are vacant")
     if not vacant:
         return tuple(keys)
-    left = iter(keys)
-    return tuple(None if rank in vacant else next(left) for rank in range(world_size))
+    remaining = iter(keys)
+    return tuple(None if rank in vacant else next(remaining) for rank in range(world_size))

@@ -1,7 +1,8 @@
-"""An assignment that knows which ranks fail together: hosts, racks, NVLink domains. Pure.
+"""A rank assignment along failure domains: hosts, racks, NVLink domains. Pure.
 
-A `Tree` has a memory: the domains as they were at the start, who of them lives, and who holds which active rank. It
-starts afresh at the first barrier of each call, and every rank that lives has seen all decisions since, so all agree.
+A `Tree` is stateful: it keeps the domains of the start, the living ranks, and the holders of the active ranks. The
+state is rebuilt at the first barrier of each call. Every living rank has seen all decisions since then, so the state is
+equal on all of them.
 """
 
 from __future__ import annotations
@@ -26,22 +27,23 @@ _MINUTE: Final = timedelta(seconds=60)
 
 
 class Tree(Keyed):
-    """Assigns active ranks along a tree of failure domains. It decides everything: it is not composed with others.
+    """A rank assignment along a tree of failure domains. It is used alone, not composed with others.
 
-    At the start the ranks are seated depth first, a rank stays inactive where a domain above it is full. In each round,
+    At the start, active ranks are assigned depth first; a rank stays inactive if one of its domains is full. In each
+    round,
 
     1. a domain with fewer living ranks than `min_ranks` is terminated as a whole;
     2. a lost active rank is replaced by the rank of its domain that became inactive last, or of the next domain above,
        as long as the layers have `RESERVE`;
-    3. else by the ranks of highest active rank in the highest domain above it up to which all layers have `BACKFILL`;
-    4. the gaps that are left are closed by shifting, and the active world is that much smaller;
-    5. `world_size_filter` may make it smaller still; the last ones become inactive.
+    3. else by the highest active ranks in the highest domain above it up to which all layers have `BACKFILL`;
+    4. the remaining gaps are closed by shifting, which reduces the active world size;
+    5. `world_size_filter` may reduce it further; the last ranks become inactive.
 
-    The wrapper's ranks are the living ones, depth first.
+    The wrapper's ranks number the living ranks, depth first.
 
     Args:
-        layers: from the root down; the root's keys must be the same on all ranks.
-        world_size_filter: answers, for a number of active ranks, how many of them there may be.
+        layers: the layers from the root down; the root's keys must be equal on all ranks.
+        world_size_filter: returns, for a number of active ranks, how many of them may be active.
 
     Raises:
         TypeError: when a parameter has the wrong type.
@@ -52,8 +54,8 @@ class Tree(Keyed):
         self.layers = tuple(layers)
         if not self.layers:
             raise ParameterError("layers", self.layers, "at least one Layer")
-        if strangers := [layer for layer in self.layers if not isinstance(layer, Layer)]:
-            raise ParameterTypeError("layers", strangers[0], "Layer")
+        if invalid := [layer for layer in self.layers if not isinstance(layer, Layer)]:
+            raise ParameterTypeError("layers", invalid[0], "Layer")
         if not (world_size_filter is None or callable(world_size_filter)):
             raise ParameterTypeError("world_size_filter", world_size_filter, "Callable")
         self.world_size_filter = world_size_filter
@@ -61,7 +63,7 @@ class Tree(Keyed):
         self._domains: Domains | None = None
 
     def key_functions(self, iteration: int) -> tuple[KeyFunction, ...]:
-        """See `Keyed`: only the first barrier asks, for the domains do not change."""
+        """See `Keyed`: only the first barrier needs keys, because the domains do not change."""
         return self._functions if iteration == _START else ()
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
@@ -69,13 +71,13 @@ class Tree(Keyed):
 
         Raises:
             RestartAbort: when fewer ranks live than the root's `min_ranks`.
-            RankAssignmentError: when the root's keys differ, or `world_size_filter` answers out of range.
+            RankAssignmentError: when the root's keys differ, or the result of `world_size_filter` is out of range.
         """
         state = ctx.state
         require_known(state, sorted(ctx.terminated_ranks))
         first = ctx.snapshot.iteration == _START if ctx.snapshot else state.mode is Mode.INITIALIZED
         if first:
-            self._domains = self._plant(ctx)
+            self._domains = self._build_domains(ctx)
         domains = self._domains
         if domains is None:
             raise RankAssignmentError("this Tree has not seen the start", rank=state.rank, world_size=state.world_size)
@@ -88,7 +90,7 @@ class Tree(Keyed):
         ctx.terminated_ranks = set()
         return ctx
 
-    def _plant(self, ctx: RankAssignmentCtx) -> Domains:
+    def _build_domains(self, ctx: RankAssignmentCtx) -> Domains:
         root, *below = self.columns(ctx, _MINUTE, _START)
         state, gone = ctx.state, ctx.terminated_ranks
         roots = {key for rank, key in enumerate(root) if rank not in gone}
@@ -107,18 +109,18 @@ class Tree(Keyed):
     def _filter(self, domains: Domains, state: State) -> None:
         if self.world_size_filter is None:
             return
-        most = len(domains.seats)
-        size = self.world_size_filter(most)
-        if not 0 <= size <= most:
+        limit = len(domains.seats)
+        size = self.world_size_filter(limit)
+        if not 0 <= size <= limit:
             raise RankAssignmentError(
-                f"world_size_filter({most}) is {size}, not between 0 and {most}", rank=state.rank,
+                f"world_size_filter({limit}) is {size}, not between 0 and {limit}", rank=state.rank,
                 world_size=state.world_size,
             )  # fmt: skip
         domains.shrink(size)
 
 
 def _by_rank(domains: Domains, world_size: int) -> list[int]:
-    """The leaf of each rank at the start, -1 for one that nobody has."""
+    """Return the leaf of each rank at the start, -1 for a rank without a living process."""
     leaves = [-1] * world_size
     for leaf, rank in enumerate(domains.order):
         leaves[rank] = leaf
@@ -129,11 +131,11 @@ def _require_place(state: State, domains: Domains, leaf: int) -> None:
     if not domains.living:
         few = f"fewer than min_ranks={domains.root.layer.min_ranks} are left"
         raise RestartAbort(
-            f"Tree leaves no rank: {few if domains.root in domains.killed else 'every domain has too few'}"
+            f"Tree leaves no rank: {few if domains.root in domains.terminated else 'every domain has too few'}"
         )
-    if domains.lives(leaf):
+    if domains.is_alive(leaf):
         return
-    domain = domains.killed_with(leaf)
+    domain = domains.terminated_domain(leaf)
     why = "it is lost" if domain is None else f"its domain {domain.key!r} has fewer than {domain.layer.min_ranks} ranks"
     raise RankDiscarded(f"rank {state.rank} has no place: {why}", rank=state.rank)
 

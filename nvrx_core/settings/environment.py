@@ -1,7 +1,8 @@
-"""The environment: the one file of the core that reads or writes it.
+"""Environment variables; only this file of the core reads or writes them.
 
-Every iteration has RANK and WORLD_SIZE of its assignment. Iteration 0 finds everything else as the process did; a later
-one has the address of a store that the wrapper hosts on the new rank 0, in which a plain `init_process_group()` meets.
+Every iteration runs with the RANK and WORLD_SIZE of its assignment. In iteration 0 all other variables are those of the
+process. In a later iteration MASTER_ADDR and MASTER_PORT point to a store that the wrapper hosts on the new rank 0, so
+that a plain `init_process_group()` uses it for its rendezvous.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ __all__ = [
     "with_environment_as_now",
 ]
 
-_OURS: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
+_MANAGED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 T = TypeVar("T")
 
 
 def job_name() -> str:
-    """Which job this process belongs to: `NVRX_JOB_ID`, else `TORCHELASTIC_RUN_ID`, else "job"."""
+    """Return the job of this process: `NVRX_JOB_ID`, else `TORCHELASTIC_RUN_ID`, else "job"."""
     return os.environ.get("NVRX_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or "job"
 
 
 def restarts_all_ranks() -> bool:
-    """Whether a launcher starts all ranks again when one has ended, as torch elastic's agents do."""
+    """Return whether a launcher restarts all ranks when one has exited, as torch elastic's agents do."""
     return "TORCHELASTIC_RESTART_COUNT" in os.environ
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """RANK and WORLD_SIZE; (0, 1) when neither is set.
+    """Return RANK and WORLD_SIZE; (0, 1) when neither is set.
 
     Raises:
-        ValueError: when one is missing, no number, or out of range.
+        ValueError: when one is missing, not a number, or out of range.
     """
     given = [name for name in ("RANK", "WORLD_SIZE") if name in os.environ]
     if len(given) == 1:
@@ -61,12 +62,12 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def master() -> tuple[str, int]:
-    """MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and 29500."""
+    """Return MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and 29500."""
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT", 29500)
 
 
 def store_endpoint() -> tuple[str, int] | None:
-    """`NVRX_STORE_ENDPOINT` as host and port, None when it is not set.
+    """Return `NVRX_STORE_ENDPOINT` as host and port, None when it is not set.
 
     Raises:
         ValueError: when it is not `host:port`.
@@ -81,24 +82,24 @@ def store_endpoint() -> tuple[str, int] | None:
 
 
 def events_directory() -> str | None:
-    """`NVRX_EVENTS_DIR`, None when it is not set."""
+    """Return `NVRX_EVENTS_DIR`, None when it is not set."""
     return os.environ.get("NVRX_EVENTS_DIR") or None
 
 
 def flight_record_directory() -> str | None:
-    """`NVRX_FR_TRACE_PATH`, None when it is not set."""
+    """Return `NVRX_FR_TRACE_PATH`, None when it is not set."""
     return os.environ.get("NVRX_FR_TRACE_PATH") or None
 
 
 def flight_recorder_is_on() -> bool:
-    """Whether torch was told to keep a flight record; the first name that is set counts, as for torch."""
+    """Return whether torch's flight recorder is enabled; the first variable that is set decides, as in torch."""
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     size = next((os.environ[name] for name in names if name in os.environ), "")
     return size.isdigit() and int(size) > 0
 
 
 def nccl_variables() -> dict[str, str]:
-    """The variables that the environment checks look at."""
+    """Return the variables that the environment checks read."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -116,7 +117,7 @@ def set_ranks(rank: int | None, world_size: int | None) -> None:
 
 
 def set_master(address: str, port: int) -> None:
-    """Let `env://` meet at `address:port`, where a store is hosted for all ranks, the new rank 0 included."""
+    """Let `env://` use the store at `address:port`, which is hosted for all ranks, the new rank 0 included."""
     os.environ["MASTER_ADDR"] = address
     os.environ["MASTER_PORT"] = str(port)
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
@@ -124,35 +125,35 @@ def set_master(address: str, port: int) -> None:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Put the addresses back at the end; RANK and WORLD_SIZE keep what the call left."""
-    before = {name: os.environ.get(name) for name in _OURS[2:]}
+    """Restore the addresses on exit; RANK and WORLD_SIZE keep the values of the last iteration."""
+    before = {name: os.environ.get(name) for name in _MANAGED[2:]}
     try:
         yield
     finally:
-        _put(before)
+        _write(before)
 
 
 def with_environment_as_now(factory: Callable[..., T]) -> Callable[..., T]:
-    """The factory, which finds RANK, WORLD_SIZE and the addresses as they are now whenever it is called."""
-    then = _ours()
+    """Return a factory that always runs with RANK, WORLD_SIZE and the addresses of the present environment."""
+    captured = _managed()
 
     @functools.wraps(factory, updated=())
     def called(*args: Any, **kwargs: Any) -> T:
-        now = _ours()
-        _put(then)
+        current = _managed()
+        _write(captured)
         try:
             return factory(*args, **kwargs)
         finally:
-            _put(now)
+            _write(current)
 
     return called
 
 
-def _ours() -> dict[str, str | None]:
-    return {name: os.environ.get(name) for name in _OURS}
+def _managed() -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in _MANAGED}
 
 
-def _put(values: Mapping[str, str | None]) -> None:
+def _write(values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)

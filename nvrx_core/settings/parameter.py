@@ -1,7 +1,7 @@
-"""A parameter, declared once: its default, type, rule, unit and help, where the class has its annotation.
+"""Declarations of parameters: default, type, rule, unit and help, written once beside the annotation.
 
-A class of parameters is a frozen dataclass whose fields are made by `parameter`; `check` holds an instance against all
-that is declared. References and command lines are made from `declarations`.
+A class of parameters is a frozen dataclass whose fields are created by `parameter`. `check` validates an instance
+against the declarations. Reference pages and command lines are generated from `declarations`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rule:
 
     Attributes:
         text: completes the sentence "must be ...".
-        holds: whether a value keeps it.
+        holds: returns whether a value satisfies the rule.
     """
 
     text: str
@@ -42,26 +42,26 @@ ABSOLUTE_PATH: Final = Rule("an absolute path", os.path.isabs)
 
 
 def at_least(minimum: float, otherwise: str = "") -> Rule:
-    """The rule that a number is not below `minimum`; `otherwise` says what else is allowed."""
+    """Return the rule that a number is not below `minimum`; `otherwise` names what else is allowed."""
     return Rule(f"at least {minimum}{otherwise}", lambda value: bool(value >= minimum))
 
 
 def one_of(*values: str) -> Rule:
-    """The rule that a value is among these."""
+    """Return the rule that a value is one of `values`."""
     return Rule(" or ".join(map(repr, values)), lambda value: value in values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What is declared of a parameter beside its name, annotation and default.
+    """The declaration of a parameter, without its name, annotation and default.
 
     Attributes:
-        help: what it is for, in one sentence.
+        help: the purpose, in one sentence.
         kind: the class that a value must be an instance of; None where the owner checks the type itself.
-        rule: what holds for a value, beside its type.
+        rule: the rule that a value must satisfy, beside its type.
         shorter_than: the parameters that must be greater.
-        upper_bound: the value bounds what is derived from others, so that its default fits to all of them.
-        optional: None is a value.
+        upper_bound: whether the value bounds values derived from others, so that its default fits all of them.
+        optional: whether None is allowed.
     """
 
     help: str
@@ -87,7 +87,7 @@ def parameter(
     upper_bound: bool = False,
     optional: bool = False,
 ) -> Any:
-    """A dataclass field with its declaration; a default of None makes it optional."""
+    """Return a dataclass field with its declaration; a default of None makes it optional."""
     declared = Declaration(
         help=help, kind=kind, rule=rule, shorter_than=shorter_than, upper_bound=upper_bound,
         optional=optional or default is None,
@@ -98,21 +98,21 @@ def parameter(
 def time_parameter(
     default: timedelta, help: str, *shorter_than: str, rule: Rule = POSITIVE, upper_bound: bool = False
 ) -> Any:
-    """A field for a duration, which must be shorter than the named others."""
+    """Return a field for a duration that must be shorter than the named other parameters."""
     return parameter(default, help, kind=timedelta, rule=rule, shorter_than=shorter_than, upper_bound=upper_bound)
 
 
 def declarations(owner: Any) -> Mapping[str, tuple[Field[Any], Declaration]]:
-    """The fields of a class of parameters, or of an instance of it, by name, in their order."""
+    """Return the fields of a class of parameters, or of an instance of it, by name, in order of definition."""
     return {each.name: (each, each.metadata[_KEY]) for each in fields(owner) if _KEY in each.metadata}
 
 
 def check(owner: Any) -> None:
-    """Hold all values of an instance against what is declared.
+    """Validate all values of an instance against their declarations.
 
     Raises:
         ParameterTypeError: a `TypeError`, when a value has the wrong type.
-        ParameterError: a `ValueError`, when one breaks its rule, or is not shorter than it must be.
+        ParameterError: a `ValueError`, when a value violates its rule, or is not shorter than it must be.
     """
     declared = declarations(owner)
     for name, (_, each) in declared.items():
@@ -123,7 +123,7 @@ def check(owner: Any) -> None:
 
 
 def _check_order(owner: Any, name: str, longer: str) -> None:
-    """Of two values in the wrong order, the error names the one that is not the default."""
+    """Check that one value is below another; the error names the one that is not the default."""
     (field_, declared), (other, _) = declarations(owner)[name], declarations(owner)[longer]
     value, bound = getattr(owner, name), getattr(owner, longer)
     by_default = value == field_.default

@@ -24,7 +24,7 @@ from nvrx_core.inprocess.protocol.decision import (
 )
 from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
 from nvrx_core.liveness.lease import LeaseTable
-from nvrx_core.liveness.peer_progress import Halt, PeerProgress, Way
+from nvrx_core.liveness.peer_progress import AllWaiting, MinimumProgress, PeerProgress
 from nvrx_core.progress.page import Page, ProgressField, Stage
 
 SLOWEST = 1.0
@@ -66,7 +66,10 @@ DECODERS = {
     "decision": (Decision.decode, [DECISION.encode()]),
     "master": (wire.address, ["host.example:29500"]),
     "lease": (leases_judged, ["7/0/123/2/1/4/5/0/3"]),
-    "survey": (PeerProgress.decode, [PeerProgress({1: Way(2, 3, (4, 5))}, halt=Halt(1, 2, (4,))).encode()]),
+    "survey": (
+        PeerProgress.decode,
+        [PeerProgress({1: MinimumProgress(2, 3, (4, 5))}, all_waiting=AllWaiting(1, 2, (4,))).encode()],
+    ),
 }
 
 
@@ -152,7 +155,7 @@ def judge(page):
         iteration=page[ProgressField.ITERATION], stage=Stage(page[ProgressField.STAGE] % 8), alive_at=alive_at
     )
     for now in (0.0, alive_at, time.monotonic()):
-        watch.look(reading, now=now)
+        watch.evaluate(reading, now=now)
     Stage(page[ProgressField.STAGE])
 
 

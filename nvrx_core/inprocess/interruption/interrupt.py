@@ -21,7 +21,7 @@ from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, Final, Self
 
-from nvrx_core.fault.exceptions import holds
+from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.inprocess.interruption.async_exception import AsyncException
 from nvrx_core.inprocess.interruption.landing import Landing, judge, place
 from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen, Unblock, Why
@@ -192,7 +192,7 @@ class Interrupt:
     def unwinds(self) -> bool:
         """Whether this thread, the function's, is unwinding because of the exception raised last."""
         error = self._reference() if self._reference is not None else None
-        return error is not None and holds(sys.exception(), error)
+        return error is not None and chain_contains(sys.exception(), error)
 
     def request(self, make: Callable[[], BaseException]) -> None:
         """Ask the function to end, by the exception that `make` makes; any thread may call this."""
@@ -252,7 +252,7 @@ class Interrupt:
     def _seen(self) -> Seen:
         self._seen_raised = self.raised
         error = self._reference() if self._reference is not None else None
-        alive = error is not None and holds(handled(self.thread), error)
+        alive = error is not None and chain_contains(handled(self.thread), error)
         return Seen(
             out=False, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
             stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,

@@ -42,7 +42,7 @@ class GilStallMonitor:
         """
         iteration, busy = sample.iteration, sample.stage is Stage.RUNNING
         actions = self.policy.evaluate(
-            iteration, busy=busy, noticed=sample.noticed, breathing_at=sample.breathing_at, now=now
+            iteration, busy=busy, noticed=sample.noticed, breathing_at=sample.watchdog_alive_at, now=now
         )
         self._perform(actions, iteration, now)
 

@@ -65,7 +65,7 @@ class HangMonitor:
             peers_were_asked = False
             now = self.awake.at(time.monotonic())
             sample = take_sample(self.page, self.plan.rank_pid, self.awake, out_by)
-            for action in self.detector.look(sample, now=now):
+            for action in self.detector.evaluate(sample, now=now):
                 match action:
                     case QueryPeers():
                         self.detector.peers_progressing(self._peers_progressing(), now=now)
@@ -81,7 +81,7 @@ class HangMonitor:
         """Why this process has ended the rank; None when it has not."""
         if self._ended_for is None:
             return None
-        since = self.detector.stood_still_since
+        since = self.detector.no_progress_since
         return HardTimeout(self._ended_for, self.page.alive_at() if since is None else self.awake.when(since))
 
     def enforce_store_loss(self) -> None:

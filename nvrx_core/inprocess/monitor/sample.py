@@ -27,7 +27,7 @@ def take_sample(page: Page, rank_pid: int, awake: AwakeClock, out_by: float = ma
         iteration=iteration,
         stage=Stage(page[ProgressField.STAGE]),
         alive_at=awake.at(page.alive_at()),
-        breathing_at=awake.at(page[ProgressField.WATCHDOG_HEARTBEAT] / 1e9 or math.inf),
+        watchdog_alive_at=awake.at(page[ProgressField.WATCHDOG_HEARTBEAT] / 1e9 or math.inf),
         stopped=is_stopped(rank_pid),
         protected=page[ProgressField.UNPROTECTED] == 0,
         noticed=page[ProgressField.NOTICED] == iteration + 1,

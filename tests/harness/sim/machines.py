@@ -368,12 +368,12 @@ class Watching(RuleBasedStateMachine):
         if self.since is None and self.interrupting and self.stage is Stage.RUNNING:
             self.since = self.now
         twin = HangDetector.from_state(self.SOFT, self.HARD, self.GRACE, self.watch.state(now=self.now), now=self.now)
-        actions = self.watch.look(self.reading(), now=self.now)
+        actions = self.watch.evaluate(self.reading(), now=self.now)
         self.watch.check()
-        assert [type(each) for each in twin.look(self.reading(), now=self.now)] == [type(each) for each in actions]
+        assert [type(each) for each in twin.evaluate(self.reading(), now=self.now)] == [type(each) for each in actions]
         if any(isinstance(action, QueryPeers) for action in actions):
             self.watch.peers_progressing(on_the_way, now=self.now)
-            actions = self.watch.look(self.reading(), now=self.now)
+            actions = self.watch.evaluate(self.reading(), now=self.now)
         return actions
 
     def judge(self, action: Any) -> None:

@@ -143,7 +143,7 @@ def test_a_full_disk_is_counted_and_said_once(log, monkeypatch, caplog, tmp_path
             log.write("completed", 0)
     assert log.dropped == 3
     assert [record.getMessage() for record in caplog.records] == [
-        f"events are lost, the job goes on: {tmp_path}/events/events-3.jsonl: No space left on device"
+        f"cannot write events, the job continues: {tmp_path}/events/events-3.jsonl: No space left on device"
     ]
     monkeypatch.undo()
     log.write("completed", 9)

@@ -1,8 +1,8 @@
-"""What an exception holds of others."""
+"""The exceptions chained to an exception."""
 
 import pytest
 
-from nvrx_core.fault.exceptions import holds, related
+from nvrx_core.fault.exceptions import chain_contains, related
 
 
 def chained(*, cause=None, context=None):
@@ -15,8 +15,8 @@ def test_causes_contexts_and_members_are_found_at_any_depth():
     inner, other = KeyError("inner"), OSError("other")
     group = BaseExceptionGroup("several", [chained(cause=inner), other])
     assert set(related(chained(context=group))) >= {inner, other, group}
-    assert holds(group, inner)
-    assert not holds(inner, group)
+    assert chain_contains(group, inner)
+    assert not chain_contains(inner, group)
 
 
 def test_a_circle_ends():
@@ -25,9 +25,9 @@ def test_a_circle_ends():
     assert list(related(one)) == [one, two]
 
 
-def test_nothing_holds_nothing():
+def test_no_exception_contains_nothing():
     assert list(related(None)) == []
-    assert not holds(None, ValueError())
+    assert not chain_contains(None, ValueError())
 
 
 @pytest.mark.parametrize("failures", ["a tuple", "bare", "none"])
@@ -40,4 +40,4 @@ def test_the_failures_of_a_checkpoint_of_torch_s_are_members(failures):
     CheckpointError.__module__ = "torch.distributed.checkpoint.api"
     error = CheckpointError()
     error.failures = {"a tuple": {0: (inner, "stack")}, "bare": {0: inner}, "none": 7}[failures]
-    assert holds(error, inner) == (failures != "none")
+    assert chain_contains(error, inner) == (failures != "none")

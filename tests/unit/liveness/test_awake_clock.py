@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.liveness.awake_clock import KEPT, SLACK, AwakeClock
+from nvrx_core.liveness.awake_clock import MAX_PAUSES, SLACK, AwakeClock
 
 PAUSE = 12.0
 
@@ -17,14 +17,14 @@ def clock():
 
 @pytest.fixture
 def paused(clock):
-    """It meant to wake at 10, and woke after a pause."""
+    """A clock that was due to wake at 10 and woke after a pause."""
     assert clock.woke(10.0, now=10.0 + PAUSE) == PAUSE
     return clock
 
 
 def test_who_wakes_in_time_has_not_paused(clock):
-    for meant, now in ((10.0, 9.0), (10.0, 10.0), (12.0, 12.0 + SLACK / 2)):
-        assert clock.woke(meant, now=now) == 0.0
+    for due, now in ((10.0, 9.0), (10.0, 10.0), (12.0, 12.0 + SLACK / 2)):
+        assert clock.woke(due, now=now) == 0.0
     assert clock.at(20.0) == clock.when(20.0) == 20.0
 
 
@@ -50,10 +50,10 @@ def test_two_looks_at_one_pause_count_it_once(paused):
 
 
 def test_pauses_without_end_are_told_apart_as_far_as_they_are_recent(clock):
-    for turn in range(2 * KEPT):
+    for turn in range(2 * MAX_PAUSES):
         clock.woke(10.0 * turn, now=10.0 * turn + 4.0)
-    now = 10.0 * (2 * KEPT)
-    assert clock.paused == 4.0 * 2 * KEPT
+    now = 10.0 * (2 * MAX_PAUSES)
+    assert clock.paused == 4.0 * 2 * MAX_PAUSES
     assert clock.at(now) - clock.at(now - 20.0) == 12.0
 
 
@@ -64,8 +64,8 @@ def test_pauses_without_end_are_told_apart_as_far_as_they_are_recent(clock):
 def test_awake_time_runs_with_the_clock_or_stands(sleeps, moments):
     clock, now, pauses = AwakeClock(), 0.0, 0.0
     for planned, late in sleeps:
-        meant, now = now + planned, now + planned + late
-        pauses += clock.woke(meant, now=now)
+        due, now = now + planned, now + planned + late
+        pauses += clock.woke(due, now=now)
     first, last = min(moments), max(moments)
     assert -1e-6 <= clock.at(last) - clock.at(first) <= last - first + 1e-6
     assert clock.at(now) == pytest.approx(now - pauses)

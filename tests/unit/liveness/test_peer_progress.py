@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.liveness.peer_progress import LAST, NAMED, WAITS, PeerProgress
+from nvrx_core.liveness.peer_progress import MAX_HOLDERS, MAX_SLOWEST, WAITING_AFTER, PeerProgress
 from nvrx_core.progress.stage import Stage
 
 
@@ -43,7 +43,7 @@ def test_the_last_of_them_are_named_a_few():
     assert behind(lease(), lease(collectives=29), lease(collectives=31), lease(collectives=29)) == (1, 3)
     assert behind(lease(), lease(meetings=1)) == (1,)
     assert behind(lease(), lease(iteration=0)) == (1,)
-    assert len(behind(*(lease(iteration=0),) * 9)) == LAST
+    assert len(behind(*(lease(iteration=0),) * 9)) == MAX_SLOWEST
 
 
 def test_the_least_of_many_counts():
@@ -62,23 +62,24 @@ def waiting(*leases, mine=(1, 1)):
 
 
 def test_who_stands_in_a_meeting_that_a_completed_member_has_not_begun_waits_for_it():
-    assert waiting(lease(inside=WAITS), lease(stage=Stage.WAITING, meetings=1), lease(inside=99, meetings=3)) == (0, 2)
+    completed = lease(stage=Stage.WAITING, meetings=1)
+    assert waiting(lease(inside=WAITING_AFTER), completed, lease(inside=99, meetings=3)) == (0, 2)
     assert waiting(lease(inside=40, stalled=1)) == (0,)
-    assert len(waiting(*(lease(inside=WAITS),) * 9)) == LAST
+    assert len(waiting(*(lease(inside=WAITING_AFTER),) * 9)) == MAX_SLOWEST
 
 
 @pytest.mark.parametrize(
     "other",
-    [lease(), lease(inside=WAITS - 1), lease(stage=Stage.STARTING), lease(inside=WAITS, meetings=1),
-     lease(iteration=0, stage=Stage.UNWINDING), lease(iteration=0, inside=WAITS), lease(stalled=1)],
+    [lease(), lease(inside=WAITING_AFTER - 1), lease(stage=Stage.STARTING), lease(inside=WAITING_AFTER, meetings=1),
+     lease(iteration=0, stage=Stage.UNWINDING), lease(iteration=0, inside=WAITING_AFTER), lease(stalled=1)],
 )  # fmt: skip
 def test_while_another_member_may_come_nobody_is_known_to_wait(other):
-    assert waiting(lease(inside=WAITS), other) == ()
+    assert waiting(lease(inside=WAITING_AFTER), other) == ()
 
 
 def test_nobody_waits_where_all_have_completed_or_stand_where_the_member_was_too():
     assert waiting(lease(stage=Stage.WAITING)) == waiting() == ()
-    assert waiting(lease(inside=WAITS), mine=(1, 2)) == waiting(lease(inside=WAITS), mine=(0, 1)) == ()
+    assert waiting(lease(inside=WAITING_AFTER), mine=(1, 2)) == waiting(lease(inside=WAITING_AFTER), mine=(0, 1)) == ()
 
 
 def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
@@ -86,7 +87,7 @@ def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
     slowest = PeerProgress.of(dict(enumerate(leases)))
     assert PeerProgress.decode(slowest.encode()) == slowest
     assert slowest.holding(0) == {2: 7}
-    assert slowest.holding(1) == {1: 7} | dict.fromkeys(range(3, NAMED + 1), 7)
+    assert slowest.holding(1) == {1: 7} | dict.fromkeys(range(3, MAX_HOLDERS + 1), 7)
     assert slowest.holding(2) == {}
 
 

@@ -356,7 +356,7 @@ def test_keys_that_could_not_travel_ahead_go_through_the_store(make):
 
 def test_a_rank_that_does_not_tell_its_key_in_time_is_missed():
     stage = FilterCountGroupedByKey("", bool, timeout=timedelta(milliseconds=10))
-    with pytest.raises(RankAssignmentError, match=r"not all of 2 ranks told their keys within 0\.01 s"):
+    with pytest.raises(RankAssignmentError, match=r"not all of 2 ranks sent their keys within 0\.01 s"):
         assign(Compose(ShiftRanks(), Users(stage)), RankAssignmentCtx(State(0, 2), Store(), set()))
 
 

@@ -13,7 +13,7 @@ from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.round import DeathReport, Enter, Finish, ReadEvent, Round, RoundTimeouts
-from nvrx_core.liveness.peer_progress import PeerProgress, Way
+from nvrx_core.liveness.peer_progress import MinimumProgress, PeerProgress
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import StoreKeys
 from tests.harness.played import played
@@ -283,13 +283,13 @@ def test_who_is_in_an_atomic_section_of_the_round_is_known(control_store):
 
 def test_a_survey_of_many_reads_every_lease(crowded):
     assert len(crowded.leases(MAX_RANKS)) == BATCH
-    assert crowded.slowest(MAX_RANKS, me=7) == PeerProgress({0: Way(0, 10, (0,))})
+    assert crowded.slowest(MAX_RANKS, me=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
 
 
 def test_surveys_are_made_one_after_the_other_and_keep_no_keys(crowded):
     for beat in range(5):
         crowded.store.set(KEYS.lease(0), moving(beat))
-        assert crowded.slowest(MAX_RANKS, me=beat) == PeerProgress({0: Way(0, beat, (0,))})
+        assert crowded.slowest(MAX_RANKS, me=beat) == PeerProgress({0: MinimumProgress(0, beat, (0,))})
     assert crowded.store.num_keys() == BATCH + 3
 
 
@@ -301,16 +301,16 @@ def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
             return getattr(crowded.store, name)
 
         def wait(self, keys, timeout):
-            self.set(KEYS.survey(4), PeerProgress({0: Way(1, 2, (5,))}).encode())
+            self.set(KEYS.survey(4), PeerProgress({0: MinimumProgress(1, 2, (5,))}).encode())
             crowded.store.wait(keys, timeout)
 
-    assert ControlStore(Ending(), KEYS).slowest(MAX_RANKS, me=7) == PeerProgress({0: Way(1, 2, (5,))})
+    assert ControlStore(Ending(), KEYS).slowest(MAX_RANKS, me=7) == PeerProgress({0: MinimumProgress(1, 2, (5,))})
 
 
 def test_a_survey_that_nobody_ends_is_made_by_another(crowded, monkeypatch):
     monkeypatch.setattr("nvrx_core.inprocess.coordination.control_store.SURVEY_WITHIN", SOON)
     crowded.store.set(KEYS.survey(), "4/9")
-    assert crowded.slowest(MAX_RANKS, me=7) == PeerProgress({0: Way(0, 10, (0,))})
+    assert crowded.slowest(MAX_RANKS, me=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
     assert crowded.store.get(KEYS.survey()) == b"5/7"
 
 
