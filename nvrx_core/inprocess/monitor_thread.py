@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
-from nvrx_core.inprocess.coordination.store_rules import store_rules
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.inprocess.coordination.store_rules import round_rules
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
 from nvrx_core.inprocess.protocol import effects
@@ -59,7 +59,7 @@ class MonitorThread:
     """Runs the rounds of one call.
 
     Args:
-        control_store: a connection to the store of this thread alone.
+        operations: those of a round, on a connection of this thread alone.
         page: the rank's page.
         interrupt: gets the main thread out of the function.
         rounds: shared with the main thread.
@@ -74,7 +74,7 @@ class MonitorThread:
     def __init__(
         self,
         *,
-        control_store: ControlStore,
+        operations: RoundOperations,
         page: Page,
         interrupt: Interrupt,
         rounds: Rounds,
@@ -82,7 +82,7 @@ class MonitorThread:
         function: Function,
         losses: Losses,
     ) -> None:
-        self.control_store, self.page, self.interrupt, self.rounds = control_store, page, interrupt, rounds
+        self.operations, self.page, self.interrupt, self.rounds = operations, page, interrupt, rounds
         self.changed, self._function, self._losses = changed, function, losses
         self.marks = dict[str, float]()
         self._turns = ShortTurns()
@@ -127,7 +127,7 @@ class MonitorThread:
     def _rules(self) -> Rules:
         interrupt = self.interrupt
         return {
-            **store_rules(self.control_store, self.page.world_size),
+            **round_rules(self.operations),
             effects.AwaitEvent: self._await_event,
             effects.AwaitDecision: self._await_decision,
             effects.NoticeEvent: self._notice,
@@ -140,11 +140,11 @@ class MonitorThread:
         }
 
     def _await_event(self, effect: effects.AwaitEvent) -> None:
-        self.control_store.wait_event(effect.iteration)
+        self.operations.wait_event(effect.iteration)
         self.marks = {"noticed": time.monotonic()}
 
     def _await_decision(self, effect: effects.AwaitDecision) -> Decision:
-        decision = self.control_store.wait_decision(effect.iteration)
+        decision = self.operations.wait_decision(effect.iteration)
         hit("decision-after", effect.iteration)
         return decision
 

@@ -21,6 +21,7 @@ from wire import Wire
 
 from nvrx_core.fault.blame import Progress
 from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
@@ -42,13 +43,13 @@ class Rank:
 
     def __init__(self, number: int, members: frozenset[int], wire: Wire) -> None:
         self.wire = wire
-        self.control_store = ControlStore(cast(dist.Store, wire), KEYS)
+        self.control_store = ControlStore(GuardedStore(cast(dist.Store, wire)), KEYS)
         self.state = State(rank=number, world_size=len(members), initial_rank=number, initial_world_size=len(members))
         self.round = Round(-1, number, members, TIMEOUTS)
 
     def see_event(self) -> None:
         """What the rank does with the event, up to its arrival."""
-        self.control_store.wait_event(self.round.iteration)
+        self.control_store.rounds.wait_event(self.round.iteration)
         self.round.happened(now=time.monotonic())
         self.arrive()
 
@@ -63,7 +64,7 @@ class Rank:
 
     def enter(self) -> None:
         """What the rank does with the decision, up to its new place."""
-        decision = self.control_store.wait_decision(self.round.iteration)
+        decision = self.control_store.rounds.wait_decision(self.round.iteration)
         (enter,) = self.round.decided(decision, now=time.monotonic())
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
@@ -77,7 +78,7 @@ class Crowd:
         members = frozenset(range(ranks))
         patience = timedelta(seconds=60)
         client = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
-        self.decider = ControlStore(client, KEYS)
+        self.decider = ControlStore(GuardedStore(client), KEYS)
         self.ranks = [Rank(number, members, Wire(host, port, source)) for number in mine]
         self.closing = 0.0
 

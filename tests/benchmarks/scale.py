@@ -34,6 +34,7 @@ from crowd import KEYS
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.protocol.round import DeathReport
 from tests.harness.played import played
 
@@ -190,7 +191,7 @@ class Field:
             announced=now, wall=time.time(), boot_id="e8a06dc0-7a0c-4b5c-b2a8-1d5b7f2a4c11", host="node-0", pid=1,
         )  # fmt: skip
         obituary = DeathReport(iteration, member, self.members, fault)
-        played(ControlStore(self.client, KEYS), obituary, obituary.died(now=now))
+        played(ControlStore(GuardedStore(self.client), KEYS), obituary, obituary.died(now=now))
         self.members -= {member}
 
     def restart(self, iteration: int, member: int) -> Restart:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.interpreter import interpret
-from nvrx_core.inprocess.coordination.store_rules import store_rules
+from nvrx_core.inprocess.coordination.store_rules import round_rules
 from nvrx_core.inprocess.protocol.play import play
 from nvrx_core.inprocess.protocol.round import Action, DeathReport, Round
 
@@ -16,4 +16,4 @@ __all__ = ["played"]
 
 def played(control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[Action]) -> list[Action]:
     """Carry out store actions and feed the answers back; returns those that are not the store's."""
-    return interpret(play(machine, actions, time.monotonic), store_rules(control_store, 1))
+    return interpret(play(machine, actions, time.monotonic), round_rules(control_store.rounds))

@@ -37,6 +37,7 @@ class Rank:
 
     def __init__(self, number: int) -> None:
         self.links = Connections(TCPStore, {}, KEYS, timedelta(seconds=1))
+        self.links.use(KEYS)
         self.control_store, self.state = self.links.control_store, State(number, RANKS)
         self.housekeeping = Housekeeping(self.control_store, RANKS, 1, lambda work: work())
         self.round = Round(-1, number, frozenset(range(RANKS)), TIMEOUTS)
@@ -51,7 +52,7 @@ class Rank:
     def arrive(self) -> None:
         """Out of the function, into the barrier."""
         if self.round.iteration >= 0:
-            self.control_store.wait_event(self.round.iteration)
+            self.control_store.rounds.wait_event(self.round.iteration)
             self.round.happened(now=CLOCK.now())
         arrival = Arrival(
             initial_rank=self.round.member, rank=self.state.rank, standing=ArrivalStatus.ALIVE, world_size=RANKS
@@ -60,16 +61,16 @@ class Rank:
 
     def enter(self) -> None:
         """Out of the barrier, into the next round."""
-        decision = self.control_store.wait_decision(self.round.iteration)
+        decision = self.control_store.rounds.wait_decision(self.round.iteration)
         (enter,) = self.round.decided(decision, now=CLOCK.now())
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
         if self.state.rank == 0:
-            self.control_store.set_master(decision.iteration + 1, "127.0.0.1:1234")
+            self.control_store.rounds.set_rendezvous(decision.iteration + 1, "127.0.0.1:1234")
         self.housekeeping.decided(self.state.rank, decision)
         self.state.iteration = decision.iteration + 1
         self.housekeeping.entered(self.state)
-        self.control_store.move_lease(self.round.member, "", "1")
+        self.control_store.membership.move_lease(self.round.member, "", "1")
         self.round = Round(decision.iteration + 1, self.round.member, enter.members, TIMEOUTS)
 
     def use_stores(self) -> None:

@@ -1,4 +1,4 @@
-"""The simulation's store and the shipped `ControlStore` do the same with any order of actions."""
+"""The simulation's store and the shipped `RoundOperations` do the same with any order of actions."""
 
 from hypothesis import given, strategies as st
 

@@ -11,8 +11,8 @@ from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.coordination.survey import Survey
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.state import State
@@ -30,7 +30,7 @@ class Barrier:
 
     Args:
         state: this rank's.
-        control_store: the main thread's connection.
+        survey: finds who is in an atomic section.
         monitor: told what the main thread is about.
         thread: brings what the main thread waits for.
         early_exit: why this rank leaves out of turn.
@@ -40,14 +40,14 @@ class Barrier:
     def __init__(
         self,
         state: State,
-        control_store: ControlStore,
+        survey: Survey,
         *,
         monitor: MonitorLink,
         thread: MonitorThread,
         early_exit: EarlyExit,
         trace: RestartTrace,
     ) -> None:
-        self._state, self._control_store, self._monitor = state, control_store, monitor
+        self._state, self._survey, self._monitor = state, survey, monitor
         self._thread, self._early_exit, self._trace = thread, early_exit, trace
 
     def rules(self) -> Rules:
@@ -89,4 +89,4 @@ class Barrier:
         self._trace.mark("assigned")
 
     def _find_holders(self, effect: effects.FindHolders) -> Mapping[int, int]:
-        return self._control_store.holders(effect.iteration, effect.members, self._state.initial_rank)
+        return self._survey.holders(effect.iteration, effect.members, self._state.initial_rank)

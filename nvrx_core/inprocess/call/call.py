@@ -111,11 +111,11 @@ class Call:
             trace=trace,
         )
         barrier = Barrier(
-            state, control_store, monitor=monitor, thread=watchers.thread, early_exit=early_exit, trace=trace
+            state, control_store.survey, monitor=monitor, thread=watchers.thread, early_exit=early_exit, trace=trace
         )
         arrivals = ArrivalReport(state, watchers.sample, plug_ins, links=links, parameters=parameters)
         leaving = Leaving(
-            state, events, parameters, control_store=control_store, monitor=monitor, early_exit=early_exit
+            state, events, parameters, membership=control_store.membership, monitor=monitor, early_exit=early_exit
         )
         return {
             **store_rules(control_store, state.initial_world_size),

@@ -10,9 +10,9 @@ from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.parameters import Parameters
-from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guests import await_guests
 from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State
@@ -30,7 +30,7 @@ class Leaving:
         state: this rank's.
         events: where it is written that the rank leaves.
         parameters: the wrapper's; they bound the wait for the others.
-        control_store: the main thread's connection.
+        membership: tells who needs the store no longer.
         monitor: tells the others of a rank that leaves out of turn.
         early_exit: told when the store is lost.
     """
@@ -41,12 +41,12 @@ class Leaving:
         events: EventLog,
         parameters: Parameters,
         *,
-        control_store: ControlStore,
+        membership: Membership,
         monitor: MonitorLink,
         early_exit: EarlyExit,
     ) -> None:
         self._state, self._events, self._parameters = state, events, parameters
-        self._control_store, self._monitor, self._early_exit = control_store, monitor, early_exit
+        self._membership, self._monitor, self._early_exit = membership, monitor, early_exit
 
     def rules(self) -> Rules:
         """The effects of leaving."""
@@ -64,11 +64,11 @@ class Leaving:
     def _await_guests(self, effect: effects.AwaitGuests) -> None:
         with suppress(StoreFailure):
             if effect.completed:
-                self._control_store.wait_left(effect.members, self._parameters.barrier_timeout)
+                self._membership.wait_left(effect.members, self._parameters.barrier_timeout)
             else:
                 log.warning("this rank hosts the control store and stays until the others need it no longer")
                 members, silent_for = range(self._state.initial_world_size), self._parameters.heartbeat_timeout
-                await_guests(self._control_store, members, silent_for.total_seconds())
+                await_guests(self._membership, members, silent_for.total_seconds())
 
     def _abandon(self, effect: effects.Abandon) -> None:
         log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(effect.error))

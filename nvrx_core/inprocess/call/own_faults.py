@@ -8,8 +8,8 @@ from contextlib import suppress
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.fault_maker import FaultMaker, forget, let_go
-from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State
@@ -24,14 +24,14 @@ class OwnFaults:
         maker: makes the records.
         state: this rank's.
         events: where they are written.
-        control_store: where a thread of the user's announces its own; the main thread's flow announces all others.
+        rounds: where a thread of the user's announces its own; the main thread's flow announces all others.
 
     Attributes:
         struck: monotonic seconds when the main thread was last out of the function.
     """
 
-    def __init__(self, maker: FaultMaker, state: State, events: EventLog, control_store: ControlStore) -> None:
-        self._maker, self._state, self._events, self._control_store = maker, state, events, control_store
+    def __init__(self, maker: FaultMaker, state: State, events: EventLog, rounds: RoundOperations) -> None:
+        self._maker, self._state, self._events, self._rounds = maker, state, events, rounds
         self.struck = 0.0
 
     def rules(self) -> Rules:
@@ -48,7 +48,7 @@ class OwnFaults:
         """A thread of the user's has ended by `error`: a fault of the iteration that started it."""
         fault = self._maker.of(error, self._state.rank, time.monotonic())
         with suppress(StoreFailure):
-            self._control_store.announce(iteration, fault)
+            self._rounds.announce(iteration, fault)
         self._report(fault)
 
     def _late_fault(self, effect: effects.LateFault) -> FaultRecord:

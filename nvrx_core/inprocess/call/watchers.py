@@ -84,7 +84,7 @@ def start_watchers(
     sample = RoundProgress(page, p.soft_timeout.total_seconds(), observer.count_collectives)
     abort = FunctionAbort(p.abort, state, interrupt=interrupt, observer=observer, sample=sample)
     early_exit = EarlyExit(state, events, links, monitor=monitor, interrupt=interrupt, function=abort, changed=changed)
-    faults = OwnFaults(maker, state, events, links.control_store)
+    faults = OwnFaults(maker, state, events, links.control_store.rounds)
     thread_faults = ThreadFaults(faults.thread_failed)
     watchdog = ProgressWatchdog(
         page, p.watchdog_interval, monitor.fork_server, interrupt=interrupt, observer=observer, losses=early_exit
@@ -94,7 +94,7 @@ def start_watchers(
     )
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(
-        control_store=links.waiting,
+        operations=links.waiting,
         page=page,
         interrupt=interrupt,
         rounds=rounds_of(p, state),

@@ -8,40 +8,32 @@ first iteration have a key each, for they also say who took part in the call.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar, cast
 
-import torch.distributed as dist
-
+from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore, batches
 from nvrx_core.inprocess.protocol.decision import Arrival, decode_arrivals
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["BATCH", "Arrivals", "batches"]
-
-T = TypeVar("T")
-BATCH: Final = 256
-"""Keys asked for at once, and members of a block. torch's server parses a request anew with each piece of it that comes
-in, so the time for one that asks for all keys grows with their square."""
+__all__ = ["Arrivals"]
 
 
 class Arrivals:
     """The arrivals of all rounds of a call.
 
     Args:
-        store: the board's.
+        store: the connection.
         keys: the call's.
     """
 
-    def __init__(self, store: dist.Store, keys: StoreKeys) -> None:
+    def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys = store, keys
-        self._appends = bool(getattr(store, "has_extended_api", bool)())
 
     def put(self, iteration: int, arrival: Arrival) -> None:
         """Write a member's arrival, over an earlier one."""
         member = arrival.initial_rank
         if self._in_blocks(iteration):
-            cast(Any, self.store).append(self.keys.arrivals(iteration, member // BATCH), f"\n{arrival.encode()}")
+            self.store.append(self.keys.arrivals(iteration, member // BATCH), f"\n{arrival.encode()}")
         else:
-            self.store.set(self.keys.arrival(iteration, member), arrival.encode())
+            self.store.put(self.keys.arrival(iteration, member), arrival.encode())
 
     def read(self, iteration: int, members: frozenset[int]) -> Mapping[int, Arrival]:
         """The members' arrivals; none when one is missing.
@@ -50,10 +42,9 @@ class Arrivals:
             ValueError: when what is there cannot be read.
         """
         keys = list(self._of(iteration, members))
-        parts = list(batches(keys))
-        if not all(self.store.check(part) for part in parts):
+        if not self.store.has(keys):
             return {}
-        texts = [bytes(text) for part in parts for text in self.store.multi_get(part)]
+        texts = self.store.read_all(keys)
         if self._in_blocks(iteration):
             return _of_blocks(texts, members)
         arrivals = [arrival for part in batches(texts) for arrival in decode_arrivals(part)]
@@ -72,7 +63,7 @@ class Arrivals:
         return (self.keys.arrival(iteration, member) for member in sorted(members))
 
     def _in_blocks(self, iteration: int) -> bool:
-        return self._appends and iteration >= 0
+        return self.store.appends and iteration >= 0
 
 
 def _of_blocks(texts: Iterable[bytes], members: frozenset[int]) -> Mapping[int, Arrival]:
@@ -96,8 +87,3 @@ def _readable(line: bytes, strange: list[bytes]) -> Iterator[Arrival]:
         yield Arrival.decode(line)
     except ValueError:
         strange.append(line)
-
-
-def batches(whole: list[T]) -> Iterator[list[T]]:
-    """`BATCH` at a time."""
-    return (whole[first : first + BATCH] for first in range(0, len(whole), BATCH))

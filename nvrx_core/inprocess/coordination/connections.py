@@ -16,6 +16,8 @@ from typing import Any, Final, cast
 import torch.distributed as dist
 
 from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.settings.environment import with_environment_as_now
@@ -85,15 +87,17 @@ class Connections:
 
     Args:
         factory, kwargs: how to make a store.
-        keys: the call's keys.
+        keys: the call's keys, of no particular generation.
         interval: upper bound of `TURN`.
 
     Attributes:
-        board: the main thread's connection.
-        waiting: the monitor thread's.
+        main_store: the main thread's connection.
+        waiting_store: the monitor thread's.
+        control_store: the call's operations on the main thread's connection, once the generation is known (`use`).
+        waiting: those of a round on the monitor thread's, likewise.
         endpoint: host and port of the store; the port is 0 where it has none.
         critical: initial ranks that host it.
-        torchs: it is one of torch's own, which process groups may meet in.
+        is_torch_store: it is one of torch's own, which process groups may meet in.
     """
 
     def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: StoreKeys, interval: timedelta) -> None:
@@ -107,10 +111,12 @@ class Connections:
         self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
         self._hosted: bool | None = getattr(self.store, "hosted", None)
         self.is_torch_store = isinstance(self.store, _TORCHS)
-        self.control_store = ControlStore(cast(dist.Store, self._main), keys)
+        self.main_store = GuardedStore(cast(dist.Store, self._main))
         ends = self._cuts or self._sockets
         chunk = None if ends else min(TURN, interval)
-        self.waiting = ControlStore(cast(dist.Store, self._waited), keys, chunk=chunk)
+        self.waiting_store = GuardedStore(cast(dist.Store, self._waited), chunk)
+        self.control_store: ControlStore
+        self.waiting: RoundOperations
         self._meeting: dist.Store | None = None
         self._offered: socket.socket | None = None
 
@@ -119,8 +125,10 @@ class Connections:
         return member in self.critical if self._hosted is None else self._hosted
 
     def use(self, keys: StoreKeys) -> None:
-        """Go on with these keys."""
-        self.keys = self.control_store.keys = self.waiting.keys = keys
+        """Work with the keys of the generation that the ranks have agreed on."""
+        self.keys = keys
+        self.control_store = ControlStore(self.main_store, keys)
+        self.waiting = RoundOperations(self.waiting_store, keys)
 
     @property
     def store(self) -> dist.Store:
@@ -133,7 +141,7 @@ class Connections:
 
     def cut(self) -> None:
         """End whatever waits on these connections; they are of no use afterwards."""
-        self.waiting.stopped = self._main.closed = self._waited.closed = True
+        self.waiting_store.stopped = self._main.closed = self._waited.closed = True
         for cut in self._cuts:
             cut()
         for found in tcp_sockets():

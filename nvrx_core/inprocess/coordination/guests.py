@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.lease import LeaseTable
 
@@ -21,11 +21,11 @@ TURN: Final = 0.5
 """Seconds between two questions to the store: a wait inside it would hold signals off, Ctrl-C among them."""
 
 
-def await_guests(control_store: ControlStore, members: Collection[int], heartbeat_timeout: float) -> None:
+def await_guests(membership: Membership, members: Collection[int], heartbeat_timeout: float) -> None:
     """Wait until all members have left or are silent.
 
     Args:
-        control_store: a connection to the store.
+        membership: tells of the guests.
         members: the guests.
         heartbeat_timeout: seconds without a move of its lease after which a guest is silent.
 
@@ -34,11 +34,11 @@ def await_guests(control_store: ControlStore, members: Collection[int], heartbea
     """
     table, awaited, awake = LeaseTable(heartbeat_timeout), sorted(members), AwakeClock()
     pause, look_at = threading.Event(), 0.0
-    while not control_store.have_left(awaited):
+    while not membership.have_left(awaited):
         now = awake.at(time.monotonic())
         if now >= look_at:
             look_at = now + heartbeat_timeout / 4
-            leases = control_store.leases(awaited)
+            leases = membership.leases(awaited)
             for member in awaited:
                 table.observe(member, leases.get(member, ""), now=now)
             silent = table.stale(now=now)

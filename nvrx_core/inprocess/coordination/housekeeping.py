@@ -29,7 +29,7 @@ class Housekeeping:
     """A rank's part in it, which is nothing but for rank 0.
 
     Args:
-        board: the main thread's.
+        control_store: on a connection that no wait blocks.
         size: how many members the call had at first.
         least: how many ranks the call goes on with, at least.
         defer: runs work soon, in a thread that no restart waits for.
@@ -53,7 +53,7 @@ class Housekeeping:
         """A round has ended, in which this rank was `rank`."""
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
-            self._defer(lambda: self.control_store.delete_round(ended, self.size))
+            self._defer(lambda: self.control_store.deletion.delete_round(ended, self.size))
 
     def close(self) -> None:
         """Write nothing any more: the call's keys may be deleted from here on."""
@@ -61,12 +61,15 @@ class Housekeeping:
             self._over = True
 
     def _tell(self, iteration: int) -> None:
-        generation = self.control_store.keys.generation
+        store, keys = self.control_store.store, self.control_store.keys
+        generation = keys.generation
         entered = json.dumps({"generation": generation, "iteration": iteration})
         announcement = json.dumps({"generation": generation, "min_world_size": self.least, "pid": os.getpid()})
         with self._telling, suppress(StoreFailure):
             if not self._over:
-                self.control_store.tell_launcher("" if self._announced else announcement, entered)
+                if not self._announced:
+                    store.put(keys.announce(), announcement)
+                store.put(keys.entered(), entered)
                 self._announced = True
 
 

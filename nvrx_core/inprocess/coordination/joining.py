@@ -20,7 +20,7 @@ from typing import Final
 
 from nvrx_core.errors import BarrierTimeout, RankDiscarded
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import (
     MET,
@@ -72,7 +72,8 @@ class Joining:
     """
 
     def __init__(self, links: Connections, page: Page, entrant: Entrant) -> None:
-        self.links, self.control_store, self.page, self.member = links, links.control_store, page, entrant.member
+        self.links, self.store, self.keys = links, links.main_store, links.keys
+        self.page, self.member = page, entrant.member
         self.size = page.world_size
         self.join = Join(self.size, entrant.incarnation)
 
@@ -96,7 +97,7 @@ class Joining:
                 rank=self.member,
             )
         self.page[ProgressField.GENERATION] = step.generation + 1
-        return self.control_store.keys.of(step.generation)
+        return self.keys.of(step.generation)
 
     def _play(self, step: Step) -> Wait | Joined | Superseded:
         while not isinstance(step, Wait | Joined | Superseded):
@@ -104,12 +105,12 @@ class Joining:
                 self.page[ProgressField.CLAIMED] = step.generation + 1
             if isinstance(step, Close) and step.verdict == MOVED:
                 log.info("generation %d of the store's keys is of an earlier start of this job", step.generation)
-            step = _carried_out(self.control_store, self.member, self.join, step)
+            step = _carry_out(self.store, self.keys, self.join, step, member=self.member)
         return step
 
     def _await_verdict(self, generation: int, started: float, timeout: float) -> str:
         """The verdict on the generation, which is waited for in a thread of its own: a signal reaches this one."""
-        key = self.control_store.keys.verdict(generation)
+        key = self.keys.verdict(generation)
         with self._waiting_for(key) as answers:
             line_at = time.monotonic() + LINE_EVERY
             while (now := time.monotonic()) < started + timeout:
@@ -119,7 +120,7 @@ class Joining:
                     waited, missing = time.monotonic() - started, self._missing(generation)
                     log.warning("waiting since %.0f s for ranks that have not entered: %s", waited, missing)
                     line_at += LINE_EVERY
-            if (verdict := self.control_store.put_once(key, MOVED)) == MET:
+            if (verdict := self.store.put_once(key, MOVED).decode()) == MET:
                 return verdict
             raise BarrierTimeout(
                 f"not all of {self.size} ranks were in the barrier before the first iteration; missing: "
@@ -129,12 +130,12 @@ class Joining:
             )
 
     @contextmanager
-    def _waiting_for(self, key: str) -> Iterator[queue.SimpleQueue[str | StoreFailure]]:
-        answers = queue.SimpleQueue[str | StoreFailure]()
+    def _waiting_for(self, key: str) -> Iterator[queue.SimpleQueue[bytes | StoreFailure]]:
+        answers = queue.SimpleQueue[bytes | StoreFailure]()
 
         def wait() -> None:
             try:
-                answers.put(self.links.waiting.wait(key))
+                answers.put(self.links.waiting_store.wait_value(key))
             except StoreFailure as failure:
                 answers.put(failure)
 
@@ -149,64 +150,69 @@ class Joining:
             thread.join(LINE_EVERY)
 
     def _missing(self, generation: int) -> str:
-        keys = self.control_store.keys.of(generation)
+        keys = self.keys.of(generation)
         if self.size > NAMED:
-            return f"{self.size - int(self.control_store.peek(keys.claims()) or 0)} of {self.size}"
-        return str([rank for rank in range(self.size) if not self.control_store.has([keys.claim(rank)])])
+            return f"{self.size - int(self.store.look(keys.claims()) or 0)} of {self.size}"
+        return str([rank for rank in range(self.size) if not self.store.has([keys.claim(rank)])])
 
 
-def join_for_dead(control_store: ControlStore, page: Page, dead: Entrant) -> bool:
-    """Finish what a rank had begun that is dead; whether there is a generation in which its death is to be told.
+def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: Entrant) -> StoreKeys | None:
+    """Finish what a rank had begun that is dead; the keys of the generation in which its death is to be told, if any.
 
     Where a launcher starts all ranks again, a new incarnation must not meet a dead one, so the generation is closed.
     Otherwise nobody comes after the dead: its place is claimed, for the others to meet and to go on without it.
+
+    Raises:
+        StoreFailure: when the store is lost.
     """
     if not page[ProgressField.GENERATION]:
         claimed = page[ProgressField.CLAIMED] - 1
         join = Join(page.world_size, dead.incarnation, claimed)
         page[ProgressField.GENERATION] = 1 + (
-            _close(control_store, claimed) if dead.restarts else _claim(control_store, dead.member, join)
+            _close(store, keys, claimed) if dead.restarts else _claim(store, keys, dead.member, join)
         )
-    if page[ProgressField.GENERATION]:
-        control_store.keys = control_store.keys.of(page[ProgressField.GENERATION] - 1)
-    return bool(page[ProgressField.GENERATION])
+    generation = page[ProgressField.GENERATION] - 1
+    return keys.of(generation) if generation >= 0 else None
 
 
-def _close(control_store: ControlStore, claimed: int) -> int:
-    met = claimed >= 0 and control_store.put_once(control_store.keys.verdict(claimed), MOVED) == MET
+def _close(store: GuardedStore, keys: StoreKeys, claimed: int) -> int:
+    met = claimed >= 0 and store.put_once(keys.verdict(claimed), MOVED) == MET.encode()
     return claimed if met else -1
 
 
-def _claim(control_store: ControlStore, member: int, join: Join) -> int:
+def _claim(store: GuardedStore, keys: StoreKeys, member: int, join: Join) -> int:
     """The generation in which the dead rank's place is its own; -1 when another incarnation has come."""
     step = join.start()
     while not isinstance(step, Wait | Joined | Superseded):
         if isinstance(step, Close) and step.verdict == MOVED:
             return -1
-        step = _carried_out(control_store, member, join, step)
+        step = _carry_out(store, keys, join, step, member=member)
     return -1 if isinstance(step, Superseded) else step.generation
 
 
-def _carried_out(control_store: ControlStore, member: int, join: Join, step: Step) -> Step:
+def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, member: int) -> Step:
     """Do what the machine asks for, and tell it the answer."""
-    keys = control_store.keys.of(step.generation)
-    match step:
-        case Look(generation):
-            return join.looked(generation, control_store.peek(keys.verdict(generation)))
-        case Claim(generation):
-            return join.claim_read(generation, control_store.put_once(keys.claim(member), join.incarnation))
-        case Count(generation):
-            return join.counted(generation, control_store.count(keys.claims()))
-        case ReadClaims(generation):
-            places = [keys.claim(rank) for rank in range(join.world_size)]
-            return join.claims_read(generation, complete=control_store.has(places))
-        case Close(generation, verdict):
-            return join.decided(generation, control_store.put_once(keys.verdict(generation), verdict))
-        case _:
-            raise AssertionError(step)
+    keys = keys.of(step.generation)
+    with guard():
+        match step:
+            case Look(generation):
+                verdict = store.look(keys.verdict(generation))
+                return join.looked(generation, None if verdict is None else verdict.decode())
+            case Claim(generation):
+                return join.claim_read(generation, store.put_once(keys.claim(member), join.incarnation).decode())
+            case Count(generation):
+                return join.counted(generation, store.count(keys.claims()))
+            case ReadClaims(generation):
+                places = [keys.claim(rank) for rank in range(join.world_size)]
+                return join.claims_read(generation, complete=store.has(places))
+            case Close(generation, verdict):
+                return join.decided(generation, store.put_once(keys.verdict(generation), verdict).decode())
+            case _:
+                raise AssertionError(step)
 
 
-def _verdict(answer: str | StoreFailure) -> str:
+def _verdict(answer: bytes | StoreFailure) -> str:
     if isinstance(answer, StoreFailure):
         raise answer
-    return answer
+    with guard():
+        return answer.decode()

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from nvrx_core.inprocess.coordination.control_store import FOREVER, ControlStore
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import FOREVER
 from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol import effects
 
-__all__ = ["store_rules"]
+__all__ = ["round_rules", "store_rules"]
+
+
+def round_rules(rounds: RoundOperations, decided_within: timedelta = FOREVER) -> Rules:
+    """Return the rules for what a flow asks for in a round.
+
+    Args:
+        rounds: the operations, on the flow's connection.
+        decided_within: bound of a wait for a decision.
+    """
+    return {
+        effects.StoreOperation: lambda effect: rounds.perform(effect.action, effect.iteration),
+        effects.AwaitDecision: lambda effect: rounds.wait_decision(effect.iteration, decided_within),
+        effects.ReadDecision: lambda effect: rounds.decision(effect.iteration),
+        effects.SetRendezvous: lambda effect: rounds.set_rendezvous(effect.iteration, effect.address),
+        effects.AwaitRendezvous: lambda effect: rounds.wait_rendezvous(effect.iteration),
+    }
 
 
 def store_rules(control_store: ControlStore, size: int, decided_within: timedelta = FOREVER) -> Rules:
-    """The rules for one connection.
+    """Return the rules for one connection: those of a round, and those of the way out of the call.
 
     Args:
         control_store: the connection.
         size: how many members the call had at first.
         decided_within: bound of a wait for a decision.
     """
+    membership, deletion = control_store.membership, control_store.deletion
     return {
-        effects.StoreOperation: lambda effect: control_store.perform(effect.action, effect.iteration),
-        effects.AwaitDecision: lambda effect: control_store.wait_decision(effect.iteration, decided_within),
-        effects.ReadDecision: lambda effect: control_store.decision(effect.iteration),
-        effects.SetRendezvous: lambda effect: control_store.set_master(effect.iteration, effect.address),
-        effects.AwaitRendezvous: lambda effect: control_store.master(effect.iteration),
-        effects.CountOut: lambda effect: control_store.count_out(effect.iteration, effect.living, size),
-        effects.DeleteIfOver: lambda effect: control_store.delete_if_over(size),
-        effects.MarkLeft: lambda effect: control_store.leave(effect.member),
+        **round_rules(control_store.rounds, decided_within),
+        effects.CountOut: lambda effect: deletion.count_out(effect.iteration, effect.living, size),
+        effects.DeleteIfOver: lambda effect: deletion.delete_if_over(size),
+        effects.MarkLeft: lambda effect: membership.mark_left(effect.member),
     }

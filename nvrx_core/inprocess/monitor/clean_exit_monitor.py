@@ -37,7 +37,7 @@ class CleanExitMonitor:
         page, me, iteration = self.page, self.plan.member, self._exited()
         if not self.policy.due(iteration, now=now) or iteration is None:
             return None
-        progress = self.store.connect().slowest(page.members() - {me}, me)
+        progress = self.store.connect().survey.slowest(page.members() - {me}, me)
         reason = self.policy.waiting(progress.waiting(page[ProgressField.ITERATION], page[ProgressField.MEETINGS]))
         return None if reason is None else Stall(iteration, reason)
 

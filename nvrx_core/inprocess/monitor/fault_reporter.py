@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.interpreter import interpret
 from nvrx_core.inprocess.coordination.joining import join_for_dead
 from nvrx_core.inprocess.coordination.store_rules import store_rules
@@ -74,7 +75,7 @@ class FaultReporter:
         fault = self._fault(Interruption.SOFT_TIMEOUT, stall.reason, struck=self.page.alive_at())
         self._note(fault, stall.iteration)
         with suppress(StoreFailure):
-            self.store.connect().announce(stall.iteration, fault)
+            self.store.connect().rounds.announce(stall.iteration, fault)
 
     def report_death(self, timeout: HardTimeout | None) -> None:
         """Announce the rank's death and arrive for it, until a decision says that it is lost.
@@ -90,10 +91,10 @@ class FaultReporter:
         if page[ProgressField.HOSTS_STORE] and stage != Stage.EXITED_ABNORMALLY:
             return  # the store has ended with the rank, though its listener may accept for some milliseconds more
         with suppress(StoreFailure):
-            control_store = self.store.connect()
-            if join_for_dead(control_store, page, self.plan.entrant):
+            store = self.store.connect().store
+            if (keys := join_for_dead(store, self.plan.keys, page, self.plan.entrant)) is not None:
                 report = DeathReport(page[ProgressField.ITERATION], self.plan.member, page.members(), fault)
-                rules = store_rules(control_store, page.world_size, self.plan.barrier)
+                rules = store_rules(ControlStore(store, keys), page.world_size, self.plan.barrier)
                 interpret(report_death(report, time.monotonic), rules)
 
     def report_unresponsive(self, member: int) -> None:
@@ -109,8 +110,8 @@ class FaultReporter:
     def release_lost(self) -> None:
         """Mark reported siblings that are lost by now as left, so that the store's host does not wait for them."""
         for member in self._unresponsive.keys() - self.page.members():
-            self.store.connect().leave(member)
-            self.store.connect().delete_if_over(self.page.world_size)
+            self.store.connect().membership.mark_left(member)
+            self.store.connect().deletion.delete_if_over(self.page.world_size)
             del self._unresponsive[member]
 
     def _death(self, stage: Stage, timeout: HardTimeout | None) -> FaultRecord:

@@ -59,6 +59,6 @@ class GilStallMonitor:
 
     def _has_event(self, iteration: int) -> bool:
         try:
-            return self.store.connect().has_event(iteration)
+            return self.store.connect().rounds.has_event(iteration)
         except StoreFailure:
             return False

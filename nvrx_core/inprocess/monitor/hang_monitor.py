@@ -112,7 +112,7 @@ class HangMonitor:
         page, me = self.page, self.plan.member
         iteration, inside = page[ProgressField.ITERATION], page[ProgressField.MEETING] > 0
         try:
-            progress = self.store.connect().slowest(page.members() - {me}, me)
+            progress = self.store.connect().survey.slowest(page.members() - {me}, me)
         except StoreFailure:
             return False
         meeting = page[ProgressField.MEETINGS] if inside else 0

@@ -37,7 +37,7 @@ class LeaseKeeper:
             StoreFailure: when the store does not answer.
         """
         self._beats += 1
-        self._lease = self.store.connect().move_lease(self.plan.member, self._lease, self._next())
+        self._lease = self.store.connect().membership.move_lease(self.plan.member, self._lease, self._next())
         if not self.page[ProgressField.MONITOR_BEAT]:
             os.eventfd_write(self.plan.linked, 1)
         self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
@@ -48,7 +48,7 @@ class LeaseKeeper:
         Raises:
             StoreFailure: when it does not.
         """
-        self.store.connect().has_left(self.plan.member)
+        self.store.connect().membership.have_left([self.plan.member])
         self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
 
     def _next(self) -> str:

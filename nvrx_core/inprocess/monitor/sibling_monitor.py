@@ -36,8 +36,8 @@ class SiblingMonitor:
         siblings = sorted(self.page.members() - {self.plan.member})
         if not siblings or self.page[ProgressField.STAGE] == Stage.LEFT:
             return []
-        control_store, watched = self.store.connect(), self.ring.watched(siblings, now=now)
+        membership, watched = self.store.connect().membership, self.ring.watched(siblings, now=now)
         all_have_arrived = self.page[ProgressField.ITERATION] >= 0
-        leases = control_store.leases(watched)
+        leases = membership.leases(watched)
         silent = self.ring.observe(watched, leases, all_have_arrived=all_have_arrived, now=now)
-        return [member for member in silent if not control_store.has_left(member)]
+        return [member for member in silent if not membership.have_left([member])]

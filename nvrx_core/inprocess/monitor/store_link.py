@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.inprocess.protocol.effects import StoreFailure
@@ -47,7 +48,7 @@ class StoreLink:
             except Exception as error:  # boundary: a user's store factory
                 raise StoreFailure(str(error)) from error
             generation = max(0, self.page[ProgressField.GENERATION] - 1)
-            self._control_store = ControlStore(store, self.plan.keys.of(generation))
+            self._control_store = ControlStore(GuardedStore(store), self.plan.keys.of(generation))
             if self.reattaches:
                 hit("monitor-reattach", self.page[ProgressField.ITERATION])
         return self._control_store

@@ -23,7 +23,6 @@ __all__ = ["MUTANTS", "Mutant", "Tools", "mutated"]
 
 MACHINES: Final = (
     "nvrx_core.inprocess.protocol.decision",
-    "nvrx_core.inprocess.coordination.arrivals",
     "nvrx_core.inprocess.protocol.round",
     "nvrx_core.inprocess.interruption.policy",
     "nvrx_core.liveness.lease",
@@ -35,7 +34,9 @@ MACHINES: Final = (
     "nvrx_core.inprocess.protocol.monitor_thread",
     "nvrx_core.inprocess.protocol.main_thread",
     "nvrx_core.inprocess.protocol.death_report",
-    "nvrx_core.inprocess.coordination.control_store",
+    "nvrx_core.inprocess.coordination.guarded_store",
+    "nvrx_core.inprocess.coordination.arrivals",
+    "nvrx_core.inprocess.coordination.round_operations",
 )
 """The modules that are loaded anew: those with mistakes, and what is built on them, in the order of their imports."""
 
@@ -107,7 +108,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ONE_DIES,
     ),
     "a record after the decision counted": Mutant(
-        (("control_store", 'return bytes(self.store.compare_set(key, "", value))',
+        (("guarded_store", 'return self.replace(key, "", value)',
           'self.store.set(key, value)\n        return value.encode()'),),
         ONE_DIES, simulated=False,
     ),

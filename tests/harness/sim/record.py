@@ -1,7 +1,7 @@
 """What the store knows of one round, as a value, and what each action of a machine does to it: one atomic operation.
 
-The actions are carried out by the shipped `ControlStore`, on a store that is a dictionary. The answer names the method
-of the machine that is told the outcome, so that a search can deliver it later, or never.
+The actions are carried out by the shipped `RoundOperations`, on a store that is a dictionary. The answer names the
+method of the machine that is told the outcome, so that a search can deliver it later, or never.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
 from nvrx_core.inprocess.protocol.round import Answer, RoundTimeouts, StoreAction
 from nvrx_core.store.keys import StoreKeys
@@ -61,7 +62,7 @@ class Host:
 
 
 class MemoryStore:
-    """A store, as far as the board uses one in a round."""
+    """A store, as far as a round uses one."""
 
     def __init__(self, values: dict[str, bytes]) -> None:
         self.values = values
@@ -99,11 +100,11 @@ def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Reco
     if isinstance(action, Host):
         return record._replace(hosted=action.address), None
     store = MemoryStore(_values(record))
-    control_store, answer = ControlStore(store, KEYS), None  # type: ignore[arg-type]
+    operations, answer = RoundOperations(GuardedStore(store), KEYS), None  # type: ignore[arg-type]
     if isinstance(action, SayWhere):
-        control_store.set_master(ROUND, action.address)
+        operations.set_rendezvous(ROUND, action.address)
     else:
-        answer = control_store.perform(action, ROUND)
+        answer = operations.perform(action, ROUND)
     return _record(store.values)._replace(hosted=record.hosted), answer
 
 

@@ -17,7 +17,7 @@ from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.progress.page import Page
 
 
-class ControlStore:
+class Operations:
     """A store in which a wait does what a test wants."""
 
     def __init__(self, wait, event):
@@ -77,7 +77,7 @@ def monitor_thread(page, wait, losses=None, *, interrupt=None, iteration=-1, abo
     if iteration == 0:
         rounds.advance(frozenset({0}))
     return MonitorThread(
-        control_store=ControlStore(wait, event),
+        operations=Operations(wait, event),
         page=page,
         interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
         rounds=rounds,

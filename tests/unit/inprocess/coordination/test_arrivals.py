@@ -6,7 +6,8 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.coordination.arrivals import BATCH, Arrivals
+from nvrx_core.inprocess.coordination.arrivals import Arrivals
+from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.store.keys import StoreKeys
 
@@ -29,12 +30,16 @@ def store(request):
     return request.param()
 
 
+def arrivals_in(store):
+    return Arrivals(GuardedStore(store), KEYS)
+
+
 def arrival(member, standing=ArrivalStatus.ALIVE, **more):
     return Arrival(initial_rank=member, rank=member, standing=standing, world_size=2, **more)
 
 
 def test_all_are_there_or_none(store):
-    arrivals = Arrivals(store, KEYS)
+    arrivals = arrivals_in(store)
     assert arrivals.read(0, PAIR) == {}
     arrivals.put(0, arrival(1))
     assert arrivals.read(0, PAIR) == {}
@@ -44,7 +49,7 @@ def test_all_are_there_or_none(store):
 
 
 def test_the_last_arrival_of_a_member_counts(store):
-    arrivals = Arrivals(store, KEYS)
+    arrivals = arrivals_in(store)
     for each in (arrival(0), arrival(1), arrival(0, ArrivalStatus.DEAD), arrival(1, ArrivalStatus.LEAVING), arrival(1)):
         arrivals.put(3, each)
     assert arrivals.read(3, PAIR) == {0: arrival(0, ArrivalStatus.DEAD), 1: arrival(1)}
@@ -53,7 +58,7 @@ def test_the_last_arrival_of_a_member_counts(store):
 
 def test_more_members_than_a_block_has(store):
     members = frozenset(range(5, 2 * BATCH + 5))
-    arrivals = Arrivals(store, KEYS)
+    arrivals = arrivals_in(store)
     for member in members:
         arrivals.put(0, arrival(member))
     assert arrivals.read(0, members) == {member: arrival(member) for member in members}
@@ -61,7 +66,7 @@ def test_more_members_than_a_block_has(store):
 
 def test_each_of_many_ranks_may_have_failed_with_a_long_message(store):
     members = frozenset(range(10 * BATCH))
-    arrivals = Arrivals(store, KEYS)
+    arrivals = arrivals_in(store)
     for member in members:
         failed = FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION", message="\u2026\n" * 1000)
         arrivals.put(0, arrival(member, fault=failed))
@@ -69,13 +74,13 @@ def test_each_of_many_ranks_may_have_failed_with_a_long_message(store):
 
 
 def test_a_round_of_thousands_has_few_keys():
-    assert len(list(Arrivals(dist.HashStore(), KEYS).keys_of(0, 16_384))) == 64
-    assert len(list(Arrivals(Plain(), KEYS).keys_of(0, 16_384))) == 16_384
+    assert len(list(arrivals_in(dist.HashStore()).keys_of(0, 16_384))) == 64
+    assert len(list(arrivals_in(Plain()).keys_of(0, 16_384))) == 16_384
 
 
 @pytest.mark.parametrize("iteration", [-1, 0])
 def test_all_keys_are_known(store, iteration):
-    arrivals = Arrivals(store, KEYS)
+    arrivals = arrivals_in(store)
     for member in range(3):
         arrivals.put(iteration, arrival(member))
     for key in arrivals.keys_of(iteration, 3):
@@ -87,7 +92,7 @@ def test_all_keys_are_known(store, iteration):
 def test_what_is_no_arrival_is_passed_over_while_all_members_are_there(text):
     store = dist.HashStore()
     store.set(KEYS.arrivals(0, 0), text)
-    arrivals = Arrivals(store, KEYS)
+    arrivals = arrivals_in(store)
     arrivals.put(0, arrival(0))
     with pytest.raises(ValueError, match="no arrival"):
         arrivals.read(0, PAIR)
@@ -98,7 +103,7 @@ def test_what_is_no_arrival_is_passed_over_while_all_members_are_there(text):
 @pytest.mark.parametrize("text", ["garbage", "1", "{}", '{"initial_rank": null}', '{}, {"a": 1}'])
 def test_what_is_no_arrival_in_a_key_of_its_own_is_refused(text):
     store = Plain()
-    arrivals = Arrivals(store, KEYS)
+    arrivals = arrivals_in(store)
     arrivals.put(0, arrival(1))
     store.set(KEYS.arrival(0, 0), text)
     with pytest.raises(ValueError, match=r"not |missing"):
@@ -107,7 +112,7 @@ def test_what_is_no_arrival_in_a_key_of_its_own_is_refused(text):
 
 def test_an_arrival_of_somebody_else_is_refused():
     store = Plain()
-    arrivals = Arrivals(store, KEYS)
+    arrivals = arrivals_in(store)
     arrivals.put(0, arrival(1))
     store.set(KEYS.arrival(0, 0), json.dumps(json.loads(arrival(1).encode())))
     with pytest.raises(ValueError, match="those of others"):
@@ -123,5 +128,5 @@ def test_a_store_that_says_nothing_of_append_is_not_asked_to():
             self.values[key] = value
 
     store = Old()
-    Arrivals(store, KEYS).put(0, arrival(0))
+    arrivals_in(store).put(0, arrival(0))
     assert list(store.values) == [KEYS.arrival(0, 0)]

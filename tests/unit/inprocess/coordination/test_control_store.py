@@ -1,4 +1,4 @@
-"""What a round's actions do to a torch store, and what is told of it."""
+"""What the parts of a control store do to a torch store, and what they tell of it."""
 
 import threading
 from datetime import timedelta
@@ -7,9 +7,9 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.coordination.arrivals import BATCH
 from nvrx_core.inprocess.coordination.connections import AssignmentStore
 from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.round import DeathReport, Enter, Finish, ReadEvent, Round, RoundTimeouts
@@ -30,7 +30,7 @@ class WithoutList(dist.HashStore):
 
 @pytest.fixture
 def control_store():
-    return ControlStore(dist.HashStore(), KEYS)
+    return ControlStore(GuardedStore(dist.HashStore()), KEYS)
 
 
 def new(member, iteration=0):
@@ -50,15 +50,15 @@ def arrive(control_store, machine):
 
 
 def event(control_store):
-    return control_store.perform(ReadEvent(), 0)[1]
+    return control_store.rounds.perform(ReadEvent(), 0)[1]
 
 
 def test_the_first_fault_is_the_event(control_store):
     for member in (1, 0):
         machine = new(member)
         assert played(control_store, machine, machine.fault(fault(member), now=1.0)) == []
-    control_store.wait_event(0)
-    control_store.announce(0, fault(0))
+    control_store.rounds.wait_event(0)
+    control_store.rounds.announce(0, fault(0))
     assert event(control_store) == fault(1)
 
 
@@ -70,11 +70,11 @@ def test_the_last_completion_is_the_event(control_store):
 
 
 def test_the_last_arrival_publishes_the_decision(control_store):
-    control_store.announce(0, fault(1))
+    control_store.rounds.announce(0, fault(1))
     assert arrive(control_store, new(0)) == []
-    assert not control_store.store.check([KEYS.decision(0)])
+    assert not control_store.store.store.check([KEYS.decision(0)])
     arrive(control_store, new(1))
-    assert control_store.wait_decision(0) == Decision(
+    assert control_store.rounds.wait_decision(0) == Decision(
         iteration=0, lost=(), terminated=(), cause=fault(1), culprits=(1,), step=-1
     )
 
@@ -83,9 +83,9 @@ def test_a_member_counted_twice_does_not_close_the_barrier(control_store):
     machine = new(0)
     for _ in range(3):
         played(control_store, machine, new(0).arrive(arrival(0), now=1.0))
-    assert not control_store.store.check([KEYS.decision(0)])
+    assert not control_store.store.store.check([KEYS.decision(0)])
     arrive(control_store, new(1))
-    assert control_store.wait_decision(0).lost == ()
+    assert control_store.rounds.wait_decision(0).lost == ()
 
 
 def test_there_is_one_decision(control_store):
@@ -93,8 +93,8 @@ def test_there_is_one_decision(control_store):
         arrive(control_store, new(member))
     obituary = DeathReport(0, 1, MEMBERS, fault(1))
     assert played(control_store, obituary, obituary.died(now=1.0)) == []
-    assert control_store.wait_decision(0).lost == ()
-    (enter,) = obituary.decided(control_store.wait_decision(0), now=1.0)
+    assert control_store.rounds.wait_decision(0).lost == ()
+    (enter,) = obituary.decided(control_store.rounds.wait_decision(0), now=1.0)
     assert isinstance(enter, Enter)
 
 
@@ -102,7 +102,7 @@ def test_the_monitor_process_of_the_dead_may_close_the_barrier(control_store):
     arrive(control_store, new(0))
     obituary = DeathReport(0, 1, MEMBERS, fault(1))
     played(control_store, obituary, obituary.died(now=1.0))
-    assert control_store.wait_decision(0).lost == (1,)
+    assert control_store.rounds.wait_decision(0).lost == (1,)
 
 
 def test_a_death_after_the_completion_is_told_so(control_store):
@@ -118,68 +118,68 @@ def test_what_is_not_the_store_s_is_handed_back(control_store):
 
 
 def test_garbage_in_the_store_is_a_failure_of_the_store(control_store):
-    control_store.store.set(KEYS.event(0), "garbage")
+    control_store.store.store.set(KEYS.event(0), "garbage")
     with pytest.raises(StoreFailure, match="not JSON"):
         event(control_store)
 
 
 def test_an_event_that_cannot_be_read_ends_the_round_and_is_no_cause(control_store):
-    control_store.store.set(KEYS.event(0), "garbage")
+    control_store.store.store.set(KEYS.event(0), "garbage")
     for member in MEMBERS:
         arrive(control_store, new(member))
-    assert control_store.wait_decision(0).cause is None
+    assert control_store.rounds.wait_decision(0).cause is None
 
 
 def test_a_wait_has_an_end(control_store):
     with pytest.raises(StoreFailure):
-        control_store.wait_decision(0, SOON)
+        control_store.rounds.wait_decision(0, SOON)
 
 
 def test_a_wait_in_pieces_ends_when_it_is_stopped(control_store):
-    pieces = ControlStore(control_store.store, KEYS, chunk=SOON)
-    control_store.announce(0, fault(1))
-    pieces.wait_event(0)
-    pieces.stopped = True
+    pieces = ControlStore(GuardedStore(control_store.store.store, SOON), KEYS)
+    control_store.rounds.announce(0, fault(1))
+    pieces.rounds.wait_event(0)
+    pieces.store.stopped = True
     with pytest.raises(StoreFailure, match="stopped"):
-        pieces.wait_event(1)
+        pieces.rounds.wait_event(1)
 
 
 def test_a_group_meets_where_its_rank_0_says(control_store):
-    control_store.set_master(0, "node7:1234")
-    assert control_store.master(0) == ("node7", 1234)
-    control_store.set_master(0, "")
-    assert control_store.master(0) == ("node7", 1234)
-    control_store.set_master(1, "")
-    assert control_store.master(1) is None
+    control_store.rounds.set_rendezvous(0, "node7:1234")
+    assert control_store.rounds.wait_rendezvous(0) == ("node7", 1234)
+    control_store.rounds.set_rendezvous(0, "")
+    assert control_store.rounds.wait_rendezvous(0) == ("node7", 1234)
+    control_store.rounds.set_rendezvous(1, "")
+    assert control_store.rounds.wait_rendezvous(1) is None
 
 
 def test_a_lease_moves_on_from_what_it_said(control_store):
-    assert control_store.move_lease(0, "", "1") == "1"
-    assert control_store.move_lease(0, "1", "2") == "2"
-    assert control_store.move_lease(0, "stale", "9") == "2"
-    assert control_store.leases([0, 1]) == {0: "2"}
-    assert control_store.leases([1]) == {}
-    control_store.move_lease(1, "", "5")
-    assert control_store.leases([0, 1]) == {0: "2", 1: "5"}
+    assert control_store.membership.move_lease(0, "", "1") == "1"
+    assert control_store.membership.move_lease(0, "1", "2") == "2"
+    assert control_store.membership.move_lease(0, "stale", "9") == "2"
+    assert control_store.membership.leases([0, 1]) == {0: "2"}
+    assert control_store.membership.leases([1]) == {}
+    control_store.membership.move_lease(1, "", "5")
+    assert control_store.membership.leases([0, 1]) == {0: "2", 1: "5"}
 
 
 def test_who_has_left_is_known(control_store):
-    assert not control_store.has_left(1)
-    control_store.leave(1)
-    assert control_store.has_left(1)
-    control_store.wait_left([1], SOON)
-    control_store.wait_left([], SOON)
+    assert not control_store.membership.have_left([1])
+    control_store.membership.mark_left(1)
+    assert control_store.membership.have_left([1])
+    control_store.membership.wait_left([1], SOON)
+    control_store.membership.wait_left([], SOON)
     with pytest.raises(StoreFailure):
-        control_store.wait_left([0], SOON)
+        control_store.membership.wait_left([0], SOON)
 
 
 def test_the_keys_of_an_ended_round_are_deleted(control_store):
     for member in MEMBERS:
         arrive(control_store, new(member))
-    control_store.announce(0, fault(1))
-    assert control_store.store.num_keys() == 4
-    control_store.delete_round(0, 2)
-    assert control_store.store.num_keys() == 0
+    control_store.rounds.announce(0, fault(1))
+    assert control_store.store.store.num_keys() == 4
+    control_store.deletion.delete_round(0, 2)
+    assert control_store.store.store.num_keys() == 0
 
 
 def test_a_store_that_can_forget_forgets_a_round_at_once():
@@ -191,7 +191,7 @@ def test_a_store_that_can_forget_forgets_a_round_at_once():
             return True
 
     store = Forgetful()
-    ControlStore(store, KEYS).delete_round(3, 2)
+    ControlStore(GuardedStore(store), KEYS).deletion.delete_round(3, 2)
     assert store.asked == ("nvrx/job/0/0/3/",)
 
 
@@ -200,10 +200,10 @@ def test_a_store_that_fails_to_forget_is_asked_key_by_key():
         def forget(self, prefix):
             raise RuntimeError
 
-    control_store = ControlStore(Failing(), KEYS)
-    control_store.announce(3, fault(1))
-    control_store.delete_round(3, 2)
-    assert control_store.store.num_keys() == 0
+    control_store = ControlStore(GuardedStore(Failing()), KEYS)
+    control_store.rounds.announce(3, fault(1))
+    control_store.deletion.delete_round(3, 2)
+    assert control_store.store.store.num_keys() == 0
 
 
 def test_a_call_that_was_completed_late_leaves_no_key(control_store):
@@ -211,12 +211,12 @@ def test_a_call_that_was_completed_late_leaves_no_key(control_store):
         for member in MEMBERS:
             arrive(control_store, new(member, k))
     for member in MEMBERS:
-        control_store.move_lease(member, "", "1")
-        control_store.leave(member)
-    control_store.delete_round(0, 2)
+        control_store.membership.move_lease(member, "", "1")
+        control_store.membership.mark_left(member)
+    control_store.deletion.delete_round(0, 2)
     for _ in MEMBERS:
-        control_store.count_out(7, 2, 2)
-    assert control_store.store.num_keys() == 0
+        control_store.deletion.count_out(7, 2, 2)
+    assert control_store.store.store.num_keys() == 0
 
 
 def test_a_store_that_cannot_delete_keeps_its_keys(tmp_path):
@@ -224,9 +224,9 @@ def test_a_store_that_cannot_delete_keeps_its_keys(tmp_path):
         def delete_key(self, key):
             raise NotImplementedError
 
-    control_store = ControlStore(Keeping(), KEYS)
-    control_store.announce(0, fault(1))
-    control_store.delete_round(0, 2)
+    control_store = ControlStore(GuardedStore(Keeping()), KEYS)
+    control_store.rounds.announce(0, fault(1))
+    control_store.deletion.delete_round(0, 2)
     assert event(control_store) == fault(1)
 
 
@@ -235,29 +235,29 @@ def test_more_arrivals_than_are_asked_for_at_once(control_store):
     for member in members:
         machine = Round(0, member, members, RoundTimeouts(60.0, 60.0))
         played(control_store, machine, machine.arrive(arrival(member, ArrivalStatus.ALIVE), now=1.0))
-    assert control_store.wait_decision(0).lost == ()
+    assert control_store.rounds.wait_decision(0).lost == ()
 
 
 def test_a_decision_of_another_round_is_a_failure_of_the_store(control_store):
-    control_store.store.set(KEYS.decision(0), decide(3, {0: arrival(0)}, None).encode())
+    control_store.store.store.set(KEYS.decision(0), decide(3, {0: arrival(0)}, None).encode())
     with pytest.raises(StoreFailure, match="of round 3"):
-        control_store.wait_decision(0)
+        control_store.rounds.wait_decision(0)
 
 
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":1", "host:0", "host:65536", "ho st:1", "h\u00f6st:1", "host:²"]
 )
 def test_a_meeting_place_that_is_none_is_a_failure_of_the_store(control_store, text):
-    control_store.store.set(KEYS.master(0), text)
+    control_store.store.store.set(KEYS.master(0), text)
     with pytest.raises(StoreFailure):
-        control_store.master(0)
+        control_store.rounds.wait_rendezvous(0)
 
 
 def test_a_lease_that_a_stranger_wrote_is_written_over(control_store):
-    control_store.store.set(KEYS.lease(1), b"\xff\xfe")
-    assert control_store.leases([1]) == {1: "\ufffd\ufffd"}
-    assert control_store.move_lease(1, "", "1/0") == "1/0"
-    assert control_store.leases([1]) == {1: "1/0"}
+    control_store.store.store.set(KEYS.lease(1), b"\xff\xfe")
+    assert control_store.membership.leases([1]) == {1: "\ufffd\ufffd"}
+    assert control_store.membership.move_lease(1, "", "1/0") == "1/0"
+    assert control_store.membership.leases([1]) == {1: "1/0"}
 
 
 def moving(collectives, iteration=0):
@@ -270,48 +270,50 @@ MAX_RANKS = frozenset(range(BATCH + 1))
 @pytest.fixture
 def crowded(control_store):
     for member in MAX_RANKS - {3}:
-        control_store.move_lease(member, "", moving(10 + member))
+        control_store.membership.move_lease(member, "", moving(10 + member))
     return control_store
 
 
 def test_who_is_in_an_atomic_section_of_the_round_is_known(control_store):
-    control_store.move_lease(0, "", moving(1, iteration=2).removesuffix("0/0") + "1/0")
-    control_store.move_lease(1, "", moving(1, iteration=2))
-    assert control_store.holders(2, MEMBERS, 1) == {0: 5}
-    assert control_store.holders(1, MEMBERS, 1) == {}
+    control_store.membership.move_lease(0, "", moving(1, iteration=2).removesuffix("0/0") + "1/0")
+    control_store.membership.move_lease(1, "", moving(1, iteration=2))
+    assert control_store.survey.holders(2, MEMBERS, 1) == {0: 5}
+    assert control_store.survey.holders(1, MEMBERS, 1) == {}
 
 
 def test_a_survey_of_many_reads_every_lease(crowded):
-    assert len(crowded.leases(MAX_RANKS)) == BATCH
-    assert crowded.slowest(MAX_RANKS, me=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
+    assert len(crowded.membership.leases(MAX_RANKS)) == BATCH
+    assert crowded.survey.slowest(MAX_RANKS, asking=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
 
 
 def test_surveys_are_made_one_after_the_other_and_keep_no_keys(crowded):
     for beat in range(5):
-        crowded.store.set(KEYS.lease(0), moving(beat))
-        assert crowded.slowest(MAX_RANKS, me=beat) == PeerProgress({0: MinimumProgress(0, beat, (0,))})
-    assert crowded.store.num_keys() == BATCH + 3
+        crowded.store.store.set(KEYS.lease(0), moving(beat))
+        assert crowded.survey.slowest(MAX_RANKS, asking=beat) == PeerProgress({0: MinimumProgress(0, beat, (0,))})
+    assert crowded.store.store.num_keys() == BATCH + 3
 
 
 def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
-    crowded.store.set(KEYS.survey(), "4/9")
+    crowded.store.store.set(KEYS.survey(), "4/9")
 
     class Ending:
         def __getattr__(self, name):
-            return getattr(crowded.store, name)
+            return getattr(crowded.store.store, name)
 
         def wait(self, keys, timeout):
             self.set(KEYS.survey(4), PeerProgress({0: MinimumProgress(1, 2, (5,))}).encode())
-            crowded.store.wait(keys, timeout)
+            crowded.store.store.wait(keys, timeout)
 
-    assert ControlStore(Ending(), KEYS).slowest(MAX_RANKS, me=7) == PeerProgress({0: MinimumProgress(1, 2, (5,))})
+    assert ControlStore(GuardedStore(Ending()), KEYS).survey.slowest(MAX_RANKS, asking=7) == PeerProgress(
+        {0: MinimumProgress(1, 2, (5,))}
+    )
 
 
 def test_a_survey_that_nobody_ends_is_made_by_another(crowded, monkeypatch):
-    monkeypatch.setattr("nvrx_core.inprocess.coordination.control_store.SURVEY_WITHIN", SOON)
-    crowded.store.set(KEYS.survey(), "4/9")
-    assert crowded.slowest(MAX_RANKS, me=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
-    assert crowded.store.get(KEYS.survey()) == b"5/7"
+    monkeypatch.setattr("nvrx_core.inprocess.coordination.survey.ENDS_WITHIN", SOON)
+    crowded.store.store.set(KEYS.survey(), "4/9")
+    assert crowded.survey.slowest(MAX_RANKS, asking=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
+    assert crowded.store.store.get(KEYS.survey()) == b"5/7"
 
 
 def test_surveys_that_nobody_ends_are_a_failure_of_the_store(crowded, monkeypatch):
@@ -319,9 +321,9 @@ def test_surveys_that_nobody_ends_are_a_failure_of_the_store(crowded, monkeypatc
         def compare_set(self, key, expected, desired):
             return b"5/9"
 
-    monkeypatch.setattr("nvrx_core.inprocess.coordination.control_store.SURVEY_WITHIN", SOON)
+    monkeypatch.setattr("nvrx_core.inprocess.coordination.survey.ENDS_WITHIN", SOON)
     with pytest.raises(StoreFailure, match="nobody ends"):
-        ControlStore(Racing("", crowded.store), KEYS).slowest(MAX_RANKS, me=7)
+        ControlStore(GuardedStore(Racing("", crowded.store.store)), KEYS).survey.slowest(MAX_RANKS, asking=7)
 
 
 @pytest.mark.parametrize("kind", ["hash", "tcp", "file"])
@@ -331,61 +333,62 @@ def test_a_key_that_is_not_there_is_read_as_nothing_and_not_made(kind, tmp_path)
         "tcp": lambda: dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
         "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
     }
-    control_store = ControlStore(stores[kind](), KEYS)
-    assert control_store.leases([0]) == {}
-    assert control_store.decision(0) is None
-    assert not control_store.store.check([KEYS.lease(0)])
-    control_store.move_lease(0, "", "1")
-    assert control_store.leases([0]) == {0: "1"}
+    control_store = ControlStore(GuardedStore(stores[kind]()), KEYS)
+    assert control_store.membership.leases([0]) == {}
+    assert control_store.rounds.decision(0) is None
+    assert not control_store.store.store.check([KEYS.lease(0)])
+    control_store.membership.move_lease(0, "", "1")
+    assert control_store.membership.leases([0]) == {0: "1"}
 
 
 def test_the_last_to_leave_a_completed_call_deletes_its_keys(control_store):
-    keys = control_store.keys = KEYS.of(1)
-    control_store.put_once(keys.verdict(0), "moved")
-    control_store.put_once(keys.verdict(1), "met")
+    keys = KEYS.of(1)
+    control_store = ControlStore(control_store.store, keys)
+    control_store.store.put_once(keys.verdict(0), "moved")
+    control_store.store.put_once(keys.verdict(1), "met")
     for member in MEMBERS:
-        control_store.put_once(keys.claim(member), f"process {member}")
-        control_store.count(keys.claims())
+        control_store.store.put_once(keys.claim(member), f"process {member}")
+        control_store.store.count(keys.claims())
         arrive(control_store, new(member, -1))
-        control_store.leave(member)
-    assert control_store.has([keys.claim(member) for member in MEMBERS])
-    control_store.count_out(0, 2, 2)
-    assert control_store.peek(keys.verdict(1)) == "met"
-    control_store.count_out(0, 2, 2)
-    assert control_store.peek(keys.verdict(1)) is None
-    assert control_store.peek(keys.verdict(0)) == "moved"
-    assert control_store.store.num_keys() == 1
+        control_store.membership.mark_left(member)
+    assert control_store.store.has([keys.claim(member) for member in MEMBERS])
+    control_store.deletion.count_out(0, 2, 2)
+    assert control_store.store.look(keys.verdict(1)) == b"met"
+    control_store.deletion.count_out(0, 2, 2)
+    assert control_store.store.look(keys.verdict(1)) is None
+    assert control_store.store.look(keys.verdict(0)) == b"moved"
+    assert control_store.store.store.num_keys() == 1
 
 
 def test_keys_that_a_member_has_yet_to_read_are_deleted_when_it_has_left(control_store):
     """Member 0 leaves in round 0, and is slow; member 1 completes round 1 meanwhile."""
     for member in MEMBERS:
         arrive(control_store, new(member))
-    control_store.delete_if_over(2)
-    control_store.leave(1)
-    control_store.count_out(1, 1, 2)
-    assert control_store.decision(0) is not None
-    control_store.leave(0)
-    control_store.delete_if_over(2)
-    assert control_store.store.num_keys() == 0
+    control_store.deletion.delete_if_over(2)
+    control_store.membership.mark_left(1)
+    control_store.deletion.count_out(1, 1, 2)
+    assert control_store.rounds.decision(0) is not None
+    control_store.membership.mark_left(0)
+    control_store.deletion.delete_if_over(2)
+    assert control_store.store.store.num_keys() == 0
 
 
 def test_the_arrivals_lie_in_the_generation_that_the_ranks_agree_on(control_store):
-    control_store.keys = KEYS.of(1)
+    control_store = ControlStore(control_store.store, KEYS.of(1))
     arrive(control_store, new(0, -1))
-    assert [control_store.has([keys.arrival(-1, 0)]) for keys in (KEYS, KEYS.of(1))] == [False, True]
+    assert [control_store.store.has([keys.arrival(-1, 0)]) for keys in (KEYS, KEYS.of(1))] == [False, True]
 
 
 @pytest.mark.parametrize("kind", [dist.HashStore, WithoutList], ids=["lists its keys", "lists none"])
 def test_the_user_s_keys_of_a_round_are_deleted_where_the_store_lists_its_keys(kind):
-    control_store = ControlStore(kind(), KEYS)
-    asked = AssignmentStore(f"{KEYS.user(0)}/assignment", control_store.store, KEYS.user(0))
+    control_store = ControlStore(GuardedStore(kind()), KEYS)
+    asked = AssignmentStore(f"{KEYS.user(0)}/assignment", control_store.store.store, KEYS.user(0))
     asked.set("fact", "1")
     asked.add("number", 1)
-    control_store.store.set(f"{KEYS.user(1)}/kept", "")
-    control_store.delete_round(0, 2)
-    assert control_store.store.num_keys() == (1 if kind is dist.HashStore else 3)
-    assert control_store.store.check([f"{KEYS.user(1)}/kept"])
+    control_store.store.store.set(f"{KEYS.user(1)}/kept", "")
+    control_store.deletion.delete_round(0, 2)
+    assert control_store.store.store.num_keys() == (1 if kind is dist.HashStore else 3)
+    assert control_store.store.store.check([f"{KEYS.user(1)}/kept"])
 
 
 def test_the_keys_of_the_store_are_listed_only_if_the_user_has_some():
@@ -393,10 +396,10 @@ def test_the_keys_of_the_store_are_listed_only_if_the_user_has_some():
         def list_keys(self):
             raise AssertionError
 
-    control_store = ControlStore(Listing(), KEYS)
-    control_store.announce(0, fault(1))
-    control_store.delete_round(0, 2)
-    assert control_store.store.num_keys() == 0
+    control_store = ControlStore(GuardedStore(Listing()), KEYS)
+    control_store.rounds.announce(0, fault(1))
+    control_store.deletion.delete_round(0, 2)
+    assert control_store.store.store.num_keys() == 0
 
 
 @pytest.mark.parametrize("write", [
@@ -424,22 +427,24 @@ def test_a_store_that_can_forget_is_asked_to():
             return True
 
     store = Forgetful()
-    control_store = ControlStore(store, KEYS)
+    control_store = ControlStore(GuardedStore(store), KEYS)
     for member in MEMBERS:
-        control_store.leave(member)
-    control_store.count_out(0, 1, 2)
+        control_store.membership.mark_left(member)
+    control_store.deletion.count_out(0, 1, 2)
     assert store.asked == ("nvrx/job/0/0/",)
 
 
 def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
-    looking, found = ControlStore(server, KEYS), []
-    thread = threading.Thread(target=lambda: found.append(ControlStore(client, KEYS).wait_decision(0)))
+    looking, found = ControlStore(GuardedStore(server), KEYS), []
+    thread = threading.Thread(
+        target=lambda: found.append(ControlStore(GuardedStore(client), KEYS).rounds.wait_decision(0))
+    )
     thread.start()
     decision = decide(0, {0: arrival(0)}, None)
     for _ in range(20):
-        assert looking.decision(0) is None
+        assert looking.rounds.decision(0) is None
         thread.join(0.01)
     server.set(KEYS.decision(0), decision.encode())
     thread.join(5.0)
@@ -449,23 +454,23 @@ def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
 def test_the_closer_s_look_at_the_event_ends_nobody_s_wait_for_it():
     """A rank in its function takes the end of its wait for a fault, so no wait may end without one."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    waiting = ControlStore(server.clone(), KEYS)
+    waiting = ControlStore(GuardedStore(server.clone()), KEYS)
     heard = threading.Event()
-    thread = threading.Thread(target=lambda: (waiting.wait_event(0), heard.set()))
+    thread = threading.Thread(target=lambda: (waiting.rounds.wait_event(0), heard.set()))
     thread.start()
-    looking = ControlStore(server, KEYS)
+    looking = ControlStore(GuardedStore(server), KEYS)
     for member in MEMBERS:
         for _ in range(5):
             arrive(looking, new(member))
             assert not heard.wait(0.005)
-    assert looking.decision(0) is not None
-    looking.announce(0, fault(1))
+    assert looking.rounds.decision(0) is not None
+    looking.rounds.announce(0, fault(1))
     thread.join(5.0)
     assert heard.is_set()
 
 
 def test_arrivals_that_cannot_be_read_are_a_failure_of_the_store(control_store):
     played(control_store, new(0), new(0).arrive(arrival(0), now=1.0))
-    control_store.store.set(KEYS.arrivals(0, 0), "garbage")
+    control_store.store.store.set(KEYS.arrivals(0, 0), "garbage")
     with pytest.raises(StoreFailure, match="no arrival"):
         arrive(control_store, new(1))

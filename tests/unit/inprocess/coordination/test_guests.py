@@ -6,7 +6,7 @@ from nvrx_core.inprocess.coordination import guests
 from nvrx_core.inprocess.coordination.guests import await_guests
 
 
-class ControlStore:
+class Membership:
     """Guests that move their leases for some turns and leave, or do not."""
 
     def __init__(self, turns):
@@ -26,12 +26,12 @@ def quick(monkeypatch):
 
 
 def test_guests_that_leave_are_waited_for():
-    control_store = ControlStore({1: 20, 2: 5})
-    await_guests(control_store, range(3), heartbeat_timeout=0.04)
-    assert control_store.turn == 21
+    membership = Membership({1: 20, 2: 5})
+    await_guests(membership, range(3), heartbeat_timeout=0.04)
+    assert membership.turn == 21
 
 
 def test_a_guest_that_is_silent_is_waited_for_no_longer_than_the_heartbeat_timeout():
-    control_store = ControlStore({})
-    control_store.have_left = lambda members: not members
-    await_guests(control_store, range(3), heartbeat_timeout=0.04)
+    membership = Membership({})
+    membership.have_left = lambda members: not members
+    await_guests(membership, range(3), heartbeat_timeout=0.04)

@@ -4,7 +4,8 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.coordination.joining import _carried_out
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.inprocess.coordination.joining import _carry_out
 from nvrx_core.inprocess.protocol.join import (
     MET,
     MOVED,
@@ -19,7 +20,6 @@ from nvrx_core.inprocess.protocol.join import (
     Wait,
 )
 from nvrx_core.store.keys import StoreKeys
-from nvrx_core.testing import ManualClock
 
 
 @pytest.mark.parametrize("ended", range(40))
@@ -79,26 +79,24 @@ class Rank:
     """One incarnation of a rank on a store of torch's, as far on its way as it comes alone."""
 
     def __init__(self, store, member, start):
-        self.control_store = ControlStore(store, StoreKeys("job", 0, 0), ManualClock())
+        self.store, self.keys = GuardedStore(store), StoreKeys("job", 0, 0)
         self.member, self.join = member, Join(2, f"{member}, start {start}")
         self.step = self.join.start()
 
     def go(self):
         while not isinstance(self.step, Joined):
             if not isinstance(self.step, Wait):
-                self.step = _carried_out(self.control_store, self.member, self.join, self.step)
-            elif (
-                verdict := self.control_store.peek(self.control_store.keys.verdict(self.step.generation))
-            ) is not None:
-                self.step = self.join.decided(self.step.generation, verdict)
+                self.step = _carry_out(self.store, self.keys, self.join, self.step, member=self.member)
+            elif (verdict := self.store.look(self.keys.verdict(self.step.generation))) is not None:
+                self.step = self.join.decided(self.step.generation, verdict.decode())
             else:
                 break
         return self.step
 
     def complete(self):
-        self.control_store.keys = self.control_store.keys.of(self.step.generation)
-        self.control_store.leave(self.member)
-        self.control_store.count_out(0, 2, 2)
+        control_store = ControlStore(self.store, self.keys.of(self.step.generation))
+        control_store.membership.mark_left(self.member)
+        control_store.deletion.count_out(0, 2, 2)
 
 
 @pytest.mark.parametrize("first", [0, 1])

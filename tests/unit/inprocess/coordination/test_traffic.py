@@ -6,8 +6,8 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.coordination.arrivals import BATCH
 from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.store.keys import StoreKeys
@@ -36,20 +36,20 @@ class Counting:
 def restart(ranks):
     """One rank fails, all arrive, all read the decision, the round is deleted; what was asked."""
     store, members = Counting(), frozenset(range(ranks))
-    control_store = ControlStore(store, StoreKeys("job", 0, 0))
+    control_store = ControlStore(GuardedStore(store), StoreKeys("job", 0, 0))
     rounds = [Round(0, member, members, TIMEOUTS) for member in members]
     store.exchanges.clear()
     fault = FaultRecord(initial_rank=3, rank=3, interruption="EXCEPTION")
     played(control_store, rounds[3], rounds[3].fault(fault, now=1.0))
     for member, machine in enumerate(rounds):
-        control_store.wait_event(0)
+        control_store.rounds.wait_event(0)
         machine.happened(now=1.0)
         arrival = Arrival(
             initial_rank=member, rank=member, standing=ArrivalStatus.ALIVE, world_size=ranks, place="host:1"
         )
         played(control_store, machine, machine.arrive(arrival, now=1.0))
-    assert {control_store.wait_decision(0).place_of(0) for _ in members} == {("host", 1)}
-    control_store.delete_round(0, ranks)
+    assert {control_store.rounds.wait_decision(0).place_of(0) for _ in members} == {("host", 1)}
+    control_store.deletion.delete_round(0, ranks)
     assert store.store.num_keys() == 0
     return store.exchanges
 

@@ -1,0 +1,150 @@
+"""One connection to the store, as the ranks use it to agree: each of its failures is raised as `StoreFailure`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, TypeVar, cast
+
+import torch.distributed as dist
+
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+
+__all__ = ["BATCH", "FOREVER", "NOTHING", "GuardedStore", "batches", "guard"]
+
+T = TypeVar("T")
+BATCH: Final = 256
+"""Keys asked for at once. torch's server parses a request anew with each piece of it that comes in, so the time for one
+that asks for all keys grows with their square."""
+FOREVER: Final = timedelta(days=365)
+NOTHING: Final = "-"
+"""No key has this text as its value, but `master`, where it says the same."""
+
+
+@contextmanager
+def guard() -> Iterator[None]:
+    """Raise `StoreFailure` for a store that fails, or that holds what nobody of ours has written."""
+    try:
+        yield
+    except (RuntimeError, OSError, ValueError) as error:
+        raise StoreFailure((str(error).splitlines() or [repr(error)])[0]) from error
+
+
+def batches(whole: list[T]) -> Iterator[list[T]]:
+    """`BATCH` at a time."""
+    return (whole[first : first + BATCH] for first in range(0, len(whole), BATCH))
+
+
+class GuardedStore:
+    """A torch store on one connection.
+
+    Args:
+        store: a connection of its own; a blocking call on it holds up every other.
+        chunk: how long a wait blocks at most before it looks at `stopped`; None for a store whose socket can be cut
+            instead.
+
+    Attributes:
+        stopped: no wait goes on; read between two chunks.
+        appends: the store can append to a key.
+    """
+
+    def __init__(self, store: dist.Store, chunk: timedelta | None = None) -> None:
+        self.store, self.chunk, self.stopped = store, chunk, False
+        self.appends = bool(getattr(store, "has_extended_api", bool)())
+
+    def put(self, key: str, value: str) -> None:
+        """Write the value."""
+        with guard():
+            self.store.set(key, value)
+
+    def append(self, key: str, value: str) -> None:
+        """Write the value behind what the key has."""
+        with guard():
+            cast(Any, self.store).append(key, value)
+
+    def count(self, key: str) -> int:
+        """Add one to a counter; returns the sum."""
+        with guard():
+            return self.store.add(key, 1)
+
+    def put_once(self, key: str, value: str) -> bytes:
+        """Write the value unless the key has one; returns what it has."""
+        return self.replace(key, "", value)
+
+    def replace(self, key: str, before: str, value: str) -> bytes:
+        """Write the value if the key has the one before; returns what it has."""
+        with guard():
+            return bytes(self.store.compare_set(key, before, value))
+
+    def look(self, key: str) -> bytes | None:
+        """Return what the key has, None when it is not there.
+
+        It takes one exchange with the store, where torch's `get` takes two, for that waits for the key first.
+        """
+        value = self.replace(key, NOTHING, NOTHING)
+        return None if value == NOTHING.encode() else value
+
+    def has(self, keys: list[str]) -> bool:
+        """Whether all the keys exist; unlike a look, it ends nobody's wait for one that does not."""
+        with guard():
+            return all(self.store.check(part) for part in batches(keys))
+
+    def read_all(self, keys: list[str]) -> list[bytes]:
+        """Return what the keys have, all of which are there."""
+        with guard():
+            return [bytes(value) for part in batches(keys) for value in self.store.multi_get(part)]
+
+    def wait(self, keys: list[str], timeout: timedelta) -> bool:
+        """Block until all the keys are there; False when the time is over."""
+        with guard():
+            try:
+                self.store.wait(keys, timeout)
+            except (dist.DistStoreError, TimeoutError):
+                return False
+        return True
+
+    def wait_signal(self, key: str, timeout: timedelta = FOREVER) -> None:
+        """Block until the store says that the key is there.
+
+        torch's server says so at each `compare_set` of the key, also at one that writes nothing: nobody may look at a
+        key that is waited for by this.
+        """
+        if self.chunk is None:
+            with guard():
+                self.store.wait([key], timeout)
+            return
+        while not self.stopped:
+            if self.wait([key], self.chunk):
+                return
+        raise StoreFailure("the wait was stopped")
+
+    def wait_value(self, key: str, timeout: timedelta = FOREVER) -> bytes:
+        """Block until the key has a value; returns it."""
+        while True:
+            self.wait_signal(key, timeout)
+            if (value := self.look(key)) is not None:
+                return value
+            if self.has([key]):  # it has come since, or says `NOTHING`
+                return self.replace(key, NOTHING, NOTHING)
+
+    def delete(self, keys: Iterable[str]) -> bool:
+        """Delete the keys, where the store can; whether there was one of them."""
+        try:
+            return sum(map(self.store.delete_key, keys)) > 0
+        except (RuntimeError, OSError):
+            return False
+
+    def forget(self, prefix: str) -> bool:
+        """Delete all keys that begin with `prefix` at once; False where the store cannot."""
+        forget = getattr(self.store, "forget", None)
+        with guard():
+            return forget is not None and bool(forget(prefix))
+
+    def listed(self, prefix: str) -> list[str]:
+        """Return the keys that begin with `prefix`; none where the store does not list its keys."""
+        list_keys = getattr(self.store, "list_keys", None)
+        try:
+            return [key for key in list_keys() if key.startswith(prefix)] if list_keys is not None else []
+        except (RuntimeError, OSError):
+            return []

@@ -1,0 +1,83 @@
+"""The end of keys: those of a round that nobody reads any more, and all of a call that is completed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from nvrx_core.inprocess.coordination.arrivals import Arrivals
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.store.keys import StoreKeys
+
+__all__ = ["KeyDeletion"]
+
+
+class KeyDeletion:
+    """Deletes a call's keys, where the store can.
+
+    Args:
+        store: the connection.
+        keys: the call's keys.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
+        self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
+
+    def delete_round(self, iteration: int, members: int) -> None:
+        """Delete the keys of a round that nobody reads any more.
+
+        The user's are found in a list of all keys of the store, so it is asked for that only if there are any.
+        """
+        prefix = f"{self.keys.prefix}/{iteration}/"
+        with suppress(StoreFailure):
+            if self.store.forget(prefix):
+                return
+        self.store.delete(self._of_round(iteration, members))
+        if self.store.delete([self.keys.user(iteration)]):
+            self.store.delete(self.store.listed(prefix))
+
+    def count_out(self, iteration: int, living: int, members: int) -> None:
+        """Count this member as gone from the completed call; the last one deletes the call's keys.
+
+        Args:
+            iteration: the one that was completed.
+            living: how many members completed it.
+            members: how many there were at first.
+
+        Raises:
+            StoreFailure: when the store fails.
+        """
+        if self.store.count(self.keys.gone()) >= living:
+            self.store.put(self.keys.over(), str(iteration))
+            self._delete_unread(iteration, members)
+
+    def delete_if_over(self, members: int) -> None:
+        """Delete the keys of a call that is completed, on the way out of a member that has not completed it.
+
+        Raises:
+            StoreFailure: when the store fails.
+        """
+        with guard():
+            iteration = self.store.look(self.keys.over())
+            if iteration is not None:
+                self._delete_unread(int(iteration), members)
+
+    def _delete_unread(self, iteration: int, members: int) -> None:
+        """Delete the call's keys, unless a member that left earlier, or its monitor process, has yet to read some."""
+        if not self.store.has([self.keys.left(member) for member in range(members)]):
+            return
+        prefix = f"{self.keys.prefix}/"
+        if not self.store.forget(prefix):
+            self.store.delete(self.store.listed(prefix) or self._of_call(iteration, members))
+        self.store.delete(self.keys.beside())
+
+    def _of_round(self, iteration: int, members: int) -> Iterable[str]:
+        return (*self.keys.round(iteration), *self._arrivals.keys_of(iteration, members))
+
+    def _of_call(self, iteration: int, members: int) -> Iterable[str]:
+        """All keys of a call that was completed in this iteration, save those of rounds that are deleted meanwhile."""
+        keys, rounds = self.keys, sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
+        kept = (key for ended in rounds for key in self._of_round(ended, members))
+        of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in range(members))
+        return (*kept, *of_members, keys.gone(), keys.over(), keys.claims())

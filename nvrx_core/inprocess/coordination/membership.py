@@ -1,0 +1,65 @@
+"""Who is still a member, as the store tells: the members' leases, and who needs the store no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+
+from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore, batches
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.store.keys import StoreKeys
+
+__all__ = ["Membership"]
+
+
+class Membership:
+    """The members of a call. Each operation raises `StoreFailure` when the store fails.
+
+    Args:
+        store: the connection.
+        keys: the call's keys.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
+        self.store, self.keys = store, keys
+
+    def move_lease(self, member: int, before: str, lease: str) -> str:
+        """Show that the member lives, in one exchange with the store; returns what the lease says.
+
+        Args:
+            member: whose lease it is.
+            before: what it said last; when that is not so, nothing is written.
+            lease: what it is to say.
+        """
+        found = self.store.replace(self.keys.lease(member), before, lease)
+        if not found.isascii():  # no lease: somebody else has written it
+            self.store.put(self.keys.lease(member), lease)
+            return lease
+        return found.decode()
+
+    def leases(self, members: Iterable[int]) -> dict[int, str]:
+        """Return the leases of those members that have one."""
+        return dict(pair for part in batches(list(members)) for pair in self._leases(part))
+
+    def _leases(self, members: list[int]) -> Iterator[tuple[int, str]]:
+        keys = [self.keys.lease(member) for member in members]
+        together = len(keys) > 1 and self.store.has(keys)
+        values = self.store.read_all(keys) if together else map(self.store.look, keys)
+        for member, value in zip(members, values, strict=True):
+            if value is not None:
+                yield member, value.decode(errors="replace")
+
+    def mark_left(self, member: int) -> None:
+        """Write that the member needs the store no longer."""
+        self.store.put(self.keys.left(member), "1")
+        self.store.has([self.keys.left(member)])  # a `set` has no answer: this one comes after it is carried out
+
+    def have_left(self, members: Iterable[int]) -> bool:
+        """Whether all of these members have left."""
+        return self.store.has([self.keys.left(member) for member in members])
+
+    def wait_left(self, members: Iterable[int], timeout: timedelta = FOREVER) -> None:
+        """Block until all of these members have left."""
+        keys = [self.keys.left(member) for member in members]
+        if keys and not self.store.wait(keys, timeout):
+            raise StoreFailure(f"not all of {len(keys)} members have left within {timeout}")

@@ -1,0 +1,124 @@
+"""The store operations of a round: what its machines ask for, the waits for event and decision, the rendezvous."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.arrivals import Arrivals
+from nvrx_core.inprocess.coordination.guarded_store import FOREVER, NOTHING, GuardedStore, guard
+from nvrx_core.inprocess.protocol.decision import Decision, decode_event, encode_completion
+from nvrx_core.inprocess.protocol.round import (
+    Announce,
+    Answer,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+    ReadEvent,
+    StoreAction,
+)
+from nvrx_core.parsing import address
+from nvrx_core.store.keys import StoreKeys
+
+__all__ = ["RoundOperations"]
+
+
+class RoundOperations:
+    """The operations of a call's rounds on one connection. Each raises `StoreFailure` when the store fails.
+
+    Args:
+        store: the connection.
+        keys: the call's keys.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
+        self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
+
+    def perform(self, action: StoreAction, iteration: int) -> Answer:
+        """Carry out one operation of a round's machine; returns what to tell the machine.
+
+        Raises:
+            StoreFailure: when the store fails, or holds what nobody of ours has written.
+        """
+        with guard():
+            return self._perform(action, iteration)
+
+    def _perform(self, action: StoreAction, k: int) -> Answer:
+        store, keys = self.store, self.keys
+        match action:
+            case Announce(fault):
+                return "announced", _event(store.put_once(keys.event(k), fault.encode()), fault)
+            case CountCompletion():
+                return "completion_counted", store.count(keys.completed(k))
+            case CloseCompleted():
+                store.put_once(keys.event(k), encode_completion())
+            case ReadEvent():
+                return "event", decode_event(store.look(keys.event(k)) or b"")
+            case PutArrival(arrival):
+                self._arrivals.put(k, arrival)
+            case CountArrival():
+                return "arrival_counted", store.count(keys.arrived(k))
+            case ReadArrivals(members):
+                return "arrivals_read", self._arrivals.read(k, members), self._first_fault(k)
+            case Publish(decision):
+                store.put_once(keys.decision(k), decision.encode())
+            case _:
+                raise AssertionError(action)
+        return None
+
+    def _first_fault(self, iteration: int) -> FaultRecord | None:
+        """Return the fault that is the round's event; None while there is none, and for one that cannot be read."""
+        key = self.keys.event(iteration)
+        if not self.store.has([key]):  # a look at the key itself would end the others' waits for it
+            return None
+        return _event(self.store.look(key) or b"", None)
+
+    def announce(self, iteration: int, fault: FaultRecord) -> None:
+        """Write the fault of a member that lives as the round's event, unless it has one."""
+        self.perform(Announce(fault), iteration)
+
+    def wait_event(self, iteration: int) -> None:
+        """Block until the round has its event; nobody looks at one that is not there."""
+        self.store.wait_signal(self.keys.event(iteration))
+
+    def has_event(self, iteration: int) -> bool:
+        """Whether the round has its event; ends no wait for it."""
+        return self.store.has([self.keys.event(iteration)])
+
+    def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
+        """Block until the round has its decision."""
+        with guard():
+            decision = Decision.decode(self.store.wait_value(self.keys.decision(iteration), timeout))
+            if decision.iteration != iteration:
+                raise ValueError(f"the decision of round {iteration} is of round {decision.iteration}")
+            return decision
+
+    def decision(self, iteration: int) -> Decision | None:
+        """Return the round's decision, None while it has none."""
+        with guard():
+            text = self.store.look(self.keys.decision(iteration))
+            return None if text is None else Decision.decode(text)
+
+    def set_rendezvous(self, iteration: int, address: str) -> None:
+        """Write where the round's process group meets; "": nowhere, its rank 0 is lost."""
+        if address:
+            self.store.put(self.keys.master(iteration), address)
+        else:
+            self.store.put_once(self.keys.master(iteration), NOTHING)
+
+    def wait_rendezvous(self, iteration: int) -> tuple[str, int] | None:
+        """Block until the round's rank 0 has written where its process group meets; None when that rank is lost."""
+        with guard():
+            text = self.store.wait_value(self.keys.master(iteration))
+            return None if text == NOTHING.encode() else address(text)
+
+
+def _event(text: bytes, otherwise: FaultRecord | None) -> FaultRecord | None:
+    """The event; `otherwise` for one that cannot be read, which is no completion."""
+    try:
+        return decode_event(text)
+    except ValueError:
+        return otherwise

@@ -1,0 +1,82 @@
+"""Where the slowest members are, read from their leases: by each who asks, or by one of many for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore, guard
+from nvrx_core.inprocess.coordination.membership import Membership
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.liveness.peer_progress import PeerProgress
+from nvrx_core.store.keys import StoreKeys
+
+__all__ = ["Survey"]
+
+ENDS_WITHIN: Final = timedelta(seconds=2)
+ATTEMPTS: Final = 3
+
+
+class Survey:
+    """Surveys of the members' leases.
+
+    Args:
+        store: the connection.
+        keys: the call's keys.
+        membership: reads the leases.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys, membership: Membership) -> None:
+        self.store, self.keys, self.membership = store, keys, membership
+
+    def slowest(self, members: frozenset[int], asking: int) -> PeerProgress:
+        """Return where the slowest members are.
+
+        When thousands ask at the same time, as they do when all wait for one rank, one of them reads the leases of all
+        and tells the others: each takes the first survey that ends after it has asked.
+
+        Args:
+            members: whose leases are read.
+            asking: the member that asks.
+
+        Raises:
+            StoreFailure: when the store fails, or nobody ends a survey.
+        """
+        if len(members) <= BATCH:
+            return PeerProgress.of(self.membership.leases(members))
+        late: str | None = None
+        with guard():
+            for _ in range(ATTEMPTS):
+                last = self._last()
+                number = int((last or "0").partition("/")[0])
+                if last in (None, late) or self.store.has([self.keys.survey(number)]):
+                    number += 1
+                    mine = f"{number}/{asking}"
+                    if self.store.replace(self.keys.survey(), last or "", mine) == mine.encode():
+                        return self._make(number, members)
+                if self.store.wait([self.keys.survey(number)], ENDS_WITHIN):
+                    return PeerProgress.decode((self.store.look(self.keys.survey(number)) or b"").decode())
+                late = self._last()
+        raise StoreFailure("nobody ends a survey")
+
+    def _last(self) -> str | None:
+        """The number of the survey that was begun last, and who has begun it."""
+        last = self.store.look(self.keys.survey())
+        return None if last is None else last.decode()
+
+    def _make(self, number: int, members: frozenset[int]) -> PeerProgress:
+        found = PeerProgress.of(self.membership.leases(members))
+        self.store.put(self.keys.survey(number), found.encode())
+        self.store.delete([self.keys.survey(number - 2)])
+        return found
+
+    def holders(self, iteration: int, members: frozenset[int], asking: int) -> Mapping[int, int]:
+        """Return the members in an atomic section of this round, with the beats of their leases.
+
+        None where the store cannot tell.
+        """
+        try:
+            return self.slowest(members - {asking}, asking).holding(iteration)
+        except StoreFailure:
+            return {}
