@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nvrx_core.errors import BarrierError, BarrierOverflow, BarrierTimeout
-from nvrx_core.store.connection import StoreConnectionError
+from nvrx_core.store.endpoint import StoreConnectionError
 from nvrx_core.store.mixin import StoreMixin, as_client, client_only
 from nvrx_core.store.torch_stores import FileStore, TCPStore
 

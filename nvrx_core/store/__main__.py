@@ -7,10 +7,12 @@ No rank's death touches it.
 from __future__ import annotations
 
 import argparse
-import resource
 import signal
 import sys
 from collections.abc import Sequence
+
+from nvrx_core.store.endpoint import StoreConnectionError
+from nvrx_core.store.hosting import serve
 
 __all__ = ["main"]
 
@@ -31,22 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(host: str, port: int, ends: set[signal.Signals]) -> int:
-    import torch.distributed as dist
-
-    from nvrx_core.store.connection import StoreConnectionError, listen
-
     try:
-        listener = listen(host, port)
+        server = serve(host, port)
     except (StoreConnectionError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each rank holds three connections
-    chosen = listener.getsockname()[1]
-    server = dist.TCPStore(host, chosen, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-    print(f"{host}:{chosen}", flush=True)
-    signal.sigwait(ends)
-    del server
+    with server:
+        print(server.endpoint, flush=True)
+        signal.sigwait(ends)
     return 0
 
 

@@ -1,152 +1,183 @@
-"""Connecting to a TCP store, and hosting one, with errors that name host and port.
+"""One connection to the control store, opened again when it breaks while the store lives.
 
-torch's own time-out does not hold against a server that accepts and never answers, so a connection attempt is watched,
-and its socket shut down when there is no answer in `ANSWER_WITHIN`. A server that is not listening yet is waited for up
-to the store's own
-timeout.
+Keep-alive probes find a connection whose other end has vanished; the next request finds one that was reset. A wait, a
+`check`, a `get` and a `compare_set` may be repeated, and are. A `set` and an `append` have no answer, and an `add`
+counts: nobody can say whether one that broke was carried out, so it is a failure. Before these the connection is
+checked, without traffic, and opened again if it has broken meanwhile: it may have been idle for hours.
 """
 
 from __future__ import annotations
 
-import errno
+import functools
 import logging
-import os
-import select
-import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
-from nvrx_core.errors import RestartError
-from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
+import torch.distributed as dist
 
-__all__ = ["StoreConnectionError", "answer_deadline", "await_listener", "listen", "local_address"]
+from nvrx_core.process.sockets import bound_reading, is_whole, keep_alive, socket_inodes, tcp_sockets
+from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener
+from nvrx_core.store.torch_stores import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Factory, another
 
-log = logging.getLogger("nvrx_core.store")
-ANSWER_WITHIN: Final = 7.0
-"""Seconds that a store which accepted a connection has to answer."""
-LINE_EVERY: Final = 10.0
-PAUSE_LEAST: Final = 0.002
-PAUSE_MOST: Final = 0.25
-"""Bounds of the pause between two attempts, in seconds: an eighth of the time waited so far."""
-BACKLOG: Final = 4096
+__all__ = ["Connection", "endpoint_of", "reconnect"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+_BROKEN: Final = (dist.DistNetworkError, ConnectionError)
 
 
-class StoreConnectionError(RestartError):
-    """The control store cannot be reached or hosted; the text says where and what to do."""
+def endpoint_of(store: dist.Store) -> tuple[str, int]:
+    """Host and port of the store; the port is 0 where it has none."""
+    endpoint: tuple[str, int] | None = getattr(store, "endpoint", None)
+    return endpoint or (getattr(store, "host", type(store).__name__), getattr(store, "port", 0))
 
 
-def await_listener(host: str, port: int, timeout: timedelta) -> None:
-    """Wait until something listens on `host:port`.
+def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
+    """Another connection to the same store, within seconds.
 
     Raises:
-        StoreConnectionError: when nothing does within `timeout`.
+        StoreConnectionError: when nobody listens where the store was, or does not answer.
     """
-    start = time.monotonic()
-    deadline, next_line = start + timeout.total_seconds(), start + LINE_EVERY
-    while (refused := _refusal(host, port)) is not None:
-        now = time.monotonic()
-        if now >= deadline:
-            raise StoreConnectionError(
-                f"no control store on {host}:{port} within {timeout.total_seconds():g} s ({refused}); "
-                "is rank 0, or the process that hosts the store, running and reachable?"
-            )
-        if now >= next_line:
-            log.warning("waiting for the control store on %s:%d since %.0f s (%s)", host, port, now - start, refused)
-            next_line += LINE_EVERY
-        pause = min(PAUSE_MOST, max(PAUSE_LEAST, (now - start) / 8))
-        select.select([], [], [], min(pause, deadline - now))
-
-
-def _refusal(host: str, port: int) -> str | None:
-    name: Any = host.encode() if host.isascii() else host  # one as text costs the import of the IDNA tables
-    try:
-        socket.create_connection((name, port), timeout=5.0).close()
-    except OSError as error:
-        return str(error)
-    return None
+    host, port = endpoint_of(store)
+    if not port:
+        return another(store, factory, kwargs)
+    await_listener(host, port, FURTHER_TIMEOUT)
+    with answer_deadline(host, port), _connect_deadline(store) as timeout:
+        found = another(store, factory, kwargs)
+    found.set_timeout(timeout)
+    return found
 
 
 @contextmanager
-def answer_deadline(host: str, port: int) -> Iterator[None]:
-    """Bound what happens inside, a connection to `host:port`, by `ANSWER_WITHIN`.
-
-    Raises:
-        StoreConnectionError: when the server accepted and did not answer.
-    """
-    before, done, cut = socket_inodes(), threading.Event(), threading.Event()
-
-    def watch() -> None:
-        pause = ANSWER_WITHIN
-        while not done.wait(pause):
-            cut.set()
-            for found in tcp_sockets():
-                if found.peer_port == port and found.inode not in before:
-                    shut_down(found)
-            pause = 0.2
-
-    watcher = threading.Thread(target=watch, name="nvrx-store-answer", daemon=True)
-    watcher.start()
+def _connect_deadline(store: dist.Store) -> Iterator[timedelta]:
+    """A clone tries to connect for as long as its original may wait: a server that ends meanwhile would hold it up."""
+    timeout: timedelta = store.timeout  # type: ignore[attr-defined]
+    store.set_timeout(RECONNECT_TIMEOUT)
     try:
-        yield
-    except RuntimeError as error:
-        what = (
-            f"accepted a connection and did not answer within {ANSWER_WITHIN:g} s"
-            if cut.is_set()
-            else f"failed: {_first_line(error)}"
-        )
-        raise StoreConnectionError(
-            f"the control store on {host}:{port} {what}; is another service using this port?"
-        ) from None
+        yield timeout
     finally:
-        done.set()
-        watcher.join()
+        store.set_timeout(timeout)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket for a store's server, bound to the interface of `host`, or to all when `host` is none of ours.
+class Connection:
+    """A store's operations on such a connection.
 
-    Raises:
-        StoreConnectionError: when the port is in use.
+    Args:
+        make: opens the first connection.
+        factory, kwargs: how to open another one to a store that has no `clone`.
+        silence: seconds without a byte after which a blocking read fails; None for no bound.
+        beside: another connection, that may have broken when this one has.
+
+    Attributes:
+        store: torch's store, on the connection that is open now.
+        inodes: the sockets that came with it, and with earlier ones.
+        closed: it is not opened again.
     """
-    try:
-        return _bound(host, port)
-    except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:
-            raise StoreConnectionError(
-                f"cannot host the control store on {host}:{port}: {os.strerror(error.errno or 0)}; "
-                "free the port, or choose another by store_kwargs={'port': ...}"
-            ) from None
-    return _bound("", port)
 
+    def __init__(
+        self,
+        make: Callable[[], dist.Store],
+        factory: Factory,
+        kwargs: Mapping[str, Any],
+        *,
+        silence: int | None = None,
+        beside: Connection | None = None,
+    ) -> None:
+        self._factory, self._kwargs, self._silence, self._beside = factory, kwargs, silence, beside
+        self._doubted = False
+        self._opening, self._calling = threading.Lock(), threading.RLock()
+        self.closed = False
+        self.inodes: frozenset[int] = frozenset()
+        self._open(make)
 
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    def _open(self, make: Callable[[], dist.Store]) -> None:
+        before = socket_inodes()
+        self.store = make()
+        port = endpoint_of(self.store)[1]
+        new = [each for each in tcp_sockets() if each.inode not in before]
+        found = [each for each in new if port in (0, each.peer_port, each.local_port)]  # others are other threads'
+        self._ends = [each for each in found if each.peer_port == port and each.local_port != port]
+        for each in self._ends:
+            keep_alive(each)
+            if self._silence is not None:
+                bound_reading(each, self._silence)
+        self.inodes |= {each.inode for each in found}
 
+    def _reopen(self, broken: dist.Store) -> bool:
+        """Open another connection, unless another thread has; whether there is one."""
+        with self._opening:
+            if self.store is broken and self._ends and not self.closed:
+                try:
+                    self._open(lambda: reconnect(broken, self._factory, self._kwargs))
+                except (StoreConnectionError, RuntimeError, OSError) as error:
+                    log.debug("the connection to the store is not opened again: %s", error)
+                    return False
+                if self._beside is not None:
+                    self._beside._doubted = True
+            return self.store is not broken and not self.closed
 
-def local_address(host: str, port: int) -> str:
-    """The address of the interface that reaches `host:port`."""
-    for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
-        with socket.socket(family, kind, proto) as probe:
-            try:
-                probe.connect(address)
-                return str(probe.getsockname()[0])
-            except OSError:
-                continue
-    return socket.gethostname()
+    def close(self) -> None:
+        """Give the connection back, whoever holds this object; every operation fails from here on."""
+        self.closed, self.store = True, dist.Store()  # torch's base class, which has no operation
 
+    def _repeat(self, name: str, *arguments: Any) -> Any:
+        store = self.store
+        try:
+            return self._call(store, name, *arguments)
+        except _BROKEN:
+            if not self._reopen(store):
+                raise
+            return self._call(self.store, name, *arguments)
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    def _call(self, store: dist.Store, name: str, *arguments: Any) -> Any:
+        """One thread at a time, but for a wait: a store of the user's need not be safe for several."""
+        if name == "wait":
+            return store.wait(*arguments)
+        with self._calling:
+            return getattr(store, name)(*arguments)
+
+    def _once(self, name: str, *arguments: Any) -> Any:
+        if self._doubted:
+            self._doubted = False
+            self._repeat("check", ["any"])
+        if not all(map(is_whole, self._ends)):
+            self._reopen(self.store)
+        return self._call(self.store, name, *arguments)
+
+    def wait(self, *arguments: Any) -> None:
+        """As of torch's store."""
+        self._repeat("wait", *arguments)
+
+    def check(self, keys: list[str]) -> bool:
+        """As of torch's store."""
+        return bool(self._repeat("check", keys))
+
+    def get(self, key: str) -> bytes:
+        """As of torch's store."""
+        return bytes(self._repeat("get", key))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """As of torch's store."""
+        return list(self._repeat("multi_get", keys))
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """As of torch's store."""
+        return bytes(self._repeat("compare_set", key, expected, desired))
+
+    def set(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._once("set", key, value)
+
+    def append(self, key: str, value: str) -> None:
+        """As of torch's store."""
+        self._once("append", key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        """As of torch's store."""
+        return int(self._once("add", key, amount))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.store, name)
+        return functools.partial(self._call, self.store, name) if callable(found) else found

@@ -21,7 +21,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from nvrx_core.settings.environment import job_name
-from nvrx_core.store.etcd import Endpoint, EtcdClient, EtcdError, encoded
+from nvrx_core.store.etcd_client import Endpoint, EtcdClient, EtcdError, encoded
 from nvrx_core.store.mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
 
 __all__ = ["LEASE", "EtcdStore"]

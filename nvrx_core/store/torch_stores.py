@@ -1,4 +1,4 @@
-"""torch's TCP store and file store, marked as usable by the wrapper, and further connections to a store."""
+"""torch's TCP store and file store, marked as usable by the wrapper; more connections to a store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from nvrx_core.settings.environment import master, rank_and_world_size, store_endpoint
-from nvrx_core.store.connection import answer_deadline, await_listener, listen
+from nvrx_core.store.endpoint import answer_deadline, await_listener, listen
 from nvrx_core.store.mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
 
 __all__ = ["CONNECT_TIMEOUT", "FURTHER_TIMEOUT", "RECONNECT_TIMEOUT", "Factory", "FileStore", "TCPStore", "another"]

@@ -2,7 +2,7 @@
 
 | module | what it has |
 |---|---|
-| `faults` | the kinds of fault, and `inject`, which breaks this process by one of them |
+| `faults` | `inject`, which breaks this process by a fault of a kind in `fault_kinds`; `injectors` do it |
 | `schedule` | which fault strikes where, by rank, iteration, and step or failpoint |
 | `failpoints` | a schedule's faults inside the wrapper, in the rank or in its monitor process |
 | `injection` | `inject_fault`: one fault, at once or after a while |

@@ -16,7 +16,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.store import StoreConnectionError
-from nvrx_core.store.etcd import Endpoint, EtcdError, EtcdLost
+from nvrx_core.store.etcd_client import Endpoint, EtcdError, EtcdLost
 from nvrx_core.store.etcd_store import LEASE, EtcdStore
 from tests.harness.process.etcd import Etcd, etcd_in
 

@@ -21,10 +21,10 @@ from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.settings.environment import with_environment_as_now
-from nvrx_core.store.connection import StoreConnectionError, listen, local_address
+from nvrx_core.store.connection import Connection
+from nvrx_core.store.endpoint import StoreConnectionError, listen, local_address
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.mixin import StoreMixin
-from nvrx_core.store.reconnecting import Connection
 from nvrx_core.store.torch_stores import Factory, another
 
 __all__ = ["Connections"]

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import torch.distributed as dist
 
-from nvrx_core.store.connection import StoreConnectionError, await_listener
+from nvrx_core.store.endpoint import StoreConnectionError, await_listener
 
 __all__ = ["STORE_TIMEOUT", "apart", "connect", "given_arguments", "meet", "says_who"]
 

@@ -13,8 +13,8 @@ from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.store.connection import Connection
 from nvrx_core.store.mixin import as_client
-from nvrx_core.store.reconnecting import Connection
 
 __all__ = ["StoreLink"]
 

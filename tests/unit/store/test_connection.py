@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.store import StoreConnectionError
 from nvrx_core.process.sockets import shut_down, tcp_sockets
-from nvrx_core.store.reconnecting import Connection
+from nvrx_core.store.connection import Connection
 
 SOON = timedelta(seconds=5)
 
@@ -64,7 +64,7 @@ def test_what_counts_goes_out_on_a_connection_that_is_whole(server, connection):
 
 
 def test_what_breaks_while_it_counts_is_a_failure(connection, monkeypatch):
-    monkeypatch.setattr("nvrx_core.store.reconnecting.is_whole", lambda found: True)
+    monkeypatch.setattr("nvrx_core.store.connection.is_whole", lambda found: True)
     with pytest.raises(dist.DistNetworkError):
         broken(connection).add("count", 1)
 
@@ -136,7 +136,7 @@ def test_a_store_is_asked_by_one_thread_at_a_time():
 
 def test_a_server_that_ends_between_the_look_and_the_connection_holds_nobody_up(server, monkeypatch):
     """torch's clone tries again for as long as its original may wait: five minutes."""
-    monkeypatch.setattr("nvrx_core.store.reconnecting.await_listener", lambda *_: vars(server).clear())
+    monkeypatch.setattr("nvrx_core.store.connection.await_listener", lambda *_: vars(server).clear())
     connection = Connection(server.store.clone, refuse, {})
     broken(connection)
 

@@ -29,7 +29,7 @@ from etcd3gw.exceptions import (
     InternalServerError,
 )
 
-from nvrx_core.store.connection import ANSWER_WITHIN, LINE_EVERY, StoreConnectionError
+from nvrx_core.store.endpoint import ANSWER_WITHIN, LINE_EVERY, StoreConnectionError
 
 __all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "encoded"]
 

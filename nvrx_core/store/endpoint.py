@@ -1,0 +1,151 @@
+"""Listening on a TCP store's endpoint, and connecting to one, with errors that name host and port.
+
+torch's own timeout does not hold against a server that accepts and never answers. So a connection attempt is watched,
+and its socket shut down when there is no answer within `ANSWER_WITHIN`. A server that is not listening yet is waited
+for, up to the store's own timeout.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+from nvrx_core.errors import RestartError
+from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
+
+__all__ = ["StoreConnectionError", "answer_deadline", "await_listener", "listen", "local_address"]
+
+log = logging.getLogger("nvrx_core.store")
+ANSWER_WITHIN: Final = 7.0
+"""Seconds that a store which accepted a connection has to answer."""
+LINE_EVERY: Final = 10.0
+PAUSE_LEAST: Final = 0.002
+PAUSE_MOST: Final = 0.25
+"""Bounds of the pause between two attempts, in seconds: an eighth of the time waited so far."""
+BACKLOG: Final = 4096
+
+
+class StoreConnectionError(RestartError):
+    """The control store cannot be reached or hosted; the text says where and what to do."""
+
+
+def await_listener(host: str, port: int, timeout: timedelta) -> None:
+    """Wait until something listens on `host:port`.
+
+    Raises:
+        StoreConnectionError: when nothing does within `timeout`.
+    """
+    start = time.monotonic()
+    deadline, next_line = start + timeout.total_seconds(), start + LINE_EVERY
+    while (refused := _refusal(host, port)) is not None:
+        now = time.monotonic()
+        if now >= deadline:
+            raise StoreConnectionError(
+                f"no control store on {host}:{port} within {timeout.total_seconds():g} s ({refused}); "
+                "is rank 0, or the process that hosts the store, running and reachable?"
+            )
+        if now >= next_line:
+            log.warning("waiting for the control store on %s:%d since %.0f s (%s)", host, port, now - start, refused)
+            next_line += LINE_EVERY
+        pause = min(PAUSE_MOST, max(PAUSE_LEAST, (now - start) / 8))
+        select.select([], [], [], min(pause, deadline - now))
+
+
+def _refusal(host: str, port: int) -> str | None:
+    name: Any = host.encode() if host.isascii() else host  # one as text costs the import of the IDNA tables
+    try:
+        socket.create_connection((name, port), timeout=5.0).close()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+@contextmanager
+def answer_deadline(host: str, port: int) -> Iterator[None]:
+    """Bound what happens inside, a connection to `host:port`, by `ANSWER_WITHIN`.
+
+    Raises:
+        StoreConnectionError: when the server accepted and did not answer.
+    """
+    before, done, cut = socket_inodes(), threading.Event(), threading.Event()
+
+    def watch() -> None:
+        pause = ANSWER_WITHIN
+        while not done.wait(pause):
+            cut.set()
+            for found in tcp_sockets():
+                if found.peer_port == port and found.inode not in before:
+                    shut_down(found)
+            pause = 0.2
+
+    watcher = threading.Thread(target=watch, name="nvrx-store-answer", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except RuntimeError as error:
+        what = (
+            f"accepted a connection and did not answer within {ANSWER_WITHIN:g} s"
+            if cut.is_set()
+            else f"failed: {_first_line(error)}"
+        )
+        raise StoreConnectionError(
+            f"the control store on {host}:{port} {what}; is another service using this port?"
+        ) from None
+    finally:
+        done.set()
+        watcher.join()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket for a store's server, bound to the interface of `host`, or to all when `host` is none of ours.
+
+    Raises:
+        StoreConnectionError: when the port is in use.
+    """
+    try:
+        return _bound(host, port)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise StoreConnectionError(
+                f"cannot host the control store on {host}:{port}: {os.strerror(error.errno or 0)}; "
+                "free the port, or choose another by store_kwargs={'port': ...}"
+            ) from None
+    return _bound("", port)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def local_address(host: str, port: int) -> str:
+    """The address of the interface that reaches `host:port`."""
+    for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+        with socket.socket(family, kind, proto) as probe:
+            try:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+            except OSError:
+                continue
+    return socket.gethostname()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,64 @@
+"""Hosting a control store outside the ranks, in a process of its own or a launcher's: it outlives every rank."""
+
+from __future__ import annotations
+
+import resource
+from types import TracebackType
+from typing import Any
+
+from nvrx_core.store.endpoint import listen
+
+__all__ = ["StoreServer", "serve"]
+
+
+class StoreServer:
+    """A control store that this process hosts, until it is closed. A context manager.
+
+    Args:
+        host: the address that the ranks connect to.
+        port: its port.
+        server: torch's store, which serves in a thread of its own.
+
+    Attributes:
+        endpoint: `host:port`, as NVRX_STORE_ENDPOINT takes it.
+    """
+
+    def __init__(self, host: str, port: int, server: Any) -> None:
+        self.host, self.port, self._server = host, port, server
+        self.endpoint = f"{host}:{port}"
+
+    def close(self) -> None:
+        """End the store; the ranks that still use it lose it. Closing twice is allowed."""
+        self._server = None
+
+    def __enter__(self) -> StoreServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def serve(host: str = "127.0.0.1", port: int = 0) -> StoreServer:
+    """Host a control store in this process, in a thread of its own.
+
+    Each rank holds three connections, so the process's soft limit of open files is raised to the hard one.
+
+    Args:
+        host: the address that the ranks connect to. When it is no address of this host, as behind a translated one,
+            the store listens on all interfaces.
+        port: the port; 0 takes a free one.
+
+    Raises:
+        StoreConnectionError: when the port is in use.
+        OSError: when the host has no address.
+    """
+    import torch.distributed as dist
+
+    listener = listen(host, port)
+    port = listener.getsockname()[1]
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    server = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return StoreServer(host, port, server)
