@@ -48,16 +48,16 @@ def test_a_restart_asks_no_name_server(served, monkeypatch):
 def test_connections_that_are_closed_are_gone_whoever_still_holds_them(served):
     servers_own = connected(served)
     links = Connections(Named, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1))
-    held = [links.control_store, links.waiting]
+    held = [links.main_store, links.waiting_store]
     hosted = int(links.host_rendezvous().rpartition(":")[2])
     offered = int(links.offer_rendezvous().rpartition(":")[2])
     assert len(connected(served)) == len(servers_own) + 2
     links.close()
     assert connected(served) == servers_own
     assert not [each for each in tcp_sockets() if each.listening and each.local_port in (hosted, offered)]
-    for control_store in held:
+    for store in held:
         with pytest.raises(StoreFailure):
-            control_store.peek("a key")
+            store.look("a key")
     with pytest.raises(StoreConnectionError, match="the call is over"):
         links.another_store()
 
