@@ -1,9 +1,10 @@
 """The limit on restarts without progress: a job that fails repeatedly in the same way gives up. Pure.
 
-An iteration counts when it ended with the same exception type at the same origin as the previous one, and no rank's
-step exceeded the highest step reported so far. A higher step is progress and resets the count to zero; a job that
-reports no steps makes none. With a limit of 3, a job without steps gives up after 3 equal failures, and a job with
-steps after 3 equal failures without a new highest step.
+An iteration counts when it was short, ended with the same exception type at the same origin as the previous one, and no
+rank's step exceeded the highest step reported so far. A higher step is progress and resets the count to zero, as does
+an iteration that does not count; a job that reports no steps makes no progress. With a limit of 3, a job without steps
+gives up after 3 equal failures, and a job with steps after 3 equal failures without a new highest step. From the third
+one on, restarts back off: an error in the script must not restart hundreds of times in a second.
 
 Invariant: the count is never negative, and only an iteration without progress raises it.
 """
@@ -11,11 +12,19 @@ Invariant: the count is never negative, and only an iteration without progress r
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
 from nvrx_core.errors import InternalError, require
 
-__all__ = ["NoProgressLimit", "NoProgressState", "Verdict"]
+__all__ = ["LONG", "NoProgressLimit", "NoProgressState", "Verdict"]
+
+LONG: Final = 60.0
+"""Seconds after which the end of an iteration is not one of an endless loop of restarts."""
+BACK_OFF_FROM: Final = 3
+"""Equal failures in a row."""
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
+"""Bounds of the pause before a restart, in seconds; it doubles with each further failure."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +53,14 @@ class Verdict:
         count: the number of consecutive iterations that ended alike without progress.
         culprit: the initial rank that failed last, None when it is not known.
         reason: the explanation for people.
+        pause: seconds to wait before the restart.
     """
 
     reached: bool
     count: int
     culprit: int | None
     reason: str
+    pause: float = 0.0
 
 
 class NoProgressLimit:
@@ -87,7 +98,9 @@ class NoProgressLimit:
         if self._state.count < 0 or (self._state.count > 0 and self._state.error_type is None):
             raise InternalError(f"impossible count of failures: {self._state}")
 
-    def iteration_ended(self, *, error_type: str, origin: str, step: int | None, culprit: int | None) -> Verdict:
+    def iteration_ended(
+        self, *, error_type: str, origin: str, step: int | None, culprit: int | None, counts: bool = True
+    ) -> Verdict:
         """Record the end of an iteration and decide whether to give up.
 
         Args:
@@ -95,22 +108,28 @@ class NoProgressLimit:
             origin: the file and line that raised it, or "".
             step: the highest step that any rank has reported in the call, None when none was reported.
             culprit: the initial rank that failed, None when it is not known.
+            counts: it was short, and the rank that failed can fail again.
         """
         before = self._state
         alike = (error_type, origin) == (before.error_type, before.origin)
         progressed = step is not None and (before.highest is None or step > before.highest)
-        count = 0 if progressed else before.count + 1 if alike else 1
+        count = 0 if progressed or not counts else before.count + 1 if alike else 1
         highest = step if progressed else before.highest
         self._state = replace(before, error_type=error_type, origin=origin, highest=highest, count=count)
         reached = self.limit is not None and count >= self.limit
-        return Verdict(reached, count, culprit, self._reason(culprit))
+        return Verdict(reached, count, culprit, self._reason(culprit, progressed), self._pause(count))
 
-    def _reason(self, culprit: int | None) -> str:
+    def _pause(self, count: int) -> float:
+        if self.limit is None or count < BACK_OFF_FROM:
+            return 0.0
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(count - BACK_OFF_FROM, 16))
+
+    def _reason(self, culprit: int | None, progressed: bool) -> str:
         state = self._state
         failure = f"{state.error_type}{f' at {state.origin}' if state.origin else ''}"
         rank = "" if culprit is None else f" on initial rank {culprit}"
         if state.count == 0:
-            return f"{failure}{rank} after progress to step {state.highest}"
+            return f"{failure}{rank} after {f'progress to step {state.highest}' if progressed else 'a long iteration'}"
         beyond = "with no step reported" if state.highest is None else f"without a step beyond {state.highest}"
-        of = "no_progress_limit is off" if self.limit is None else f"no_progress_limit={self.limit}"
+        of = "no_progress_limit is off" if self.limit is None else f"no_progress_limit={self.limit}, None for no limit"
         return f"{failure}{rank}: {state.count} in a row {beyond} ({of})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 
 import pytest
@@ -89,10 +90,24 @@ def test_a_rank_without_a_free_file_is_got_out_of_a_collective(prepare: Launch) 
 def test_files_that_are_lost_for_good_end_the_job_with_the_reason(prepare: Launch) -> None:
     job = start(prepare, "files_for_good").finish(20)
     assert job.codes == {0: 1, 1: 1}
-    assert "Too many open files" in job.errors(1).splitlines()[-1]
+    assert "Too many open files" in job.errors(1).splitlines()[-2]
+    assert "giving up" in job.errors(1).splitlines()[-1]
     assert "Too many open files" in job.errors(0)
     assert "no_progress_limit=3" in job.errors(0).splitlines()[-1]
     assert_promises(job)
+    assert_nothing_left(job)
+
+
+def test_a_mistake_in_the_script_restarts_ever_more_slowly_and_ends_the_job(prepare: Launch) -> None:
+    job = start(prepare, "mistake", 5).finish(20)
+    assert job.codes == {0: 1, 1: 1}
+    entered = [line["at"] for line in job.lines("enter", initial_rank=1)]
+    assert len(entered) == 5
+    pauses = [later - earlier for earlier, later in itertools.pairwise(entered)]
+    assert pauses[2] >= 0.1
+    assert pauses[3] >= 0.2
+    assert "NameError" in job.errors(0)
+    assert "5 in a row with no step reported (no_progress_limit=5, None for no limit)" in job.errors(0).splitlines()[-1]
     assert_nothing_left(job)
 
 

@@ -284,6 +284,7 @@ def test_the_defaults_of_a_wrapper_are_the_documented_ones():
     assert kinds == ["ActivateAllRanks", "ShiftRanks"]
     assert defaults.pop("enabled") is True
     assert (defaults.pop("interrupt_signal"), defaults.pop("thread_exceptions")) == (signal.SIGRTMIN + 8, "log")
+    assert defaults.pop("no_progress_limit") == 10
     assert set(defaults.values()) == {None}
 
 

@@ -41,6 +41,6 @@ class ArrivalReport:
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
             fault=effect.fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
-            stalled=sample.stalled, completed=effect.completed, keys=self._plug_ins.keys,
+            stalled=sample.stalled, completed=effect.completed, long=effect.long, keys=self._plug_ins.keys,
             place=offer(self._links, self._parameters) if standing is ArrivalStatus.ALIVE else "",
         )  # fmt: skip

@@ -122,8 +122,10 @@ class Parameters:
         kind=str, rule=one_of("log", "fault"),
     )  # fmt: skip
     no_progress_limit: int | None = parameter(
-        None, "Give up after so many equal failures in a row without a higher step; None for never.",
-        kind=int, rule=at_least(1, ", or None for no limit"),
+        10,
+        "Give up after so many equal failures in a row, each within a minute and without a higher step; from the third "
+        "one on restarts back off. None for never.",
+        kind=int, rule=at_least(1, ", or None for no limit"), optional=True,
     )  # fmt: skip
 
     @property

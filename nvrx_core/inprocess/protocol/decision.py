@@ -21,7 +21,7 @@ from nvrx_core.rank_assignment.snapshot import Column, columns_of
 __all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
 
 _COMPLETED: Final = "completed"
-_MAY_LACK: Final = ("keys", "place", "places")
+_MAY_LACK: Final = ("keys", "long", "place", "places")
 _SIGNS: Final = (
     "gloo",
     "NCCL",
@@ -55,6 +55,7 @@ class Arrival:
         progress: how far it had come when the round ended; None for a rank that had nothing to do.
         stalled: it had shown no sign of life for half the soft timeout.
         completed: it had completed the iteration.
+        long: the iteration had lasted too long to be one of an endless loop of restarts.
         keys: what its rank assignment needs the others to know of it.
         place: `host:port` where it would host the meeting of the next process group, "" where it would not.
     """
@@ -68,6 +69,7 @@ class Arrival:
     progress: Progress | None = None
     stalled: bool = False
     completed: bool = False
+    long: bool = False
     keys: tuple[str, ...] = ()
     place: str = ""
 
@@ -94,8 +96,8 @@ class Arrival:
             initial_rank=integer(data["initial_rank"], 0, MAX_RANKS), rank=integer(data["rank"]),
             standing=ArrivalStatus(data["standing"]), world_size=integer(data["world_size"], 0, MAX_RANKS), fault=fault,
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
-            completed=bool(data.get("completed")), keys=tuple(map(string, _list(data.get("keys", [])))),
-            place=_place(data.get("place", "")),
+            completed=bool(data.get("completed")), long=bool(data.get("long")),
+            keys=tuple(map(string, _list(data.get("keys", [])))), place=_place(data.get("place", "")),
         )  # fmt: skip
 
 
@@ -110,6 +112,7 @@ class Decision:
         cause: the fault that ended the round: the one told first, unless that is a symptom of another.
         culprits: the initial ranks that failed; empty when all were stalled alike.
         step: the highest step any rank has reported, -1 when none has.
+        long: the iteration had lasted too long to be one of an endless loop of restarts.
         keys: one column for each key that the ranks declared.
         places: (wrapper rank, `host:port`) where those would host the meeting of the next process group who may become
             its rank 0: the lowest of the living, and the lowest of those that `FillGaps` moves.
@@ -121,6 +124,7 @@ class Decision:
     cause: FaultRecord | None
     culprits: tuple[int, ...]
     step: int
+    long: bool = False
     keys: tuple[Column, ...] = ()
     places: tuple[tuple[int, str], ...] = ()
 
@@ -145,7 +149,8 @@ class Decision:
         return cls(
             iteration=integer(data["iteration"]), lost=integers(data["lost"], 0, MAX_RANKS),
             terminated=integers(data["terminated"], 0, MAX_RANKS), cause=cause, culprits=integers(data["culprits"]),
-            step=integer(data["step"]), keys=tuple(map(_column, _list(data.get("keys", [])))),
+            step=integer(data["step"]), long=bool(data.get("long")),
+            keys=tuple(map(_column, _list(data.get("keys", [])))),
             places=tuple((integer(rank, 0, MAX_RANKS), _place(place)) for rank, place in map(_list, _list(places))),
         )  # fmt: skip
 
@@ -170,6 +175,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
         cause=cause,
         culprits=_culprits(arrivals.values(), faults, cause),
         step=max((a.step for a in arrivals.values()), default=-1),
+        long=any(a.long for a in arrivals.values()),
         keys=columns_of(a.keys for a in sorted(alive, key=_rank)),
         places=_places(alive),
     )

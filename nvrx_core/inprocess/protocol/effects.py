@@ -247,6 +247,7 @@ class DescribeArrival(Effect):
     standing: ArrivalStatus
     fault: FaultRecord | None
     completed: bool
+    long: bool
 
 
 @dataclass(slots=True)

@@ -6,12 +6,13 @@ thread, where a signal reaches it, and no longer than the round's deadline.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.fault.retry_limit import NoProgressLimit
+from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.effects import (
     Abandon,
@@ -105,6 +106,7 @@ class MainThread:
         self.endpoint: Endpoint | None = None
         self.failure: BaseException | None = None
         self.completed = self.left_early = False
+        self.began, self.pause_until = math.inf, 0.0
 
     def run(self) -> Flow[IterationResult]:
         """Run the function until all ranks have completed it, or this rank leaves; returns how that ended.
@@ -156,7 +158,7 @@ class MainThread:
         if decision.iteration < 0:
             yield AwaitMonitorProcess()
         yield BeginIteration()
-        self.completed = False
+        self.completed, self.began = False, self.now()
         return None
 
     def _meet(self, offered: Endpoint | None) -> Flow[None]:
@@ -174,6 +176,7 @@ class MainThread:
         self.endpoint = endpoint
 
     def _execute(self) -> Flow[IterationResult]:
+        yield from self._back_off()
         early: IterationResult | None = yield Initialize()
         if early is not None:
             return early
@@ -182,6 +185,16 @@ class MainThread:
             yield from self._await(self.rounds.view, RoundView.is_aborted)
         ended: IterationResult = yield RunFunction()
         return ended
+
+    def _back_off(self) -> Flow[None]:
+        """Wait before a restart that follows equal failures, unless the round has its event already."""
+        view = self.rounds.view
+        if self.now() >= self.pause_until:
+            return
+        yield EnterStage(Stage.WAITING)
+        while self.now() < self.pause_until and not view.is_aborted():
+            yield Await(view, RoundView.is_aborted, self.pause_until)
+        yield EnterStage(Stage.STARTING)
 
     # Out of an iteration
 
@@ -246,7 +259,7 @@ class MainThread:
         if not isinstance(ended.error, RankDiscarded):
             fault = yield from self._announce(view, ended)
             yield SetRendezvous(view.round.iteration, "")
-        arrival = yield DescribeArrival(ArrivalStatus.LEAVING, fault, False)
+        arrival = yield DescribeArrival(ArrivalStatus.LEAVING, fault, False, False)
         yield from self._play(view, view.round.leave(arrival, now=self.now()))
 
     def _is_out_of_retries(self, decision: Decision, ended: IterationResult) -> bool:
@@ -258,11 +271,15 @@ class MainThread:
             origin=cause.origin,
             step=decision.step if decision.step >= 0 else None,
             culprit=cause.initial_rank,
+            counts=not decision.long and cause.initial_rank not in decision.lost,
         )
+        self.pause_until = self.now() + verdict.pause if verdict.pause else 0.0
         if verdict.reached:
-            mine = cause.initial_rank == self.state.initial_rank and self.failure is not None
-            given_up = RestartAbort(f"giving up: {verdict.reason}", culprit=verdict.culprit)
-            ended.error = self.failure if mine else given_up
+            told = f"giving up: {verdict.reason}"
+            mine = self.failure if cause.initial_rank == self.state.initial_rank else None
+            if mine is not None:
+                mine.add_note(f"nvrx: {told}")
+            ended.error = mine or RestartAbort(told, culprit=verdict.culprit)
         return verdict.reached
 
     def _is_lost(self, decision: Decision, ended: IterationResult) -> bool:
@@ -283,7 +300,7 @@ class MainThread:
     def _arrive(self, standing: ArrivalStatus, fault: FaultRecord | None = None) -> Flow[Decision]:
         """Arrive at the end of the round and wait for its decision."""
         view = self.rounds.view
-        arrival = yield DescribeArrival(standing, fault, self.completed)
+        arrival = yield DescribeArrival(standing, fault, self.completed, self.now() - self.began >= LONG)
         yield EnterStage(Stage.ARRIVED)
         yield from self._play(view, view.round.arrive(arrival, now=self.now()))
         if view.round.iteration >= 0:

@@ -70,7 +70,7 @@ ONLY_CULPRIT: Final = """\
         if verdict.reached and cause.initial_rank != self.state.initial_rank:
             return False
         if verdict.reached:
-            mine"""
+            told"""
 DEAD: Final = "        return (PutArrival(dead), CountArrival())\n"
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -239,7 +239,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
     ),
     "only the culprit gives up": Mutant(
-        ((FLOW, "        if verdict.reached:\n            mine", ONLY_CULPRIT),),
+        ((FLOW, "        if verdict.reached:\n            told", ONLY_CULPRIT),),
         Config(ranks=2, faults=2, limit=2), simulated=False,
     ),
     "who gives up does not look for a decision": Mutant(

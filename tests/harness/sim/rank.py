@@ -41,6 +41,10 @@ NOWHERE: Final = None
 SOMEWHERE: Final = ("node", 1)
 
 
+BACKS_OFF: Final = 1000
+"""A limit that no schedule reaches: restarts after equal failures back off."""
+
+
 class Failed(Exception):
     """What a function raises when it fails."""
 
@@ -183,7 +187,7 @@ class Rank:
     # The flows
 
     def _main(self) -> Running:
-        rules = CallRules(leader=self.schedule.leader)
+        rules = CallRules(leader=self.schedule.leader, no_progress_limit=BACKS_OFF)
         return Running(self, MainThread(self.rounds, self.state, rules, self._now).run(), MAIN, self._over)
 
     def _over(self) -> None:

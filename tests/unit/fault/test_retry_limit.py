@@ -7,8 +7,8 @@ from nvrx_core.errors import InternalError
 from nvrx_core.fault.retry_limit import NoProgressLimit, NoProgressState
 
 
-def ended(machine, error_type="ValueError", origin="train.py:7", step=None, culprit=1):
-    verdict = machine.iteration_ended(error_type=error_type, origin=origin, step=step, culprit=culprit)
+def ended(machine, error_type="ValueError", origin="train.py:7", step=None, culprit=1, counts=True):
+    verdict = machine.iteration_ended(error_type=error_type, origin=origin, step=step, culprit=culprit, counts=counts)
     machine.check()
     return verdict
 
@@ -34,6 +34,18 @@ def test_another_type_or_origin_starts_anew():
     assert counts(machine, *ends) == [1, 2, 1, 2, 1]
 
 
+def test_an_iteration_that_does_not_count_starts_anew():
+    assert counts(NoProgressLimit(3), {}, {}, {"counts": False}, {}) == [1, 2, 0, 1]
+    assert ended(NoProgressLimit(3), counts=False).reason.endswith("after a long iteration")
+
+
+def test_restarts_back_off_from_the_third_equal_failure_on():
+    machine, unlimited = NoProgressLimit(100), NoProgressLimit(None)
+    assert [ended(machine).pause for _ in range(10)] == [0, 0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
+    assert {ended(unlimited).pause for _ in range(10)} == {0}
+    assert ended(machine, error_type="KeyError").pause == 0
+
+
 def test_a_step_beyond_the_highest_is_progress():
     machine = NoProgressLimit(2)
     steps = [{"step": step} for step in (5, 5, 6, 3, 6)]
@@ -54,7 +66,7 @@ def test_the_verdict_names_the_culprit_and_says_why():
     verdict = ended(machine, step=4)
     assert (verdict.reached, verdict.culprit) == (True, 1)
     where = "ValueError at train.py:7 on initial rank 1"
-    assert verdict.reason == f"{where}: 1 in a row without a step beyond 4 (no_progress_limit=1)"
+    assert verdict.reason == f"{where}: 1 in a row without a step beyond 4 (no_progress_limit=1, None for no limit)"
 
 
 def test_the_verdict_speaks_of_what_it_knows():

@@ -35,7 +35,7 @@ def main() -> None:
     plan = json.loads(os.environ[SAVES])
     saves = Saves(plan["asynchronous"], plan["atomic"], plan["fault"], plan["place"])
     settings = {name: timedelta(seconds=value) for name, value in plan["wrapper"].items()}
-    Wrapper(**settings)(saves.function)()
+    Wrapper(no_progress_limit=None, **settings)(saves.function)()
     saves.record("done")
 
 

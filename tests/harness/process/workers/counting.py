@@ -52,7 +52,7 @@ def main() -> None:
     Counting.record = Record.of_environment()
     restarts = int(os.environ["NVRX_TEST_RESTARTS"])
 
-    @inprocess.Wrapper(store_factory=Counting, heartbeat_interval=timedelta(seconds=5))
+    @inprocess.Wrapper(no_progress_limit=None, store_factory=Counting, heartbeat_interval=timedelta(seconds=5))
     def function(call_wrapper: inprocess.CallWrapper | None = None) -> None:
         assert call_wrapper is not None
         dist.init_process_group("gloo")

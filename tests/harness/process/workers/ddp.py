@@ -38,7 +38,7 @@ def main() -> None:
     settle()
     threading.Thread(target=training.strike_from_aside, daemon=True).start()
     before = usage()
-    result = Wrapper(**settings)(training.function)()
+    result = Wrapper(no_progress_limit=None, **settings)(training.function)()
     gc.collect()
     training.record("done", result=result, before=before, after=usage_after(before))
 

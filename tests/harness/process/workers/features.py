@@ -33,7 +33,7 @@ def main() -> None:
     plan = json.loads(os.environ[FEATURES])
     tour = Tour(plan["features"], plan["fault"])
     settings = {name: timedelta(seconds=value) for name, value in plan["wrapper"].items()}
-    Wrapper(**settings)(tour.function)()
+    Wrapper(no_progress_limit=None, **settings)(tour.function)()
     tour.record("done")
 
 

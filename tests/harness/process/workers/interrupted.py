@@ -33,7 +33,7 @@ def main() -> None:
     plan = json.loads(os.environ[PLAN])
     job = Interrupted(planned(plan["theme"], plan["seed"], plan["rounds"]), theme(plan["theme"]), plan["go"])
     settings = {name: timedelta(seconds=value) for name, value in plan["wrapper"].items()}
-    run = Wrapper(**settings)(job.function)
+    run = Wrapper(no_progress_limit=None, **settings)(job.function)
     run()
     job.record("done", unraisable=job.unraisable)
 

@@ -34,7 +34,7 @@ def main() -> None:
     limit, case = int(os.environ.get("NVRX_TEST_LIMIT", "0")), os.environ["NVRX_TEST_CASE"]
     exhaust = {
         "files": files, "files_for_good": files_for_good, "memory": memory,
-        "files_in_a_collective": files_in_a_collective, "cgroup": cgroup, "many_files": many_files,
+        "files_in_a_collective": files_in_a_collective, "cgroup": cgroup, "many_files": many_files, "mistake": mistake,
     }.get(case)  # fmt: skip
     if me == VICTIM and case in ("few_files", "few_processes"):
         {"few_files": few_files, "few_processes": few_processes}[case](limit)
@@ -45,10 +45,10 @@ def main() -> None:
         Path(os.environ["NVRX_TEST_CGROUP"], "cgroup.procs").write_text(f"{os.getpid()}\n")
     settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in SHORT.items()}
 
-    @inprocess.Wrapper(no_progress_limit=3, **settings)
+    @inprocess.Wrapper(no_progress_limit=limit if case == "mistake" else 3, **settings)
     def train(call: CallWrapper) -> int:
         record("enter", iteration=call.iteration, rank=os.environ["RANK"], world_size=os.environ["WORLD_SIZE"])
-        if exhaust is None or (call.iteration and case != "files_for_good"):
+        if exhaust is None or (call.iteration and case not in ("files_for_good", "mistake")):
             return call.iteration
         if case == "files_in_a_collective":
             dist.init_process_group("gloo")
@@ -98,6 +98,10 @@ def files() -> None:
     opened = []
     while True:
         opened.append(open(os.devnull))  # noqa: SIM115 (this is the fault)
+
+
+def mistake() -> None:
+    optimiser.step()  # noqa: F821 (this is the fault)
 
 
 def files_for_good() -> None:

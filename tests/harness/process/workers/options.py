@@ -45,7 +45,10 @@ class Rank:
 
     def __init__(self) -> None:
         self.record, self.me = Record.of_environment(), int(os.environ["RANK"])
-        self.settings: dict[str, Any] = json.loads(os.environ.get("NVRX_TEST_SETTINGS", "{}"))
+        self.settings: dict[str, Any] = {
+            "no_progress_limit": None,
+            **json.loads(os.environ.get("NVRX_TEST_SETTINGS", "{}")),
+        }
         self.harm = json.loads(os.environ.get("NVRX_TEST_HARM", "{}"))
         self.broken = int(os.environ.get("NVRX_TEST_BROKEN", "1"))
         self.visits = Counter[str]()

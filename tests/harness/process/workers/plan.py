@@ -87,7 +87,8 @@ def wrapper_settings(plan: Plan) -> dict[str, Any]:
     from datetime import timedelta
 
     plain = ("logfile", "pidfile", "limit")
-    return {
+    given = {
         name: value if isinstance(value, str) or name.endswith(plain) else timedelta(seconds=value)
         for name, value in plan.wrapper.items()
     }
+    return {"no_progress_limit": None, **given}
