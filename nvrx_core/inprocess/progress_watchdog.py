@@ -40,7 +40,7 @@ class Losses(Protocol):
         """The monitor process was lost, and there is another one."""
 
     def fork_server_lost(self) -> None:
-        """The template process has ended: a monitor process that is lost will not be replaced."""
+        """The fork server has ended: a monitor process that is lost will not be replaced."""
 
     def store_lost(self, why: str) -> object:
         """The store does not answer."""
@@ -55,7 +55,7 @@ class ProgressWatchdog:
     Args:
         page: the rank's page.
         interval: seconds between two questions.
-        fork_server: the monitor's template process.
+        fork_server: forks the monitor process.
         interrupt: knows how many atomic sections are open, which is noted on the page.
         observer: notes there how many collectives have begun.
         losses: told what the rank has lost.
@@ -128,7 +128,7 @@ class ProgressWatchdog:
     def _question(self, now: float) -> None:
         self.page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
         if answered := self._heartbeat.look():
-            self.page[ProgressField.ANSWERED] = answered
+            self.page[ProgressField.MAIN_THREAD_HEARTBEAT] = answered
         self._observer.count_collectives()
         self.page[ProgressField.ATOMIC] = self._interrupt.depth
         self._judge_store(now)

@@ -1,110 +1,149 @@
 """The progress page: shared memory that a rank writes and its monitor process reads.
 
-A page is a row of 64-bit words, each written by one process only, so that no lock is needed: an aligned word is never
-torn. Times are nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host share. Behind the words lies one bit a
-rank: the members lost so far. The page outlives every monitor, so that a replacement starts from what its predecessor
-knew.
+A write is one store to memory: no lock, no system call. `fields` has the layout. The page outlives every monitor
+process, so that a replacement goes on from what its predecessor knew. Processes that are forked inherit the mapping;
+any other one on the host attaches to a page that was made by `Page.create`, by its descriptor.
 
-A reader may see half of a change. So a new stage comes after its sign of life: a rank seen in between has just moved,
-and is blamed for nothing.
+A reader may see half of a change. So a new stage is written after its sign of life: a rank that is seen in between has
+just moved, and is blamed for nothing.
 """
 
 from __future__ import annotations
 
-import enum
+import fcntl
 import mmap
+import os
 import time
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Self
 
+from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES, WORDS, ProgressField, SectionField, slot_of
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["Page", "ProgressField", "Stage"]
+__all__ = ["Page", "PageError", "ProgressField", "SectionField", "Stage"]
 
-WORDS: Final = 32
+_OF_AN_ITERATION: Final = (
+    ProgressField.PING,
+    ProgressField.STEP_AT,
+    ProgressField.STEP,
+    ProgressField.RENDEZVOUS_COUNT,
+    ProgressField.RENDEZVOUS_DEPTH,
+    ProgressField.COLLECTIVES,
+)
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-class ProgressField(enum.IntEnum):
-    """The words of a page, by their place."""
-
-    VERSION = 0
-    ITERATION = 1
-    RANK = 2
-    WORLD_SIZE = 3
-    STAGE = 4
-    AUTO_HEARTBEAT = 5  # ns when the main thread last has said what it is about
-    PING = 6  # ns of the last manual heartbeat, 0: none in this iteration
-    STEP_AT = 7  # ns when the step counter last grew, 0: not used in this iteration
-    STEP = 8  # the step counter plus one, 0: not used in this iteration
-    UNPROTECTED = 9  # depth of disable_hang_protection
-    MEETINGS = 10  # process groups and stores begun in this iteration: calls in which ranks wait for each other
-    COLLECTIVES = 11  # collectives of the default group begun in this iteration
-    NOTICED = 12  # iteration plus one whose fault the monitor thread has seen
-    INTERRUPTING = 13  # iteration plus one whose function is being interrupted
-    STORE_LOST = 14  # ns when the store was lost, 0: it was not
-    MONITOR_BEAT = 15  # ns of the monitor process's last answer from the store
-    MONITOR_PID = 16
-    CLAIMED = 30  # generation plus one that the rank has claimed last, or is about to; 0: none
-    GENERATION = 31  # generation plus one in which the ranks have met, 0: they have not yet
-    MEETING = 17  # how many meetings this rank is inside of now
-    STALLED = 18  # iteration plus one in which the monitor process has reported a soft timeout
-    WATCHDOG_HEARTBEAT = 19  # ns when the watchdog thread last ran, 0: it is not there
-    ATOMIC = 20  # how many atomic sections were open when the watchdog thread last ran
-    ROUND_OVER = 21  # iteration plus one whose event the monitor process has seen, while the rank's threads do not run
-    MEETING_AT = 23  # ns when the last meeting began
-    EXITED = 24  # iteration plus one that this rank has completed by SystemExit with code 0
-    HOSTS_STORE = 25  # 1: this rank's process hosts the control store
-    ANSWERED = 22  # ns before which the main thread had not given its last answer to the watchdog
+class PageError(ValueError):
+    """A file that is no progress page, or one of another version."""
 
 
 class Page:
-    """One rank's progress page, shared with the processes forked after it was made.
+    """One rank's progress page, shared with the processes that are forked after it was made.
 
     Args:
-        world_size: how many members the job has, for the bits of the lost ones.
+        world_size: how many members the job has.
+        fd: a file of the size of a page, all zeros, that becomes the page's own; -1 for memory without a file.
+
+    Attributes:
+        world_size: how many members the job has.
+        words: the fields and sections; for writes that must be cheap.
     """
 
-    VERSION: Final = 1
+    VERSION: Final = int.from_bytes(b"nvrx") << 32 | 2
 
-    def __init__(self, world_size: int) -> None:
-        self.world_size = world_size
-        self._view(mmap.mmap(-1, WORDS * 8 + (world_size + 7) // 8))
+    def __init__(self, world_size: int, fd: int = -1) -> None:
+        self._map(mmap.mmap(fd, _size(world_size)), world_size, fd)
+        self.words[ProgressField.INITIAL_WORLD_SIZE] = world_size
         self.words[ProgressField.VERSION] = self.VERSION
 
-    def __getitem__(self, word: ProgressField) -> int:
-        return self.words[word]
+    @classmethod
+    def create(cls, world_size: int) -> Self:
+        """Make a page that any process can attach to that is given its descriptor."""
+        fd = os.memfd_create("nvrx-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, _size(world_size))
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)  # reading a mapped file that was cut short is a SIGBUS
+        return cls(world_size, fd)
 
-    def __setitem__(self, word: ProgressField, value: int) -> None:
-        self.words[word] = value
+    @classmethod
+    def attach(cls, fd: int) -> Self:
+        """Map the page of another process.
+
+        Args:
+            fd: what `fileno` has returned there; stays the caller's.
+
+        Raises:
+            PageError: when the file is no page, is of another version, or is too short.
+        """
+        world_size = _check(fd)
+        page = cls.__new__(cls)
+        page._map(mmap.mmap(fd, _size(world_size)), world_size, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0))
+        return page
+
+    def fileno(self) -> int:
+        """Return the descriptor to attach to.
+
+        Raises:
+            ValueError: when the page was not made by `create` or `attach`.
+        """
+        if self._fd < 0:
+            raise ValueError("this page has no file; use Page.create for one that others attach to")
+        return self._fd
+
+    def __getitem__(self, field: ProgressField) -> int:
+        return self.words[field]
+
+    def __setitem__(self, field: ProgressField, value: int) -> None:
+        self.words[field] = value
 
     def enter(self, stage: Stage) -> None:
-        """Note that the main thread is now about `stage`; that is progress too."""
+        """Note that the main thread enters `stage`, which is progress too."""
         self.words[ProgressField.AUTO_HEARTBEAT] = time.monotonic_ns()
         self.words[ProgressField.STAGE] = stage
 
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
         """Note a new iteration; manual heartbeats start anew with it."""
-        for word in (
-            ProgressField.PING,
-            ProgressField.STEP_AT,
-            ProgressField.STEP,
-            ProgressField.MEETINGS,
-            ProgressField.MEETING,
-            ProgressField.COLLECTIVES,
-        ):
-            self.words[word] = 0
+        for field in _OF_AN_ITERATION:
+            self.words[field] = 0
         self.words[ProgressField.RANK] = rank
         self.words[ProgressField.WORLD_SIZE] = world_size
         self.words[ProgressField.ITERATION] = iteration
 
     def alive_at(self) -> float:
-        """The oldest of the signs of life that are in use, monotonic seconds."""
-        running = self.words[ProgressField.STAGE] == Stage.RUNNING
-        used = [
-            self.words[word] for word in (ProgressField.PING, ProgressField.STEP_AT) if running and self.words[word]
-        ]
-        automatic = max(self.words[ProgressField.AUTO_HEARTBEAT], self.words[ProgressField.ANSWERED])
+        """Return the time of the oldest sign of life in use, monotonic seconds."""
+        words = self.words
+        running = words[ProgressField.STAGE] == Stage.RUNNING
+        used = [words[field] for field in (ProgressField.PING, ProgressField.STEP_AT) if running and words[field]]
+        automatic = max(words[ProgressField.AUTO_HEARTBEAT], words[ProgressField.MAIN_THREAD_HEARTBEAT])
         return min([automatic, *used]) / 1e9
+
+    def declare_section(self, name: str) -> int:
+        """Reserve a slot for a section, in the rank's process.
+
+        Args:
+            name: at most `NAME_BYTES` bytes of UTF-8, none of them zero.
+
+        Returns:
+            The first word of its slot: `words[slot + SectionField.OPENED_AT]` and so on.
+
+        Raises:
+            ValueError: when there is no room for the name, or for one more section.
+        """
+        if (slot := self.sections().get(name)) is not None:
+            return slot
+        encoded, number = name.encode(), self.words[ProgressField.SECTION_COUNT]
+        if not 0 < len(encoded) <= NAME_BYTES or b"\0" in encoded:
+            raise ValueError(f"a section's name has 1 to {NAME_BYTES} bytes, none of them zero; got {name!r}")
+        if number == MAX_SECTIONS:
+            raise ValueError(f"no room for section {name!r}: a rank has at most {MAX_SECTIONS}")
+        start = (slot_of(number) + SectionField.NAME) * 8
+        self._memory[start : start + len(encoded)] = encoded
+        self.words[ProgressField.SECTION_COUNT] = number + 1  # after the name: a reader looks at no slot beyond
+        return slot_of(number)
+
+    def sections(self) -> dict[str, int]:
+        """Return the first word of each section's slot, by the section's name."""
+        slots = map(slot_of, range(min(self.words[ProgressField.SECTION_COUNT], MAX_SECTIONS)))
+        return {self._name(slot): slot for slot in slots}
 
     def lose(self, members: Iterable[int]) -> None:
         """Note members that are lost for good."""
@@ -114,7 +153,7 @@ class Page:
             self._lost[member >> 3] |= 1 << (member & 7)
 
     def members(self) -> frozenset[int]:
-        """The initial ranks not lost so far."""
+        """Return the initial ranks that are not lost so far."""
         return frozenset(m for m in range(self.world_size) if not self._lost[m >> 3] >> (m & 7) & 1)
 
     def disown(self) -> None:
@@ -122,15 +161,45 @@ class Page:
         memory = mmap.mmap(-1, len(self._memory), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory[:] = self._memory[:]
         self.close()
-        self._view(memory)
-
-    def _view(self, memory: mmap.mmap) -> None:
-        self._memory = memory
-        self.words = memoryview(memory)[: WORDS * 8].cast("q")
-        self._lost = memoryview(memory)[WORDS * 8 :]
+        self._map(memory, self.world_size, -1)
 
     def close(self) -> None:
-        """Give the memory back; the page must not be used afterwards."""
+        """Give memory and file back; the page must not be used afterwards."""
         self.words.release()
         self._lost.release()
         self._memory.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _map(self, memory: mmap.mmap, world_size: int, fd: int) -> None:
+        self._memory, self.world_size, self._fd = memory, world_size, fd
+        self.words = memoryview(memory)[: WORDS * 8].cast("q")
+        self._lost = memoryview(memory)[WORDS * 8 :]
+
+    def _name(self, slot: int) -> str:
+        start = (slot + SectionField.NAME) * 8
+        return self._memory[start : start + NAME_BYTES].rstrip(b"\0").decode(errors="replace")
+
+
+def _size(world_size: int) -> int:
+    return WORDS * 8 + (world_size + 7) // 8
+
+
+def _check(fd: int) -> int:
+    """Return the world size of the page in a file.
+
+    Raises:
+        PageError: when there is none of this version.
+    """
+    size, header = os.fstat(fd).st_size, memoryview(os.pread(fd, 16, 0))
+    if len(header) < 16:
+        raise PageError(f"not a progress page: a file of {size} bytes")
+    version, world_size = header.cast("q")
+    if version >> 32 != Page.VERSION >> 32:
+        raise PageError(f"not a progress page: it begins with {bytes(header[:8])!r}")
+    if version != Page.VERSION:
+        ours = Page.VERSION & 0xFFFFFFFF
+        raise PageError(f"a progress page of version {version & 0xFFFFFFFF}; this nvrx reads version {ours}")
+    if world_size < 1 or size < _size(world_size):
+        raise PageError(f"a progress page of {size} bytes is too short for a job of {world_size} ranks")
+    return world_size

@@ -182,13 +182,13 @@ class GroupObserver:
     @contextmanager
     def _meeting(self) -> Iterator[None]:
         """A call in which ranks wait for each other."""
-        self.page[ProgressField.MEETINGS] += 1
-        self.page[ProgressField.MEETING_AT] = time.monotonic_ns()
-        self.page[ProgressField.MEETING] += 1
+        self.page[ProgressField.RENDEZVOUS_COUNT] += 1
+        self.page[ProgressField.RENDEZVOUS_AT] = time.monotonic_ns()
+        self.page[ProgressField.RENDEZVOUS_DEPTH] += 1
         try:
             yield
         finally:
-            self.page[ProgressField.MEETING] -= 1
+            self.page[ProgressField.RENDEZVOUS_DEPTH] -= 1
 
     def abort_groups(self) -> None:
         """End the function's collectives, and clear torch's tables."""

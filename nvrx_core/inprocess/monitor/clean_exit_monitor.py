@@ -38,7 +38,9 @@ class CleanExitMonitor:
         if not self.policy.due(iteration, now=now) or iteration is None:
             return None
         progress = self.store.connect().survey.slowest(page.members() - {me}, me)
-        reason = self.policy.waiting(progress.waiting(page[ProgressField.ITERATION], page[ProgressField.MEETINGS]))
+        reason = self.policy.waiting(
+            progress.waiting(page[ProgressField.ITERATION], page[ProgressField.RENDEZVOUS_COUNT])
+        )
         return None if reason is None else Stall(iteration, reason)
 
     def _exited(self) -> int | None:

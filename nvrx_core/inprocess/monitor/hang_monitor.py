@@ -110,12 +110,12 @@ class HangMonitor:
     def _peers_progressing(self) -> bool:
         """Whether a member that this rank may wait for is alive and has yet to come to where this rank is."""
         page, me = self.page, self.plan.member
-        iteration, inside = page[ProgressField.ITERATION], page[ProgressField.MEETING] > 0
+        iteration, inside = page[ProgressField.ITERATION], page[ProgressField.RENDEZVOUS_DEPTH] > 0
         try:
             progress = self.store.connect().survey.slowest(page.members() - {me}, me)
         except StoreFailure:
             return False
-        meeting = page[ProgressField.MEETINGS] if inside else 0
+        meeting = page[ProgressField.RENDEZVOUS_COUNT] if inside else 0
         behind = progress.behind(iteration, meeting, page[ProgressField.COLLECTIVES])
         if behind and self._stragglers_of != iteration:
             self._stragglers_of = iteration

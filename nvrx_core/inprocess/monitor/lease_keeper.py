@@ -54,12 +54,14 @@ class LeaseKeeper:
     def _next(self) -> str:
         page, now = self.page, self.awake.at(time.monotonic())
         stalled = now - self.awake.at(page.alive_at()) > self.plan.soft / 2
-        inside = now - self.awake.at(page[ProgressField.MEETING_AT] / 1e9) if page[ProgressField.MEETING] else 0
+        inside = (
+            now - self.awake.at(page[ProgressField.RENDEZVOUS_AT] / 1e9) if page[ProgressField.RENDEZVOUS_DEPTH] else 0
+        )
         fields = (
             ProgressField.MONITOR_PID,
             ProgressField.STAGE,
             ProgressField.ITERATION,
-            ProgressField.MEETINGS,
+            ProgressField.RENDEZVOUS_COUNT,
             ProgressField.COLLECTIVES,
             ProgressField.ATOMIC,
         )

@@ -42,6 +42,11 @@ class RoundProgress:
             self._observe()
             silent = page[ProgressField.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
             self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
-            words = ProgressField.MEETINGS, ProgressField.MEETING, ProgressField.COLLECTIVES, ProgressField.STEP
+            words = (
+                ProgressField.RENDEZVOUS_COUNT,
+                ProgressField.RENDEZVOUS_DEPTH,
+                ProgressField.COLLECTIVES,
+                ProgressField.STEP,
+            )
             self.progress = Progress(*(page[word] for word in words))
         self.iteration = iteration

@@ -101,8 +101,8 @@ def test_a_store_is_made_by_its_constructor_and_tells_its_port():
     try:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True)
         assert store.port in observer.store_ports, moved("TCPStore.__init__")
-        assert page[ProgressField.MEETINGS] == 1, moved("TCPStore.__init__")
-        assert page[ProgressField.MEETING] == 0
+        assert page[ProgressField.RENDEZVOUS_COUNT] == 1, moved("TCPStore.__init__")
+        assert page[ProgressField.RENDEZVOUS_DEPTH] == 0
     finally:
         observer.uninstall()
         page.close()

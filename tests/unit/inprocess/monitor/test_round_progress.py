@@ -26,7 +26,7 @@ def sample(page, observe=lambda: None):
 
 def test_the_counters_are_brought_up_to_date_and_kept(page):
     one = sample(page, lambda: page.__setitem__(ProgressField.COLLECTIVES, 9))
-    page[ProgressField.MEETINGS], page[ProgressField.MEETING], page[ProgressField.STEP] = 2, 1, 7
+    page[ProgressField.RENDEZVOUS_COUNT], page[ProgressField.RENDEZVOUS_DEPTH], page[ProgressField.STEP] = 2, 1, 7
     one.take(3)
     page.begin_round(4, 0, 1)
     assert (one.progress, one.stalled) == (Progress(2, 1, 9, 7), False)

@@ -1,0 +1,85 @@
+"""The layout of a progress page. Pure.
+
+A page is a row of 64-bit words: the fields of `ProgressField`, then `MAX_SECTIONS` slots of `SECTION_WORDS` words each.
+Behind the words lies one bit a member of the job: those lost so far. Each word is written by one process, so that no
+lock is needed: an aligned word is never torn. Times are nanoseconds of `CLOCK_MONOTONIC`, which all processes of a host
+share; a time of 0 says that it has not happened. "Iteration + 1" tells iteration 0 from "never", which is 0.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+__all__ = ["FIELDS", "MAX_SECTIONS", "NAME_BYTES", "SECTION_WORDS", "WORDS", "ProgressField", "SectionField", "slot_of"]
+
+FIELDS: Final = 64
+"""Words for fields; those without a name are reserved."""
+MAX_SECTIONS: Final = 64
+SECTION_WORDS: Final = 16
+WORDS: Final = FIELDS + MAX_SECTIONS * SECTION_WORDS
+
+
+# fmt: off
+class ProgressField(enum.IntEnum):
+    """The fields by the number of their word; the rank writes them, its monitor process those marked (M)."""
+
+    # The page
+    VERSION = 0                # the layout; written last
+    INITIAL_WORLD_SIZE = 1     # members of the job, for the bits of the lost ones
+    SECTION_COUNT = 2          # sections declared so far, in the first slots
+
+    # Where the rank is
+    CLAIMED = 4                # generation + 1 that the rank has claimed last, or is about to
+    GENERATION = 5             # generation + 1 in which the ranks have met; (M) for a rank that has died before
+    ITERATION = 6              # the round; -1 before the first
+    RANK = 7                   # in this iteration
+    WORLD_SIZE = 8             # in this iteration
+    STAGE = 9                  # what the main thread is about: `Stage`
+    EXITED = 10                # iteration + 1 that the rank has completed by SystemExit with code 0
+    HOSTS_STORE = 11           # 1: this process hosts the control store
+
+    # Signs of life
+    AUTO_HEARTBEAT = 16        # time when the main thread last entered a stage
+    MAIN_THREAD_HEARTBEAT = 17 # time before which the main thread had not given its last answer to the watchdog thread
+    WATCHDOG_HEARTBEAT = 18    # time when the watchdog thread last ran
+    PING = 19                  # time of the last manual heartbeat of this iteration
+    STEP = 20                  # the step counter + 1; 0: not used in this iteration
+    STEP_AT = 21               # time when the step counter last grew in this iteration
+    SECTION_AT = 22            # time when a section was last opened or closed
+    UNPROTECTED = 23           # depth of disable_hang_protection
+    ATOMIC = 24                # atomic sections that were open when the watchdog thread last ran
+
+    # Where ranks wait for each other
+    RENDEZVOUS_COUNT = 28      # process groups and stores that the rank has begun to create in this iteration
+    RENDEZVOUS_DEPTH = 29      # how many of them it is creating at this moment
+    RENDEZVOUS_AT = 30         # time when the last one began
+    COLLECTIVES = 31           # collectives of the default group begun in this iteration
+
+    # The end of a round
+    STALLED = 36               # (M) iteration + 1 in which a soft timeout was reported
+    NOTICED = 37               # iteration + 1 whose event the monitor thread has seen
+    INTERRUPTING = 38          # iteration + 1 whose function is being interrupted
+    ROUND_OVER = 39            # (M) iteration + 1 that is over, for a rank whose threads do not run
+
+    # The monitor process
+    MONITOR_PID = 44           # (M) its pid
+    MONITOR_BEAT = 45          # (M) time of the store's last answer to it
+    STORE_LOST = 46            # (M) time when the store was lost; the rank writes it when it is first to know
+
+
+class SectionField(enum.IntEnum):
+    """The words of a section's slot, counted from its first; the rank's process writes them."""
+
+    OPENED_AT = 0              # time when the section was opened; 0: it is closed
+    LONGEST = 1                # nanoseconds of its longest completed run
+    TIMEOUT = 2                # nanoseconds after which an open one is overdue; 0: none
+    NAME = 4                   # the name in UTF-8, to the end of the slot, padded with zero bytes
+# fmt: on
+
+NAME_BYTES: Final = (SECTION_WORDS - SectionField.NAME) * 8
+
+
+def slot_of(section: int) -> int:
+    """Return the first word of a section's slot, by the section's number."""
+    return FIELDS + section * SECTION_WORDS
