@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-__all__ = ["catches", "how_it_ended", "is_running", "is_stopped", "open_pidfd", "send"]
+__all__ = ["ParentDeathSignal", "catches", "how_it_ended", "is_running", "is_stopped", "open_pidfd", "send"]
+
+PR_SET_PDEATHSIG: Final = 1
+
+
+class ParentDeathSignal:
+    """Ends a child by SIGKILL as soon as the thread that has started it is gone; made before the fork.
+
+    Args:
+        parent: the process of that thread.
+    """
+
+    def __init__(self, parent: int) -> None:
+        self.parent = parent
+        _libc()  # not in the child: a thread that it has not inherited may hold the loader's lock
+
+    def set(self) -> None:
+        """Have the kernel do so, in the child; see PR_SET_PDEATHSIG(2const).
+
+        Raises:
+            OSError: when the kernel refuses.
+        """
+        if _libc().prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)):
+            error = ctypes.get_errno()
+            raise OSError(error, f"PR_SET_PDEATHSIG: {os.strerror(error)}")
+        if os.getppid() != self.parent:  # gone before the kernel was told
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def open_pidfd(pid: int) -> int:

@@ -60,12 +60,12 @@ def hanging(launch: Launch, victim: int, collective: int, place: Path) -> Job:
     return launch(fault, world=2, collective=bool(collective), gate=str(place / "go"), wrapper=settings)
 
 
-def test_monitors_and_templates_that_are_stopped_end_with_their_job(launch: Launch, tmp_path: Path) -> None:
+def test_monitors_and_fork_servers_that_are_stopped_end_with_their_job(launch: Launch, tmp_path: Path) -> None:
     job = launch({}, world=2, step_seconds=0.1, wrapper=files(tmp_path))
     monitors = [monitor(tmp_path, rank) for rank in range(2)]
-    templates = [host.parent(pid) for pid in monitors]
+    fork_servers = [host.parent(pid) for pid in monitors]
     job.await_line("step", initial_rank=1)
-    for pid in (*templates, monitors[1]):
+    for pid in (*fork_servers, monitors[1]):
         os.kill(pid, signal.SIGSTOP)
     job.finish()
     assert_nothing_lost(job)

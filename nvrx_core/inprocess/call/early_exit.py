@@ -91,7 +91,7 @@ class EarlyExit:
     def fork_server_lost(self) -> None:
         """Nobody will replace the monitor process; without one, the rank does not go on."""
         if self._monitor.is_running():
-            log.warning("the template process is gone: the monitor process will not be replaced if it is lost")
+            log.warning("the fork server is gone: the monitor process will not be replaced if it is lost")
         else:
             self._part_lost("no monitor process could be kept running; see monitor_process_logfile")
 

@@ -102,7 +102,7 @@ class MonitorLink:
 def start_monitor(
     parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, events: EventLog, held: Held
 ) -> MonitorLink:
-    """Fork the template process and, from there, the monitor process; `fork_server.await_ready` says how that went.
+    """Start the fork server and, from there, the monitor process; `fork_server.await_ready` says how that went.
 
     Args:
         parameters: the wrapper's.

@@ -1,6 +1,6 @@
 """What a call holds: acquired in one order, given back in reverse.
 
-The template process is forked first, before any thread or connection of ours exists. Whatever fails on the way in is
+The fork server is forked first, before any thread or connection of ours exists. Whatever fails on the way in is
 undone, and nothing is left.
 """
 
@@ -71,7 +71,7 @@ def acquire(parameters: Parameters, number: int, state: State, held: Held) -> Re
     Raises:
         BarrierTimeout, RankDiscarded, StoreLost: when the rank does not meet the others.
         StoreConnectionError: when there is no store.
-        TemplateError: when no monitor process could be started.
+        ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
     entrant = Entrant(state.initial_rank, environment.restarts_all_ranks())

@@ -84,7 +84,7 @@ def test_a_watcher_that_the_store_fails_has_lost_the_store():
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_without_a_template_the_rank_stays_as_long_as_its_monitor_process_runs(running):
+def test_without_a_fork_server_the_rank_stays_as_long_as_its_monitor_process_runs(running):
     leaving = early_exit(Part(running))
     leaving.fork_server_lost()
     assert (leaving.reason is None) == running

@@ -1,0 +1,189 @@
+"""What a fork server does: fork a worker, wait for its end, fork the next one.
+
+A worker that returns has done its work, and the server ends with it. One that is killed, stopped, or fails is replaced;
+after several that failed at once the server ends as well. It tells its caller over a channel, one message a packet:
+
+    ready <worker's pid> <server's pid>     after each start of a worker
+    why <exception>                         before the end of a worker or server that failed with one
+    <what became of it> (pid <worker>)      a worker was lost; another one follows
+    done                                    the work is done; the ends of worker and server follow
+
+The caller says `end`, or nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+from nvrx_core.process.descriptors import give_up
+from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
+from nvrx_core.process.waiting import readable
+
+__all__ = ["DONE", "END", "MAX_MESSAGE", "NO_CALLER", "READY", "WHY", "Work", "become_server", "serve"]
+
+SHORT_LIFE: Final = 1.0
+SHORT_LIVES: Final = 5
+"""Workers in a row that did not live for `SHORT_LIFE`, after which no more are forked."""
+FINISHED: Final = 71
+"""The exit code of a worker whose work is done: not 0, with which anything may end a process."""
+FAILED: Final = 70
+
+MAX_MESSAGE: Final = 256
+READY: Final = b"ready "
+WHY: Final = b"why "
+DONE: Final = b"done"
+END: Final = b"end"
+NO_CALLER: Final = 0
+"""In the place of the pid of the caller to die with."""
+
+Work = Callable[[Callable[[], None]], None]
+
+
+def serve(work: Work, arguments: Sequence[str], keep: Iterable[int] = ()) -> NoReturn:
+    """Be the server, in a program that `ForkServer.spawn` has started; before it has threads.
+
+    Args:
+        work: what the worker does; it calls its argument when it is ready.
+        arguments: the program's last two.
+        keep: descriptors that server and worker need.
+    """
+    fd, caller = map(int, arguments)
+    death_signal = None if caller == NO_CALLER else ParentDeathSignal(caller)
+    become_server(work, socket.socket(fileno=fd), keep, death_signal)
+
+
+def become_server(
+    work: Work, channel: socket.socket, keep: Iterable[int], death_signal: ParentDeathSignal | None
+) -> NoReturn:
+    """Be the server, in a process that was made for it.
+
+    Args:
+        work: what the worker does.
+        channel: this end of it.
+        keep: descriptors that server and worker need, besides the channel.
+        death_signal: the caller's, with which server and worker end; None: they outlive it, as orphans.
+    """
+    try:
+        gc.disable()
+        gc.freeze()
+        if os.getsid(0) != os.getpid():
+            os.setsid()
+        if death_signal is not None:
+            death_signal.set()
+        elif os.fork():
+            os._exit(0)
+        give_up({int(name) for name in os.listdir("/proc/self/fd")} - {channel.fileno(), *keep})
+        _reset_signals()
+        _serve(work, channel, death_signal is not None)
+    except BaseException as error:  # boundary: the process ends here, its caller is told why
+        _tell(channel, error)
+    finally:
+        os._exit(0)
+
+
+def _tell(channel: socket.socket, error: BaseException) -> None:
+    with suppress(OSError):
+        channel.send((WHY + f"{type(error).__name__}: {error}".encode())[:MAX_MESSAGE], socket.MSG_DONTWAIT)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals():
+        with suppress(OSError, ValueError):
+            if signal.getsignal(signum) not in (signal.SIG_DFL, signal.SIG_IGN):
+                signal.signal(signum, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _serve(work: Work, channel: socket.socket, dies_with_server: bool) -> None:
+    death_signal = ParentDeathSignal(os.getpid()) if dies_with_server else None
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # also where the caller ignores it: the worker's status is needed
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    pause, short_lives = 0.0, 0
+    while short_lives < SHORT_LIVES:
+        born = time.monotonic()
+        worker = os.fork()
+        if worker == 0:
+            _become_worker(work, channel, (wake_read, wake_write), death_signal)
+        why = _await_end(worker, channel, wake_read)
+        if why is None:
+            return
+        short_lives = short_lives + 1 if time.monotonic() - born < SHORT_LIFE else 0
+        pause = 2 * pause + 0.01 if short_lives else 0.0
+        with suppress(OSError):
+            channel.send(f"{why} (pid {worker})".encode(), socket.MSG_DONTWAIT)
+        select.select([], [], [], pause)
+
+
+def _become_worker(
+    work: Work, channel: socket.socket, pipe: tuple[int, int], death_signal: ParentDeathSignal | None
+) -> NoReturn:
+    code, server = FAILED, os.getppid()
+    try:
+        if death_signal is not None:
+            death_signal.set()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for fd in pipe:
+            os.close(fd)
+
+        def ready() -> None:
+            with suppress(OSError):  # the caller is gone
+                channel.send(READY + f"{os.getpid()} {server}".encode(), socket.MSG_DONTWAIT)
+
+        work(ready)
+        code = FINISHED
+        channel.send(DONE, socket.MSG_DONTWAIT)
+    except BaseException as error:  # boundary: the process ends here, its caller is told why
+        _tell(channel, error)
+    finally:
+        with suppress(OSError):  # a server that is stopped would not see its worker's end
+            os.kill(os.getppid(), signal.SIGCONT)
+        os._exit(code)
+
+
+def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
+    """Wait for the worker; returns why it must be replaced, or None when all is done."""
+    pidfd = open_pidfd(worker)
+    channels: list[Any] = [channel, wake]
+    try:
+        while True:
+            found, status = os.waitpid(worker, os.WNOHANG | os.WUNTRACED)
+            if found and os.WIFSTOPPED(status):
+                send(pidfd, [signal.SIGKILL])
+            elif found:
+                return _why(status)
+            ready = readable(channels)
+            if wake in ready:
+                os.read(wake, 4096)
+            if channel in ready:
+                if _told(channel) == END:
+                    send(pidfd, [signal.SIGKILL])
+                    os.waitpid(worker, 0)
+                    return None
+                channels.remove(channel)
+    finally:
+        os.close(pidfd)
+
+
+def _told(channel: socket.socket) -> bytes:
+    """What the caller says, b"" when it is gone; one that left news unread is an error first: ECONNRESET, unix(7)."""
+    with suppress(ConnectionResetError):
+        return channel.recv(MAX_MESSAGE)
+    return channel.recv(MAX_MESSAGE)
+
+
+def _why(status: int) -> str | None:
+    if os.WIFSIGNALED(status):
+        return f"lost to {signal.Signals(os.WTERMSIG(status)).name}"
+    code = os.WEXITSTATUS(status)
+    return None if code == FINISHED else f"failed with exit code {code}"
