@@ -1,19 +1,19 @@
 """The progress watchdog: a thread that asks the main thread, once an interval, whether it still runs bytecode.
 
-The answer (`heartbeat`) is a time on the progress page, which the monitor process reads: that of the look before the
-one that has found it. The same thread carries out small work that must not delay a restart, and notices what becomes of
-the monitor process.
+The answer is a time on the progress page, which the monitor process reads. The same thread runs deferred work, which
+must not delay a restart, and notices when the monitor process is lost or the store does not answer.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
@@ -50,7 +50,7 @@ class Losses(Protocol):
 
 
 class ProgressWatchdog:
-    """Asks at `interval`; `defer` runs work in its thread.
+    """Asks the main thread every `interval` seconds, and runs deferred work.
 
     Args:
         page: the rank's page.
@@ -75,7 +75,7 @@ class ProgressWatchdog:
         self._interrupt, self._observer, self._losses = interrupt, observer, losses
         self._work: deque[Callable[[], None]] = deque()
         self._heartbeat = heartbeat_of_this_thread()
-        self._ending = self._told = False
+        self._ending = self._silence_reported = False
         self._awake = AwakeClock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="nvrx-progress-watchdog", daemon=True)
@@ -90,7 +90,7 @@ class ProgressWatchdog:
         os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
-        """Finish the deferred work and end the thread; within a bound, for it may be held up in what no thread ends."""
+        """Finish the deferred work and end the thread, within a bound: deferred work may block for good."""
         self._ending = True
         os.eventfd_write(self._wake, 1)
         self._thread.join(ENDS_WITHIN)
@@ -108,24 +108,24 @@ class ProgressWatchdog:
 
     def _watch(self) -> None:
         due = time.monotonic()
-        watched: list[Any] = [self.fork_server.channel, self._wake]
+        watched: list[socket.socket | int] = [self.fork_server.channel, self._wake]
         while not self._ending:
             now = time.monotonic()
             if now >= due:
                 due = now + min(self.interval, SILENT_STORE / 4)
-                self._question(now)
+                self._ask(now)
             ready = readable(watched, due - time.monotonic())
             self._awake.woke(due, now=time.monotonic())
             if self._wake in ready:
                 os.eventfd_read(self._wake)
                 self._do_work()
             if self.fork_server.channel in ready:
-                self._hear()
+                self._poll_fork_server()
                 if self.fork_server.ended:
                     watched = [self._wake]
         self._do_work()
 
-    def _question(self, now: float) -> None:
+    def _ask(self, now: float) -> None:
         self.page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
         if answered := self._heartbeat.look():
             self.page[ProgressField.MAIN_THREAD_HEARTBEAT] = answered
@@ -137,11 +137,11 @@ class ProgressWatchdog:
         """Whether the store is silent; with the monitor process of a rank that has left, nobody asks it any more."""
         beat = self.page[ProgressField.MONITOR_BEAT] / 1e9
         asked = beat and self.page[ProgressField.STAGE] not in (Stage.LEFT, Stage.EXITED_ABNORMALLY)
-        if asked and self._awake.at(now) - self._awake.at(beat) > SILENT_STORE and not self._told:
-            self._told = True
+        if asked and self._awake.at(now) - self._awake.at(beat) > SILENT_STORE and not self._silence_reported:
+            self._silence_reported = True
             self._losses.store_lost(f"no answer for {SILENT_STORE:g} s")
 
-    def _hear(self) -> None:
+    def _poll_fork_server(self) -> None:
         poll = self.fork_server.poll()
         if poll:
             log.warning("the monitor process was replaced: %s", poll)

@@ -10,37 +10,45 @@ from nvrx_core.inprocess.monitor.round_progress import RoundProgress
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.state import State
-from nvrx_core.progress.page import ProgressField
+from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.rank_assignment.base import Mode
 
 __all__ = ["ArrivalReport"]
 
 
 class ArrivalReport:
-    """Describes one rank's arrivals.
+    """Describes the arrivals of one rank.
 
     Args:
         state: the rank's.
-        sample: how far it had come.
+        page: has the step that it has reported.
         plug_ins: know its keys.
-        links: offer a place where the next process group can meet.
+        sample: how far it had come.
+        connections: offer a place where the next process group can meet.
         parameters: say whether the others can tell whose place that is.
     """
 
     def __init__(
-        self, state: State, sample: RoundProgress, plug_ins: PlugIns, *, links: Connections, parameters: Parameters
+        self,
+        state: State,
+        page: Page,
+        plug_ins: PlugIns,
+        *,
+        sample: RoundProgress,
+        connections: Connections,
+        parameters: Parameters,
     ) -> None:
-        self._state, self._sample, self._plug_ins = state, sample, plug_ins
-        self._links, self._parameters = links, parameters
+        self._state, self._page, self._plug_ins = state, page, plug_ins
+        self._sample, self._connections, self._parameters = sample, connections, parameters
         self._step = -1
 
     def describe(self, effect: effects.DescribeArrival) -> Arrival:
-        """The rank's arrival at the end of the round that its page is in."""
+        """Return the rank's arrival at the end of the round that it is in."""
         state, sample, standing = self._state, self._sample, effect.standing
-        self._step = max(self._step, sample.page[ProgressField.STEP] - 1)
+        self._step = max(self._step, self._page[ProgressField.STEP] - 1)
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
             fault=effect.fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=effect.completed, long=effect.long, keys=self._plug_ins.keys,
-            place=offer(self._links, self._parameters) if standing is ArrivalStatus.ALIVE else "",
+            place=offer(self._connections, self._parameters) if standing is ArrivalStatus.ALIVE else "",
         )  # fmt: skip

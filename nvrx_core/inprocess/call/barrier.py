@@ -1,4 +1,4 @@
-"""The main thread between two iterations: it waits for the monitor thread, arrives at the barrier, and goes on."""
+"""The main thread between two iterations: it waits for the monitor thread, arrives at the barrier and goes on."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ class Barrier:
         self._monitor.page.lose(effect.members)
 
     def _begin(self, effect: effects.BeginIteration) -> None:
-        state = self._state
-        self._monitor.page.begin_round(state.iteration, state.rank, state.world_size)
-        self._monitor.enter(Stage.STARTING)
+        self._monitor.begin(self._state)
         self._trace.mark("assigned")
 
     def _find_holders(self, effect: effects.FindHolders) -> Mapping[int, int]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from nvrx_core.inprocess.call.arrival_report import ArrivalReport
 from nvrx_core.inprocess.call.barrier import Barrier
+from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.handles import CallHandles
-from nvrx_core.inprocess.call.held import Held
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.plug_ins import PlugIns
@@ -47,7 +47,7 @@ class Call:
     def __init__(self, parameters: Parameters, number: int) -> None:
         self._parameters, self._number = parameters, number
         self._state = State.from_env()
-        self._held, self._over = Held(), threading.Event()
+        self._cleanup, self._over = CleanupStack(), threading.Event()
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Run the function until all ranks have completed it.
@@ -64,38 +64,40 @@ class Call:
         """In a child of `os.fork`: nothing of this call is undone there, and all of it stays as it is, out of use."""
         self._over.set()
         keep_for_good(self)
-        self._held.disown()
+        self._cleanup.disown()
 
     def _run(self, function: Callable[[], Any]) -> Any:
-        with self._held as held:
-            resources = acquire(self._parameters, self._number, self._state, held)
-            watchers, stores = resources.watchers, UserStores(resources.links, resources.observer, self._state)
+        with self._cleanup as cleanup:
+            resources = acquire(self._parameters, self._number, self._state, cleanup)
+            watchers, stores = resources.watchers, UserStores(resources.connections, resources.observer, self._state)
             self.handles = CallHandles(
                 self._state, resources.monitor.page, resources.interrupt, stores, watchers.watchdog, self._over
             )
-            held.enter_context(inert_in_children(self))
-            flow = MainThread(watchers.thread.rounds, self._state, self._call_rules(resources.links), time.monotonic)
+            cleanup.enter_context(inert_in_children(self))
+            flow = MainThread(
+                watchers.thread.rounds, self._state, self._call_rules(resources.connections), time.monotonic
+            )
             ended: IterationResult = interpret(flow.run(), self._rules(resources, function), watchers.thread.step)
         set_ranks(self._state.rank, self._state.world_size)
         if ended.error is not None:
             raise ended.error
         return ended.result
 
-    def _call_rules(self, links: Connections) -> CallRules:
+    def _call_rules(self, connections: Connections) -> CallRules:
         parameters = self._parameters
         return CallRules(
             leader=lambda world_size, terminated: leader_of(parameters, world_size, terminated),
             no_progress_limit=parameters.no_progress_limit,
-            meets_on_entry=not links.is_torch_store,
-            hosts_store=links.is_hosted_by(self._state.initial_rank),
-            store_is_hosted=bool(links.critical),
+            meets_on_entry=not connections.is_torch_store,
+            hosts_store=connections.is_hosted_by(self._state.initial_rank),
+            store_is_hosted=bool(connections.critical),
         )
 
     def _rules(self, resources: Resources, function: Callable[[], Any]) -> Rules:
         """Who carries out which effect; each part has what it needs, and no more."""
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
-        links, observer, watchers = resources.links, resources.observer, resources.watchers
-        control_store, early_exit, trace = links.control_store, watchers.early_exit, watchers.trace
+        connections, observer, watchers = resources.connections, resources.observer, resources.watchers
+        control_store, early_exit, trace = connections.control_store, watchers.early_exit, watchers.trace
         plug_ins = PlugIns(parameters, state, events, stores=self.handles.stores, trace=trace)
         wrapped = WrappedFunction(
             function=function,
@@ -113,7 +115,9 @@ class Call:
         barrier = Barrier(
             state, control_store.survey, monitor=monitor, thread=watchers.thread, early_exit=early_exit, trace=trace
         )
-        arrivals = ArrivalReport(state, watchers.sample, plug_ins, links=links, parameters=parameters)
+        arrivals = ArrivalReport(
+            state, monitor.page, plug_ins, sample=watchers.sample, connections=connections, parameters=parameters
+        )
         leaving = Leaving(
             state, events, parameters, membership=control_store.membership, monitor=monitor, early_exit=early_exit
         )
@@ -126,8 +130,8 @@ class Call:
             **leaving.rules(),
             effects.DescribeArrival: arrivals.describe,
             effects.ReleaseGroups: lambda effect: watchers.abort.release_completed(effect.ended.error),
-            effects.HostRendezvous: lambda effect: links.host_rendezvous(),
+            effects.HostRendezvous: lambda effect: connections.host_rendezvous(),
             effects.UseRendezvous: lambda effect: use(observer, state, effect.endpoint),
             effects.StopHousekeeping: lambda effect: watchers.housekeeping.close(),
-            effects.AwaitHostClosed: lambda effect: links.wait_host_closed(),
+            effects.AwaitHostClosed: lambda effect: connections.wait_host_closed(),
         }

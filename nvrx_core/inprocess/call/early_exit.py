@@ -1,7 +1,7 @@
 """Leaving out of turn: the store is lost, or a part of the wrapper that a rank must not go on without.
 
-The first reason counts. The main thread is got out of the function, or out of its wait for the others, and the call
-ends with the reason.
+The first reason counts. It interrupts the main thread in the function or in its wait for the others, and the call ends
+with it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class EarlyExit:
     Args:
         state: this rank's.
         events: where the loss is written.
-        links: the call's connections to the store; cut when the store is lost.
+        connections: the call's connections to the store; cut when the store is lost.
         monitor: this rank's monitor process.
-        interrupt: gets the main thread out of the function.
+        interrupt: interrupts the main thread in the function.
         function: ends what the function waits in.
         changed: what the main thread waits on outside the function.
 
@@ -44,14 +44,14 @@ class EarlyExit:
         self,
         state: State,
         events: EventLog,
-        links: Connections,
+        connections: Connections,
         *,
         monitor: MonitorLink,
         interrupt: Interrupt,
         function: FunctionAbort,
         changed: threading.Condition,
     ) -> None:
-        self._state, self._events, self._links, self._monitor = state, events, links, monitor
+        self._state, self._events, self._connections, self._monitor = state, events, connections, monitor
         self._interrupt, self._function, self._changed = interrupt, function, changed
         self._deciding = threading.Lock()
         self.reason: Callable[[], BaseException] | None = None
@@ -67,14 +67,14 @@ class EarlyExit:
 
     def store_lost(self, why: str) -> StoreLost:
         """The store is gone: the rank leaves, or its monitor process ends it; returns what the call ends with."""
-        lost = StoreLost(*self._links.endpoint)
-        if self._decide(lambda: StoreLost(*self._links.endpoint)):
+        host, port = self._connections.endpoint
+        if self._decide(lambda: StoreLost(host, port)):
             self._monitor.store_lost()
-            log.error("%s (%s)", lost, why)
-            self._events.write("store_lost", self._state.iteration, endpoint="{}:{}".format(*self._links.endpoint))
-            self._links.cut()
-            self._get_main_thread_out()
-        return lost
+            log.error("%s (%s)", StoreLost(host, port), why)
+            self._events.write("store_lost", self._state.iteration, endpoint=f"{host}:{port}")
+            self._connections.cut()
+            self._interrupt_main_thread()
+        return StoreLost(host, port)
 
     def watcher_failed(self, error: BaseException) -> None:
         """The calling thread, one of the wrapper's own, ends by `error`."""
@@ -96,10 +96,10 @@ class EarlyExit:
             self._part_lost("no monitor process could be kept running; see monitor_process_logfile")
 
     def _part_lost(self, why: str, error: BaseException | None = None) -> None:
-        member = self._state.initial_rank
-        if self._decide(lambda: RestartAbort(why, culprit=member)):
-            log.error("initial rank %d leaves: %s", member, why, exc_info=error)
-            self._get_main_thread_out()
+        initial_rank = self._state.initial_rank
+        if self._decide(lambda: RestartAbort(why, culprit=initial_rank)):
+            log.error("initial rank %d leaves: %s", initial_rank, why, exc_info=error)
+            self._interrupt_main_thread()
 
     def _decide(self, reason: Callable[[], BaseException]) -> bool:
         """Leave for this reason; False when there is one already."""
@@ -109,8 +109,8 @@ class EarlyExit:
                 self.reason = reason
         return first
 
-    def _get_main_thread_out(self) -> None:
-        """Get it out, wherever it is; in the main thread itself, only note that it has to leave."""
+    def _interrupt_main_thread(self) -> None:
+        """Get it out of wherever it is; when called in the main thread itself, only note that it has to leave."""
         assert self.reason is not None
         self._interrupt.request(self.reason)
         with self._changed:

@@ -1,7 +1,7 @@
-"""Faults of this rank's own: an exception as a record, and its frames let go.
+"""An exception as a fault record, and the release of its frames.
 
-An exception is the user's: its text may raise. And a record is made before the others know of the fault, so that it
-reads no source file, which may lie on a file system that no longer answers.
+An exception is the user's: its text may raise. A record is made before the others know of the fault, so making it
+reads no source file: that may lie on a file system that no longer answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nvrx_core.fault.exceptions import related, text_of, type_name
 from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
 from nvrx_core.process.garbage import watch_frames
 
-__all__ = ["FaultMaker", "forget", "let_go", "origin"]
+__all__ = ["FaultMaker", "clear_frames", "origin", "release_frames"]
 
 
 class FaultMaker:
@@ -86,15 +86,15 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return of_the_gpu or "can't allocate memory" in text_of(error)
 
 
-def let_go(error: BaseException | None) -> None:
+def clear_frames(error: BaseException | None) -> None:
     """Clear the locals of all frames that the error and its causes hold: they keep process groups alive."""
     for each in related(error):
         watch_frames(each.__traceback__)
         traceback.clear_frames(each.__traceback__)
 
 
-def forget(error: BaseException | None) -> None:
-    """Let go of the frames as well: that of a module keeps all of the module's names, and cannot be cleared."""
+def release_frames(error: BaseException | None) -> None:
+    """Release the frames as well: that of a module keeps all of the module's names, and cannot be cleared."""
     for each in related(error):
         traceback.clear_frames(each.__traceback__)
         each.__traceback__ = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from nvrx_core.inprocess.abort import Abort, carry_out
-from nvrx_core.inprocess.call.fault_maker import let_go
+from nvrx_core.inprocess.call.fault_maker import clear_frames
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.monitor.round_progress import RoundProgress
 from nvrx_core.inprocess.state import State
-from nvrx_core.progress.page import ProgressField
+from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["FunctionAbort"]
 
@@ -23,6 +23,7 @@ class FunctionAbort:
     Args:
         abort: the user's; None for nothing.
         state: this rank's.
+        page: its progress page.
         interrupt: says where the main thread is.
         observer: knows the function's process groups and stores.
         sample: how far the rank had come.
@@ -32,14 +33,21 @@ class FunctionAbort:
     """
 
     def __init__(
-        self, abort: Abort | None, state: State, *, interrupt: Interrupt, observer: GroupObserver, sample: RoundProgress
+        self,
+        abort: Abort | None,
+        state: State,
+        page: Page,
+        *,
+        interrupt: Interrupt,
+        observer: GroupObserver,
+        sample: RoundProgress,
     ) -> None:
-        self._abort, self._state, self._interrupt = abort, state, interrupt
-        self._observer, self._sample = observer, sample
+        self._abort, self._state, self._page = abort, state, page
+        self._interrupt, self._observer, self._sample = interrupt, observer, sample
         self.begun_in = -1
 
     def notice(self, iteration: int) -> None:
-        """The round has its event: note how far the rank has come, before anything changes that."""
+        """Note how far the rank has come when the round has its event, before anything changes that."""
         self._sample.take(iteration)
 
     def begin(self, iteration: int) -> None:
@@ -54,14 +62,14 @@ class FunctionAbort:
             log.debug("the function does not react to the interruption:\n%s", self._interrupt.stack())
 
     def release(self) -> None:
-        """The round is over: release the process groups of its function."""
+        """Release the process groups of the function, once the round is decided."""
         self._observer.release()
 
     def release_completed(self, error: BaseException | None) -> None:
-        """The rank has completed by `SystemExit(0)`, `error`: free whoever waits for it in a collective."""
-        let_go(error)
+        """Free whoever waits in a collective for this rank, which has completed by `SystemExit(0)`: `error`."""
+        clear_frames(error)
         iteration = self._state.iteration
-        self._sample.page[ProgressField.EXITED] = iteration + 1
+        self._page[ProgressField.EXITED] = iteration + 1
         self._sample.take(iteration)
         if self._abort is not None:  # the user's own is for faults, and this is none
             self._observer.abort_groups()

@@ -1,4 +1,4 @@
-"""What a `CallWrapper` shows of the machinery behind it, for code that reaches for it; all of it is to look at."""
+"""Read-only handles exposed by `CallWrapper`, and what it is made of."""
 
 from __future__ import annotations
 

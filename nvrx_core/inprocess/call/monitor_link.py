@@ -10,11 +10,12 @@ from contextlib import closing
 from typing import Final
 
 from nvrx_core.events.log import EventLog
-from nvrx_core.inprocess.call.held import Held
+from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.coordination.joining import Entrant
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.process import MonitorProcess
+from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.fork_server import ForkServer
 from nvrx_core.process.lifeline import is_running, open_pidfd
@@ -54,6 +55,11 @@ class MonitorLink:
         """Say what the main thread is about."""
         self.page.enter(stage)
         self.notify()
+
+    def begin(self, state: State) -> None:
+        """Say that an iteration begins, in which this rank has the place that `state` says."""
+        self.page.begin_round(state.iteration, state.rank, state.world_size)
+        self.enter(Stage.STARTING)
 
     def notify(self) -> None:
         """Have the monitor process look at the page."""
@@ -100,7 +106,7 @@ class MonitorLink:
 
 
 def start_monitor(
-    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, events: EventLog, held: Held
+    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, events: EventLog, cleanup: CleanupStack
 ) -> MonitorLink:
     """Start the fork server and, from there, the monitor process; `fork_server.await_ready` says how that went.
 
@@ -110,26 +116,26 @@ def start_monitor(
         keys: the call's keys, of no particular generation.
         page: where the monitor process reads how far the rank has come.
         events: where it writes events.
-        held: what undoes it.
+        cleanup: what undoes it.
     """
-    pidfd = _closed_by(held, open_pidfd(os.getpid()))
-    wake, linked = (_closed_by(held, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)) for _ in range(2))
-    stacks = held.enter_context(closing(Stacks()))
-    lock = held.enter_context(closing(OwnerLock()))
+    pidfd = _closed_by(cleanup, open_pidfd(os.getpid()))
+    wake, linked = (_closed_by(cleanup, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)) for _ in range(2))
+    stacks = cleanup.enter_context(closing(Stacks()))
+    lock = cleanup.enter_context(closing(OwnerLock()))
     lock.hold()
     plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, linked))
     files = (pidfd, wake, linked, *stacks.descriptors, events.fileno())
     run = MonitorProcess(plan, page, lock).run
     link = MonitorLink(page, wake, linked, ForkServer.start(run, {fd for fd in files if fd is not None}))
-    held.callback(link.end)
-    held.callback(lock.let_go)
-    held.disown_by(link.disown)
+    cleanup.callback(link.end)
+    cleanup.callback(lock.let_go)
+    cleanup.in_child(link.disown)
     stacks.start()
     return link
 
 
-def _closed_by(held: Held, fd: int) -> int:
-    held.callback(os.close, fd)
+def _closed_by(cleanup: CleanupStack, fd: int) -> int:
+    cleanup.callback(os.close, fd)
     return fd
 
 

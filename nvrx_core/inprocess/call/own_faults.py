@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.call.fault_maker import FaultMaker, forget, let_go
+from nvrx_core.inprocess.call.fault_maker import FaultMaker, clear_frames, release_frames
 from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol import effects
@@ -41,11 +41,11 @@ class OwnFaults:
             effects.LateFault: self._late_fault,
             effects.ReportAnnounced: lambda effect: self._report(effect.fault),
             effects.ClearFrames: self._clear_frames,
-            effects.ReleaseFailure: lambda effect: forget(effect.error),
+            effects.ReleaseFailure: lambda effect: release_frames(effect.error),
         }
 
     def thread_failed(self, error: BaseException, iteration: int) -> None:
-        """A thread of the user's has ended by `error`: a fault of the iteration that started it."""
+        """Announce that a thread of the user's has ended by `error`: a fault of the iteration that started it."""
         fault = self._maker.of(error, self._state.rank, time.monotonic())
         with suppress(StoreFailure):
             self._rounds.announce(iteration, fault)
@@ -59,6 +59,6 @@ class OwnFaults:
 
     def _clear_frames(self, effect: effects.ClearFrames) -> None:
         effect.ended.result = None
-        let_go(effect.ended.error)
+        clear_frames(effect.ended.error)
         if not effect.keep_trace:
-            forget(effect.ended.error)
+            release_frames(effect.ended.error)

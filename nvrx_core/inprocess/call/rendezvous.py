@@ -16,9 +16,9 @@ from nvrx_core.settings.environment import set_master
 __all__ = ["leader_of", "offer", "use"]
 
 
-def offer(links: Connections, parameters: Parameters) -> str:
+def offer(connections: Connections, parameters: Parameters) -> str:
     """The `host:port` that this rank offers; "" where the others could not tell that it is rank 0."""
-    return links.offer_rendezvous() if leader_of(parameters, 1, ()) is not None else ""
+    return connections.offer_rendezvous() if leader_of(parameters, 1, ()) is not None else ""
 
 
 def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:

@@ -15,8 +15,8 @@ from datetime import timedelta
 from nvrx_core.errors import BarrierTimeout, RankDiscarded, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.environment_checks import warn_about_watchdog
-from nvrx_core.inprocess.call.held import Held
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.watchers import Watchers, start_watchers
@@ -46,7 +46,7 @@ class Resources:
         events: the event file.
         monitor: the monitor process, and the page that the rank shares with it.
         interrupt: the handler of the interrupt signal.
-        links: the connections to the control store.
+        connections: the connections to the control store.
         observer: observes the function's process groups.
         watchers: the threads beside the main one.
     """
@@ -54,19 +54,19 @@ class Resources:
     events: EventLog
     monitor: MonitorLink
     interrupt: Interrupt
-    links: Connections
+    connections: Connections
     observer: GroupObserver
     watchers: Watchers
 
 
-def acquire(parameters: Parameters, number: int, state: State, held: Held) -> Resources:
+def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupStack) -> Resources:
     """Acquire them, and meet the other ranks in between.
 
     Args:
         parameters: the wrapper's.
         number: which call of this process it is.
         state: the rank's state on entry.
-        held: what undoes them.
+        cleanup: what undoes them.
 
     Raises:
         BarrierTimeout, RankDiscarded, StoreLost: when the rank does not meet the others.
@@ -76,26 +76,33 @@ def acquire(parameters: Parameters, number: int, state: State, held: Held) -> Re
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
     entrant = Entrant(state.initial_rank, environment.restarts_all_ranks())
     freeze_on_entry()
-    held.enter_context(environment.restored())
-    held.enter_context(own_stream_handlers())
+    cleanup.enter_context(environment.restored())
+    cleanup.enter_context(own_stream_handlers())
     directory = p.events_dir or environment.events_directory()
-    events = held.enter_context(closing(EventLog(directory, entrant.member)))
-    page = held.enter_context(closing(Page(state.initial_world_size)))
+    events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
+    page = cleanup.enter_context(closing(Page(state.initial_world_size)))
     page.begin_round(-1, entrant.member, state.initial_world_size)
     interrupt = Interrupt.within(p.interrupt_signal, p.soft_timeout, p.hard_timeout)
-    held.callback(_give_signal_back, interrupt, page)
-    monitor = start_monitor(p, entrant, keys, page=page, events=events, held=held)
+    cleanup.callback(_give_signal_back, interrupt, page)
+    monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):
-        links = _connect(p, entrant, keys, page=page, held=held)
-        _install(interrupt, monitor, held)
-        observer = _observe(page, p.hard_timeout, held)
+        connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
+        _install(interrupt, monitor, cleanup)
+        observer = _observe(page, p.hard_timeout, cleanup)
         monitor.fork_server.await_ready()
         watchers = start_watchers(
-            p, state, events, monitor=monitor, interrupt=interrupt, links=links, observer=observer, held=held
+            p,
+            state,
+            events,
+            monitor=monitor,
+            interrupt=interrupt,
+            connections=connections,
+            observer=observer,
+            cleanup=cleanup,
         )
         events.write("call_entered", 0, world_size=state.initial_world_size)
         monitor.enter(Stage.STARTING)
-    return Resources(events, monitor, interrupt, links, observer, watchers)
+    return Resources(events, monitor, interrupt, connections, observer, watchers)
 
 
 def _give_signal_back(interrupt: Interrupt, page: Page) -> None:
@@ -115,33 +122,35 @@ def _entering(monitor: MonitorLink) -> Iterator[None]:
         raise
 
 
-def _connect(parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, held: Held) -> Connections:
+def _connect(
+    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
+) -> Connections:
     """Connect to the control store, and meet the other ranks in a generation of keys that no earlier start has used."""
     p = parameters
     hit("store-connect", -1)
-    links = held.enter_context(
+    connections = cleanup.enter_context(
         closing(Connections(p.store_factory, p.store_kwargs or {}, keys, p.monitor_thread_interval))
     )
-    held.disown_by(links.disown)
-    page[ProgressField.HOSTS_STORE] = int(links.is_hosted_by(entrant.member))
+    cleanup.in_child(connections.disown)
+    page[ProgressField.HOSTS_STORE] = int(connections.is_hosted_by(entrant.member))
     try:
-        links.use(Joining(links, page, entrant).run(p.barrier_timeout))
+        connections.use(Joining(connections, page, entrant).run(p.barrier_timeout))
     except StoreFailure as failure:
-        lost = StoreLost(*links.endpoint)
+        lost = StoreLost(*connections.endpoint)
         log.error("%s (%s)", lost, failure)
         raise lost from None
-    return links
+    return connections
 
 
-def _install(interrupt: Interrupt, monitor: MonitorLink, held: Held) -> None:
+def _install(interrupt: Interrupt, monitor: MonitorLink, cleanup: CleanupStack) -> None:
     interrupt.round_is_over = monitor.round_is_over
     interrupt.install()
-    held.disown_by(interrupt.disown)
+    cleanup.in_child(interrupt.disown)
 
 
-def _observe(page: Page, hard_timeout: timedelta, held: Held) -> GroupObserver:
+def _observe(page: Page, hard_timeout: timedelta, cleanup: CleanupStack) -> GroupObserver:
     observer = GroupObserver(page, lambda timeout: warn_about_watchdog(timeout, hard_timeout))
     observer.install()
-    held.callback(observer.uninstall)
-    held.disown_by(observer.disown)
+    cleanup.callback(observer.uninstall)
+    cleanup.in_child(observer.disown)
     return observer

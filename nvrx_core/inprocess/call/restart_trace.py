@@ -55,7 +55,7 @@ class RestartTrace:
         self._marks[name] = time.monotonic()
 
     def round_ended(self, view: RoundView, marks: Mapping[str, float]) -> None:
-        """A restart begins.
+        """Begin a restart.
 
         Args:
             view: the round that has ended.
@@ -66,14 +66,14 @@ class RestartTrace:
         self._marks |= marks
 
     def entered(self) -> None:
-        """The iteration has begun: the restart is over."""
+        """End and report the restart: the iteration has begun."""
         self.mark("entered")
         self.report()
         self._housekeeping.entered(self._state)
         self._marks = {}
 
     def report(self) -> None:
-        """Report the restart that is under way: it is over, or the iteration has failed before it was entered."""
+        """Report the restart that is under way; it is over, or the next iteration has failed before it was entered."""
         if self._ended is None or (decision := self._ended.decision) is None:
             return
         state, marks = replace(self._state), self._marks

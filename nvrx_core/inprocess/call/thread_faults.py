@@ -42,7 +42,7 @@ class ThreadFaults:
             threading.excepthook, self._installed = self._former, False
 
     def begin(self, iteration: int) -> None:
-        """An iteration's function is entered: the threads that are there are not its own."""
+        """Count the threads that are there as older: the function of this iteration is entered now."""
         if self._installed:
             self._older, self._iteration = WeakSet(threading.enumerate()), iteration
 

@@ -12,31 +12,31 @@ __all__ = ["UserStores"]
 
 
 class UserStores:
-    """Opens them, on connections of their own.
+    """Opens them, each on a connection of its own.
 
     Args:
-        links: the call's connections to the control store.
+        connections: the call's connections to the control store.
         observer: cuts a connection in which nothing else ends the function's wait.
         state: this rank's.
     """
 
-    def __init__(self, links: Connections, observer: GroupObserver, state: State) -> None:
-        self._links, self._observer, self._state = links, observer, state
+    def __init__(self, connections: Connections, observer: GroupObserver, state: State) -> None:
+        self._connections, self._observer, self._state = connections, observer, state
 
     def assignment_store(self, iteration: int) -> AssignmentStore:
-        """The store that a user's rank assignment may use before this iteration."""
-        return self._links.assignment_store(iteration)
+        """Return the store that a user's rank assignment may use before this iteration."""
+        return self._connections.assignment_store(iteration)
 
     def iteration_store(self) -> dist.Store:
-        """A store of torch's for the iteration, empty at its start."""
+        """Open a store of torch's for the iteration, empty at its start."""
         self._may_be_cut()
-        return self._links.iteration_store(self._state.iteration, self._observer.rendezvous_endpoint)
+        return self._connections.iteration_store(self._state.iteration, self._observer.rendezvous_endpoint)
 
     def base_store(self) -> dist.Store:
-        """The control store itself."""
+        """Open a connection to the control store itself."""
         self._may_be_cut()
-        return self._links.another_store()
+        return self._connections.another_store()
 
     def _may_be_cut(self) -> None:
-        if self._links.endpoint[1]:
-            self._observer.store_ports.add(self._links.endpoint[1])
+        if self._connections.endpoint[1]:
+            self._observer.store_ports.add(self._connections.endpoint[1])

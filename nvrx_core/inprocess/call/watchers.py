@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.fault_maker import FaultMaker
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
-from nvrx_core.inprocess.call.held import Held
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.own_faults import OwnFaults
 from nvrx_core.inprocess.call.parameters import Parameters
@@ -64,9 +64,9 @@ def start_watchers(
     *,
     monitor: MonitorLink,
     interrupt: Interrupt,
-    links: Connections,
+    connections: Connections,
     observer: GroupObserver,
-    held: Held,
+    cleanup: CleanupStack,
 ) -> Watchers:
     """Start the threads.
 
@@ -76,25 +76,27 @@ def start_watchers(
         events: where events go.
         monitor: this rank's monitor process.
         interrupt: gets the main thread out of the function.
-        links: the call's connections to the store.
+        connections: the call's connections to the store.
         observer: observes the function's process groups.
-        held: what ends the threads.
+        cleanup: what ends the threads.
     """
     p, page, changed, maker = parameters, monitor.page, threading.Condition(), FaultMaker(state.initial_rank)
     sample = RoundProgress(page, p.soft_timeout.total_seconds(), observer.count_collectives)
-    abort = FunctionAbort(p.abort, state, interrupt=interrupt, observer=observer, sample=sample)
-    early_exit = EarlyExit(state, events, links, monitor=monitor, interrupt=interrupt, function=abort, changed=changed)
-    faults = OwnFaults(maker, state, events, links.control_store.rounds)
+    abort = FunctionAbort(p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample)
+    early_exit = EarlyExit(
+        state, events, connections, monitor=monitor, interrupt=interrupt, function=abort, changed=changed
+    )
+    faults = OwnFaults(maker, state, events, connections.control_store.rounds)
     thread_faults = ThreadFaults(faults.thread_failed)
     watchdog = ProgressWatchdog(
         page, p.watchdog_interval, monitor.fork_server, interrupt=interrupt, observer=observer, losses=early_exit
     )
     housekeeping = Housekeeping(
-        links.control_store, state.initial_world_size, least_world_size(p.initialize), watchdog.defer
+        connections.control_store, state.initial_world_size, least_world_size(p.initialize), watchdog.defer
     )
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(
-        operations=links.waiting,
+        operations=connections.waiting,
         page=page,
         interrupt=interrupt,
         rounds=rounds_of(p, state),
@@ -104,13 +106,13 @@ def start_watchers(
     )
     if p.thread_exceptions == "fault":
         thread_faults.install()
-        held.callback(thread_faults.uninstall)
-        held.disown_by(thread_faults.uninstall)
-    _shorten_turns(held)
+        cleanup.callback(thread_faults.uninstall)
+        cleanup.in_child(thread_faults.uninstall)
+    _shorten_turns(cleanup)
     watchdog.start()
-    held.callback(watchdog.stop)
+    cleanup.callback(watchdog.stop)
     thread.start()
-    held.callback(thread.stop, links.cut)
+    cleanup.callback(thread.stop, connections.cut)
     return Watchers(thread, watchdog, sample, abort, early_exit, faults, thread_faults, housekeeping, trace)
 
 
@@ -121,8 +123,8 @@ def rounds_of(parameters: Parameters, state: State) -> Rounds:
     return Rounds(state.initial_rank, frozenset(range(state.initial_world_size)), timeouts)
 
 
-def _shorten_turns(held: Held) -> None:
+def _shorten_turns(cleanup: CleanupStack) -> None:
     turns = ShortTurns(STEADY)
     turns.begin()
-    held.callback(turns.end)
-    held.disown_by(turns.end)
+    cleanup.callback(turns.end)
+    cleanup.in_child(turns.end)

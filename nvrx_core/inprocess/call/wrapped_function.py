@@ -1,4 +1,4 @@
-"""One run of the wrapped function, with what comes before it: the two effects in which user code can be interrupted.
+"""One run of the wrapped function, and of `initialize` before it.
 
 Whatever the function raises is an outcome: the flow decides what follows.
 """
@@ -69,7 +69,7 @@ class WrappedFunction:
         }
 
     def _guarded(self, run: Callable[[], IterationResult | None]) -> IterationResult | None:
-        """Every way out of the user's code ends here, except on the way to the next piece of it."""
+        """Turn every way out of the user's code into an outcome; None after `initialize`, when the function follows."""
         try:
             ended = run()
         except EndedInChild:

@@ -120,9 +120,9 @@ class Connections:
         self._meeting: dist.Store | None = None
         self._offered: socket.socket | None = None
 
-    def is_hosted_by(self, member: int) -> bool:
-        """Whether the process of this rank, `member`, hosts the store."""
-        return member in self.critical if self._hosted is None else self._hosted
+    def is_hosted_by(self, initial_rank: int) -> bool:
+        """Whether this process, which is `initial_rank`, hosts the store."""
+        return initial_rank in self.critical if self._hosted is None else self._hosted
 
     def use(self, keys: StoreKeys) -> None:
         """Work with the keys of the generation that the ranks have agreed on."""
