@@ -1,0 +1,57 @@
+"""Ending what the function waits in: whose abort is run, and what counts as a consequence of it."""
+
+import pytest
+
+from nvrx_core.inprocess.abort import Abort
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.state import State
+from nvrx_core.progress.page import Page, ProgressField
+
+
+class Noting(Abort):
+    """The user's abort, the process groups and the sample of the progress: notes what is asked of each."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, state):
+        self.asked.append("abort")
+        return state
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.asked.append(name)
+
+
+@pytest.fixture
+def page():
+    page = Page(1)
+    yield page
+    page.close()
+
+
+def function_abort(page, noting, *, abort=True):
+    state = State(rank=0, world_size=1, iteration=2)
+    return FunctionAbort(noting if abort else None, state, page, interrupt=noting, observer=noting, sample=noting)
+
+
+def test_what_fails_in_an_iteration_whose_abort_has_begun_can_be_told(page):
+    noting = Noting()
+    ending = function_abort(page, noting)
+    assert ending.begun_in != 2
+    ending.begin(2)
+    assert (ending.begun_in, noting.asked) == (2, ["abort"])
+
+
+def test_without_an_abort_nothing_is_run(page):
+    noting = Noting()
+    ending = function_abort(page, noting, abort=False)
+    ending.begin(2)
+    assert (ending.begun_in, noting.asked) == (2, [])
+
+
+@pytest.mark.parametrize("abort", [True, False])
+def test_a_rank_that_has_completed_frees_those_that_wait_for_it_unless_no_abort_is_wanted(page, abort):
+    noting = Noting()
+    function_abort(page, noting, abort=abort).release_completed(SystemExit(0))
+    assert noting.asked == ["take", *(["abort_groups"] if abort else []), "release"]
+    assert page[ProgressField.EXITED] == 3
