@@ -25,6 +25,7 @@ COMMON: Final = ("schema", "event", "wall", "monotonic", "host", "boot_id", "pid
 EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "call_entered": ("world_size",),
     "fault": ("rank", "interruption", "message", "origin", "category", "struck", "announced"),
+    "exception": ("traceback",),
     "restart": ("ended_iteration", "cause", "culprits", "lost", "rank", "world_size", "active", "marks"),
     "completed": (),
     "left": ("reason",),

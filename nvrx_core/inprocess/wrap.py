@@ -19,6 +19,7 @@ from nvrx_core.inprocess.call.environment_checks import warn_about_environment
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
 from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_shape
 from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.call.survived_errors import user_traceback
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
@@ -217,7 +218,11 @@ class Wrapper(Parameters):
             def function() -> Any:
                 return fn(*args, **{**kwargs, **dict.fromkeys(free, CallWrapper(call.handles, self))})
 
-            result: Result = call.run(function)
+            try:
+                result: Result = call.run(function)
+            except BaseException as error:  # boundary: the caller sees the frames of its function, not those in between
+                error.__traceback__ = user_traceback(error.__traceback__)
+                raise
             return result
 
         return wrapped

@@ -66,7 +66,8 @@ class Leaving:
             if effect.completed:
                 self._membership.wait_left(effect.members, self._parameters.barrier_timeout)
             else:
-                log.warning("this rank hosts the control store and stays until the others need it no longer")
+                if self._state.initial_world_size > 1:
+                    log.warning("this rank hosts the control store and stays until the others need it no longer")
                 members, silent_for = range(self._state.initial_world_size), self._parameters.heartbeat_timeout
                 await_guests(self._membership, members, silent_for.total_seconds())
 

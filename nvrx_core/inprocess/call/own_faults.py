@@ -8,10 +8,12 @@ from contextlib import suppress
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.fault_maker import FaultMaker, clear_frames, release_frames
+from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.outcome import Outcome
 from nvrx_core.inprocess.state import State
 
 __all__ = ["OwnFaults"]
@@ -25,13 +27,22 @@ class OwnFaults:
         state: this rank's.
         events: where they are written.
         rounds: where a thread of the user's announces its own; the main thread's flow announces all others.
+        survived: logs what the function failed with.
 
     Attributes:
         struck: monotonic seconds when the main thread was last out of the function.
     """
 
-    def __init__(self, maker: FaultMaker, state: State, events: EventLog, rounds: RoundOperations) -> None:
-        self._maker, self._state, self._events, self._rounds = maker, state, events, rounds
+    def __init__(
+        self,
+        maker: FaultMaker,
+        state: State,
+        events: EventLog,
+        *,
+        rounds: RoundOperations,
+        survived: SurvivedErrors,
+    ) -> None:
+        self._maker, self._state, self._events, self._rounds, self._survived = maker, state, events, rounds, survived
         self.struck = 0.0
 
     def rules(self) -> Rules:
@@ -59,6 +70,8 @@ class OwnFaults:
 
     def _clear_frames(self, effect: effects.ClearFrames) -> None:
         effect.ended.result = None
+        if effect.ended.how is Outcome.FAILED and effect.ended.error is not None:
+            self._survived.survived(effect.ended.error, self._state.iteration)
         clear_frames(effect.ended.error)
         if not effect.keep_trace:
             release_frames(effect.ended.error)

@@ -14,6 +14,7 @@ from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.own_faults import OwnFaults
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
+from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.thread_faults import ThreadFaults
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping, least_world_size
@@ -86,11 +87,12 @@ def start_watchers(
     early_exit = EarlyExit(
         state, events, connections, monitor=monitor, interrupt=interrupt, function=abort, changed=changed
     )
-    faults = OwnFaults(maker, state, events, connections.control_store.rounds)
-    thread_faults = ThreadFaults(faults.thread_failed)
     watchdog = ProgressWatchdog(
         page, p.watchdog_interval, monitor.fork_server, interrupt=interrupt, observer=observer, losses=early_exit
     )
+    survived = SurvivedErrors(state.initial_rank, events, watchdog.defer)
+    faults = OwnFaults(maker, state, events, rounds=connections.control_store.rounds, survived=survived)
+    thread_faults = ThreadFaults(faults.thread_failed)
     housekeeping = Housekeeping(
         connections.control_store, state.initial_world_size, least_world_size(p.initialize), watchdog.defer
     )

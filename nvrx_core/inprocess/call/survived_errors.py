@@ -1,0 +1,66 @@
+"""The log of exceptions that the function failed with and the job survived: each with its traceback, once.
+
+The traceback is captured in the main thread, without its source lines. Another thread reads these and writes the text,
+so that no restart waits for a file.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from nvrx_core.events.log import EventLog
+
+__all__ = ["SurvivedErrors", "user_traceback"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+PACKAGE: Final = str(Path(__file__).parents[2]) + "/"
+MAX_FRAMES: Final = 100
+"""The innermost frames that are kept."""
+_Key = tuple[type[BaseException], tuple[tuple[str, int | None], ...]]
+
+
+def user_traceback(trace: TracebackType | None) -> TracebackType | None:
+    """Strip the frames of this package that lead to the user's function; all of them remain where there is no other."""
+    found = trace
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        found = found.tb_next
+    return found or trace
+
+
+class SurvivedErrors:
+    """Logs them.
+
+    Args:
+        initial_rank: the rank.
+        events: where the tracebacks are written as well.
+        defer: runs work soon, in a thread that no restart waits for.
+    """
+
+    def __init__(self, initial_rank: int, events: EventLog, defer: Callable[[Callable[[], None]], None]) -> None:
+        self._initial_rank, self._events, self._defer = initial_rank, events, defer
+        self._last: _Key | None = None
+        self._times = 0
+
+    def survived(self, error: BaseException, iteration: int) -> None:
+        """Log the exception that ended the function in `iteration`; a repetition of the last one is a single line."""
+        captured = traceback.TracebackException(
+            type(error), error, user_traceback(error.__traceback__), limit=-MAX_FRAMES, lookup_lines=False, compact=True
+        )
+        key = type(error), tuple((frame.filename, frame.lineno) for frame in captured.stack)
+        self._times = self._times + 1 if key == self._last else 1
+        self._last, times = key, self._times
+        self._defer(lambda: self._write(captured, iteration, times))
+
+    def _write(self, captured: traceback.TracebackException, iteration: int, times: int) -> None:
+        if times > 1:
+            last = "".join(captured.format_exception_only()).strip()
+            log.error("initial rank %d fails alike, %d times in a row: %s", self._initial_rank, times, last)
+            return
+        text = "".join(captured.format())
+        log.error("the function fails on initial rank %d in iteration %d:\n%s", self._initial_rank, iteration, text)
+        self._events.write("exception", iteration, traceback=text)

@@ -1,0 +1,80 @@
+"""An exception that the job survives is logged with its traceback, once, without the wrapper's own frames."""
+
+import json
+import logging
+
+import pytest
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.inprocess.call.survived_errors import PACKAGE, SurvivedErrors, user_traceback
+
+
+@pytest.fixture
+def errors(tmp_path):
+    events = EventLog(str(tmp_path), 3)
+    yield SurvivedErrors(3, events, lambda work: work())
+    events.close()
+
+
+class Planted(ValueError):
+    pass
+
+
+def train(message="planted"):
+    inner(message)
+
+
+def inner(message):
+    raise Planted(message)
+
+
+def failed(function=train, *arguments):
+    with pytest.raises(Planted) as found:
+        function(*arguments)
+    return found.value
+
+
+def wrapped():
+    """A function of the package that runs the user's."""
+    space = {"train": train}
+    exec(compile("def run():\n    train()", PACKAGE + "inprocess/wrap.py", "exec"), space)
+    space["run"]()
+
+
+def texts(caplog):
+    return [record.message for record in caplog.records if record.levelno == logging.ERROR]
+
+
+def test_the_traceback_has_the_users_frames(errors, caplog, tmp_path):
+    errors.survived(failed(), 7)
+    (text,) = texts(caplog)
+    assert text.startswith("the function fails on initial rank 3 in iteration 7:\nTraceback (most recent call last):")
+    assert "    raise Planted(message)" in text
+    assert text.endswith("Planted: planted\n")
+    (event,) = map(json.loads, (tmp_path / "events-3.jsonl").read_text().splitlines())
+    assert (event["event"], event["iteration"]) == ("exception", 7)
+    assert "Planted: planted" in event["traceback"]
+
+
+def test_a_repetition_is_one_line(errors, caplog):
+    for message in ("one", "two"):
+        errors.survived(failed(train, message), 0)
+    errors.survived(failed(inner, "elsewhere"), 2)
+    first, second, third = texts(caplog)
+    assert second == f"initial rank 3 fails alike, 2 times in a row: {Planted.__module__}.Planted: two"
+    assert "Traceback" in first
+    assert "Traceback" in third
+
+
+def test_the_frames_of_the_wrapper_are_left_out():
+    error = failed(wrapped)
+    ours = user_traceback(error.__traceback__.tb_next.tb_next)
+    assert ours.tb_frame.f_code.co_name == "train"
+
+
+def test_where_there_are_no_others_they_remain():
+    space = {"Planted": Planted}
+    exec(compile("def run():\n    raise Planted('ours')", PACKAGE + "x.py", "exec"), space)
+    trace = failed(space["run"]).__traceback__.tb_next
+    assert user_traceback(trace) is trace
+    assert user_traceback(None) is None
