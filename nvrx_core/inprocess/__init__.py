@@ -1,4 +1,4 @@
-"""In-process restart: `Wrapper` and what it is composed of. Names are loaded when they are first asked for."""
+"""In-process restart: `Wrapper`, its plug-ins and its state. Names are imported on first access."""
 
 from __future__ import annotations
 

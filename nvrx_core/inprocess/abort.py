@@ -1,4 +1,4 @@
-"""Ending what the wrapped function waits in, so that it can be interrupted."""
+"""Aborts: they end the collectives and other calls that block the wrapped function, so that it can be interrupted."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class Abort(abc.ABC):
-    """Ends asynchronously what the wrapped function may block in.
+    """A plug-in that asynchronously ends the calls in which the wrapped function may block.
 
-    Called from the monitor thread while the function still runs; it must neither wait for the function nor hold the
-    interpreter's lock for long. An exception is logged, and the restart goes on.
+    It is called in the monitor thread while the function still runs; it must neither wait for the function nor hold
+    the GIL for long. An exception is logged, and the restart continues.
     """
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Abort; returns the state for the next of a composition."""
+        """Abort, and return the state for the next plug-in of a composition."""
 
 
 class AbortTorchDistributed(Abort):
-    """Ends the collectives of `torch.distributed` and clears its groups.
+    """An abort that ends the collectives of `torch.distributed` and clears its groups.
 
-    gloo has no abort of its own: its connections are shut down, which ends a blocked collective within milliseconds.
-    NCCL communicators are aborted by torch, all at once. Does nothing when torch.distributed was not used.
+    gloo has no abort: its connections are shut down, which ends a blocked collective within milliseconds. torch aborts
+    the NCCL communicators, all concurrently. If torch.distributed was not used, nothing happens.
 
     Args:
-        torch_fr_trace_path: where torch's flight record is written first, if torch keeps one; default
-            `NVRX_FR_TRACE_PATH`, else none is written.
+        torch_fr_trace_path: the directory for torch's flight record, which is written first if the recorder is enabled;
+            default `NVRX_FR_TRACE_PATH`, else no record is written.
     """
 
     def __init__(self, torch_fr_trace_path: str | os.PathLike[str] | None = None) -> None:
@@ -63,20 +63,20 @@ class AbortTorchDistributed(Abort):
 
 
 def carry_out(abort: Abort, state: FrozenState) -> None:
-    """Run a user's abort; where it fails, the default one, so that no group is left that the next one would meet."""
+    """Run a user's abort; if it fails, run the default one, so that no group is left for the next iteration."""
     for each in (abort, AbortTorchDistributed()):
         try:
             each(state)
             return
-        except BaseException:  # boundary: a user's abort; the interruption must follow all the same
+        except BaseException:  # boundary: a user's abort; the interruption must follow anyway
             log.exception("abort failed")
 
 
 class AbortTransformerEngine(Abort):
-    """Lets go of the communicators and of the FP8 state that Transformer Engine keeps in its modules.
+    """An abort that releases the communicators and the FP8 state in the modules of Transformer Engine.
 
-    List it before `AbortTorchDistributed`, so that it runs after it. It acts on what the function has imported and
-    imports nothing itself; without Transformer Engine it does nothing. What fails is one warning.
+    List it before `AbortTorchDistributed`, so that it runs after it. It uses only modules that are imported already;
+    without Transformer Engine it does nothing. Failures are logged as one warning.
     """
 
     def __call__(self, state: FrozenState) -> FrozenState:
@@ -85,7 +85,7 @@ class AbortTransformerEngine(Abort):
         for act in filter(None, (_destroy_user_buffers(), _reset_fp8())):
             try:
                 act()
-            except Exception as error:  # boundary: another library, half way through an iteration
+            except Exception as error:  # boundary: another library, interrupted in an iteration
                 errors.append(text_of(error))
         if errors:
             log.warning("Transformer Engine was not aborted: %s", "; ".join(errors))
@@ -97,9 +97,9 @@ def _destroy_user_buffers() -> Callable[[], object] | None:
 
 
 def _reset_fp8() -> Callable[[], object] | None:
-    """Its home since 2.10 is `quantization`; `fp8` warns from then on when it is asked."""
-    for home in ("quantization", "fp8"):
-        manager = getattr(sys.modules.get(f"transformer_engine.pytorch.{home}"), "FP8GlobalStateManager", None)
+    """Return the reset function: since 2.10 it is in `quantization`, and access through `fp8` warns."""
+    for module in ("quantization", "fp8"):
+        manager = getattr(sys.modules.get(f"transformer_engine.pytorch.{module}"), "FP8GlobalStateManager", None)
         if manager is not None:
             return getattr(manager, "reset", None)
     return None

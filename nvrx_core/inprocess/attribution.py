@@ -1,4 +1,4 @@
-"""What interrupted a rank: the kinds of interruption, and the record of one."""
+"""The kinds of interruption of a rank, and the record of one, under the names that users import."""
 
 from __future__ import annotations
 

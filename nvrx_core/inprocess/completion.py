@@ -1,4 +1,4 @@
-"""What runs when the wrapped function is completed on all ranks."""
+"""The plug-in that runs when the wrapped function has completed on all ranks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["Completion"]
 
 
 class Completion(ABC):
-    """Runs on every rank after all have completed; what it raises is logged and goes no further."""
+    """A plug-in that runs on every rank after all ranks have completed; its exceptions are logged and ignored."""
 
     @abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Act on the completion."""
+        """Handle the completion."""

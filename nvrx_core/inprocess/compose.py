@@ -1,6 +1,6 @@
 """Composition of plug-ins: `Compose(a, b, c)(x)` is `a(b(c(x)))`, so the last one listed runs first.
 
-A composition is an instance of what its parts have in common: `Compose` of two `Abort`s is an `Abort`.
+A composition is an instance of the common base class of its parts: `Compose` of two `Abort`s is an `Abort`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ __all__ = ["Compose"]
 _BASETYPE: Final = 1 << 10  # Py_TPFLAGS_BASETYPE: the type may be extended (CPython, Include/object.h)
 
 if TYPE_CHECKING:
-    _Part = Any  # its class at run time is that of its parts, which no annotation can say
+    _Part = Any  # the base class at run time is that of the parts, which no annotation can express
 else:
     _Part = object
 
 
 class Compose(_Part):  # type: ignore[misc]
-    """Runs callables one after the other, the last one listed first.
+    """A callable that runs its parts one after the other, the last one listed first.
 
-    Each gets what the one before returned; a tuple arrives as several arguments. None in return for arguments is taken
-    for a forgotten `return` and warned of.
+    Each part is called with the result of the previous one; a tuple is passed as several arguments. A part that is
+    called with arguments and returns None causes a warning about a missing `return`.
 
     Args:
         instances: the callables.
@@ -42,7 +42,7 @@ class Compose(_Part):  # type: ignore[misc]
     instances: tuple[Callable[..., Any], ...]
 
     def __new__(cls, *instances: Callable[..., Any]) -> Self:
-        """Make the instance, of a class that its parts have in common."""
+        """Create an instance of the common base class of the parts."""
         require(bool(instances), "instances", instances, "at least one callable")
         for instance in instances:
             if not callable(instance):
@@ -54,7 +54,7 @@ class Compose(_Part):  # type: ignore[misc]
         self.instances = instances
 
     def __call__(self, *args: Any) -> Any:
-        """Run all parts; returns what the first one listed returns."""
+        """Run all parts; return the result of the first one listed."""
         result: Any = args
         for instance in reversed(self.instances):
             result = instance(*args)
@@ -74,14 +74,14 @@ class Compose(_Part):  # type: ignore[misc]
 
 
 def _arguments(result: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What the next part gets: nothing after a part that neither got nor returned anything."""
+    """Return the arguments of the next part: none after a part without arguments that returned None."""
     if isinstance(result, tuple):
         return result
     return () if result is None and not args else (result,)
 
 
 def _common(instances: tuple[Callable[..., Any], ...]) -> type:
-    """The lowest class that all instances share and that can be extended: it has no `__new__` of its own."""
+    """Return the most derived common class of the instances that can be extended: it defines no `__new__`."""
     candidates = filter(_extensible, type(instances[0]).__mro__)
     return next(c for c in candidates if all(isinstance(instance, c) for instance in instances))
 

@@ -1,4 +1,4 @@
-"""What runs on the main thread after an interruption, before the health check."""
+"""The plug-in that runs in the main thread after an interruption, before the health check."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["Finalize", "ThreadedFinalize"]
 
 
 class Finalize(ABC):
-    """Brings the process into a state from which the wrapped function can start again."""
+    """A plug-in that restores the process to a state in which the wrapped function can start again."""
 
     @abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
         """Finalize.
 
         Raises:
-            Exception: any, to make this rank leave.
+            Exception: any exception, to let this rank exit.
         """
 
 
 class ThreadedFinalize(Finalize):
-    """Runs a function in a thread, on the caller's CUDA device if it has one, and waits for it a bounded time.
+    """A finalizer that runs a function in a thread, on the caller's CUDA device if it has one, with a timeout.
 
     Args:
         timeout: how long to wait.
@@ -55,8 +55,8 @@ class ThreadedFinalize(Finalize):
         """Run the function.
 
         Raises:
-            TimeoutError: nvrx's, when the function lasts longer than the timeout; its thread is left behind.
-            BaseException: whatever the function raised.
+            TimeoutError: nvrx's, when the function does not return in time; its thread keeps running.
+            BaseException: the exception of the function.
         """
         name = f"{type(self).__name__}({getattr(self.fn, '__qualname__', self.fn)})"
         call_bounded(functools.partial(self.fn, *self.args, **self.kwargs), self.timeout, name)

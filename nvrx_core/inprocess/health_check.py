@@ -1,4 +1,4 @@
-"""Checks that a rank is fit for another iteration; each looks at its own rank only and raises when it is not."""
+"""Health checks: each checks its own rank before the next iteration, and raises if the rank is unhealthy."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class HealthCheck(ABC):
-    """Checks this rank, before each iteration and after each interruption."""
+    """A plug-in that checks this rank, before each iteration and after each interruption."""
 
     @abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
         """Check.
 
         Raises:
-            Exception: any, when the rank is unfit.
+            Exception: any exception, when the rank is unhealthy.
         """
 
 
 class CudaHealthCheck(HealthCheck):
-    """Waits until the current CUDA device has done all its work; does nothing in a process that has not used CUDA.
+    """A check that synchronises the current CUDA device; it does nothing in a process that has not used CUDA.
 
-    It synchronises twice: in a thread, so that a device that hangs is noticed; then in the caller's, which meets the
-    errors of kernels that failed in between.
+    It synchronises twice: first in a thread with a timeout, to detect a device that hangs; then in the calling thread,
+    which gets the errors of kernels that failed in between.
 
     Args:
         timeout: how long to wait for the device.
@@ -53,7 +53,7 @@ class CudaHealthCheck(HealthCheck):
         """Synchronise.
 
         Raises:
-            TimeoutError: nvrx's, when the device is not done within the timeout.
+            TimeoutError: nvrx's, when the device does not finish in time.
             RuntimeError: torch's, when the device or its context is broken.
         """
         if cuda_device() is not None:
@@ -64,13 +64,13 @@ class CudaHealthCheck(HealthCheck):
 
 
 class FaultCounter(HealthCheck):
-    """Counts the faults of this rank's own wrapped function; what other ranks caused does not count.
+    """A check that counts the exceptions of the wrapped function on this rank; faults of other ranks do not count.
 
     Args:
-        max_rank_faults: how many are allowed; None for any number.
+        max_rank_faults: how many faults are allowed; None for no limit.
 
     Attributes:
-        faults: how many there were.
+        faults: how many faults have occurred.
 
     Raises:
         ValueError: when the limit is negative.
@@ -83,7 +83,7 @@ class FaultCounter(HealthCheck):
         self.faults = 0
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Count.
+        """Count a fault.
 
         Raises:
             FaultCounterExceeded: when there were more faults than allowed.
@@ -96,40 +96,40 @@ class FaultCounter(HealthCheck):
         return state
 
 
-class _NotYet(HealthCheck):
-    """A check of hardware that this version cannot look at; it says so once and finds nothing.
+class _NotImplementedCheck(HealthCheck):
+    """A hardware check that this version does not implement; it logs one warning and passes.
 
     Args:
         device_index: the device to check, None for that of the local rank.
     """
 
-    looks_at: ClassVar[str]
+    checked: ClassVar[str]
 
     def __init__(self, device_index: int | None = None) -> None:
         self.device_index = device_index
-        self._said = False
+        self._warned = False
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """Pass."""
-        if not self._said:
-            log.warning("%s is off: this version cannot ask for %s", type(self).__name__, self.looks_at)
-            self._said = True
+        if not self._warned:
+            log.warning("%s is disabled: this version cannot check %s", type(self).__name__, self.checked)
+            self._warned = True
         return state
 
 
-class ChainedGPUHealthCheck(_NotYet):
-    """The GPU's own word on whether it must be reset; off in this version, with one warning."""
+class ChainedGPUHealthCheck(_NotImplementedCheck):
+    """A check of the GPU's recovery action; disabled in this version, with one warning."""
 
-    looks_at = "a GPU's recovery action"
-
-
-class ChainedNVLHealthCheck(_NotYet):
-    """The state of a GPU's NVLinks; off in this version, with one warning."""
-
-    looks_at = "the state of NVLinks"
+    checked = "a GPU's recovery action"
 
 
-class ChainedNicHealthCheck(_NotYet):
-    """Link losses of the network device next to a GPU; off in this version, with one warning."""
+class ChainedNVLHealthCheck(_NotImplementedCheck):
+    """A check of the NVLinks of a GPU; disabled in this version, with one warning."""
 
-    looks_at = "a network device's link losses"
+    checked = "the state of NVLinks"
+
+
+class ChainedNicHealthCheck(_NotImplementedCheck):
+    """A check for link losses of the network device next to a GPU; disabled in this version, with one warning."""
+
+    checked = "a network device's link losses"

@@ -1,4 +1,4 @@
-"""What runs at the start of every iteration, the first one included."""
+"""The plug-in that runs at the start of every iteration, including the first."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ __all__ = ["Initialize", "RetryController"]
 
 
 class Initialize(ABC):
-    """Prepares a rank for an iteration."""
+    """A plug-in that prepares a rank for an iteration."""
 
     @abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
         """Prepare.
 
         Raises:
-            Exception: any, to restart all ranks.
-            BaseException: any other, to leave.
+            Exception: any exception, to restart all ranks.
+            BaseException: any other exception, to let this rank exit.
         """
 
 
 class RetryController(Initialize):
-    """Ends the job after too many iterations, or when too few ranks are left.
+    """An initializer that ends the job after too many iterations, or when too few ranks are left.
 
     Args:
-        max_iterations: how often the wrapped function may be executed; None for any number.
-        min_world_size: how many ranks must live.
-        min_active_world_size: how many ranks must be active.
+        max_iterations: the maximum number of iterations; None for no limit.
+        min_world_size: the minimum number of living ranks.
+        min_active_world_size: the minimum number of active ranks.
 
     Raises:
         ValueError: when a limit is negative.
@@ -47,10 +47,10 @@ class RetryController(Initialize):
         self.min_active_world_size = min_active_world_size
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Let the iteration start.
+        """Check the limits.
 
         Raises:
-            RestartAbort: when a limit is passed; the message names the state's value and the limit.
+            RestartAbort: when a limit is exceeded; the message contains the state's value and the limit.
         """
         reason = self._reason(state)
         if reason is not None:

@@ -1,7 +1,7 @@
-"""Lines for a restarter around this one: what the in-process restart is about, on the stdout of one rank.
+"""Log lines for an outer restarter: the state of the in-process restart, on the stdout of one rank.
 
-A launcher that restarts whole processes can tell by them whether the ranks are about to help themselves. The line is
-`[NestedRestarter] name=[InProcess] state=<state>`, with ` stage=<stage>` where there is one.
+A launcher that restarts whole processes can read from them whether the ranks are restarting in process. The line is
+`[NestedRestarter] name=[InProcess] state=<state>`, followed by ` stage=<stage>` if the state has stages.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LOGGER: Final = "InprocessRestarter.Restarter"
 
 
 class NestedRestarterCallback:
-    """Says one state, on the rank whose initial rank is `special_rank`.
+    """A plug-in that logs one state, on the rank whose initial rank is `special_rank`.
 
     Args:
         restarter_state: the state.
         restarter_stage: the stage in that state.
-        logger: where to say it; default the logger `InprocessRestarter.Restarter`, which writes to stdout unless it was
-            given handlers.
-        special_rank: the initial rank that speaks.
+        logger: the logger to use; default the logger `InprocessRestarter.Restarter`, which writes to stdout unless it
+            has handlers.
+        special_rank: the initial rank that logs.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class NestedRestarterCallback:
         self.logger, self.special_rank = logger, special_rank
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Say it."""
+        """Log the state."""
         if state.initial_rank == self.special_rank:
             stage = f" stage={self.restarter_stage}" if self.restarter_stage is not None else ""
             logger = self.logger or _to_stdout()
@@ -55,44 +55,44 @@ class NestedRestarterCallback:
 
 
 class NestedRestarterHandlingCompleted(NestedRestarterCallback, Initialize):
-    """Says `initialize` when it is called first, later that a restart is handled.
+    """An initializer that logs `initialize` on its first call, and later that the restart is completed.
 
-    List it first in the composition of `initialize`: it then runs last, when nothing of the restart is left to do.
+    List it first in the composition of `initialize`: it then runs last, as the last step of the restart.
     """
 
     def __init__(self, special_rank: int = 0) -> None:
         super().__init__("initialize", special_rank=special_rank)
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Say it."""
+        """Log the state."""
         super().__call__(state)
         self.restarter_state, self.restarter_stage = "handling", "completed"
         return state
 
 
 class NestedRestarterHandlingStarting(NestedRestarterCallback, Abort):
-    """Says that a restart begins; list it last in the composition of `abort`, so that it runs first."""
+    """An abort that logs the start of a restart; list it last in the composition of `abort`, so that it runs first."""
 
     def __init__(self, special_rank: int = 0) -> None:
         super().__init__("handling", "starting", special_rank=special_rank)
 
 
 class NestedRestarterFinalized(NestedRestarterCallback, Completion):
-    """Says that the job is completed."""
+    """A completion that logs the end of the job."""
 
     def __init__(self, special_rank: int = 0) -> None:
         super().__init__("finalized", special_rank=special_rank)
 
 
 class NestedRestarterAborted(NestedRestarterCallback, Terminate):
-    """Says that this rank leaves, and nothing more is restarted on it."""
+    """A termination that logs that this rank exits and does not restart."""
 
     def __init__(self, special_rank: int = 0) -> None:
         super().__init__("aborted", special_rank=special_rank)
 
 
 class _Stdout(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what `sys.stdout` is at that moment, the bare line."""
+    """A handler that writes the bare message to the present `sys.stdout`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stdout

@@ -127,7 +127,7 @@ class ProgressWatchdog:
 
     def _ask(self, now: float) -> None:
         self.page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
-        if answered := self._heartbeat.look():
+        if answered := self._heartbeat.poll():
             self.page[ProgressField.MAIN_THREAD_HEARTBEAT] = answered
         self._observer.count_collectives()
         self.page[ProgressField.ATOMIC] = self._interrupt.depth

@@ -1,4 +1,4 @@
-"""The former home of the rank filters; they are in `rank_assignment`, and importing them here warns."""
+"""The deprecated module of the rank filters; they are in `rank_assignment`, and importing them here warns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a rank, as the wrapper and its plug-ins know it: the pure state, and how it meets the environment."""
+"""The state of a rank for the wrapper and its plug-ins: the pure state, with RANK and WORLD_SIZE of the environment."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class State(PureState):
 
     @classmethod
     def from_env(cls) -> Self:
-        """The state on entry, from RANK and WORLD_SIZE; rank 0 of 1 when neither is set.
+        """Return the state on entry, from RANK and WORLD_SIZE; rank 0 of 1 when neither is set.
 
         Raises:
-            ValueError: when one is missing, no number, or out of range.
+            ValueError: when one is missing, not a number, or out of range.
         """
         rank, world_size = rank_and_world_size()
         return cls(rank=rank, world_size=world_size)
 
     def set_distributed_vars(self) -> None:
-        """Set RANK and WORLD_SIZE to the active rank and world size; a reserve has neither."""
+        """Set RANK and WORLD_SIZE to the active rank and world size; unset both on a reserve rank."""
         active = self.active_rank is not None
         set_ranks(self.active_rank, self.active_world_size if active else None)

@@ -1,6 +1,6 @@
 """The store classes: torch's stores, marked as usable by the wrapper.
 
-`EtcdStore` is loaded when it is first asked for: it needs the extra `etcd`, and the others do not.
+`EtcdStore` is imported on first access, because only this class needs the extra `etcd`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs when a rank leaves by an exception."""
+"""The plug-in that runs when a rank exits with an exception."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["Terminate"]
 
 
 class Terminate(ABC):
-    """Runs on a rank that leaves, once the others know of it; what it raises replaces what the rank leaves by."""
+    """A plug-in that runs on an exiting rank, after it notified its peers; its exception replaces the rank's."""
 
     @abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Act on the leaving."""
+        """Handle the exit."""

@@ -1,7 +1,7 @@
-"""`python -m nvrx_core.inprocess.wait_daemon PIDFILE`: waits until the processes of a pid file have ended.
+"""`python -m nvrx_core.inprocess.wait_daemon PIDFILE`: waits until the processes of a pid file have exited.
 
-A job scheduler ends what is left of a step when its last task has ended, monitor processes too. A task that waits for
-its monitor process leaves it the moment in which it tells the others of the rank's end.
+A job scheduler kills the remaining processes of a step when its last task has exited, including monitor processes. A
+task that waits for its monitor process gives it the time to report the death of the rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["main", "wait"]
 
 
 def main(arguments: list[str]) -> int:
-    """Wait; returns the exit code: 0, 1 for a file that cannot be read, 2 for a wrong call."""
+    """Wait; return the exit code: 0, 1 for a file that cannot be read, 2 for wrong arguments."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m nvrx_core.inprocess.wait_daemon PIDFILE", file=sys.stderr)
         return 2
@@ -28,20 +28,20 @@ def main(arguments: list[str]) -> int:
 
 
 def wait(pidfile: Path) -> None:
-    """Return when all processes that the file names have ended, and those it names by then, too.
+    """Wait until all processes in the file have exited, including those that are added meanwhile.
 
     Raises:
         OSError: when the file cannot be read.
-        ValueError: when it holds something else than process ids.
+        ValueError: when it contains anything but process ids.
     """
     seen = set[int]()
     while new := {int(word) for word in pidfile.read_text(encoding="ascii").split()} - seen:
         seen |= new
         for pid in new:
-            _await_end(pid)
+            _await_exit(pid)
 
 
-def _await_end(pid: int) -> None:
+def _await_exit(pid: int) -> None:
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The wrapper: restarts a function on all healthy ranks, inside their processes, after a fault on any of them."""
+"""The wrapper: it restarts a function on all healthy ranks, inside their processes, after a fault on any rank."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from nvrx_core.settings.parameter import parameter
 __all__ = ["CallWrapper", "HealthCheckPassed", "Wrapper"]
 
 Result = TypeVar("Result")
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 _calls = itertools.count()
 
 
 class HealthCheckPassed(Exception):
-    """For code that names it; nothing raises it here."""
+    """A name kept for code that refers to it; nvrx does not raise it."""
 
 
 class CallWrapper:
-    """What a wrapped function may ask of its wrapper; injected by annotation, or by the name `call_wrapper`.
+    """The interface of the wrapper for the wrapped function, injected by annotation or by the name `call_wrapper`.
 
-    Its attributes can be read and not assigned. An instance belongs to one iteration.
+    Its attributes are read-only. An instance belongs to one iteration.
     """
 
     def __init__(self, handles: CallHandles, wrapper: Wrapper) -> None:
@@ -60,18 +60,19 @@ class CallWrapper:
 
     @property
     def iteration(self) -> int:
-        """How often the function was restarted; 0 at first."""
+        """How often the function was restarted, 0 in the first iteration."""
         return self._handles.state.iteration
 
     def ping(self) -> None:
-        """Report progress; from the first ping of an iteration on, the timeouts apply to pings, too."""
+        """Report progress; from the first ping of an iteration on, the timeouts apply to pings as well."""
         self._page.words[ProgressField.PING] = time.monotonic_ns()
 
     def progress(self, step: int) -> None:
-        """Report the step that is done.
+        """Report a completed step.
 
-        Within an iteration, a step higher than those before is a sign of life: from the first call on, the timeouts
-        apply to it, too. Over restarts, a step higher than all before is what `no_progress_limit` calls progress.
+        Within an iteration, a step higher than all previous ones is a sign of life: from the first call on, the
+        timeouts apply to it as well. For `no_progress_limit`, progress is a step higher than all previous ones of the
+        call, across restarts.
         """
         words = self._page.words
         if step >= words[ProgressField.STEP]:
@@ -79,12 +80,12 @@ class CallWrapper:
             words[ProgressField.STEP_AT] = time.monotonic_ns()
 
     def atomic(self) -> Atomic:
-        """A context that no restart interrupts; other ranks wait for its end. It nests."""
+        """Return a context that no restart interrupts; other ranks wait for its end. It can be nested."""
         return self._atomic
 
     @contextmanager
     def disable_hang_protection(self) -> Iterator[None]:
-        """A context in which neither soft nor hard timeout applies to this rank. It nests."""
+        """Return a context in which neither soft nor hard timeout applies to this rank. It can be nested."""
         page = self._page
         page[ProgressField.UNPROTECTED] += 1
         try:
@@ -97,14 +98,14 @@ class CallWrapper:
             page[ProgressField.UNPROTECTED] -= 1
 
     def iteration_store(self) -> dist.Store:
-        """A torch store for this iteration, empty at its start, the same on all ranks."""
+        """Return a torch store for this iteration, shared by all ranks and empty at its start."""
         return self._handles.stores.iteration_store()
 
     def shutdown(self) -> None:
-        """Nothing once the call is over: it ends its threads and processes itself.
+        """Do nothing after the call, which stops its threads and processes itself.
 
         Raises:
-            RuntimeError: in the function, which would run on unprotected; return from it instead.
+            RuntimeError: inside the function, which would continue unprotected; return from it instead.
         """
         if not self._handles.over.is_set():
             raise RuntimeError(
@@ -113,36 +114,36 @@ class CallWrapper:
 
     @property
     def state(self) -> FrozenState:
-        """This rank's state, as it is now."""
+        """A copy of this rank's present state."""
         return self._handles.state.freeze()
 
     @property
     def wrapper(self) -> Wrapper:
-        """The wrapper whose call this is."""
+        """The wrapper of this call."""
         return self._wrapper
 
     @property
     def store(self) -> dist.Store:
-        """`iteration_store()`, made once."""
+        """The store of `iteration_store()`, created once."""
         if self._store is None:
             self._store = self.iteration_store()
         return self._store
 
     @property
     def base_store(self) -> dist.Store:
-        """The control store itself, without a prefix, on a connection of its own; nvrx's keys begin with `nvrx/`."""
+        """The control store without a prefix, on its own connection; nvrx's keys begin with `nvrx/`."""
         if self._base_store is None:
             self._base_store = self._handles.stores.base_store()
         return self._base_store
 
     @property
     def monitor_process(self) -> MonitorHandle:
-        """The monitor process: `pid`, `is_alive()`."""
+        """A handle of the monitor process: `pid`, `is_alive()`."""
         return MonitorHandle(self._page)
 
     @property
     def progress_watchdog(self) -> ProgressWatchdog:
-        """The thread that asks the main thread for automatic heartbeats."""
+        """The thread that requests automatic heartbeats from the main thread."""
         return self._handles.watchdog
 
     @property
@@ -153,12 +154,12 @@ class CallWrapper:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Wrapper(Parameters):
-    """Restarts a function in the process after a fault on any rank.
+    """A decorator that restarts a function inside its process after a fault on any rank.
 
-    Its parameters are those of `Parameters`, and `enabled`. Each can be read as an attribute, and not assigned.
+    The parameters are those of `Parameters`, and `enabled`. Each is a read-only attribute.
 
     Raises:
-        ValueError, TypeError: for a value that breaks its rule; nothing is started.
+        ValueError, TypeError: for a value that violates its rule; nothing is started.
     """
 
     enabled: bool = parameter(True, "False returns functions as they are.")
@@ -178,26 +179,26 @@ class Wrapper(Parameters):
         if not dist.is_available():
             raise ValueError("torch.distributed.is_available() is False: this torch was built without distributed")
         if self.rank_filter is not None:
-            told = "rank_filter is deprecated: list it in rank_assignment=Compose(...)"
-            warnings.warn(told, DeprecationWarning, stacklevel=3)
+            text = "rank_filter is deprecated: list it in rank_assignment=Compose(...)"
+            warnings.warn(text, DeprecationWarning, stacklevel=3)
         super().__post_init__()
 
     @property
     def restart_health_check(self) -> HealthCheck | Compose | None:
-        """What checks a rank before it restarts: `health_check`."""
+        """The check of a rank before it restarts: `health_check`."""
         return self.health_check
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[CallWrapper, Given], Result]) -> Callable[Given, Result]: ...
+    def __call__(self, fn: Callable[Concatenate[CallWrapper, Arguments], Result]) -> Callable[Arguments, Result]: ...
 
     @overload
-    def __call__(self, fn: Callable[Given, Result]) -> Callable[Given, Result]: ...
+    def __call__(self, fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]: ...
 
     def __call__(self, fn: Callable[..., Result]) -> Callable[..., Result]:
-        """Wrap `fn`; each call of the result is one restartable job of all ranks.
+        """Wrap `fn`; each call of the returned function is one restartable job of all ranks.
 
         Raises:
-            TypeError: for what is no function, and for an async or a generator function.
+            TypeError: when `fn` is not a function, or is an async or a generator function.
         """
         refuse_shape(fn)
         if not self.enabled:

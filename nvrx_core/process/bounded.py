@@ -1,6 +1,6 @@
-"""Calls that may hang, bounded in time: each runs in a thread of its own.
+"""Calls with a timeout: each runs in its own thread.
 
-A thread cannot be ended from outside: one that hangs is left behind as a daemon, and its caller goes on with an error.
+A thread cannot be terminated from outside: a call that hangs leaves a daemon thread, and the caller gets an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["call_all_bounded", "call_bounded", "cuda_device"]
 
 
 def cuda_device() -> int | None:
-    """The current CUDA device, None when this process has not used CUDA; initialises nothing."""
+    """Return the current CUDA device, None when this process has not used CUDA; CUDA is not initialised."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -30,29 +30,29 @@ def call_bounded(fn: Callable[[], object], timeout: timedelta, name: str) -> Non
     Args:
         fn: the call.
         timeout: how long to wait.
-        name: the thread's name; the error names it, too.
+        name: the name of the thread; it appears in the error as well.
 
     Raises:
-        TimeoutError: nvrx's, when the call lasts longer.
-        BaseException: whatever the call raised.
+        TimeoutError: nvrx's, when the call does not return in time.
+        BaseException: the exception of the call.
     """
     errors = call_all_bounded({name: fn}, timeout, cuda_device())
     if errors:
-        raise errors.pop(name)  # in no variable: the error's traceback and this frame would keep each other alive
+        raise errors.pop(name)  # not via a variable: the traceback and this frame would keep each other alive
 
 
 def call_all_bounded(
     calls: Mapping[str, Callable[[], object]], timeout: timedelta, device: int | None = None
 ) -> dict[str, BaseException]:
-    """Run calls at once, each in a daemon thread, and wait for all of them.
+    """Run calls concurrently, each in a daemon thread, and wait for all of them.
 
     Args:
         calls: the calls, by the names of their threads.
-        timeout: how long to wait, for all together.
+        timeout: how long to wait for all of them together.
         device: the CUDA device to make current in the threads; None to leave CUDA alone.
 
     Returns:
-        What went wrong, by name: what a call raised, or nvrx's `TimeoutError` for one that has not ended.
+        The errors by name: the exception of a call, or nvrx's `TimeoutError` for one that has not returned.
     """
     errors = dict[str, BaseException]()
     threads = {
@@ -72,7 +72,7 @@ def call_all_bounded(
 
 
 def _start(thread: threading.Thread) -> None:
-    """Where no further thread is to be had, call now: unbounded is better than not at all."""
+    """Start the thread; if the process has no threads left, run the call here without a timeout."""
     try:
         thread.start()
     except RuntimeError:
@@ -84,5 +84,5 @@ def _run(fn: Callable[[], object], device: int | None, name: str, errors: dict[s
         if device is not None:
             sys.modules["torch"].cuda.set_device(device)
         fn()
-    except BaseException as error:  # boundary: the thread ends here, its caller gets the error
+    except BaseException as error:  # boundary: the thread ends here, the caller gets the error
         errors[name] = error

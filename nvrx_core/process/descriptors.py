@@ -1,6 +1,6 @@
-"""Descriptors that are given up in place: replaced by /dev/null, for another owner may close them later.
+"""Release of descriptors that another owner may close later: each is replaced by /dev/null.
 
-Were one closed, its number would be reused, and the late close would hit a stranger's file.
+If it were closed instead, its number could be reused, and the later close would close an unrelated file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["give_up"]
 
 
 def give_up(fds: Iterable[int]) -> None:
-    """Replace these descriptors by /dev/null, those of them that are open."""
+    """Replace those of the descriptors that are open by /dev/null."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in fds:
         with suppress(OSError):

@@ -1,11 +1,12 @@
-"""Children of `os.fork` inside the wrapped function: they are no ranks.
+"""Children of `os.fork` inside the wrapped function: they are not ranks.
 
-A child has copies of everything the rank has, but none of its threads. So the wrapper's objects become inert in it
-before any other code runs there (`os.register_at_fork`): no store, page or monitor process of the rank hears of it, and
-nothing interrupts it. The function's end in the child passes by the wrapper: it ends the child as it would without one.
+A child has copies of all objects of the rank, but none of its threads. The wrapper's objects therefore become inert in
+the child before any other code runs there (`os.register_at_fork`): the child does not use the rank's store, page or
+monitor process, and is not interrupted. When the function returns or raises in the child, the wrapper passes the result
+through, and the child ends as it would without the wrapper.
 
-What the child holds of the wrapper is never destroyed: the destructor of a store's server waits for a thread that only
-the rank has.
+The child never destroys its copies of the wrapper's objects: the destructor of a store's server waits for a thread that
+exists only in the rank.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ __all__ = ["EndedInChild", "Forkable", "inert_in_children", "keep_for_good", "ru
 
 
 class Forkable(Protocol):
-    """What a child of `os.fork` must not use as the rank does."""
+    """An object that a child of `os.fork` must not use as the rank does."""
 
     def disown(self) -> None:
         """Become inert; called in the child, before anything else runs there."""
 
 
 class EndedInChild(BaseException):
-    """How the function has ended in a child; passes through the wrapper without being looked at.
+    """The outcome of the function in a child; the wrapper passes it through.
 
     Args:
-        result: what the function returned.
-        error: what it raised.
+        result: the return value of the function.
+        error: the exception of the function.
     """
 
     def __init__(self, result: Any = None, error: BaseException | None = None) -> None:
@@ -42,7 +43,7 @@ class EndedInChild(BaseException):
 
 @contextmanager
 def inert_in_children(owner: Forkable) -> Iterator[None]:
-    """Have the owner become inert in every child that is forked meanwhile."""
+    """Disown `owner` in every child that is forked inside the context."""
     _register()
     _live.add(owner)
     try:
@@ -52,7 +53,7 @@ def inert_in_children(owner: Forkable) -> Iterator[None]:
 
 
 def run_in_rank_only(run: Callable[[Callable[[], Any]], Any], function: Callable[[], Any]) -> Any:
-    """Return `run(function)`; in a child that the function has forked, what the function returns or raises there."""
+    """Return `run(function)`; in a child forked by the function, return or raise the outcome of the function there."""
     try:
         return run(functools.partial(_call, function, os.getpid()))
     except EndedInChild as ended:
@@ -63,7 +64,7 @@ def run_in_rank_only(run: Callable[[Callable[[], Any]], Any], function: Callable
 
 
 def keep_for_good(*owners: object) -> None:
-    """Let objects live until the process is gone, the end of the interpreter included."""
+    """Keep objects alive until the process exits, also during interpreter shutdown."""
     for owner in owners:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
@@ -74,7 +75,7 @@ _live: set[Forkable] = set()
 def _call(function: Callable[[], Any], rank_pid: int) -> Any:
     try:
         result = function()
-    except BaseException as error:  # boundary: in a child, the wrapper does not look at it
+    except BaseException as error:  # boundary: in a child, the wrapper passes it through
         if os.getpid() != rank_pid:
             raise EndedInChild(error=error) from None
         raise

@@ -1,12 +1,14 @@
-"""Garbage between iterations: what the ended one left in cycles is freed, at a price that does not grow.
+"""Garbage collection between iterations: it frees the cycles of the ended iteration at a bounded cost.
 
-A full collection looks at every object: 60 to 700 ms where torch and a model are loaded. What exists on entry, and what
-the first iteration has imported, stays for good, so it is frozen (`gc.freeze`) and not looked at again.
+A full collection visits every object: 60 to 700 ms where torch and a model are loaded. Objects that exist on entry, and
+modules that the first iteration imports, live as long as the process, so they are frozen (`gc.freeze`) and not visited
+again.
 
-Nothing may be frozen that is yet to die. A model and its optimizer die with the frames of the function, without any
-collection, unless they are part of a cycle or held from outside; so those that the frames held are watched. When all
-are gone there is nothing to collect, and the rest is frozen. When one lives on, a full collection follows; one that
-outlives even that is held from outside, and nothing is frozen: Python's own collector frees it when it is let go.
+Objects that will still die must not be frozen. A model and its optimizer die with the frames of the function, without a
+collection, unless they are part of a cycle or referenced from outside. The models and optimizers in the frames are
+therefore watched by weak references. When all of them are dead, there is nothing to collect, and the remaining objects
+are frozen. When one is alive, a full collection follows; one that survives it is referenced from outside, and nothing
+is frozen: Python's own collector frees it once that reference is dropped.
 """
 
 from __future__ import annotations
@@ -23,25 +25,25 @@ from typing import Any, Final, cast
 
 __all__ = ["Garbage", "collect_garbage", "freeze_on_entry", "watch_frames"]
 
-LOOKED_AT: Final = 200
-"""Elements of the largest container that is looked at."""
-SHALLOW: Final = 2
-"""Steps from the frames that are always gone: an attribute is two away."""
-SEEN: Final = 4_000
-"""Objects after which no step further is gone: some milliseconds."""
+MAX_CONTAINER: Final = 200
+"""Elements of the largest container that is searched."""
+MIN_DEPTH: Final = 2
+"""Levels below the frames that are always searched: an attribute is two levels down."""
+MAX_OBJECTS: Final = 4_000
+"""Objects after which the search stops: some milliseconds."""
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
 _NO_PARTS: Final = (types.ModuleType, types.CodeType, types.FrameType, type)
 
 
 @functools.cache
 def freeze_on_entry() -> None:
-    """Once a process, before the first call; young garbage is freed first, old garbage is rare and stays."""
+    """Freeze all objects, once per process before the first call; only young garbage is freed first."""
     gc.collect(1)
     gc.freeze()
 
 
 class Garbage:
-    """What the iterations of this process leave behind."""
+    """The garbage of the iterations of this process."""
 
     def __init__(self) -> None:
         self._watched: list[weakref.ref[Any]] = []
@@ -55,7 +57,7 @@ class Garbage:
             self._watched += [weakref.ref(each) for each in _training_objects(trace) if not _is_in(each, known)]
 
     def collect(self) -> None:
-        """Free what the ended iteration has left, once its frames are cleared."""
+        """Free the garbage of the ended iteration, after its frames were cleared."""
         if self._frozen:
             gc.collect()
             return
@@ -80,29 +82,29 @@ def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
 
 
 def _is_in(wanted: object, found: Iterable[object]) -> bool:
-    """By identity: a model may define what it is equal to."""
+    """Return whether `wanted` is among the objects, by identity: a model may define `__eq__`."""
     return any(wanted is each for each in found)
 
 
 def _kinds() -> tuple[type, ...]:
-    """The classes whose instances are watched, as far as they are loaded."""
+    """Return the classes whose instances are watched, as far as they are imported."""
     names = (("torch.nn", "Module"), ("torch.optim", "Optimizer"))
     return tuple(getattr(sys.modules[module], name) for module, name in names if module in sys.modules)
 
 
 def _training_objects(trace: types.TracebackType | None) -> list[Any]:
-    """The models and optimizers that the frames hold, themselves or in what they hold, as deep as it takes to find one.
+    """Return the models and optimizers reachable from the frames, searched level by level until one is found.
 
-    A function that trains often has no more than a trainer, or a closure, at hand.
+    The frames of a training function often refer only to a trainer object or a closure.
     """
     kinds, level = _kinds(), _held(trace)
-    seen, found, steps = dict[int, Any](), list[Any](), 0
-    while kinds and level and len(seen) < SEEN and (steps <= SHALLOW or not found):
+    seen, found, depth = dict[int, Any](), list[Any](), 0
+    while kinds and level and len(seen) < MAX_OBJECTS and (depth <= MIN_DEPTH or not found):
         new = {id(each): each for each in level if id(each) not in seen}
         seen |= new
         found += [each for each in new.values() if issubclass(type(each), kinds)]
         level = [part for each in new.values() for part in _parts(each)]
-        steps += 1
+        depth += 1
     return found
 
 
@@ -115,30 +117,31 @@ def _held(trace: types.TracebackType | None) -> list[Any]:
 
 
 def _parts(held: object) -> list[Any]:
-    """What an object refers to, asked of the interpreter: no code of the user's runs."""
+    """Return the objects that an object refers to, as the interpreter reports them: no user code runs."""
     kind = type(held)
     if kind is types.FunctionType:
         return list(cast(types.FunctionType, held).__closure__ or ())  # not its globals
-    return [] if issubclass(kind, _NO_PARTS) or _size(held) > LOOKED_AT else gc.get_referents(held)
+    return [] if issubclass(kind, _NO_PARTS) or _size(held) > MAX_CONTAINER else gc.get_referents(held)
 
 
 def _size(held: object) -> int:
-    """The elements of a container, as its base class counts them."""
+    """Return the number of elements of a container, as its built-in base class counts them."""
     of_kind = (container for container in _CONTAINERS if issubclass(type(held), container))
     return next((cast(Any, container).__len__(held) for container in of_kind), 0)
 
 
 def _any_training_object() -> bool:
-    """Whether there is any that is not frozen; looks at every object."""
+    """Return whether any training object is not frozen; this visits every object."""
     kinds = _kinds()
     return any(issubclass(kind, kinds) for kind in _all_types())
 
 
 def _all_types() -> set[type]:
-    """The types of all objects that are not frozen.
+    """Return the types of all objects that are not frozen.
 
-    The list of the objects lives within one call in C, in which no other thread runs, and no callback of a collection:
-    it refers to a tuple that another thread is about to build, too, and `tuple(...)` there would fail with SystemError.
+    The list of the objects exists only during one C call, in which no other thread and no callback of a collection
+    runs. It may refer to a tuple that another thread is building, and `tuple(...)` there fails with SystemError while a
+    second reference exists.
     """
     collects = gc.isenabled()
     gc.disable()

@@ -1,9 +1,10 @@
-"""Whether the function's thread runs, asked without running any bytecode of ours in it.
+"""Detection whether the function's thread executes, without running Python code of nvrx in it.
 
-A pending call is run by the interpreter in the main thread, between two bytecodes of whatever runs there. What it runs
-here is a function of the C library, which posts a semaphore: an interruption cannot land in it, and it raises nothing.
+The interpreter runs a pending call in the main thread, between two bytecodes of the code that runs there. The pending
+call used here is a C library function that posts a semaphore: an interruption cannot land in it, and it raises nothing.
 
-It reaches no other thread. Of a function that runs in one, the kernel tells whether it has used any time of a CPU.
+Pending calls reach only the main thread. For a function that runs in another thread, the kernel reports whether the
+thread has used CPU time.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Final
 
 __all__ = ["CpuTime", "Heartbeat", "heartbeat_of_this_thread"]
 
-_SEMAPHORE_BYTES: Final = 64  # more than a `sem_t` has
-_held = ctypes.PyDLL(None)  # its calls keep the interpreter's lock
+_SEMAPHORE_BYTES: Final = 64  # more than the size of a `sem_t`
+_held = ctypes.PyDLL(None)  # its calls hold the GIL
 _post = ctypes.cast(_held.sem_post, ctypes.c_void_p)
 _add = ctypes.pythonapi.Py_AddPendingCall
 _add.argtypes, _add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
 
 
 class _Semaphore:
-    """One a process, for good: a pending call may outlive whoever asked for it."""
+    """The semaphore of the process, never destroyed: a pending call may outlive the thread that requested it."""
 
     def __init__(self) -> None:
         self.memory = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
@@ -35,21 +36,21 @@ _answers = _Semaphore()
 
 
 class Heartbeat:
-    """Asks the main thread; one question at a time. For use in one thread."""
+    """A probe of the main thread, with one outstanding pending call at a time. For use in one thread."""
 
     def __init__(self) -> None:
-        self._looked = time.monotonic_ns()
+        self._polled = time.monotonic_ns()
         _take_answers()
 
-    def look(self) -> int:
-        """Look for an answer since the last look, and ask again if there is one.
+    def poll(self) -> int:
+        """Check whether the main thread has answered since the last poll, and send the next pending call if it has.
 
         Returns:
-            a monotonic time, in nanoseconds, before which the last answer was not given; 0 when there is none.
+            A lower bound of the time of the answer, in monotonic nanoseconds; 0 when there is no answer.
         """
-        before, self._looked = self._looked, time.monotonic_ns()
+        before, self._polled = self._polled, time.monotonic_ns()
         answered = _take_answers()
-        if not _answers.asked:  # a full queue says -1: then at the next look
+        if not _answers.asked:  # -1: the queue is full; retry at the next poll
             _answers.asked = _add(_post, ctypes.addressof(_answers.memory)) == 0
         return before if answered else 0
 
@@ -62,25 +63,25 @@ def _take_answers() -> bool:
 
 
 class CpuTime:
-    """Whether the thread that makes this uses a CPU; looked at from another one, which may outlive it."""
+    """A probe of the CPU time of the creating thread; polled by another thread, which may outlive it."""
 
     def __init__(self) -> None:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
-        self._looked, self._used = time.monotonic_ns(), 0
+        self._polled, self._used = time.monotonic_ns(), 0
 
-    def look(self) -> int:
-        """Look whether it has used any since the last look; returns what `Heartbeat.look` does."""
-        before, self._looked = self._looked, time.monotonic_ns()
+    def poll(self) -> int:
+        """Check whether the thread has used CPU time since the last poll; return as `Heartbeat.poll` does."""
+        before, self._polled = self._polled, time.monotonic_ns()
         used_before, self._used = self._used, self._read()
         return before if self._used > used_before else 0
 
     def _read(self) -> int:
         try:
             return time.clock_gettime_ns(self._clock)
-        except OSError:  # the thread is gone
+        except OSError:  # the thread has exited
             return 0
 
 
 def heartbeat_of_this_thread() -> Heartbeat | CpuTime:
-    """What tells of the thread that calls this."""
+    """Return a probe of the calling thread."""
     return Heartbeat() if threading.current_thread() is threading.main_thread() else CpuTime()

@@ -1,4 +1,4 @@
-"""Watching and ending a process through its pidfd, which names it for good: a pid may be reused, a pidfd never is."""
+"""Observation and termination of a process through its pidfd: a pid may be reused, a pidfd never is."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ParentDeathSignal", "catches", "how_it_ended", "is_running", "is_stopped", "open_pidfd", "send"]
+__all__ = ["ParentDeathSignal", "catches", "describe_exit", "is_running", "is_stopped", "open_pidfd", "send"]
 
 PR_SET_PDEATHSIG: Final = 1
 
 
 class ParentDeathSignal:
-    """Ends a child by SIGKILL as soon as the thread that has started it is gone; made before the fork.
+    """A request to kill a child by SIGKILL when the thread that forked it exits; created before the fork.
 
     Args:
         parent: the process of that thread.
@@ -25,10 +25,10 @@ class ParentDeathSignal:
 
     def __init__(self, parent: int) -> None:
         self.parent = parent
-        _libc()  # not in the child: a thread that it has not inherited may hold the loader's lock
+        _libc()  # not in the child: a thread that the child lacks may hold the loader's lock
 
     def set(self) -> None:
-        """Have the kernel do so, in the child; see PR_SET_PDEATHSIG(2const).
+        """Set the signal in the child, see PR_SET_PDEATHSIG(2const).
 
         Raises:
             OSError: when the kernel refuses.
@@ -36,7 +36,7 @@ class ParentDeathSignal:
         if _libc().prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)):
             error = ctypes.get_errno()
             raise OSError(error, f"PR_SET_PDEATHSIG: {os.strerror(error)}")
-        if os.getppid() != self.parent:  # gone before the kernel was told
+        if os.getppid() != self.parent:  # the parent exited before the call
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -46,26 +46,26 @@ def _libc() -> ctypes.CDLL:
 
 
 def open_pidfd(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends.
+    """Return a descriptor that becomes readable when the process exits.
 
     Raises:
-        ProcessLookupError: when there is none.
+        ProcessLookupError: when there is no such process.
     """
     return os.pidfd_open(pid)
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """Return whether the process exists and has not exited."""
     return _state(pid) not in ("", "Z", "X")
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process is stopped by a signal; one that a debugger holds is not."""
+    """Return whether a signal has stopped the process; a process stopped by a debugger does not count."""
     return _state(pid) == "T"
 
 
 def _state(pid: int) -> str:
-    """The state of a process, from field 3 of /proc/<pid>/stat (proc(5)); "" when there is no such process."""
+    """Return the state of a process, field 3 of /proc/<pid>/stat (proc(5)); "" when there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -73,14 +73,14 @@ def _state(pid: int) -> str:
 
 
 def send(pidfd: int, signals: Sequence[int]) -> None:
-    """Send signals, in order, to the process; nothing happens when it is gone."""
+    """Send signals to the process in order; do nothing when it has exited."""
     for signum in signals:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signum)
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether the process has a handler of its own for the signal, from `SigCgt` of /proc/<pid>/status (proc(5))."""
+    """Return whether the process has installed a handler for the signal: `SigCgt` of /proc/<pid>/status (proc(5))."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -89,8 +89,8 @@ def catches(pid: int, signum: int) -> bool:
     return bool(int(mask, 16) >> (signum - 1) & 1)
 
 
-def how_it_ended(pid: int) -> str:
-    """How a process ended that nobody has reaped yet, for messages, from field 52 of /proc/<pid>/stat."""
+def describe_exit(pid: int) -> str:
+    """Describe the exit of a process that is not reaped yet, from field 52 of /proc/<pid>/stat."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         status = int(fields[49])

@@ -1,9 +1,9 @@
-"""Where the wrapper's log lines go, by specification 002, "Logging": to streams, not to files, and no further.
+"""Log handlers of the wrapper, by specification 002, "Logging": its records go to streams, not to files.
 
-The stream handlers are those of the first ancestor of our logger that has handlers. Where none of these is a stream, or
-nobody has handlers, warnings go to stderr. The lines do not take the handler's lock: the main thread may hold it, and
-an interruption may leave it locked. They go to the stream's descriptor; where there is none, the lock is waited for a
-bounded time.
+The streams are those of the first ancestor of nvrx's logger that has handlers. If none of them is a stream handler, or
+if no ancestor has handlers, warnings go to stderr. Records are written without the handler's lock: the main thread may
+hold it, and an interruption may leave it locked. They are written to the descriptor of the stream; for a stream without
+one, the lock is acquired with a timeout.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from nvrx_core.process.waiting import writable
 __all__ = ["own_stream_handlers"]
 
 LOCKED_FOR: Final = 1.0
-"""Seconds after which a handler's lock counts as lost, and a stream that takes nothing is not waited for."""
+"""Seconds after which a handler's lock counts as lost, and a blocked stream is skipped."""
 STDERR: Final = 2
 
 
 @contextmanager
 def own_stream_handlers() -> Iterator[None]:
-    """While this lasts, the package's logger writes to its ancestor's streams only."""
+    """Let the package's logger write only to its ancestor's streams inside the context."""
     logger = logging.getLogger("nvrx_core")
     before = logger.handlers, logger.propagate
     streams = _streams(logger)
@@ -53,7 +53,7 @@ def _streams(logger: logging.Logger | None) -> list[logging.StreamHandler[Any]]:
 
 
 class _Unlocked(logging.Handler):
-    """Writes what another handler would write, with its level, filters and format, and without its lock.
+    """A handler with the level, filters and format of another handler, but without its lock.
 
     Args:
         target: the other handler.
@@ -65,14 +65,14 @@ class _Unlocked(logging.Handler):
         self._locked = False
 
     def createLock(self) -> None:  # noqa: N802 (the base class's name)
-        """Has none."""
+        """Create no lock."""
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Write the record if the other handler would."""
         target = self._target
         passed: object = record.levelno >= target.level and target.filter(record)
-        if isinstance(passed, logging.LogRecord):  # since 3.12 a filter may change it
+        if isinstance(passed, logging.LogRecord):  # since 3.12 a filter may replace it
             record = passed
         if passed:
             self.emit(record)
@@ -86,7 +86,7 @@ class _Unlocked(logging.Handler):
                 self._emit_locked(record)
             else:
                 self._write(descriptor, record)
-        except Exception:  # boundary: a user's formatter or stream; logging has a way to tell
+        except Exception:  # boundary: a user's formatter or stream; logging reports it
             self._target.handleError(record)
 
     def _emit_locked(self, record: logging.LogRecord) -> None:
@@ -102,7 +102,7 @@ class _Unlocked(logging.Handler):
                 lock.release()
 
     def _write(self, descriptor: int | None, record: logging.LogRecord) -> None:
-        """Write to the descriptor, or else to stderr; in a process that was started without one, others are there."""
+        """Write to the descriptor, or else to stderr, if the process was started with one."""
         target = self._target
         if descriptor is None:
             if sys.__stderr__ is None:
@@ -117,7 +117,7 @@ class _Unlocked(logging.Handler):
 
 
 def _descriptor(handler: logging.StreamHandler[Any]) -> int | None:
-    """The descriptor behind a handler's stream, if writing to it is all that the handler does."""
+    """Return the descriptor of a handler's stream, if the handler only writes to it."""
     stream = handler.stream
     if type(handler).emit is not logging.StreamHandler.emit or type(stream) is not io.TextIOWrapper:
         return None

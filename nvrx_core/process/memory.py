@@ -1,4 +1,4 @@
-"""Whether the kernel killed a process for want of memory: the count of its cgroup rises with each such kill."""
+"""Detection of kills by the kernel's OOM killer, from the counter of a process's cgroup."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ COUNT: Final = "oom_kill"
 
 
 class MemoryKills:
-    """The count of a process's cgroup, from `memory.events`, or `memory.oom_control` of the first version.
+    """The OOM kill counter of a process's cgroup: `memory.events`, or `memory.oom_control` of cgroup v1.
 
-    It is the cgroup of now: that of a process which has ended cannot be asked for.
+    The cgroup is looked up on creation, because that of an exited process is not available.
 
     Args:
         pid: the process.
-        mount: where the cgroups are mounted.
+        mount: the mount point of the cgroups.
     """
 
     def __init__(self, pid: int, mount: Path = MOUNT) -> None:
@@ -26,20 +26,20 @@ class MemoryKills:
         self.note()
 
     def count(self) -> int:
-        """Processes of the cgroup that the kernel has killed; 0 where it does not say."""
+        """Return how many processes of the cgroup the OOM killer has killed; 0 where the kernel does not report it."""
         return (self._file and _count(self._file)) or 0
 
     def note(self) -> None:
-        """Note the count of now."""
+        """Store the present count."""
         self._before = self.count()
 
     def rose(self) -> bool:
-        """Whether one was killed since the last note."""
+        """Return whether a process was killed since the last `note`."""
         return self.count() > self._before
 
 
 def _candidates(pid: int, mount: Path) -> list[Path]:
-    """Where the count may be: below the path that the kernel tells, or at the mount where a namespace hides it."""
+    """Return the possible counter files: below the path that the kernel reports, or at the mount in a namespace."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,8 +1,9 @@
-"""A lock in shared memory that tells at once when the thread that holds it is gone.
+"""A lock in shared memory that reports the death of the thread that holds it.
 
-A pidfd becomes readable only after the kernel has freed the process's memory: 15 ms for a small training process, more
-for one with much host memory. A robust mutex is let go before that (`man 2 set_robust_list`): 0.2 ms after a SIGKILL,
-whatever the size. The pidfd stays the means where there is no robust mutex, and when the lock's holder is not the rank.
+A pidfd becomes readable only after the kernel has freed the memory of the process: after 15 ms for a small training
+process, later for one with much host memory. The kernel releases a robust mutex before that (`man 2 set_robust_list`):
+0.2 ms after a SIGKILL, whatever the size. The pidfd is used where there is no robust mutex, and when the holder of the
+lock is not the rank.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ATTRIBUTE_BYTES: Final = 64
 
 
 class OwnerLock:
-    """Held by one thread, waited for by another process that was forked after it was made.
+    """A robust mutex held by one thread, on which a process forked after its creation waits.
 
     Raises:
         OSError: when the C library has no robust mutexes.
@@ -45,18 +46,18 @@ class OwnerLock:
             raise OSError(error, f"{name} failed")
 
     def hold(self) -> None:
-        """Take the lock, in the thread whose end it is to tell."""
+        """Acquire the lock, in the thread whose death it reports."""
         self._call("pthread_mutex_lock", self._mutex)
 
-    def let_go(self) -> None:
-        """Give the lock back, in the same thread."""
+    def release(self) -> None:
+        """Release the lock, in the same thread."""
         self._call("pthread_mutex_unlock", self._mutex)
 
     def wait(self) -> bool:
-        """Block until the holder has let go or is gone; True when it is gone. A second waiter may be told the same."""
+        """Block until the holder has released the lock or died; return True if it died, also to a second waiter."""
         return bool(self._libc.pthread_mutex_lock(self._mutex))
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         del self._bytes
         self._memory.close()

@@ -1,9 +1,8 @@
 """The TCP sockets of this process, by inode.
 
-A library that blocks in C++ on a socket does not react to signals; shutting its socket down ends the wait within a
-millisecond. File descriptor numbers are reused at any moment by other threads, so a socket is named by its inode, and
-every use of one holds a
-duplicate.
+A library that blocks in C++ on a socket does not react to signals; shutting the socket down ends the wait within a
+millisecond. Other threads may reuse file descriptor numbers at any moment, so a socket is identified by its inode, and
+every operation works on a duplicate.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ __all__ = [
 ]
 
 QUIET: Final = 0.001
-"""Seconds without traffic after which a connection is quiet."""
+"""Seconds without traffic after which a connection counts as quiet."""
 KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 6, socket.TCP_KEEPINTVL: 2, socket.TCP_KEEPCNT: 2}
-"""A connection that is idle for 6 s is probed twice, 2 s apart: one whose other end is gone fails within 10 s."""
+"""A connection that is idle for 6 s is probed twice, 2 s apart: one whose peer is lost fails within 10 s."""
 UNANSWERED: Final = 10_000
-"""Milliseconds that what was sent may stay without an acknowledgement."""
+"""Milliseconds that sent data may stay unacknowledged."""
 TCP_INFO_BYTES: Final = 136
 TCP_INFO_TRAFFIC: Final = slice(120, 136)
 """tcpi_bytes_acked and tcpi_bytes_received."""
@@ -52,11 +51,11 @@ class TcpSocket:
     """One TCP socket of this process.
 
     Attributes:
-        fd: its file descriptor, at the time it was listed.
-        inode: its name; unique while it lives.
-        listening: it accepts connections.
-        local_port: its own port.
-        peer_port: the other end's port, 0 when it is not connected.
+        fd: the file descriptor at the time of listing.
+        inode: the identity of the socket; unique while the socket exists.
+        listening: whether it accepts connections.
+        local_port: the local port.
+        peer_port: the port of the peer, 0 when it is not connected.
     """
 
     fd: int
@@ -67,17 +66,17 @@ class TcpSocket:
 
 
 def socket_inodes() -> frozenset[int]:
-    """The inodes of all sockets of this process."""
+    """Return the inodes of all sockets of this process."""
     return frozenset(inode for _, inode in _sockets())
 
 
 def tcp_sockets() -> list[TcpSocket]:
-    """The TCP sockets of this process."""
+    """Return the TCP sockets of this process."""
     return [found for fd, inode in _sockets() if (found := describe(fd, inode)) is not None]
 
 
 def shut_down(found: TcpSocket) -> bool:
-    """Shut a connected socket down in both directions, if it is still the same; its descriptor stays open."""
+    """Shut a connected socket down in both directions, if it still exists; its descriptor stays open."""
     with _duplicate(found.fd) as duplicate:
         if duplicate is None or os.fstat(duplicate.fileno()).st_ino != found.inode:
             return False
@@ -89,14 +88,14 @@ def shut_down(found: TcpSocket) -> bool:
 
 
 def bound_reading(found: TcpSocket, seconds: int) -> None:
-    """Let a blocking read fail after so many seconds without a byte (SO_RCVTIMEO of socket(7)); `poll` is as before."""
+    """Let a blocking read fail after `seconds` without a byte (SO_RCVTIMEO of socket(7)); `poll` is not affected."""
     with _duplicate(found.fd) as duplicate:
         if duplicate is not None and os.fstat(duplicate.fileno()).st_ino == found.inode:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 
 def keep_alive(found: TcpSocket) -> None:
-    """Let a connection fail within 10 s when its other end is gone without a word (tcp(7))."""
+    """Let a connection fail within 10 s when its peer is lost without closing it (tcp(7))."""
     with _duplicate(found.fd) as duplicate:
         if duplicate is not None and os.fstat(duplicate.fileno()).st_ino == found.inode:
             duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -106,7 +105,7 @@ def keep_alive(found: TcpSocket) -> None:
 
 
 def is_whole(found: TcpSocket) -> bool:
-    """Whether the connection is open at both ends, as far as this one knows; nothing is read."""
+    """Return whether the connection is open at both ends, as far as this end knows; nothing is read."""
     with _duplicate(found.fd) as duplicate:
         if duplicate is None or os.fstat(duplicate.fileno()).st_ino != found.inode:
             return False
@@ -116,8 +115,8 @@ def is_whole(found: TcpSocket) -> bool:
 
 
 def keep_open(found: TcpSocket) -> socket.socket | None:
-    """A second descriptor of the socket, which keeps the connection when the first is closed; None when it is gone."""
-    duplicate = _second(found.fd)
+    """Return a duplicate of the socket that keeps the connection open; None when the socket no longer exists."""
+    duplicate = _try_duplicate(found.fd)
     if duplicate is None:
         return None
     if os.fstat(duplicate.fileno()).st_ino == found.inode:
@@ -127,7 +126,7 @@ def keep_open(found: TcpSocket) -> socket.socket | None:
 
 
 def wait_quiet(kept: Iterable[socket.socket], timeout: float) -> None:
-    """Wait until nothing travels on the connections any more; `timeout` in seconds."""
+    """Wait until there is no traffic on the connections; `timeout` in seconds."""
     watched = list(kept)
     deadline = time.monotonic() + timeout
     before = None
@@ -137,7 +136,7 @@ def wait_quiet(kept: Iterable[socket.socket], timeout: float) -> None:
 
 
 def _traffic(connection: socket.socket) -> bytes:
-    """What the kernel has acknowledged and received, from `struct tcp_info` (tcp(7)), and what is yet to be sent."""
+    """Return the acknowledged and received byte counts from `struct tcp_info` (tcp(7)) and the unsent byte count."""
     try:
         counters = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)[TCP_INFO_TRAFFIC]
         return counters + fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4))
@@ -146,7 +145,7 @@ def _traffic(connection: socket.socket) -> bytes:
 
 
 def wait_closed(found: Iterable[TcpSocket], timeout: float) -> None:
-    """Wait until the other ends of connected sockets have closed, or one has sent something; `timeout` in seconds."""
+    """Wait until the peer of each connected socket has closed it or sent data; `timeout` in seconds."""
     deadline = time.monotonic() + timeout
     for each in found:
         with _duplicate(each.fd) as duplicate:
@@ -165,7 +164,7 @@ def _sockets() -> Iterator[tuple[int, int]]:
 
 
 def describe(fd: int, inode: int) -> TcpSocket | None:
-    """The TCP socket behind a descriptor, None when it is another thing or gone."""
+    """Return the TCP socket of a descriptor, None when it is not a TCP socket or is closed."""
     with _duplicate(fd) as duplicate:
         if (
             duplicate is None
@@ -183,7 +182,7 @@ def describe(fd: int, inode: int) -> TcpSocket | None:
 
 @contextmanager
 def _duplicate(fd: int) -> Iterator[socket.socket | None]:
-    duplicate = _second(fd)
+    duplicate = _try_duplicate(fd)
     if duplicate is None:
         yield None
         return
@@ -191,8 +190,8 @@ def _duplicate(fd: int) -> Iterator[socket.socket | None]:
         yield duplicate
 
 
-def _second(fd: int) -> socket.socket | None:
-    """A second descriptor of a socket; None when the descriptor is gone, or is something else."""
+def _try_duplicate(fd: int) -> socket.socket | None:
+    """Return a duplicate of a socket; None when the descriptor is closed or is not a socket."""
     try:
         second = os.dup(fd)
     except OSError:

@@ -1,7 +1,8 @@
-"""What the threads of this process wait for in the kernel, as /proc tells it (proc(5)).
+"""The system calls in which the threads of this process wait, from /proc (proc(5)).
 
-`/proc/self/task/<tid>/syscall` names the system call that a sleeping thread is in, and its arguments; for a descriptor
-of epoll, `/proc/self/fdinfo/<fd>` lists what is registered there. Nothing here stops a thread, or needs its help.
+`/proc/self/task/<tid>/syscall` contains the system call of a sleeping thread and its arguments; for an epoll
+descriptor, `/proc/self/fdinfo/<fd>` lists the registered descriptors. Reading them neither stops a thread nor needs its
+cooperation.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TARGET: Final = re.compile(r"^tfd:\s+(\d+).*\bino:([0-9a-f]+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Registered:
-    """What is registered with a descriptor of epoll: a descriptor, and the inode that it had when it was."""
+    """A descriptor registered with an epoll descriptor, and its inode at registration."""
 
     fd: int
     inode: int
@@ -32,37 +33,37 @@ class Registered:
 
 @dataclass(frozen=True)
 class EpollWait:
-    """A wait of a thread.
+    """A call of epoll_wait in which a thread waits.
 
     Attributes:
-        fd: the descriptor of epoll.
-        most: how many events it takes at once.
-        timeout: milliseconds, as the thread has given them.
+        fd: the epoll descriptor.
+        max_events: the maximum number of events of the call.
+        timeout: the timeout of the call in milliseconds.
     """
 
     fd: int
-    most: int
+    max_events: int
     timeout: int
 
 
 def thread_names() -> dict[int, str]:
-    """The threads of this process, by their numbers in the kernel, and their names there (15 characters at most)."""
+    """Return the names of the threads of this process by kernel thread id; the kernel keeps 15 characters."""
     return {int(task): _read(f"/proc/self/task/{task}/comm").rstrip("\n") for task in os.listdir("/proc/self/task")}
 
 
 def epoll_wait_of(tid: int) -> EpollWait | None:
-    """The wait of a thread in epoll; None while it runs, or waits for something else."""
+    """Return the epoll_wait call of a thread; None while it runs or waits in another call."""
     call = _system_call(tid)
     return EpollWait(call[1], call[3], call[4]) if len(call) > 4 and _is_epoll(call[1]) else None
 
 
 def registered(epoll: int) -> list[Registered]:
-    """What is registered with a descriptor of epoll."""
+    """Return the descriptors registered with an epoll descriptor."""
     return [Registered(int(fd), int(inode, 16)) for fd, inode in _TARGET.findall(_read(f"/proc/self/fdinfo/{epoll}"))]
 
 
 def waits_on(tid: int) -> int | None:
-    """The one descriptor that a thread waits to read from; None while it runs, or waits for something else."""
+    """Return the single descriptor that a thread waits to read from; None while it runs or waits for something else."""
     call, machine = _system_call(tid), platform.machine()
     if len(call) > 2 and call[0] in _READING.get(machine, ()):
         return call[1]
@@ -72,7 +73,7 @@ def waits_on(tid: int) -> int | None:
 
 
 def _system_call(tid: int) -> list[int]:
-    """Its number and arguments; one that runs is in none, one that sleeps outside of any is in -1."""
+    """Return number and arguments of a thread's system call; empty while it runs, -1 if it sleeps outside a call."""
     words = _read(f"/proc/self/task/{tid}/syscall").split()
     return [] if words[:1] in ([], ["running"]) else [int(word, 0) for word in words]
 
@@ -85,7 +86,7 @@ def _is_epoll(fd: int) -> bool:
 
 
 def _polled(address: int) -> int | None:
-    """The descriptor of a `struct pollfd`; read by the kernel, for the thread may have left it meanwhile."""
+    """Return the descriptor in a `struct pollfd`; read through /proc, because the memory may be unmapped by now."""
     try:
         with open("/proc/self/mem", "rb", buffering=0) as memory:
             return int.from_bytes(os.pread(memory.fileno(), 4, address), "little", signed=True)
@@ -94,7 +95,7 @@ def _polled(address: int) -> int | None:
 
 
 def _read(path: str) -> str:
-    """A file of /proc; empty when its thread or descriptor is gone."""
+    """Read a file of /proc; return "" when its thread or descriptor no longer exists."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -1,7 +1,4 @@
-"""Waiting for descriptors, whatever their numbers are.
-
-`select` takes none above 1023, and a rank may have more files.
-"""
+"""Waits for descriptors of any number: `select` accepts none above 1023, and a rank may have more open files."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ File = TypeVar("File", bound=int | _HasFileno)
 
 
 def readable(files: Iterable[File], timeout: float | None = None) -> list[File]:
-    """Wait until one of the files can be read from, or has ended; those that can, none after `timeout` seconds."""
+    """Wait until files are readable or at end of file, and return them; return none after `timeout` seconds."""
     by_number = {file if isinstance(file, int) else file.fileno(): file for file in files}
     poll = select.poll()
     for number in by_number:
@@ -29,7 +26,7 @@ def readable(files: Iterable[File], timeout: float | None = None) -> list[File]:
 
 
 def writable(fd: int, timeout: float) -> bool:
-    """Wait until a descriptor takes something, or is broken; whether it does within `timeout` seconds."""
+    """Wait until a descriptor is writable or broken; return whether it is within `timeout` seconds."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(timeout * 1000))

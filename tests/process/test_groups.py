@@ -77,4 +77,4 @@ def test_ranks_that_wait_on_a_store_of_before_the_call_are_interrupted(prepare: 
     job = run(prepare, "early_store", {"function": [[1, 0]], "wait": [[0, 0], [2, 0]]})
     assert results(job) == {0: 1, 1: 1, 2: 1}
     assert_restarts(job, [EXCEPTION])
-    assert all("no signal gets it out" in job.errors(rank) for rank in (0, 2))
+    assert all("that no signal ends" in job.errors(rank) for rank in (0, 2))

@@ -270,7 +270,7 @@ def test_what_is_kept_is_raised_again_and_its_keeper_is_named(rounds: Rounds, ca
     assert len(kept) == 3
     assert rounds.slowest < 0.5
     line = work.__code__.co_firstlineno + 3
-    assert f"was caught and kept at {__file__}:{line}" in caplog.text
+    assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 
 def test_a_save_in_a_finally_is_done_while_the_interruption_unwinds(rounds: Rounds) -> None:

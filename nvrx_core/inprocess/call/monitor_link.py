@@ -128,7 +128,7 @@ def start_monitor(
     run = MonitorProcess(plan, page, lock).run
     link = MonitorLink(page, wake, linked, ForkServer.start(run, {fd for fd in files if fd is not None}))
     cleanup.callback(link.end)
-    cleanup.callback(lock.let_go)
+    cleanup.callback(lock.release)
     cleanup.in_child(link.disown)
     stacks.start()
     return link

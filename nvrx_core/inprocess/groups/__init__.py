@@ -1,1 +1,1 @@
-"""The process groups of the user's function: observed, aborted, and cleared away."""
+"""The process groups of the user's function: observation, abort and cleanup."""

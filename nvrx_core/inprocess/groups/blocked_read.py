@@ -1,7 +1,8 @@
-"""The connection that the main thread reads from, where no signal gets it out.
+"""A blocking read of the main thread that no signal ends.
 
-A client of a store that was made before the call is such a connection: nobody knows of it. What the main thread waits
-for, the kernel tells. It is cut when the wait is no short one: the rank would be ended at the hard timeout otherwise.
+An example is a read on a store client that was created before the call, so that the wrapper does not know of it. The
+kernel reports the descriptor that the main thread reads from. The connection is shut down when the read takes longer
+than `PATIENCE`; otherwise the rank would be terminated at the hard timeout.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ __all__ = ["BlockedRead"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 PATIENCE: Final = 1.0
-"""Seconds that a read may take though signals arrive, before its connection is cut."""
+"""Seconds that a read may take in spite of signals before its connection is shut down."""
 
 
 class BlockedRead:
-    """What one thread reads from.
+    """The connection that one thread reads from.
 
     Args:
-        thread: its number in the kernel.
+        thread: the kernel thread id.
     """
 
     def __init__(self, thread: int) -> None:
@@ -33,15 +34,15 @@ class BlockedRead:
         self._since = 0.0
 
     def cut(self, *, now: float) -> int:
-        """Shut down the connection that the thread has been reading from for `PATIENCE`; how many were shut down."""
+        """Shut down the connection that the thread has been reading from for `PATIENCE`; return how many (0 or 1)."""
         found = self._connection()
         if found is None or found.inode != self._inode:
             self._inode, self._since = (0 if found is None else found.inode), now
         if found is None or now < self._since + PATIENCE:
             return 0
         log.warning(
-            "the main thread reads from a connection to port %d, and no signal gets it out: the connection is cut; "
-            "a store that is made inside the function is cut at once, and made anew in the next iteration",
+            "the main thread blocks in a read from port %d that no signal ends: the connection is shut down; "
+            "the connection of a store created inside the function is shut down without this delay",
             found.peer_port,
         )
         return int(shut_down(found))

@@ -1,7 +1,7 @@
-"""The flight record: what torch knows about the collectives of an iteration, written before they are aborted.
+"""The flight record: torch's record of the collectives of an iteration, written before they are aborted.
 
-torch keeps one for NCCL and one for gloo. Stack traces are left out: torch takes the interpreter's lock to name their
-frames, and with it a lock of its recorder.
+torch keeps one for NCCL and one for gloo. Stack traces are omitted: to symbolize their frames, torch acquires the GIL
+while it holds a lock of its recorder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITHIN: Final = timedelta(seconds=2)
 def write_flight_record(directory: str | os.PathLike[str], state: FrozenState) -> None:
     """Write `<directory>/iter_<iteration>/rank_<initial rank>.<recorder>.json`, torch's JSON, for each recorder.
 
-    A failure, or a disk that takes longer than `WITHIN`, is one warning.
+    A failure, or a disk that takes longer than `WITHIN`, is logged as one warning.
     """
     folder = Path(directory) / f"iter_{state.iteration}"
     errors = call_all_bounded({"flight record": lambda: _write(folder, state.initial_rank)}, WITHIN)
@@ -36,11 +36,11 @@ def write_flight_record(directory: str | os.PathLike[str], state: FrozenState) -
 def _write(folder: Path, rank: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for recorder, dump in flight_recorders().items():
-        _put(folder / f"rank_{rank}.{recorder}.json", dump())
+        _write_atomically(folder / f"rank_{rank}.{recorder}.json", dump())
 
 
-def _put(path: Path, text: bytes) -> None:
-    """Write a whole file or none; a link that somebody has put in its place is not followed."""
+def _write_atomically(path: Path, text: bytes) -> None:
+    """Write a whole file or none; a symbolic link at `path` is not followed."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with open(draft, "xb") as file:
         try:

@@ -1,8 +1,8 @@
-"""gloo's connections in this process: known by gloo's threads, and ended so that blocked operations fail.
+"""gloo's connections in this process: found through gloo's threads, and shut down so that blocked operations fail.
 
-Each group has one thread of gloo's, `gloo_tcp_loop`, which sleeps in epoll for the group's listener and all of its
-connections. What is registered there is gloo's and nobody else's; the kernel is asked at the abort, and nothing is done
-while a group is made. Listeners are never touched: gloo ends the process (`std::terminate`) when accepting fails.
+gloo runs one thread per group, `gloo_tcp_loop`, which waits in epoll for the group's listener and all of its
+connections. The descriptors registered there belong to gloo alone. They are read from the kernel at the abort; nothing
+is done while a group is created. Listeners are never touched: gloo calls `std::terminate` when accepting fails.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["GlooConnections"]
 
 LOOP: Final = "gloo_tcp_loop"
 LOOP_WAITS: Final = (64, 10)
-"""Events and milliseconds of gloo's call of epoll_wait: the mark of its threads where they have no name."""
+"""Events and milliseconds in gloo's call of epoll_wait, which identify its threads where they have no name."""
 LOOP_WITHIN: Final = 0.05
-"""Seconds within which a thread of gloo's that is busy goes to sleep again."""
+"""Seconds within which a busy gloo thread returns to epoll_wait."""
 TICK: Final = 0.001
 QUIET_WITHIN: Final = 0.05
-"""Seconds that collectives of living ranks have to come to rest before the connections are cut."""
+"""Seconds for collectives of living ranks to become quiet before the connections are shut down."""
 KEPT_FOR: Final = 1.0
-"""Seconds after the abort, within which a round is decided as a rule."""
+"""Seconds after the abort within which a round is normally decided."""
 OFFER_WITHIN: Final = 1.0
 
 
 class GlooConnections:
-    """Ends gloo's connections, and keeps a duplicate of each until the round is decided."""
+    """The shutdown of gloo's connections; a duplicate of each is kept until the round is decided."""
 
     def __init__(self) -> None:
         self._kept: dict[int, socket.socket] = {}
@@ -42,15 +42,16 @@ class GlooConnections:
         self._closing: threading.Timer | None = None
 
     def cut(self) -> int:
-        """End what blocks in gloo in this process: let it read the end of the stream on all its connections.
+        """Fail the blocked gloo operations of this process: let gloo read end of file on all its connections.
 
-        Each rank does this for itself, and no rank sees another one's connections end: they are kept open until the
-        round is decided. For gloo loses a send that it could not hand to the kernel at once when the connection ends,
-        and the operation, with it the main thread, waits for ever (`Pair::signalException` passes over the unbound
-        buffers in `tx_`). So the cut waits until nothing travels any more, and only reading is shut.
+        Each rank shuts down only its own side. The duplicates keep the connections open until the round is decided, so
+        no rank sees the connections of another one close. When a connection closes, gloo loses a send that it could not
+        pass to the kernel at once, and the operation waits for ever, and with it the main thread
+        (`Pair::signalException` skips the unbound buffers in `tx_`). Therefore `cut` waits until there is no traffic,
+        and shuts down only reading.
 
         Returns:
-            How many connections were cut.
+            How many connections were shut down.
         """
         ours = [found for found in _sockets() if found.peer_port and found.inode not in self._kept]
         kept = {found.inode: connection for found in ours if (connection := keep_open(found)) is not None}
@@ -59,27 +60,28 @@ class GlooConnections:
         return sum(map(_shut_reading, kept.values()))
 
     def close_when_late(self) -> None:
-        """Let the others see this rank's end if the round is not decided in `KEPT_FOR`.
+        """Close the duplicates after `KEPT_FOR` unless the round is decided, so that peers see the connections close.
 
-        A rank in an atomic section is not interrupted, and may wait in a collective for ranks that have left theirs.
+        A rank in an atomic section is not interrupted, and may wait in a collective for ranks that have aborted it.
         """
         if self._kept and self._closing is None:
             self._closing = threading.Timer(KEPT_FOR, self._close_kept)
             self._closing.name, self._closing.daemon = "nvrx-late-decision", True
-            with suppress(RuntimeError):  # no further thread is to be had
+            with suppress(RuntimeError):  # the process has no threads left
                 self._closing.start()
 
     def offer(self, size: int) -> int:
-        """Free a main thread that waits, in the making of a group, for a peer that will never connect.
+        """Unblock a main thread that waits, while it creates a group, for a peer that will never connect.
 
-        gloo's listener reads a number from each connection, and hands it to the pair that waits under this number. The
-        group made last that has not been tried gets a connection for each number; the next `cut` ends them.
+        gloo's listener reads a number from each connection and passes the connection to the pair that waits under this
+        number. The last created group that has not been tried gets one connection per number; the next `cut` shuts them
+        down.
 
         Args:
             size: the number of ranks, which bounds the numbers.
 
         Returns:
-            How many connections were offered.
+            How many connections were made.
         """
         listeners = [found for found in _sockets() if found.listening and found.inode not in self._offered]
         offered = _connect_to(listeners[-1], size) if listeners else []
@@ -88,7 +90,7 @@ class GlooConnections:
         return len(offered)
 
     def release(self) -> None:
-        """Close what was kept."""
+        """Close all kept connections."""
         closing, self._closing = self._closing, None
         if closing is not None:
             closing.cancel()
@@ -104,7 +106,7 @@ class GlooConnections:
 
 
 def _sockets() -> list[TcpSocket]:
-    """The TCP sockets of gloo, those of the group that was made last at the end."""
+    """Return the TCP sockets of gloo, those of the last created group at the end."""
     return [
         found
         for wait in _waits()
@@ -114,7 +116,7 @@ def _sockets() -> list[TcpSocket]:
 
 
 def _waits() -> list[EpollWait]:
-    """The waits of gloo's threads, in the order of their numbers; one that is busy is looked at until it sleeps."""
+    """Return the epoll_wait calls of gloo's threads, by thread id; a busy thread is sampled until it waits."""
     names = thread_names()
     threads = sorted(tid for tid, name in names.items() if name == LOOP)
     if not threads:
@@ -129,10 +131,10 @@ def _waits() -> list[EpollWait]:
 
 
 def _unnamed_waits(names: dict[int, str]) -> list[EpollWait]:
-    """The same where gloo does not name its threads, as in older versions of torch."""
+    """Return the same for older versions of torch, where gloo does not name its threads."""
     native = sorted(names.keys() - {thread.native_id for thread in threading.enumerate()})
     waits = [wait for tid in native if (wait := epoll_wait_of(tid)) is not None]
-    return [wait for wait in waits if (wait.most, wait.timeout) == LOOP_WAITS]
+    return [wait for wait in waits if (wait.max_events, wait.timeout) == LOOP_WAITS]
 
 
 def _connect_to(listener: TcpSocket, size: int) -> list[socket.socket]:

@@ -1,7 +1,8 @@
-"""A receive from any rank, waited for where a signal ends the wait.
+"""An interruptible wait for a receive from any rank.
 
-gloo tells no such receive that a connection has ended, so nothing frees the thread that waits for it before the group's
-timeout. The main thread waits for another thread, which waits for gloo; that one is left behind when the function ends.
+gloo does not fail such a receive when a connection closes, so a thread that waits for it blocks until the group's
+timeout. The main thread therefore waits for another thread, which waits for gloo and is abandoned when the function
+ends.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["InterruptibleWork", "interruptible"]
 
 
 class InterruptibleWork:
-    """A work of torch's with another `wait`; all else is the work's.
+    """A proxy of a torch work that replaces its `wait`.
 
     Args:
         work: the work.
@@ -24,10 +25,10 @@ class InterruptibleWork:
         self._work = work
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait as the work does, in the main thread so that a signal ends it.
+        """Wait as the work does; in the main thread, a signal ends the wait.
 
         Raises:
-            BaseException: whatever the work's own `wait` raises.
+            BaseException: the exception of the work's own `wait`.
         """
         if threading.current_thread() is not threading.main_thread():
             return self._work.wait(*args, **kwargs)
@@ -40,7 +41,7 @@ class InterruptibleWork:
 
 
 class _Waiting:
-    """A call in a thread of its own."""
+    """A call in its own thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.done = threading.Event()
@@ -51,16 +52,16 @@ class _Waiting:
     def _run(self) -> None:
         try:
             self._result = self._call()
-        except BaseException as error:  # boundary: the thread ends here, the one that waits gets the error
+        except BaseException as error:  # boundary: the thread ends here, the waiting thread gets the error
             self._error = error
         finally:
             self.done.set()
 
     def outcome(self) -> Any:
-        """What the call returned.
+        """Return the result of the call.
 
         Raises:
-            BaseException: what it raised.
+            BaseException: the exception of the call.
         """
         if self._error is not None:
             raise self._error
@@ -68,5 +69,5 @@ class _Waiting:
 
 
 def interruptible(receive: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes works of receives, with `InterruptibleWork` instead."""
+    """Wrap a function that returns the work of a receive, so that it returns an `InterruptibleWork`."""
     return lambda *args, **kwargs: InterruptibleWork(receive(*args, **kwargs))

@@ -1,6 +1,6 @@
-"""torch's process groups, where no public name reaches: the one file that touches private names of torch.distributed.
+"""Access to private names of torch.distributed; no other file uses them.
 
-A canary test fails with a clear text when a name used here moves.
+A canary test fails with a clear message when torch moves one of these names.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from nvrx_core.process.bounded import call_all_bounded
 
 __all__ = [
     "ABORT_WITHIN",
-    "are_whole",
     "collectives_begun",
     "flight_recorders",
     "forget_groups",
     "has_groups",
     "nccl_timeout",
     "observe",
+    "tables_are_consistent",
 ]
 
 ABORT_WITHIN: Final = timedelta(seconds=10)
-"""How long an abort of NCCL may take."""
+"""The timeout of an abort of NCCL."""
 RENDEZVOUS: Final = ("env", "tcp", "file")
-"""Schemes of an `init_method` that names a place itself."""
+"""Schemes of an `init_method` that contains its endpoint."""
 TABLES: Final = (
     "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg", "pg_coalesce_state",
     "comms",
 )  # fmt: skip
-"""What torch keeps about its groups; older versions lack some."""
+"""The tables in which torch registers groups; older versions lack some of them."""
 
 log = logging.getLogger("nvrx_core.inprocess")
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> ExitStack:
-    """Put a function of ours around each of torch's; closing the stack puts torch's back.
+    """Replace functions of torch by wrappers; closing the returned stack restores them.
 
     Args:
-        group: around what creates a process group.
-        store: around the constructor of `TCPStore`.
-        rendezvous: around what yields store, rank and world size for an `init_method`.
-        receive: around what begins a receive from any rank.
+        group: wraps the function that creates a process group.
+        store: wraps the constructor of `TCPStore`.
+        rendezvous: wraps a handler that yields store, rank and world size for an `init_method`.
+        receive: wraps the method that begins a receive from any rank.
     """
     stack = ExitStack()
     for owner, name, wrap in (
@@ -74,23 +74,23 @@ def _around(original: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
 
 
 def has_groups() -> bool:
-    """Whether torch knows of any process group, whole or half made."""
+    """Return whether torch has registered any process group, complete or not."""
     return dist.is_initialized() or any(_tables())
 
 
-def are_whole() -> bool:
-    """Whether there is a default group, and torch's tables agree; an abort during a creation tears them."""
+def tables_are_consistent() -> bool:
+    """Return whether there is a default group and torch's tables agree; an abort during a creation breaks this."""
     groups = c10d._world.pg_map
     return c10d._world.default_pg in groups and set(groups) == set(c10d._world.pg_names)
 
 
 def _tables() -> list[Any]:
-    """All that torch keeps about groups, save the default one."""
+    """Return all tables of groups."""
     return [table for name in TABLES if (table := getattr(c10d._world, name, None)) is not None]
 
 
 def _take_groups() -> dict[Any, str]:
-    """Clear torch's tables, whatever state they are in; the groups that were in them, by name."""
+    """Clear torch's tables, whatever their state, and return their groups with the names."""
     world = c10d._world
     default = [] if world.default_pg is None else [world.default_pg]
     groups = dict.fromkeys((*default, *list(world.pg_map)), "without a name") | dict(world.pg_names)
@@ -103,10 +103,11 @@ def _take_groups() -> dict[Any, str]:
 
 
 def forget_groups(within: timedelta = ABORT_WITHIN) -> None:
-    """Clear torch's tables and abort all groups, as far as their backend can; what fails is one error line.
+    """Clear torch's tables and abort all groups, as far as their backends can; failures are one error line.
 
-    The communicators of NCCL are aborted all at once: each may wait until its peers' kernels end, and one that hangs
-    keeps none of the others. The tables come first, so that an abort that hangs touches no table of the next iteration.
+    The NCCL communicators are aborted concurrently: each may wait until its peers' kernels end, and one that hangs does
+    not delay the others. The tables are cleared first, so that an abort that hangs does not touch a table of the next
+    iteration.
     """
     errors = call_all_bounded(_aborts(_take_groups()), within)
     if errors:
@@ -114,7 +115,7 @@ def forget_groups(within: timedelta = ABORT_WITHIN) -> None:
 
 
 def _aborts(groups: dict[Any, str]) -> dict[str, Callable[[], object]]:
-    """What aborts the groups, by a name for its thread; older versions of torch lack some of the names."""
+    """Return the functions that abort the groups, by thread name; older versions of torch lack `abort`."""
     nccl = {group: backend for group in groups if (backend := _nccl(group)) is not None}
     others = [group for group in groups if group not in nccl]
     aborts = {
@@ -130,7 +131,7 @@ def _abort_each(groups: list[Any]) -> None:
 
 
 def _nccl(group: Any) -> Any:
-    """The NCCL backend of a group, None where it has none; what is no group has none."""
+    """Return the NCCL backend of a group, None where it has none or is not a group."""
     try:
         backend = group._get_backend(torch.device("cuda"))
     except (AttributeError, RuntimeError):
@@ -139,13 +140,13 @@ def _nccl(group: Any) -> Any:
 
 
 def nccl_timeout(group: Any) -> timedelta | None:
-    """The timeout of a group's NCCL watchdog, None where it has none."""
+    """Return the timeout of a group's NCCL watchdog, None where it has none."""
     timeout: timedelta | None = getattr(getattr(_nccl(group), "options", None), "_timeout", None)
     return timeout
 
 
 def collectives_begun(group: Any) -> int:
-    """How many collectives the group has begun; 0 when torch does not tell."""
+    """Return how many collectives the group has begun; 0 when torch does not report it."""
     try:
         return 0 if group is None else int(group._get_sequence_number_for_group())
     except (AttributeError, RuntimeError):
@@ -153,7 +154,7 @@ def collectives_begun(group: Any) -> int:
 
 
 def flight_recorders() -> dict[str, Callable[[], bytes]]:
-    """What dumps each flight recorder that this torch has, as JSON and without stack traces."""
+    """Return the dump functions of torch's flight recorders; they return JSON without stack traces."""
     names = {"nccl": "_dump_nccl_trace_json", "cpu": "_dump_fr_trace_json"}
     found = {recorder: getattr(bindings, name, None) for recorder, name in names.items()}
     return {recorder: dump for recorder, dump in found.items() if dump is not None}

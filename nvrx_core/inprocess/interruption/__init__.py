@@ -1,1 +1,1 @@
-"""Getting the main thread out of the user's function: when, where, and how."""
+"""Interruption of the main thread inside the user's function: when, where, and how."""

@@ -1,10 +1,11 @@
-"""Interrupting a function that runs in another thread than the main one, where no signal handler runs.
+"""Interruption of a function that does not run in the main thread, where no signal handler runs.
 
-`PyThreadState_SetAsyncExc` has the interpreter raise an exception as soon as that thread goes on. It must not be raised
-when the function has ended, inside an atomic section, a second time while the first unwinds, or where it would break
-something (`landing`). So what decides is read and acted upon without a call in between, in `set_if` and before `drop`:
-the interpreter changes threads, and raises, at calls and at the ends of loops only. A lock would not do: the exception
-may be raised in the function's thread between the lock's acquisition and the `try` behind it.
+`PyThreadState_SetAsyncExc` lets the interpreter raise an exception in that thread as soon as it continues. The
+exception must not be raised after the function has ended, inside an atomic section, a second time while the first one
+unwinds, or where it would break an invariant (`landing`). Therefore `set_if` and the code before `drop` read the
+conditions and act on them without a call in between: the interpreter switches threads, and raises, only at calls and at
+the ends of loops. A lock would not help: the exception may be raised in the function's thread between the acquisition
+of the lock and the `try` behind it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ __all__ = ["AsyncException", "Landings"]
 
 
 class Landings(Protocol):
-    """What the thread and those that interrupt it share.
+    """The state that the thread shares with the threads that interrupt it.
 
     Attributes:
-        armed: the thread is in the function.
-        depth: of its atomic sections.
+        armed: whether the thread is in the function.
+        depth: the nesting depth of its atomic sections.
         raised: how many exceptions were raised.
     """
 
@@ -38,15 +39,16 @@ class Landings(Protocol):
 
 
 class AsyncException:
-    """The exception that is raised in one thread.
+    """An asynchronous exception for one thread.
 
     Args:
         ident: the thread.
-        landings: told of each exception that is raised, before any handler runs.
+        landings: updated for each raised exception, before any handler runs.
 
     Attributes:
-        drop: takes back what was set and has not been raised. For the thread itself, once `armed` is false: then
-            nothing is set any more, and nothing can be raised before `drop` is called, as it is no Python function.
+        drop: withdraws an exception that was set and not raised. The thread itself calls it once `armed` is false: no
+            further exception is set then, and none can be raised before the call, because `drop` is not a Python
+            function.
     """
 
     def __init__(self, ident: int, landings: Landings) -> None:
@@ -56,18 +58,18 @@ class AsyncException:
         self.drop: Callable[[], Any] = functools.partial(set_, None)
 
     def set_if(self, raised: int, frame: FrameType | None, at: int) -> bool:
-        """Have it raised, if the thread may still be interrupted, and nothing was raised since `raised` were.
+        """Set the exception if the thread may still be interrupted and none was raised since the decision.
 
         Args:
-            raised: how many were raised when that was decided.
-            frame: the innermost frame that the thread must still be in; None: any.
+            raised: the number of raised exceptions at the decision.
+            frame: the innermost frame in which the thread must still be; None for any.
             at: the instruction at which it must be.
 
         Returns:
-            False if the thread is somewhere else.
+            False if the thread has moved on.
         """
         landings, set_, ident = self._landings, self._set, self.ident
-        for frames in iter(sys._current_frames, None):  # a look that is no call
+        for frames in iter(sys._current_frames, None):  # read the frames without a call
             if frame is not None and (frames[ident] is not frame or frame.f_lasti != at):
                 break
             if landings.armed and not landings.depth and landings.raised == raised:
@@ -77,13 +79,13 @@ class AsyncException:
 
 
 def _raised_in(landings: Landings) -> type[RankShouldRestart]:
-    """The interpreter makes the instance itself, in that thread, before the first handler of the exception runs."""
+    """Return an exception class whose instances, created by the interpreter in that thread, update `landings`."""
 
     class Raised(RankShouldRestart):
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)
             reference: weakref.ref[BaseException] = weakref.ref(self)
-            landings._reference, landings.raised = reference, landings.raised + 1  # the last: then the handler runs
+            landings._reference, landings.raised = reference, landings.raised + 1  # last: then a handler runs
 
         def __reduce__(self) -> tuple[type[RankShouldRestart], tuple[object, ...]]:
             return RankShouldRestart, self.args

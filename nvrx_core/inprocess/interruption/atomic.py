@@ -1,4 +1,4 @@
-"""Sections of the wrapped function that no restart interrupts."""
+"""Atomic sections: parts of the wrapped function that no restart interrupts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Atomic", "new_atomic"]
 
 
 class Atomic:
-    """A section that is never interrupted; sections nest.
+    """A section that is never interrupted; sections can be nested.
 
-    A request that arrives meanwhile is raised when the outermost section is left; one that arrived before is raised
-    before the section is entered, unless its exception unwinds already. A section that the function has left open, in a
-    generator that is suspended, ends with the iteration.
+    A request that arrives inside the section is raised when the outermost section is left. One that arrived earlier is
+    raised before the section is entered, unless its exception already unwinds. A section left open in a suspended
+    generator ends with the iteration.
     """
 
     __slots__ = ("_interrupt", "_iteration")
@@ -27,7 +27,7 @@ class Atomic:
 
     @property
     def is_open(self) -> bool:
-        """Whether a section is open now."""
+        """Whether a section is open."""
         return self._interrupt.depth > 0
 
     def __enter__(self) -> None:
@@ -37,7 +37,7 @@ class Atomic:
         interrupt.depth += 1
         self._iteration = interrupt.iteration
         if interrupt.requested and interrupt.depth == 1 and interrupt.armed:
-            interrupt.depth = 0  # first: an exception that was asked for may be raised at any of these calls
+            interrupt.depth = 0  # first: a requested exception may be raised at any of these calls
             if not interrupt.unwinds():
                 interrupt.free.set()
                 interrupt._raise()
@@ -57,7 +57,7 @@ class Atomic:
 
 
 class _ObservedAtomic(Atomic):
-    """An atomic section with its failpoints, both passed while it is open."""
+    """An atomic section with failpoints, which are hit while it is open."""
 
     __slots__ = ("_number",)
 
@@ -69,7 +69,7 @@ class _ObservedAtomic(Atomic):
         super().__enter__()
         try:
             failpoint.hit("atomic-enter", self._number)
-        except BaseException as error:  # boundary: what the hook raises closes the section
+        except BaseException as error:  # boundary: an exception of the hook closes the section
             super().__exit__(type(error), error, error.__traceback__)
             raise
 
@@ -83,5 +83,5 @@ class _ObservedAtomic(Atomic):
 
 
 def new_atomic(interrupt: Interrupt, iteration: int) -> Atomic:
-    """The sections of one iteration; a section knows failpoints only if a hook was there before the iteration."""
+    """Return the atomic section of one iteration; it has failpoints only if a hook is installed by then."""
     return _ObservedAtomic(interrupt, iteration) if failpoint.installed() else Atomic(interrupt)

@@ -1,9 +1,9 @@
-"""Getting the main thread out of the wrapped function: a signal whose handler raises, and sections that hold it off.
+"""Interruption of the main thread in the wrapped function: a signal whose handler raises, and atomic sections.
 
-The handler runs in the main thread, so nothing here needs a lock: the monitor thread writes `requested` before it reads
-`depth`, the main thread raises `depth` before it reads `requested`, and under the interpreter's lock these are
-sequential. The exception instance is tracked by a weak reference, which is how `policy.py` knows whether it still
-unwinds, was swallowed, or was stored.
+The handler runs in the main thread, so no lock is needed: the monitor thread writes `requested` before it reads
+`depth`, the main thread increments `depth` before it reads `requested`, and the GIL makes these sequential. The
+exception instance is tracked by a weak reference, from which `policy.py` learns whether it still unwinds, was
+swallowed, or was stored.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from typing import Any, Final, Self
 
 from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.inprocess.interruption.async_exception import AsyncException
-from nvrx_core.inprocess.interruption.landing import Landing, judge, place
+from nvrx_core.inprocess.interruption.landing import Landing, judge, location
 from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen, Unblock, Why
-from nvrx_core.inprocess.interruption.thread_look import WaitLook, handled
+from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
 __all__ = ["Interrupt", "RankShouldRestart"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-NAME_SWALLOWER_AFTER: Final = 3
-UNWIND_MOST: Final = timedelta(seconds=10)
-SAY_HELD_AFTER: Final = 0.2
+WARN_SWALLOWED_AFTER: Final = 3
+MAX_UNWIND: Final = timedelta(seconds=10)
+WARN_DEFERRED_AFTER: Final = 0.2
 FIRST_WITHIN: Final = 0.05
-"""Seconds for which the abort waits for a function that is reached and must not be interrupted yet."""
+"""Seconds for which the abort waits for a function that the signal reaches but must not interrupt yet."""
 FIRST_LOOK: Final = 0.0003
-"""Seconds in which a busy function hears the signal."""
+"""Seconds within which a busy function handles the signal."""
 FRESH: Final = 0.001
-"""Seconds for which a look at the thread holds."""
+"""Seconds for which a probe of the thread is valid."""
 
 
 class Interrupt:
-    """Interrupts one thread, the one that made this object.
+    """The interruption of one thread, the one that creates this object.
 
     Args:
         signum: the signal to use; a handler that is already installed for it is chained.
         unwind: seconds that cleanup in the function may take before it is interrupted as well.
-        hold: seconds for which all but an import may hold the interruption off in all.
+        hold: seconds for which anything but an import may defer the interruption in total.
 
     Attributes:
-        round_is_over: whether the monitor process says that the round is over, which no thread of this process has
-            noticed.
-        drop: takes back an exception that was asked for and not raised; called by the function's thread, right after
-            `armed` has become false and with no other call before.
+        round_is_over: returns whether the monitor process reports the end of the round while no thread of this process
+            has noticed it.
+        drop: withdraws an exception that was set and not raised; the function's thread calls it right after `armed`
+            has become false, with no other call in between.
     """
 
     def __init__(self, signum: int, unwind: float, hold: float = 0.0) -> None:
@@ -71,10 +71,10 @@ class Interrupt:
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
         self._reference: weakref.ref[BaseException] | None = None
-        self._insist = self._waits = self._patient = self._judging = self._installed = self._blocked = False
+        self._insist = self._waits = self._patient = self._handling = self._installed = self._blocked = False
         self._last_frame = ""
         self._floor: CodeType | None = None
-        self._look: WaitLook | None = None
+        self._probe: SystemCallProbe | None = None
         self._machine: InterruptPolicy | None = None
         self._previous: Any = None
         self._seen_raised = 0
@@ -83,28 +83,28 @@ class Interrupt:
 
     @classmethod
     def within(cls, signum: int, soft: timedelta, hard: timedelta) -> Self:
-        """One whose bounds end in time for the hard timeout, which counts from the interruption."""
-        unwind = min(UNWIND_MOST, (hard - soft) / 2)
+        """Return an interrupt whose bounds fit in the hard timeout, which counts from the interruption."""
+        unwind = min(MAX_UNWIND, (hard - soft) / 2)
         return cls(signum, unwind.total_seconds(), hold=(hard - 2 * unwind).total_seconds())
 
     def install(self) -> None:
-        """Take over the signal, and let it through to this thread."""
+        """Install the signal handler, and unblock the signal in this thread."""
         if not self.by_signal:
             log.warning(
-                "the wrapped function does not run in the main thread: calls that block cannot be interrupted there"
+                "the wrapped function does not run in the main thread: blocking calls cannot be interrupted there"
             )
             return
         self._previous = signal.signal(self.signum, self._handle)
         self._blocked = self.signum in signal.pthread_sigmask(signal.SIG_UNBLOCK, [self.signum])
-        self._look = WaitLook(threading.get_native_id())
+        self._probe = SystemCallProbe(threading.get_native_id())
         self._installed = True
 
     def uninstall(self, *, may_come: bool = False) -> None:
-        """Give the signal back to its former handler.
+        """Restore the previous signal handler.
 
         Args:
-            may_come: somebody may still send it: then it is ignored where nobody handled it before, for the default
-                action would end the process.
+            may_come: whether the signal may still be sent: then it is ignored if it had no handler before, because the
+                default action would terminate the process.
         """
         if not self._installed:
             return
@@ -113,11 +113,11 @@ class Interrupt:
         signal.signal(self.signum, signal.SIG_IGN if may_come and previous == signal.SIG_DFL else previous)
         if self._blocked:
             signal.pthread_sigmask(signal.SIG_BLOCK, [self.signum])
-        if self._look is not None:
-            self._look.close()
+        if self._probe is not None:
+            self._probe.close()
 
     def disown(self) -> None:
-        """In a child of `os.fork`: nothing interrupts it; sections may be left and entered, and hold nothing off."""
+        """Disable interruption in a child of `os.fork`; atomic sections can be entered and left without effect."""
         self.requested = self.armed = False
         self.out, self.free = threading.Event(), threading.Event()
         self.thread = threading.get_ident()
@@ -126,7 +126,7 @@ class Interrupt:
             self.uninstall()
 
     def reset(self) -> None:
-        """Forget an earlier request; only between rounds."""
+        """Discard an earlier request; only between rounds."""
         self.requested = self.armed = self._insist = self._waits = False
         self.depth = self.raised = self.deferred = 0
         self.iteration += 1
@@ -136,45 +136,45 @@ class Interrupt:
         self.free.clear()
 
     def arm(self) -> None:
-        """Let the function be interrupted from here on; a request made before is raised at once."""
+        """Allow interruption of the function from here on; an earlier request is raised at once."""
         self._floor = sys._getframe(1).f_code
         self.armed = True
         if self.requested:
             self._raise()
 
     def leave(self) -> None:
-        """The thread is out of the function, and of all sections in it."""
+        """Record that the thread has left the function and all its atomic sections."""
         self.armed = False
         self.out.set()
         self.free.set()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        told = self.armed and self.round_is_over()
-        if told:
+        notified = self.armed and self.round_is_over()
+        if notified:
             self.requested = True
         if not self.requested:
             if callable(self._previous):
                 self._previous(signum, frame)
-        elif self.armed and self.depth == 0 and not self._judging:  # a second signal, while the first is judged
-            self._judging = True
+        elif self.armed and self.depth == 0 and not self._handling:  # else: the first signal is being handled
+            self._handling = True
             try:
-                self._land(frame, told)
+                self._raise_if_safe(frame, notified)
             finally:
-                self._judging = False
+                self._handling = False
 
-    def _land(self, frame: FrameType | None, told: bool) -> None:
-        """Raise, if it may land in `frame`."""
+    def _raise_if_safe(self, frame: FrameType | None, notified: bool) -> None:
+        """Raise the exception if it may land in `frame`."""
         insist, self._insist = self._insist, False
-        waits, self._waits = self._waits or told, False  # a long call is where a wait is: behind no lock's acquire
+        waits, self._waits = self._waits or notified, False  # a long call counts as a wait: it acquires no lock
         if insist or (not self.unwinds() and self._may_land(frame, waits)):
-            self._last_frame = place(frame)
+            self._last_frame = location(frame)
             self._raise()
 
     def _may_land(self, frame: FrameType | None, waits: bool) -> bool:
         verdict = judge(frame, self._floor, library=self._patient)
         if verdict.landing is Landing.SAFE or (verdict.landing is Landing.FRAGILE and waits):
             return True
-        self.landing, self.held_at = verdict.landing, verdict.place
+        self.landing, self.held_at = verdict.landing, verdict.location
         self.deferred += 1
         return False
 
@@ -190,19 +190,19 @@ class Interrupt:
             del error
 
     def unwinds(self) -> bool:
-        """Whether this thread, the function's, is unwinding because of the exception raised last."""
+        """Return whether this thread, the function's, unwinds because of the last raised exception."""
         error = self._reference() if self._reference is not None else None
         return error is not None and chain_contains(sys.exception(), error)
 
     def request(self, make: Callable[[], BaseException]) -> None:
-        """Ask the function to end, by the exception that `make` makes; any thread may call this."""
+        """Request that the function ends with the exception that `make` creates; any thread may call this."""
         self._make = make
         self.requested = True
 
     def fire(self) -> None:
-        """Interrupt, after `request`, and again while it is put off: a busy function ends before the abort begins.
+        """Interrupt after `request`, and repeat while it is deferred: a busy function ends before the abort begins.
 
-        Does not wait for a thread that does not react; `drive` goes on from here.
+        A thread that does not react is not waited for; `drive` continues from here.
         """
         if not self.by_signal:
             return
@@ -210,32 +210,32 @@ class Interrupt:
         end = time.monotonic() + FIRST_WITHIN
         while self.armed and not self.depth:
             self._turn(machine, _nothing)
-            pause = machine.deadline - time.monotonic() if machine.put_off else FIRST_LOOK
+            pause = machine.deadline - time.monotonic() if machine.deferring else FIRST_LOOK
             if self.out.wait(max(0.0, pause)) or not self.deferred or time.monotonic() > end:
                 return
 
     def wait_unmasked(self) -> None:
-        """Wait until no atomic section is open; after `request` none is entered any more."""
+        """Wait until no atomic section is open; after `request` none can be entered."""
         while self.depth and not self.out.is_set():
             self.free.wait()
             self.free.clear()
 
     def drive(self, unblock: Callable[[], None]) -> None:
-        """Interrupt until the thread is out of the function; returns then.
+        """Interrupt until the thread has left the function.
 
         Args:
-            unblock: called when no signal reaches the thread, to close what it waits in.
+            unblock: called when the thread does not react to signals, to close what it blocks in.
         """
         machine, self._machine = self._machine or InterruptPolicy(self.unwind, self.hold), None
-        told = False
+        warned = False
         while not self.out.is_set():
             if not self.armed:
                 self.out.wait()
                 return
             seen = self._turn(machine, unblock)
-            if not told and machine.held(now=time.monotonic()) > SAY_HELD_AFTER:
-                told = True
-                log.warning("the interruption was put off at %s: %s", self.held_at, self.landing.value)
+            if not warned and machine.deferred_for(now=time.monotonic()) > WARN_DEFERRED_AFTER:
+                warned = True
+                log.warning("the interruption was deferred at %s: %s", self.held_at, self.landing.value)
             if seen.masked:
                 self.wait_unmasked()
             elif machine.deadline < math.inf:
@@ -246,13 +246,13 @@ class Interrupt:
         for action in machine.tick(seen, now=time.monotonic()):
             self._perform(action, unblock)
         if machine.swallowed > swallowed:
-            self._name_swallower(machine.swallowed)
+            self._warn_swallowed(machine.swallowed)
         return seen
 
     def _seen(self) -> Seen:
         self._seen_raised = self.raised
         error = self._reference() if self._reference is not None else None
-        alive = error is not None and chain_contains(handled(self.thread), error)
+        alive = error is not None and chain_contains(handled_exception(self.thread), error)
         return Seen(
             out=False, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
             stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,
@@ -263,7 +263,7 @@ class Interrupt:
             unblock()
             return
         if action.why is Why.STORED:
-            self._name_keeper()
+            self._warn_stored()
         if self.by_signal:
             self._signal(action.why)
         else:
@@ -275,34 +275,34 @@ class Interrupt:
                 "signal %d was given another handler: no interruption possible; set Wrapper(interrupt_signal=...)",
                 self.signum,
             )
-        self._insist, self._patient = why.insists, why is not Why.PUT_OFF
-        looked = time.monotonic()
-        waits = self._look is not None and self._look.waits()
-        self._waits = waits and time.monotonic() < looked + FRESH
+        self._insist, self._patient = why.insists, why is not Why.DEFERRED
+        probed = time.monotonic()
+        waits = self._probe is not None and self._probe.waits()
+        self._waits = waits and time.monotonic() < probed + FRESH
         signal.pthread_kill(self.thread, self.signum)
 
     def _set_exception(self, why: Why) -> None:
-        """Ask the interpreter to raise where the thread is now, if it may land there."""
+        """Let the interpreter raise the exception in the thread if it may land at the present instruction."""
         frame = sys._current_frames().get(self.thread)
         at = frame.f_lasti if frame is not None else -1
         verdict = judge(frame, self._floor)
         if verdict.landing is Landing.SAFE or why.insists:
-            self._last_frame = verdict.place
+            self._last_frame = verdict.location
             if self._async.set_if(self._seen_raised, None if why.insists else frame, at):
                 return
-        self.landing, self.held_at = verdict.landing, verdict.place
+        self.landing, self.held_at = verdict.landing, verdict.location
         self.deferred += 1
 
-    def _name_keeper(self) -> None:
+    def _warn_stored(self) -> None:
         error = self._reference() if self._reference is not None else None
         trace = error.__traceback__ if error is not None else None
         if trace is not None:
             ours = trace.tb_frame.f_code.co_filename == __file__
             where = self._last_frame if ours else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-            log.warning("the interruption was caught and kept at %s; raising it again", where)
+            log.warning("the interruption was caught and stored at %s; raising it again", where)
 
-    def _name_swallower(self, swallowed: int) -> None:
-        if swallowed == NAME_SWALLOWER_AFTER:
+    def _warn_swallowed(self, swallowed: int) -> None:
+        if swallowed == WARN_SWALLOWED_AFTER:
             log.warning(
                 "the interruption was swallowed %d times, last at %s; raising it again", swallowed, self._last_frame
             )
@@ -310,16 +310,16 @@ class Interrupt:
             log.debug("the interruption was swallowed at %s", self._last_frame)
 
     def stack(self) -> str:
-        """Where the thread is now, for messages about a hang."""
+        """Return the innermost frames of the thread, for messages about a hang."""
         frame = sys._current_frames().get(self.thread)
         return "".join(traceback.format_stack(frame)[-3:]) if frame is not None else ""
 
 
 def _nothing() -> None:
-    """Unblocks nothing: the abort will."""
+    """Do nothing: the abort unblocks the thread."""
 
 
 def _in_event_loop() -> bool:
-    """Whether this thread runs an event loop of asyncio."""
+    """Return whether this thread runs an asyncio event loop."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None

@@ -1,11 +1,11 @@
-"""Where an interruption may land in a thread: judged by the frames that it would unwind.
+"""Where an interruption may land in a thread, decided by the frames that it would unwind.
 
-Pure: looks at frames and code objects only. An exception from outside breaks what the code around it cannot see: it
-leaves half a package behind in an import, a lock locked between its `acquire` and its `try`, a cleanup half done.
+Pure: reads frames and code objects only. An asynchronous exception can break invariants of the code around it: it
+leaves a partially imported package, a lock held between its `acquire` and its `try`, or an incomplete cleanup.
 
-A signal handler runs after a call, at the start of a function, at the end of a loop's turn, or inside a C call that
-waits. So what runs before the next such place follows from the code object, its instructions and its exception table.
-Opcodes are known by the families of their names, which hold from CPython 3.11 on.
+A signal handler runs after a call, at the start of a function, at the end of a loop iteration, or inside a blocking C
+call. The code object, its instructions and its exception table therefore determine what runs before the next such
+point. Opcodes are matched by name prefixes that are stable from CPython 3.11 on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Final
 
-__all__ = ["Landing", "Verdict", "judge", "place"]
+__all__ = ["Landing", "Verdict", "judge", "location"]
 
 _STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
 _IMPORT: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
@@ -34,29 +34,29 @@ _HANDLER_KINDS: Final = frozenset(
 
 
 class Landing(enum.Enum):
-    """What an interruption that landed here would do."""
+    """The effect of an interruption at a point of the code."""
 
-    SAFE = "it unwinds what can be unwound"
+    SAFE = "it unwinds cleanly"
     FRAGILE = "it breaks an invariant, unless the thread waits inside a C call"
-    ACQUIRES = "it leaves locked what was just acquired"
+    ACQUIRES = "it leaves a lock held that was just acquired"
     CLEANUP = "it cuts a cleanup short"
-    IMPORT = "it leaves half a module behind"
+    IMPORT = "it leaves a partially imported module"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A landing, and where it is: file and line."""
+    """A landing and its location: file and line."""
 
     landing: Landing
-    place: str
+    location: str
 
 
 def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bool = True) -> Verdict:
-    """What an interruption would do that landed in `frame`.
+    """Return the effect of an interruption in `frame`.
 
     Args:
         frame: the innermost frame.
-        floor: code of the frame that catches the interruption; what called it is not looked at.
+        floor: the code of the frame that catches the interruption; its callers are ignored.
         library: whether all of the standard library and of nvrx counts as fragile.
     """
     stack = list(_unwound(frame, floor))
@@ -64,13 +64,13 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
         return Verdict(Landing.SAFE, "unknown")
     importing = next((each for each in reversed(stack) if each.f_code.co_filename in _IMPORT), None)
     if importing is not None:
-        return Verdict(Landing.IMPORT, place(importing))
+        return Verdict(Landing.IMPORT, location(importing))
     cleanup = next((each for each in stack if _cleans_up(each)), None)
     if cleanup is not None:
-        return Verdict(Landing.CLEANUP, place(cleanup))
-    if any(each.f_code.co_name in _ENTRIES for each in stack) or _goes_on_into_protection(stack):
-        return Verdict(Landing.SAFE if _waits_for_lock(frame) else Landing.ACQUIRES, place(frame))
-    return Verdict(Landing.FRAGILE if library and _is_library(frame) else Landing.SAFE, place(frame))
+        return Verdict(Landing.CLEANUP, location(cleanup))
+    if any(each.f_code.co_name in _ENTRIES for each in stack) or _enters_protected_range(stack):
+        return Verdict(Landing.SAFE if _waits_for_lock(frame) else Landing.ACQUIRES, location(frame))
+    return Verdict(Landing.FRAGILE if library and _is_library(frame) else Landing.SAFE, location(frame))
 
 
 def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameType]:
@@ -79,21 +79,21 @@ def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameT
         frame = frame.f_back
 
 
-def place(frame: FrameType | None) -> str:
-    """File and line of the innermost frame that is neither the standard library's nor nvrx's."""
+def location(frame: FrameType | None) -> str:
+    """Return file and line of the innermost frame that belongs neither to the standard library nor to nvrx."""
     innermost = frame
     while frame is not None and _is_library(frame):
         frame = frame.f_back
     frame = frame or innermost
-    return _place(frame) if frame is not None else "unknown"
+    return _file_and_line(frame) if frame is not None else "unknown"
 
 
-def _place(frame: FrameType) -> str:
+def _file_and_line(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _is_library(frame: FrameType) -> bool:
-    """Whether the frame runs the standard library or nvrx, whose invariants are hidden from who calls them."""
+    """Return whether the frame runs code of the standard library or nvrx, whose invariants callers do not see."""
     path = frame.f_code.co_filename
     if path.startswith("<frozen ") or (path.startswith(_STDLIB) and "-packages/" not in path):
         return True
@@ -109,10 +109,10 @@ def _cleans_up(frame: FrameType) -> bool:
 
 
 def _waits_for_lock(frame: FrameType) -> bool:
-    """Whether the frame, of `logging` or `threading`, acquires a re-entrant lock that its thread does not hold yet.
+    """Return whether the frame, in `logging` or `threading`, waits for a re-entrant lock that its thread does not hold.
 
-    A thread that was seen to wait in an `acquire` may have been given the lock before the signal reached it. Only a
-    re-entrant lock tells its owner.
+    A thread that was seen waiting in an `acquire` may have acquired the lock before the signal reached it. Only a
+    re-entrant lock knows its owner.
     """
     if frame.f_code.co_name not in _ACQUIRERS or not _is_library(frame):
         return False
@@ -122,10 +122,10 @@ def _waits_for_lock(frame: FrameType) -> bool:
     return is_owned is not None and not is_owned()
 
 
-def _goes_on_into_protection(stack: list[FrameType]) -> bool:
-    """Whether the thread enters a `try` or `with` before an interruption can land again.
+def _enters_protected_range(stack: list[FrameType]) -> bool:
+    """Return whether the thread enters a `try` or `with` before the next point at which an interruption can land.
 
-    After a call only: what was just acquired is what that `try` gives back.
+    This counts only after a call, which may have acquired what the `try` releases.
     """
     for frame in stack:
         enters, returns = _ahead(frame.f_code, frame.f_lasti)
@@ -134,12 +134,12 @@ def _goes_on_into_protection(stack: list[FrameType]) -> bool:
     return False
 
 
-# What a code object tells
+# Analysis of code objects
 
 
 @dataclass(frozen=True)
 class _Step:
-    """An instruction: its name, where its jump leads, and the one behind it."""
+    """An instruction: its name, its jump target, and the next instruction."""
 
     name: str
     target: int | None
@@ -159,7 +159,7 @@ def _steps(code: CodeType) -> dict[int, _Step]:
 
 @functools.lru_cache(maxsize=256)
 def _ranges(code: CodeType) -> tuple[tuple[int, int, int], ...]:
-    """The protected ranges: from, up to, and where their handler begins."""
+    """Return the protected ranges as (start, end, start of the handler)."""
     return tuple((each.start, each.end, each.target) for each in vars(dis.Bytecode(code))["exception_entries"])
 
 
@@ -168,7 +168,7 @@ def _handler(code: CodeType, offset: int) -> int | None:
 
 
 def _handlers(code: CodeType, offset: int) -> set[int]:
-    """All handlers that an exception raised there passes: that of a handler is the next."""
+    """Return all handlers of an exception raised at `offset`: each handler may be protected by the next."""
     found = set[int]()
     handler = _handler(code, offset)
     while handler is not None and handler not in found:
@@ -179,10 +179,10 @@ def _handlers(code: CodeType, offset: int) -> set[int]:
 
 @functools.lru_cache(maxsize=1024)
 def _ahead(code: CodeType, at: int) -> tuple[bool, bool]:
-    """Whether protection begins, and whether the function returns, before the next call or turn of a loop."""
+    """Return whether a protected range begins, and whether the function returns, before the next call or loop end."""
     steps, protecting, seen = _steps(code), _handlers(code, at), set[int]()
-    step = steps[max((offset for offset in steps if offset <= at), default=0)]  # it may be at a cache of the call
-    if step.name == "PRECALL":  # 3.11 makes some calls in it, and skips the CALL behind it
+    step = steps[max((offset for offset in steps if offset <= at), default=0)]  # `at` may be a cache entry of the call
+    if step.name == "PRECALL":  # 3.11 executes some calls in PRECALL and skips the following CALL
         step = steps[step.following or 0]
     if not step.name.startswith(("CALL", "BEFORE_")):
         return False, False
@@ -204,7 +204,7 @@ def _ahead(code: CodeType, at: int) -> tuple[bool, bool]:
 
 @functools.lru_cache(maxsize=1024)
 def _finally_lines(code: CodeType) -> tuple[tuple[int, int], ...]:
-    """First and last line of each `finally` body. It is compiled twice, for both ways into it, from the same lines."""
+    """Return first and last line of each `finally` body; both compiled copies of a body have the same lines."""
     bodies = [
         _lines(code, target, cleanup)
         for target in sorted({target for _, _, target in _ranges(code)})
@@ -214,7 +214,7 @@ def _finally_lines(code: CodeType) -> tuple[tuple[int, int], ...]:
 
 
 def _is_finally(text: bytes, target: int) -> bool:
-    """Whether the handler that begins at `target` is that of a `finally`."""
+    """Return whether the handler that begins at `target` belongs to a `finally`."""
     if text[target] != dis.opmap["PUSH_EXC_INFO"] or text[target + 2] == dis.opmap["POP_TOP"]:  # a bare `except:`
         return False
     kinds = (text[at] for at in range(target + 2, len(text), 2) if text[at] in _HANDLER_KINDS)
@@ -222,7 +222,7 @@ def _is_finally(text: bytes, target: int) -> bool:
 
 
 def _lines(code: CodeType, begin: int, cleanup: int) -> list[int]:
-    """The lines of a handler's body, which ends in a clean-up of the interpreter's; its first instruction is not."""
+    """Return the lines of a handler's body; its first instruction and the interpreter's cleanup are not part of it."""
     chains = [(start, end, {target} | _handlers(code, target)) for start, end, target in _ranges(code)]
     ranges = [
         (start + 2 * (start == begin), end) for start, end, chain in chains if cleanup in chain and begin not in chain

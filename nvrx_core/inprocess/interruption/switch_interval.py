@@ -1,8 +1,8 @@
-"""Shorter turns of the interpreter's lock while the function runs, and shorter still while a round ends.
+"""A shorter GIL switch interval while the function runs, and a still shorter one while a round ends.
 
-A thread that wants the lock from a busy one gets it after the switch interval: 5 ms each time by default, and the work
-between a fault and its restart takes the lock dozens of times. So the interval is lowered for the call, once more from
-a round's event to its decision, and given back exactly as it was found.
+A thread that requests the GIL from a busy thread gets it after the switch interval: 5 ms each time by default, and the
+work between a fault and the restart acquires the GIL dozens of times. The interval is lowered for the call, and again
+from a round's event to its decision; then the exact previous value is restored.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ SHORT: Final = 200
 STEADY: Final = 1000
 """Microseconds, while the function runs.
 
-A thread that waits for the lock asks for it when nobody has given it up for a whole interval. One that gives it up and
-takes it again within the default interval, as an event loop of short tasks does, is never asked: the others starve.
+A waiting thread requests the GIL only when it was not released for a whole interval. A thread that releases it and
+acquires it again within the default interval, as an event loop of short tasks does, is never asked: others starve.
 """
 
 
 class ShortTurns:
-    """The switch interval lowered for a while; whoever sets it meanwhile wins.
+    """A temporarily lowered switch interval; a value that other code sets meanwhile is kept.
 
     Args:
-        microseconds: what it is lowered to.
+        microseconds: the lowered interval.
     """
 
     def __init__(self, microseconds: int = SHORT) -> None:
@@ -34,14 +34,14 @@ class ShortTurns:
         self._found: int | None = None
 
     def begin(self) -> None:
-        """Lower the interval, unless it is as short already."""
+        """Lower the interval, unless it is already as short."""
         interval = _microseconds()
         if self._found is None and interval > self.microseconds:
             self._found = interval
             _set(self.microseconds)
 
     def end(self) -> None:
-        """Give the interval back; does nothing without `begin`."""
+        """Restore the interval; do nothing without `begin`."""
         found, self._found = self._found, None
         if found is not None and _microseconds() == self.microseconds:
             _set(found)
@@ -52,4 +52,4 @@ def _microseconds() -> int:
 
 
 def _set(microseconds: int) -> None:
-    sys.setswitchinterval((microseconds + 0.5) * 1e-6)  # cut off to whole microseconds
+    sys.setswitchinterval((microseconds + 0.5) * 1e-6)  # CPython truncates to whole microseconds

@@ -20,7 +20,7 @@ from nvrx_core.inprocess.monitor.store_link import StoreLink
 from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.round import DeathReport
-from nvrx_core.process.lifeline import how_it_ended
+from nvrx_core.process.lifeline import describe_exit
 from nvrx_core.process.memory import MemoryKills
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
@@ -115,7 +115,7 @@ class FaultReporter:
             del self._unresponsive[member]
 
     def _death(self, stage: Stage, timeout: HardTimeout | None) -> FaultRecord:
-        reason = "the rank left" if stage == Stage.EXITED_ABNORMALLY else f"process {how_it_ended(self.plan.rank_pid)}"
+        reason = "the rank left" if stage == Stage.EXITED_ABNORMALLY else f"process {describe_exit(self.plan.rank_pid)}"
         if timeout is not None:
             return self._fault(Interruption.HARD_TIMEOUT, f"{reason} after {timeout.reason}", timeout.since)
         fault = self._fault(Interruption.TERMINATED, reason, time.monotonic())

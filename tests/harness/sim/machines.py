@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import BLOCKED, REPEAT_MOST, Fire, InterruptPolicy, Seen, Why
+from nvrx_core.inprocess.interruption.policy import BLOCKED, MAX_REPEAT, Fire, InterruptPolicy, Seen, Why
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import (
     Action,
@@ -222,7 +222,7 @@ class Interrupting(RuleBasedStateMachine):
         assert not (self.alive and [fire for fire in fires if fire.why is not Why.STUCK]), "it unwinds already"
         if fires or self.out or self.masked or self.alive:
             self.quiet_since = self.now
-        patience = max(BLOCKED, REPEAT_MOST) + 1e-6
+        patience = max(BLOCKED, MAX_REPEAT) + 1e-6
         assert self.now - self.quiet_since <= patience, f"no interrupt for {self.now - self.quiet_since} s"
         return actions
 
@@ -249,7 +249,7 @@ class Interrupting(RuleBasedStateMachine):
         begin, raised = self.now, self.raised
         self.quiet_since = self.now
         while not (self.out or self.masked or self.alive) and self.raised == raised:
-            assert self.now <= begin + self.HOLD + 2 * REPEAT_MOST, f"put off for {self.now - begin} s"
+            assert self.now <= begin + self.HOLD + 2 * MAX_REPEAT, f"put off for {self.now - begin} s"
             self.turn(landing, 1.0)
 
     @rule()

@@ -234,7 +234,7 @@ def test_a_check_that_is_off_says_so_once_and_passes(kind, device, caplog):
     assert isinstance(check, HealthCheck)
     assert check(before) is check(before) is before
     (line,) = caplog.messages
-    assert line.startswith(f"{kind.__name__} is off: ")
+    assert line.startswith(f"{kind.__name__} is disabled: ")
 
 
 def test_the_former_home_of_the_filters_warns():

@@ -19,7 +19,7 @@ def heart():
 
 def answer(heart):
     deadline = time.monotonic() + 5.0
-    while not (at := heart.look()):
+    while not (at := heart.poll()):
         assert time.monotonic() < deadline
     return at
 
@@ -27,7 +27,7 @@ def answer(heart):
 def test_a_thread_that_runs_bytecode_answers_and_the_time_is_not_later_than_the_answer(heart):
     for _ in range(3):
         asked = time.monotonic_ns()
-        assert heart.look() < asked
+        assert heart.poll() < asked
         assert answer(heart) < time.monotonic_ns()
 
 
@@ -38,7 +38,7 @@ def test_a_thread_that_waits_in_c_does_not_answer(heart):
     def look():
         for _ in range(3):
             time.monotonic()
-            looks.append(heart.look())
+            looks.append(heart.poll())
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -58,7 +58,7 @@ def test_a_full_queue_is_asked_again_later(heart):
         while heartbeat._add(ctypes.cast(heartbeat._held.sem_post, ctypes.c_void_p), other) == 0:
             pass
         assert nothing
-        answered.append(heart.look())
+        answered.append(heart.poll())
         answered.append(heartbeat._answers.asked)
 
     memory = ctypes.create_string_buffer(64)
@@ -72,8 +72,8 @@ def test_a_full_queue_is_asked_again_later(heart):
 
 
 def test_what_an_earlier_one_has_asked_is_no_answer_to_a_later_one(heart):
-    heart.look()
-    assert Heartbeat().look() == 0
+    heart.poll()
+    assert Heartbeat().poll() == 0
 
 
 def test_another_thread_than_the_main_one_is_seen_to_run_and_to_wait():
@@ -92,16 +92,16 @@ def test_another_thread_than_the_main_one_is_seen_to_run_and_to_wait():
     ran.wait()
     heart = made[0]
     assert isinstance(heart, CpuTime)
-    while heart.look():  # until it waits
+    while heart.poll():  # until it waits
         threading.Event().wait(0.05)
     ran.clear()
     looked = time.monotonic_ns()
     run.set()
     ran.wait()
-    assert 0 < heart.look() < looked
+    assert 0 < heart.poll() < looked
     ended.set()
     thread.join()
-    while heart.look():  # it ends a moment after it can be joined
+    while heart.poll():  # it ends a moment after it can be joined
         pass
 
 

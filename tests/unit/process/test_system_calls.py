@@ -48,7 +48,7 @@ def test_a_wait_in_epoll_is_told_with_what_is_registered_there(pair, thread):
         epoll.register(pair[0], select.EPOLLIN)
         tid = thread(lambda: epoll.poll(10, 3))
         wait = eventually(lambda: epoll_wait_of(tid))
-        assert (wait.fd, wait.most, wait.timeout) == (epoll.fileno(), 3, 10_000)
+        assert (wait.fd, wait.max_events, wait.timeout) == (epoll.fileno(), 3, 10_000)
         (found,) = registered(wait.fd)
         assert (found.fd, found.inode) == (pair[0].fileno(), os.fstat(pair[0].fileno()).st_ino)
         pair[1].send(b"x")

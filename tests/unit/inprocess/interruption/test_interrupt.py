@@ -271,7 +271,7 @@ def test_who_swallows_it_is_named(interrupt, caplog):
         fire()
     with caplog.at_level(logging.DEBUG, logger="nvrx_core.inprocess"):
         for times in range(4):
-            interrupt._name_swallower(times)
+            interrupt._warn_swallowed(times)
     (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "was swallowed 3 times, last at " in warning
     assert __file__ in warning
@@ -406,7 +406,7 @@ def test_who_keeps_it_is_named(interrupt, caplog):
     line = sys._getframe().f_lineno - 3
     with caplog.at_level(logging.WARNING), pytest.raises(RankShouldRestart):
         interrupt._perform(Fire(Why.STORED), lambda: None)
-    assert f"was caught and kept at {__file__}:{line}" in caplog.text
+    assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 
 def test_what_the_monitor_process_says_is_heard_without_a_thread_of_our_own(interrupt):

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from nvrx_core.inprocess.interruption import landing
-from nvrx_core.inprocess.interruption.landing import Landing, judge, place
+from nvrx_core.inprocess.interruption.landing import Landing, judge, location
 
 
 def call():
@@ -272,7 +272,7 @@ def test_the_library_s_invariants_are_fragile_and_the_user_s_line_is_named():
     items.put(None)
     thread.join()
     assert verdict.landing is Landing.FRAGILE
-    assert verdict.place == f"{__file__}:{work.__code__.co_firstlineno + 1}"
+    assert verdict.location == f"{__file__}:{work.__code__.co_firstlineno + 1}"
 
 
 def test_an_import_holds_it_off(tmp_path, monkeypatch):
@@ -289,12 +289,12 @@ def test_an_import_holds_it_off(tmp_path, monkeypatch):
 
     monkeypatch.delitem(sys.modules, "imported_by_a_test")
     assert found[0].landing is Landing.IMPORT
-    assert found[0].place.startswith(__file__)
+    assert found[0].location.startswith(__file__)
 
 
 def test_without_a_frame_nothing_is_known():
     assert judge(None).landing is Landing.SAFE
-    assert place(None) == "unknown"
+    assert location(None) == "unknown"
     assert judge(sys._getframe(), sys._getframe().f_code).landing is Landing.SAFE
 
 
@@ -306,7 +306,7 @@ def test_frames_that_are_all_the_library_s_are_named_as_they_are():
     class Alone:
         f_code, f_lineno, f_globals, f_back = frame.f_code, 1, {}, None
 
-    assert place(Alone()) == "<frozen made up>:1"
+    assert location(Alone()) == "<frozen made up>:1"
 
 
 def test_ours_is_a_library_and_what_tests_strike_with_is_not():

@@ -8,9 +8,9 @@ from nvrx_core.inprocess.interruption.policy import (
     BLOCKED,
     FRAGILE,
     LOOK,
+    MAX_REPEAT,
+    MAX_STEP,
     REPEAT,
-    REPEAT_MOST,
-    STEP_MOST,
     STORED,
     Fire,
     InterruptPolicy,
@@ -58,8 +58,8 @@ def test_an_interrupt_without_effect_is_fired_again_ever_more_rarely():
     times = [at for at, action in run(new(), 1.0) if isinstance(action, Fire)]
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert math.isclose(gaps[0], REPEAT, abs_tol=1e-3)
-    assert math.isclose(gaps[-1], REPEAT_MOST, abs_tol=1e-3)
-    assert all(gap <= REPEAT_MOST + 1e-3 for gap in gaps)
+    assert math.isclose(gaps[-1], MAX_REPEAT, abs_tol=1e-3)
+    assert all(gap <= MAX_REPEAT + 1e-3 for gap in gaps)
 
 
 def test_a_thread_that_does_not_react_is_unblocked():
@@ -75,7 +75,7 @@ def test_while_the_exception_lives_it_is_left_alone():
     assert machine.tick(seen(1, alive=True), now=0.01) == ()
     assert machine.deadline == 0.01 + LOOK  # it may be swallowed at any time
     assert machine.tick(seen(1, alive=True), now=5.0) == ()
-    assert machine.deadline == 5.0 + REPEAT_MOST
+    assert machine.deadline == 5.0 + MAX_REPEAT
     assert machine.tick(seen(1, alive=True), now=UNWIND) == ()
     assert machine.deadline == 0.01 + UNWIND
     assert machine.swallowed == 0
@@ -146,7 +146,7 @@ def test_a_stored_one_that_is_put_off_keeps_its_bound():
     assert FRAGILE <= now <= FRAGILE + 4 * STORED
 
 
-def put_off(landing, *, until=100.0):
+def deferred(landing, *, until=100.0):
     """Reached again and again where it must not land; when it was fired, and why."""
     machine, now, deferred, fired = new(), 0.0, 0, []
     while now <= until:
@@ -162,14 +162,14 @@ def put_off(landing, *, until=100.0):
 
 def test_it_is_put_off_in_growing_steps_with_jitter_and_for_a_bounded_time():
     for landing, most in ((Landing.FRAGILE, FRAGILE), (Landing.ACQUIRES, FRAGILE), (Landing.CLEANUP, UNWIND)):
-        machine, fired = put_off(landing)
+        machine, fired = deferred(landing)
         last, why = fired[-1]
         assert why is Why.OVERDUE
         assert why.insists
-        assert most <= last <= most + 10 * STEP_MOST
-        assert machine.put_off
-        assert machine.held(now=last) >= most
-    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(put_off(Landing.CLEANUP)[1])]
+        assert most <= last <= most + 10 * MAX_STEP
+        assert machine.deferring
+        assert machine.deferred_for(now=last) >= most
+    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(deferred(Landing.CLEANUP)[1])]
     assert sum(gaps[2:12]) < sum(gaps[12:22]) < sum(gaps[22:32])
     assert len({round(gap, 6) for gap in gaps[-10:-1]}) > 3
 
@@ -206,12 +206,12 @@ def test_a_thread_that_reacts_is_not_unblocked_while_it_is_put_off():
     machine = new()
     machine.tick(seen(), now=0.0)
     machine.tick(seen(deferred=1, landing=Landing.FRAGILE), now=BLOCKED)
-    assert Unblock() not in machine.tick(seen(deferred=1), now=BLOCKED + STEP_MOST)
+    assert Unblock() not in machine.tick(seen(deferred=1), now=BLOCKED + MAX_STEP)
     assert Unblock() in machine.tick(seen(deferred=1), now=3 * BLOCKED)
 
 
 def test_a_machine_is_rebuilt_from_its_state():
-    machine, fired = put_off(Landing.FRAGILE)
+    machine, fired = deferred(Landing.FRAGILE)
     now, known = fired[-1][0], seen(deferred=len(fired))
     again = InterruptPolicy.from_state(UNWIND, machine.state(now=now), seen=known, now=now, hold=HOLD)
     assert again.state(now=now) == machine.state(now=now)

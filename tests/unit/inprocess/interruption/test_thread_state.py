@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from nvrx_core.inprocess.interruption.thread_look import WaitLook, handled, waits_in_call
+from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception, waits_in_system_call
 
 INTERPRETER = range(0x1000, 0x2000)
 
@@ -22,7 +22,7 @@ INTERPRETER = range(0x1000, 0x2000)
     ids=["running", "outside of a call", "a lock", "the interpreter's lock", "read"],
 )
 def test_a_call_is_told_from_the_wait_for_the_interpreter(text, waits):
-    assert waits_in_call(text, INTERPRETER) is waits
+    assert waits_in_system_call(text, INTERPRETER) is waits
 
 
 def test_a_thread_that_waits_for_a_lock_is_seen_to_wait():
@@ -39,26 +39,26 @@ def test_a_thread_that_waits_for_a_lock_is_seen_to_wait():
     deadline = time.monotonic() + 10
     while not told:
         assert time.monotonic() < deadline
-    look = WaitLook(told[0])
-    while not look.waits():
+    probe = SystemCallProbe(told[0])
+    while not probe.waits():
         assert time.monotonic() < deadline
     held.release()
     thread.join()
-    assert not look.waits()
-    look.close()
-    look.close()
-    assert not look.waits()
+    assert not probe.waits()
+    probe.close()
+    probe.close()
+    assert not probe.waits()
 
 
 def test_where_nothing_tells_nobody_waits():
-    assert not WaitLook(0).waits()
+    assert not SystemCallProbe(0).waits()
 
 
 def test_what_a_thread_handles_is_seen():
     error = ValueError("handled")
-    assert handled(threading.get_ident()) is None
+    assert handled_exception(threading.get_ident()) is None
     try:
         raise error
     except ValueError:
-        assert handled(threading.get_ident()) is error
-    assert handled(-1) is None
+        assert handled_exception(threading.get_ident()) is error
+    assert handled_exception(-1) is None
