@@ -16,7 +16,18 @@ import nvrx_core.testing
 from nvrx_core import inprocess
 
 ROOT = pathlib.Path(__file__).parents[2]
-INTERNAL = {"MonitorThread", "RoundView", "as_client", "another", "carry_out", "require", "require_type"}
+INTERNAL = {
+    "INJECTORS",
+    "MonitorThread",
+    "RoundView",
+    "as_client",
+    "another",
+    "carry_out",
+    "require",
+    "require_type",
+    "Target",
+    "spares_caller",
+}
 NAMED_ONLY = {"progress_watchdog", "rank_filter"}  # modules that code written for the peer names
 FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)="(https?://[^"]+)"')
 ADDRESS_OF_PAGE = re.compile(r'<link rel="canonical"[^>]*>')
