@@ -13,6 +13,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from nvrx_core.liveness.hang_detector import ProgressSample
+from nvrx_core.progress.stage import Stage
+
 __all__ = [
     "GilStallAction",
     "GilStallPolicy",
@@ -96,28 +99,24 @@ class GilStallPolicy:
         """Raise AssertionError when the invariant does not hold: a signal follows the end of the round."""
         assert self._signal_at == -math.inf or self._over_at < math.inf
 
-    def evaluate(
-        self, iteration: int, *, busy: bool, noticed: bool, breathing_at: float, now: float
-    ) -> tuple[GilStallAction, ...]:
+    def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[GilStallAction, ...]:
         """Return what to do now.
 
         Args:
-            iteration: the round.
-            busy: the main thread is in the function.
-            noticed: a thread of the rank has seen the round's event; it may have been held up since.
-            breathing_at: when the watchdog thread last ran; `inf` when it is not there.
-            now: monotonic seconds.
+            sample: the rank's progress.
+            now: seconds, of the sample's clock.
         """
-        silent = busy and now >= breathing_at + self.silent
-        if iteration != self._iteration or not silent:
-            self._iteration = iteration
+        busy, silent_at = sample.stage is Stage.RUNNING, sample.watchdog_alive_at + self.silent
+        silent = busy and now >= silent_at
+        if sample.iteration != self._iteration or not silent:
+            self._iteration = sample.iteration
             self._query_at = self._signal_at = -math.inf
             self._over_at = math.inf
         if not silent:
-            self.deadline = breathing_at + self.silent if busy else math.inf
+            self.deadline = silent_at if busy else math.inf
             return ()
         if self._over_at == math.inf:
-            return self.round_over(now=now) if noticed else self._query(now)
+            return self.round_over(now=now) if sample.noticed else self._query(now)  # held up since it has noticed
         return self._signal(now)
 
     def round_over(self, *, now: float) -> tuple[GilStallAction, ...]:

@@ -15,7 +15,6 @@ from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.process.lifeline import send
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.stage import Stage
 
 __all__ = ["GilStallMonitor"]
 
@@ -31,7 +30,7 @@ class GilStallMonitor:
 
     def __init__(self, plan: MonitorPlan, page: Page, store: StoreLink) -> None:
         self.plan, self.page, self.store = plan, page, store
-        self.policy = GilStallPolicy(silent=1.5 * plan.breath + 0.25, confirm=plan.hard - plan.soft)
+        self.policy = GilStallPolicy(silent=1.5 * plan.watchdog_interval + 0.25, confirm=plan.hard - plan.soft)
 
     def act(self, sample: ProgressSample, *, now: float) -> None:
         """Do what is due; `policy.deadline` says when to act again.
@@ -40,11 +39,7 @@ class GilStallMonitor:
             sample: the rank's progress, in awake time.
             now: awake seconds.
         """
-        iteration, busy = sample.iteration, sample.stage is Stage.RUNNING
-        actions = self.policy.evaluate(
-            iteration, busy=busy, noticed=sample.noticed, breathing_at=sample.watchdog_alive_at, now=now
-        )
-        self._perform(actions, iteration, now)
+        self._perform(self.policy.evaluate(sample, now=now), sample.iteration, now)
 
     def _perform(self, actions: tuple[GilStallAction, ...], iteration: int, now: float) -> None:
         for action in actions:
@@ -55,7 +50,7 @@ class GilStallMonitor:
                 case MarkRoundOver():
                     self.page[ProgressField.ROUND_OVER] = iteration + 1
                 case SendSignal():
-                    send(self.plan.rank_pidfd, [self.plan.signum])
+                    send(self.plan.rank_pidfd, [self.plan.interrupt_signal])
 
     def _has_event(self, iteration: int) -> bool:
         try:

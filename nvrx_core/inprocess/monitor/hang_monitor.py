@@ -96,7 +96,7 @@ class HangMonitor:
         plan = self.plan
         match action:
             case Poke():
-                send(plan.rank_pidfd, [plan.signum])
+                send(plan.rank_pidfd, [plan.interrupt_signal])
             case Terminate(reason):
                 self._ended_for = reason
                 log.warning("end rank %d: %s", plan.member, reason)
@@ -110,13 +110,13 @@ class HangMonitor:
     def _peers_progressing(self) -> bool:
         """Whether a member that this rank may wait for is alive and has yet to come to where this rank is."""
         page, me = self.page, self.plan.member
-        iteration, inside = page[ProgressField.ITERATION], page[ProgressField.RENDEZVOUS_DEPTH] > 0
+        iteration = page[ProgressField.ITERATION]
+        rendezvous = page[ProgressField.RENDEZVOUS_COUNT] if page[ProgressField.RENDEZVOUS_DEPTH] else 0
         try:
             progress = self.store.connect().survey.slowest(page.members() - {me}, me)
         except StoreFailure:
             return False
-        meeting = page[ProgressField.RENDEZVOUS_COUNT] if inside else 0
-        behind = progress.behind(iteration, meeting, page[ProgressField.COLLECTIVES])
+        behind = progress.behind(iteration, rendezvous, page[ProgressField.COLLECTIVES])
         if behind and self._stragglers_of != iteration:
             self._stragglers_of = iteration
             self.plan.events.write("straggler", iteration, ranks=behind, seconds=self.plan.soft)

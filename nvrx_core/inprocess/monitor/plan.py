@@ -30,12 +30,12 @@ class MonitorPlan:
         keys: the call's keys, of no particular generation.
         entrant: the rank, on its way into a generation.
         soft, hard, grace: timeouts of progress, seconds.
-        interval: seconds between two looks at the page, at most.
-        breath: seconds between two signs of life of the rank's watchdog thread.
-        barrier: how long the others' decision is waited for after a death.
+        interval: seconds between two samples of the page, at most.
+        watchdog_interval: seconds between two heartbeats of the rank's watchdog thread.
+        barrier: how long to wait for the others' decision after a death.
         heartbeat: seconds between two moves of the lease.
         heartbeat_timeout: seconds after which another member's lease has run out.
-        signum: the interrupt signal.
+        interrupt_signal: the interrupt signal.
         events: where events go.
         stacks: the stacks of the rank's threads.
         logfile: the log file, with `{rank}` filled in; None for no log.
@@ -56,10 +56,10 @@ class MonitorPlan:
     grace: float
     barrier: timedelta
     interval: float
-    breath: float
+    watchdog_interval: float
     heartbeat: float
     heartbeat_timeout: float
-    signum: int
+    interrupt_signal: int
     events: EventLog
     stacks: Stacks
     logfile: str | None = None

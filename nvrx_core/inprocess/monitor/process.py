@@ -1,9 +1,9 @@
 """The monitor process: watches one rank from outside, ends it when it is hung, and reports its death.
 
-One thread, one loop, one connection to the store. The loop waits on the rank's pidfd, an eventfd that the rank writes
-to at each change of stage, and one that tells of the end of its main thread; in between it asks its parts, each of
-which does one thing. All that the parts must know for good is on the page or in the store, so a replacement goes on
-where its predecessor ended.
+One loop, one connection to the store. The loop waits on the rank's pidfd, on an eventfd that the rank writes to at each
+change of stage, and on one that tells of the end of its main thread. In between it asks its parts, each of which does
+one thing. What a part must not forget is on the page or in the store, so that a replacement goes on where its
+predecessor ended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PROBE_EVERY: Final = SILENT_STORE / 4
 
 
 class MonitorProcess:
-    """The process's main loop.
+    """The main loop, and its parts.
 
     Args:
         plan: what to watch and how.

@@ -42,11 +42,11 @@ class RoundProgress:
             self._observe()
             silent = page[ProgressField.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
             self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
-            words = (
+            fields = (
                 ProgressField.RENDEZVOUS_COUNT,
                 ProgressField.RENDEZVOUS_DEPTH,
                 ProgressField.COLLECTIVES,
                 ProgressField.STEP,
             )
-            self.progress = Progress(*(page[word] for word in words))
+            self.progress = Progress(*(page[field] for field in fields))
         self.iteration = iteration

@@ -1,12 +1,16 @@
 """A rank whose threads do not run when a round ends."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy, MarkRoundOver, QueryRoundEvent, SendSignal
+from nvrx_core.liveness.hang_detector import ProgressSample
+from nvrx_core.progress.stage import Stage
 
-BUSY = {"busy": True, "noticed": False, "breathing_at": 0.0}
+BUSY = ProgressSample(iteration=0, stage=Stage.RUNNING, alive_at=0.0, watchdog_alive_at=0.0)
+NOTICED = replace(BUSY, noticed=True)
 
 
 @pytest.fixture
@@ -16,52 +20,52 @@ def policy():
     made.check()
 
 
-def test_a_rank_that_breathes_costs_the_store_nothing(policy):
-    assert policy.evaluate(0, **BUSY, now=0.9) == ()
+def test_a_rank_whose_threads_run_costs_the_store_nothing(policy):
+    assert policy.evaluate(BUSY, now=0.9) == ()
     assert policy.deadline == 1.0
-    assert policy.evaluate(0, busy=True, noticed=True, breathing_at=math.inf, now=0.9) == ()
+    assert policy.evaluate(replace(NOTICED, watchdog_alive_at=math.inf), now=0.9) == ()
     assert policy.deadline == math.inf
 
 
 def test_while_it_is_silent_the_store_is_asked_now_and_then(policy):
-    asked = [now / 100 for now in range(300) if policy.evaluate(0, **BUSY, now=now / 100) == (QueryRoundEvent(),)]
+    asked = [now / 100 for now in range(300) if policy.evaluate(BUSY, now=now / 100) == (QueryRoundEvent(),)]
     assert len(asked) in {8, 9}
     assert asked[0] == 1.0
     assert policy.out_by == math.inf
 
 
 def test_when_the_round_is_over_it_is_signalled_until_it_notices(policy):
-    assert policy.evaluate(0, **BUSY, now=1.0) == (QueryRoundEvent(),)
+    assert policy.evaluate(BUSY, now=1.0) == (QueryRoundEvent(),)
     assert policy.round_over(now=1.0) == (MarkRoundOver(), SendSignal())
-    assert policy.evaluate(0, **BUSY, now=1.05) == ()
+    assert policy.evaluate(BUSY, now=1.05) == ()
     assert policy.deadline == pytest.approx(1.1)
-    assert policy.evaluate(0, **BUSY, now=1.1) == (SendSignal(),)
+    assert policy.evaluate(BUSY, now=1.1) == (SendSignal(),)
     assert policy.out_by == 31.0
-    assert policy.evaluate(0, busy=False, noticed=True, breathing_at=0.0, now=1.2) == ()
+    assert policy.evaluate(replace(NOTICED, stage=Stage.UNWINDING), now=1.2) == ()
     assert policy.out_by == policy.deadline == math.inf
 
 
 def test_the_next_round_begins_anew(policy):
-    policy.evaluate(0, **BUSY, now=1.0)
+    policy.evaluate(BUSY, now=1.0)
     policy.round_over(now=1.0)
     before = policy.state(now=2.0)
-    assert policy.evaluate(1, **BUSY, now=2.0) == (QueryRoundEvent(),)
+    assert policy.evaluate(replace(BUSY, iteration=1), now=2.0) == (QueryRoundEvent(),)
     assert policy.state(now=2.0) != before
     assert policy.out_by == math.inf
 
 
-def test_there_is_time_to_come_out_whatever_the_timeouts_are():
+def test_there_is_time_to_leave_the_function_whatever_the_timeouts_are():
     policy = GilStallPolicy(silent=1.0, confirm=0.1)
-    policy.evaluate(0, **BUSY, now=1.0)
+    policy.evaluate(BUSY, now=1.0)
     policy.round_over(now=1.0)
     assert policy.out_by == 11.0
 
 
-def test_threads_that_are_held_up_after_they_have_noticed_are_helped_without_a_question(policy):
-    assert policy.evaluate(0, busy=True, noticed=True, breathing_at=0.0, now=1.0) == (MarkRoundOver(), SendSignal())
+def test_threads_that_are_held_up_after_they_have_noticed_are_helped_without_a_query(policy):
+    assert policy.evaluate(NOTICED, now=1.0) == (MarkRoundOver(), SendSignal())
 
 
-def test_a_rank_that_breathes_again_is_left_to_its_own_threads(policy):
-    policy.evaluate(0, busy=True, noticed=True, breathing_at=0.0, now=1.0)
-    assert policy.evaluate(0, busy=True, noticed=True, breathing_at=1.5, now=1.6) == ()
+def test_a_rank_whose_threads_run_again_is_left_to_them(policy):
+    policy.evaluate(NOTICED, now=1.0)
+    assert policy.evaluate(replace(NOTICED, watchdog_alive_at=1.5), now=1.6) == ()
     assert policy.out_by == math.inf
