@@ -63,7 +63,7 @@ def test_a_hang_that_nothing_ends_is_killed(launch: Launch, kind: str) -> None:
         assert_nothing_lost(job, blames(victim, job, lost=(victim,)), codes={victim: code})
         assert_stacks(job, victim, kind)
         if kind == "swallow_all":
-            assert re.search(r"swallowed 3 times, last at \S+faults\.py:\d+", job.errors(victim)), job.errors(victim)
+            assert re.search(r"swallowed 3 times, last at \S+injectors\.py:\d+", job.errors(victim)), job.errors(victim)
 
 
 def assert_stacks(job: Job, victim: int, kind: str) -> None:
@@ -71,7 +71,7 @@ def assert_stacks(job: Job, victim: int, kind: str) -> None:
     told = [" ".join(line["threads"]) for line in job.events("stacks")]
     assert len(told) == (kind != "stop"), told
     for text in [*told, *([job.errors(victim)] if told else [])]:
-        assert re.search(rf"faults\.py\", line \d+ in _{INSIDE.get(kind)}\b", text), text
+        assert re.search(rf"injectors\.py\", line \d+ in _{INSIDE.get(kind)}\b", text), text
         assert re.search(r"progress_watchdog\.py\", line \d+ in _watch", text), "not all threads"
         assert re.search(r"stacks\.py\", line \d+ in _serve", text), "nobody answers but the signal"
 
