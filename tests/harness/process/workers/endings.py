@@ -113,12 +113,12 @@ CASES: dict[str, Callable[[], None]] = {
 
 def poke_always() -> None:
     """The monitor process, forked from here, sends the signal at each turn once the function can run."""
-    look = HangDetector.look
+    evaluate = HangDetector.evaluate
 
-    def poke(watch: HangDetector, reading: ProgressSample, *, now: float) -> tuple[Any, ...]:
-        return look(watch, reading, now=now) + ((Poke(),) * 500 if reading.iteration >= 0 else ())
+    def poke(detector: HangDetector, sample: ProgressSample, *, now: float) -> tuple[Any, ...]:
+        return evaluate(detector, sample, now=now) + ((Poke(),) * 500 if sample.iteration >= 0 else ())
 
-    HangDetector.look = poke  # type: ignore[method-assign]
+    HangDetector.evaluate = poke  # type: ignore[method-assign]
 
 
 class Rank:
