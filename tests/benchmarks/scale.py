@@ -35,7 +35,7 @@ from crowd import KEYS
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.protocol.round import DeathReport
+from nvrx_core.inprocess.protocol.death_report import DeathReport
 from tests.harness.played import played
 
 __all__ = ["Measured", "Restart", "measure", "report"]

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.interpreter import interpret
 from nvrx_core.inprocess.coordination.store_rules import round_rules
+from nvrx_core.inprocess.protocol.actions import Action
+from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.round import Action, DeathReport, Round
+from nvrx_core.inprocess.protocol.round import Round
 
 __all__ = ["played"]
 

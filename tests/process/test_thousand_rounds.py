@@ -15,8 +15,9 @@ from nvrx_core.clock import SystemClock
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
+from nvrx_core.inprocess.protocol.actions import Enter
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.inprocess.store import TCPStore
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign

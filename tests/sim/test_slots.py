@@ -3,8 +3,7 @@
 from hypothesis import given, strategies as st
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
-from nvrx_core.inprocess.protocol.round import (
+from nvrx_core.inprocess.protocol.actions import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -13,6 +12,7 @@ from nvrx_core.inprocess.protocol.round import (
     PutArrival,
     ReadArrivals,
 )
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from tests.harness.sim import record, slots
 
 MEMBERS = frozenset({0, 1})

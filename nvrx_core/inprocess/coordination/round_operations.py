@@ -7,8 +7,7 @@ from datetime import timedelta
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, NOTHING, GuardedStore, guard
-from nvrx_core.inprocess.protocol.decision import Decision, decode_event, encode_completion
-from nvrx_core.inprocess.protocol.round import (
+from nvrx_core.inprocess.protocol.actions import (
     Announce,
     Answer,
     CloseCompleted,
@@ -20,6 +19,7 @@ from nvrx_core.inprocess.protocol.round import (
     ReadEvent,
     StoreAction,
 )
+from nvrx_core.inprocess.protocol.decision import Decision, decode_event, encode_completion
 from nvrx_core.parsing import address
 from nvrx_core.store.keys import StoreKeys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 from nvrx_core.inprocess.coordination.control_store import ControlStore
@@ -11,6 +12,8 @@ from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol import effects
 
 __all__ = ["round_rules", "store_rules"]
+
+log = logging.getLogger("nvrx_core.inprocess")
 
 
 def round_rules(rounds: RoundOperations, decided_within: timedelta = FOREVER) -> Rules:
@@ -26,6 +29,7 @@ def round_rules(rounds: RoundOperations, decided_within: timedelta = FOREVER) ->
         effects.ReadDecision: lambda effect: rounds.decision(effect.iteration),
         effects.SetRendezvous: lambda effect: rounds.set_rendezvous(effect.iteration, effect.address),
         effects.AwaitRendezvous: lambda effect: rounds.wait_rendezvous(effect.iteration),
+        effects.ReportInternalError: lambda effect: log.error("internal error, please report it: %s", effect.reason),
     }
 
 

@@ -17,9 +17,8 @@ from nvrx_core.inprocess.coordination.joining import join_for_dead
 from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.store_link import StoreLink
-from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.effects import StoreFailure
-from nvrx_core.inprocess.protocol.round import DeathReport
 from nvrx_core.process.lifeline import describe_exit
 from nvrx_core.process.memory import MemoryKills
 from nvrx_core.progress.page import Page, ProgressField

@@ -1,10 +1,17 @@
-"""How a monitor process tells of a death: its own rank's, or another member's that shows no life. Pure."""
+"""How a monitor process reports a death: its own rank's, or another member's that shows no life. Pure.
+
+`DeathReport` is the machine of one round; the flows follow it from round to round.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.actions import Action, Announce, CountArrival, Enter, Finish, Leave, PutArrival
+from nvrx_core.inprocess.protocol.barrier import Barrier
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.effects import (
     AwaitDecision,
     DeleteIfOver,
@@ -14,33 +21,72 @@ from nvrx_core.inprocess.protocol.effects import (
     SetRendezvous,
 )
 from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.round import Action, DeathReport, Enter, Finish
 
-__all__ = ["report_death", "report_unresponsive"]
+__all__ = ["DeathReport", "report_death", "report_unresponsive"]
 
 Clock = Callable[[], float]
 
 
-def report_death(obituary: DeathReport, now: Clock) -> Flow[None]:
+class DeathReport(Barrier):
+    """A dead member's round, played by its monitor process, or by a sibling's when a whole node is gone.
+
+    Args:
+        iteration: the last round that the member is known to have begun.
+        member: the dead member's initial rank.
+        members: the initial ranks that take part.
+        fault: what ended it.
+
+    Attributes:
+        ends_round: the round's event is this death, not another fault: all have arrived after it was told.
+    """
+
+    def __init__(self, iteration: int, member: int, members: frozenset[int], fault: FaultRecord) -> None:
+        super().__init__(iteration, member, members)
+        self.fault, self.ends_round = fault, False
+
+    def died(self, *, now: float) -> tuple[Action, ...]:
+        """The member is dead: tell."""
+        return (Announce(self.fault),)
+
+    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
+        """The round's event after the announcement: arrive for the dead; None: completed, and nobody waits for it."""
+        if cause is None:
+            return (Finish(f"iteration {self.iteration} was completed before initial rank {self.member} died"),)
+        self.ends_round = (cause.initial_rank, cause.interruption) == (self.member, self.fault.interruption)
+        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=ArrivalStatus.DEAD, fault=self.fault)
+        return (PutArrival(dead), CountArrival())
+
+    def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
+        """The round's decision came; one that counts the dead among the living is followed into the next round."""
+        if self.member in decision.lost:
+            return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
+        return (self._enter(decision),)
+
+    def next(self, members: frozenset[int]) -> DeathReport:
+        """The same death in the following round, where the member has no rank that anybody knows."""
+        return DeathReport(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))
+
+
+def report_death(death: DeathReport, now: Clock) -> Flow[None]:
     """Announce the death of this monitor process's rank and arrive for it, until a decision says that it is lost."""
-    report: DeathReport | None = obituary
+    report: DeathReport | None = death
     while report is not None:
         rest = yield from _announce(report, now)
         if any(isinstance(action, Finish) for action in rest):
             break
         decision = yield AwaitDecision(report.iteration)
         report = _following(report, decision, now)
-    yield MarkLeft(obituary.member)
+    yield MarkLeft(death.member)
     yield DeleteIfOver()
 
 
-def report_unresponsive(obituary: DeathReport, now: Clock) -> Flow[None]:
+def report_unresponsive(silence: DeathReport, now: Clock) -> Flow[None]:
     """Announce that another member's lease stands still, and arrive for it.
 
     A round that is decided already is followed by the next one, where the member is reported if the decision counts it
     among the living. A decision that follows this report counts it so only because it has arrived after the report.
     """
-    report: DeathReport | None = obituary
+    report: DeathReport | None = silence
     while report is not None:
         decision = yield ReadDecision(report.iteration)
         if decision is None:

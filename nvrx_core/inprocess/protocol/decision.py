@@ -128,6 +128,12 @@ class Decision:
     keys: tuple[Column, ...] = ()
     places: tuple[tuple[int, str], ...] = ()
 
+    @property
+    def reason(self) -> str:
+        """Why the round ended so, and who is out of the job, for people."""
+        lost = f"; lost: initial ranks {list(self.lost)}" if self.lost else ""
+        return f"{self.cause or 'no fault is known'}{lost}"
+
     def place_of(self, rank: int | None) -> tuple[str, int] | None:
         """The host and port that the holder of a wrapper rank has offered, as far as the decision tells."""
         return next((address(place.encode()) for holder, place in self.places if holder == rank), None)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.actions import StoreAction
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.round import StoreAction
 from nvrx_core.inprocess.protocol.view import RoundView
 from nvrx_core.progress.stage import Stage
 
@@ -21,10 +21,11 @@ __all__ = [
     "Abandon", "AbortFunction", "Assign", "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed",
     "AwaitMonitorProcess", "AwaitOut", "AwaitRendezvous", "BeginIteration", "ClearFrames", "CollectGarbage",
     "Complete", "CountOut", "DeclareKeys", "DeleteIfOver", "DescribeArrival", "Effect", "EnterStage", "FindHolders",
-    "Flow", "HostRendezvous", "Initialize", "InterruptFunction", "LastCall", "LateFault", "LogWaiting", "LoseMembers",
-    "LoseStore", "MakeFault", "MarkLeft", "NoticeEvent", "ReadDecision", "Recover", "ReleaseFailure", "ReleaseGroups",
-    "ReportAnnounced", "ReportLeft", "ResetInterrupt", "RoundDecided", "RoundEnded", "RunFunction", "SetRendezvous",
-    "StopHousekeeping", "StoreFailure", "StoreOperation", "Terminate", "UseRendezvous",
+    "Flow", "HostRendezvous", "Initialize", "InterruptFunction", "LastCall", "LateFault", "LogWaiting",
+    "LoseMembers", "LoseStore", "MakeFault", "MarkLeft", "NoticeEvent", "ReadDecision", "Recover", "ReleaseFailure",
+    "ReleaseGroups", "ReportAnnounced", "ReportInternalError", "ReportLeft", "ResetInterrupt", "RoundDecided",
+    "RoundEnded", "RunFunction", "SetRendezvous", "StopHousekeeping", "StoreFailure", "StoreOperation", "Terminate",
+    "UseRendezvous",
 ]  # fmt: skip
 
 
@@ -103,6 +104,13 @@ class MarkLeft(Effect):
     """Write that this member needs the store no longer."""
 
     member: int
+
+
+@dataclass(slots=True)
+class ReportInternalError(Effect):
+    """Report that a machine was told what cannot be: an error of this package, from which nothing follows."""
+
+    reason: str
 
 
 # The main thread

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
+from nvrx_core.inprocess.protocol.actions import Action, Announce, AskHolders, GiveUp, LateCompletion, WaitFor
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.effects import (
     Abandon,
@@ -57,7 +58,6 @@ from nvrx_core.inprocess.protocol.effects import (
 )
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.round import Action, AskHolders, GiveUp, LateCompletion, WaitFor
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
@@ -207,7 +207,7 @@ class MainThread:
         yield from self._play(view, view.round.completed(now=self.now()))
         self.completed = True
         if ended.how is not Outcome.RESERVE:
-            view.round.waits_for_completion(now=self.now())
+            yield from self._play(view, view.round.waits_for_completion(now=self.now()))
         yield from self._await(view, RoundView.is_over)
         return view.finished
 
@@ -232,7 +232,7 @@ class MainThread:
         fault: FaultRecord = yield MakeFault(ended.error)
         actions = view.round.fault(fault, now=self.now())
         yield from self._play(view, actions)
-        if actions:
+        if Announce(fault) in actions:
             yield ReportAnnounced(fault)
         return fault
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nvrx_core.inprocess.protocol.actions import Abort, Action, Enter, Finish
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import (
     AbortFunction,
@@ -21,7 +22,6 @@ from nvrx_core.inprocess.protocol.effects import (
     RoundDecided,
 )
 from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.round import Abort, Action, Enter, Finish
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 
 __all__ = ["monitor_thread"]
@@ -67,7 +67,7 @@ def _end_function(view: RoundView, abort: Abort) -> Flow[None]:
 
 def _go_on(rounds: Rounds, view: RoundView, decision: Decision, now: Callable[[], float]) -> Flow[bool]:
     """Go on to the next round; False when this rank is not part of it."""
-    actions = view.round.decided(decision, now=now())
+    actions: list[Action] = yield from play(view.round, view.round.decided(decision, now=now()), now)
     enter = next((action for action in actions if isinstance(action, Enter)), None)
     if enter is not None:
         yield ResetInterrupt()

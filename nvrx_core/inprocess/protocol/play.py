@@ -1,21 +1,31 @@
-"""Carry out what a round's machine asks of the store. Pure."""
+"""Carry out what a round's machine asks of the store, and report what it must not have been told. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
-from nvrx_core.inprocess.protocol.effects import Flow, StoreOperation
-from nvrx_core.inprocess.protocol.round import Action, DeathReport, Round, StoreAction
+from nvrx_core.inprocess.protocol.actions import Action, InternalError, StoreAction
+from nvrx_core.inprocess.protocol.effects import Flow, ReportInternalError, StoreOperation
 
 __all__ = ["play"]
 
 
-def play(machine: Round | DeathReport, actions: Iterable[Action], now: Callable[[], float]) -> Flow[list[Action]]:
+class Machine(Protocol):
+    """The machine of one round."""
+
+    iteration: int
+
+
+def play(machine: Machine, actions: Iterable[Action], now: Callable[[], float]) -> Flow[list[Action]]:
     """Carry out store actions and feed the answers back, until only other actions are left; returns those."""
     pending, rest = deque(actions), list[Action]()
     while pending:
         action = pending.popleft()
+        if isinstance(action, InternalError):
+            yield ReportInternalError(f"round {machine.iteration}: {action.reason}")
+            continue
         if not isinstance(action, StoreAction):
             rest.append(action)
             continue

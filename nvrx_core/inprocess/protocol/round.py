@@ -1,4 +1,4 @@
-"""One restart round, as a pure machine: who arrived, who died, when it closes, what is decided.
+"""One restart round of a living member, as a pure machine: who arrived, who died, when it closes, what is decided.
 
 A round is one iteration of the wrapped function and the barrier that ends it. Its members are named by their initial
 ranks. They share a store with five kinds of keys (`nvrx_core.store.keys`), and every method here answers with the store
@@ -16,176 +16,36 @@ Invariants, for every interleaving and every crash between two operations:
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
+from nvrx_core.inprocess.protocol.actions import (
+    Abort,
+    Action,
+    Announce,
+    AskHolders,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Finish,
+    GiveUp,
+    LateCompletion,
+    Leave,
+    PutArrival,
+    ReadEvent,
+    WaitFor,
+)
+from nvrx_core.inprocess.protocol.barrier import Barrier
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.transitions import Input, Phase, takes
 
-__all__ = [
-    "Abort",
-    "Action",
-    "Announce",
-    "Answer",
-    "AskHolders",
-    "CloseCompleted",
-    "CountArrival",
-    "CountCompletion",
-    "DeathReport",
-    "Enter",
-    "Finish",
-    "GiveUp",
-    "LateCompletion",
-    "Leave",
-    "Phase",
-    "Publish",
-    "PutArrival",
-    "ReadArrivals",
-    "ReadEvent",
-    "Round",
-    "RoundTimeouts",
-    "StoreAction",
-    "WaitFor",
-]  # fmt: skip
-
-
-class Action:
-    """What a machine asks its shell to do."""
-
-    __slots__ = ()
-
-
-class StoreAction(Action):
-    """One operation on the round's keys; its `Answer` goes to the machine."""
-
-    __slots__ = ()
-
-
-Answer = tuple[Any, ...] | None
-"""The method of the machine that is told the outcome, and its arguments; None for nothing to tell."""
-
-
-@dataclass(frozen=True)
-class Announce(StoreAction):
-    """Write the fault as the round's event, unless it has one; answer with `announced`."""
-
-    fault: FaultRecord
-
-
-@dataclass(frozen=True)
-class CountCompletion(StoreAction):
-    """Count this member's completion; answer with `completion_counted`."""
-
-
-@dataclass(frozen=True)
-class CloseCompleted(StoreAction):
-    """Write completion as the round's event, unless it has one."""
-
-
-@dataclass(frozen=True)
-class ReadEvent(StoreAction):
-    """Read the round's event, which is there; answer with `event`."""
-
-
-@dataclass(frozen=True)
-class AskHolders(Action):
-    """Find out which members are in an atomic section; answer with `held_up`."""
-
-    members: frozenset[int]
-
-
-@dataclass(frozen=True)
-class WaitFor(Action):
-    """The round goes on waiting for these members: say so."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class LateCompletion(Action):
-    """Not all members have completed in time: tell so, by `fault`."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Abort(Action):
-    """Abort what the function waits in, and interrupt it."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Finish(Action):
-    """All members completed the round: the call is over."""
-
-
-@dataclass(frozen=True)
-class PutArrival(StoreAction):
-    """Write the arrival, over an earlier one of the same member."""
-
-    arrival: Arrival
-
-
-@dataclass(frozen=True)
-class CountArrival(StoreAction):
-    """Count the arrival; answer with `arrival_counted`."""
-
-
-@dataclass(frozen=True)
-class ReadArrivals(StoreAction):
-    """Read every member's arrival and the event; answer with `arrivals_read`."""
-
-    members: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Publish(StoreAction):
-    """Write the decision, unless the round has one."""
-
-    decision: Decision
-
-
-@dataclass(frozen=True)
-class Enter(Action):
-    """Enter the next round with these members."""
-
-    members: frozenset[int]
-    decision: Decision
-
-
-@dataclass(frozen=True)
-class Leave(Action):
-    """This member is out of the job."""
-
-    decision: Decision
-    reason: str
-
-
-@dataclass(frozen=True)
-class GiveUp(Action):
-    """The barrier did not close in time: leave, unless it has a decision after all."""
-
-    reason: str
-
+__all__ = ["Round", "RoundTimeouts"]
 
 ASK_AGAIN: Final = 60.0
 """Seconds between two looks at those in an atomic section, at most."""
-
-
-class Phase(enum.Enum):
-    """How far a member is in a round."""
-
-    OPEN = enum.auto()
-    COMPLETE = enum.auto()
-    INTERRUPTED = enum.auto()
-    ARRIVED = enum.auto()
-    DECIDED = enum.auto()
-    FINISHED = enum.auto()
 
 
 @dataclass(frozen=True)
@@ -203,34 +63,7 @@ class RoundTimeouts:
     last_call: float = 0.0
 
 
-@lru_cache(maxsize=2)
-def _without(members: frozenset[int], lost: tuple[int, ...]) -> frozenset[int]:
-    """The members that go on; kept, so that thousands of simulated ones share one set."""
-    return members.difference(lost)
-
-
-class _Barrier:
-    """The part of a round that closes it; a member and its monitor process both play it."""
-
-    def __init__(self, iteration: int, member: int, members: frozenset[int]) -> None:
-        self.iteration = iteration
-        self.member = member
-        self.members = members
-
-    def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
-        """`count` arrivals, repetitions included, were counted when this one was."""
-        return (ReadArrivals(self.members),) if count >= len(self.members) else ()
-
-    def arrivals_read(
-        self, arrivals: Mapping[int, Arrival], event: FaultRecord | None, *, now: float
-    ) -> tuple[Action, ...]:
-        """The arrivals that were there, none when one is missing, and the round's event."""
-        if not self.members <= arrivals.keys():
-            return ()
-        return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)
-
-
-class Round(_Barrier):
+class Round(Barrier):
     """A living member's round.
 
     Args:
@@ -248,18 +81,18 @@ class Round(_Barrier):
         self.deadline = math.inf
         self._holders: Mapping[int, int] = {}
 
+    @takes(Input.FAULT)
     def fault(self, fault: FaultRecord, *, now: float) -> tuple[Action, ...]:
         """This member's function failed, or its own deadline passed."""
-        return (Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE) else ()
+        return (Announce(fault),)
 
     def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """The round's event after the announcement, which reaches a living member by its monitor thread."""
         return ()
 
+    @takes(Input.COMPLETED)
     def completed(self, *, now: float) -> tuple[Action, ...]:
         """This member's function returned, or it is a reserve."""
-        if self.phase is not Phase.OPEN:
-            return ()
         self.phase = Phase.COMPLETE
         return (CountCompletion(),)
 
@@ -267,52 +100,53 @@ class Round(_Barrier):
         """`count` members have completed."""
         return (CloseCompleted(),) if count >= len(self.members) else ()
 
-    def waits_for_completion(self, *, now: float) -> None:
+    @takes(Input.WAITS)
+    def waits_for_completion(self, *, now: float) -> tuple[Action, ...]:
         """From now on the others have `timeouts.completion` to complete as well."""
-        if self.phase is Phase.COMPLETE:
-            self.deadline = now + self.timeouts.completion
+        self.deadline = now + self.timeouts.completion
+        return ()
 
+    @takes(Input.EVENT)
     def happened(self, *, now: float) -> tuple[Action, ...]:
         """The round has its event. A member that has not completed need not read it: the round is not completed."""
         if self.phase is Phase.OPEN:
             return self._interrupted("a fault was announced")
-        return (ReadEvent(),) if self.phase is Phase.COMPLETE else ()
+        return (ReadEvent(),)
 
+    @takes(Input.CAUSE)
     def event(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """What the event says to a member that has completed; None: all have."""
-        if self.phase is not Phase.COMPLETE:
-            return ()
         if cause is not None:
             return self._interrupted(str(cause))
         self.phase, self.deadline = Phase.FINISHED, math.inf
-        return (Finish(),)
+        return (Finish(f"all {len(self.members)} ranks have completed iteration {self.iteration}"),)
 
     def _interrupted(self, why: str) -> tuple[Action, ...]:
         self.phase, self.deadline = Phase.INTERRUPTED, math.inf
         return (Abort(f"iteration {self.iteration} ends: {why}"),)
 
+    @takes(Input.ARRIVES)
     def arrive(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """This member is out of the function and ready for the next round, or leaving."""
-        if self.phase in (Phase.ARRIVED, Phase.DECIDED, Phase.FINISHED):
-            return ()
         self.phase, self.arrival, self.deadline = Phase.ARRIVED, arrival, now + self.timeouts.barrier
         return (PutArrival(arrival), CountArrival())
 
+    @takes(Input.LEAVES)
     def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """This member leaves before the round has begun for it; the others wait for it nowhere."""
-        if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):
-            return ()
         self.phase, self.arrival = Phase.ARRIVED, arrival
         return (PutArrival(arrival), CountArrival(), CountCompletion())
 
     def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
         """The round's decision came; that of another round changes nothing."""
-        if self.phase is not Phase.ARRIVED or decision.iteration != self.iteration:
-            return ()
+        return self._decided(decision) if decision.iteration == self.iteration else ()
+
+    @takes(Input.DECISION)
+    def _decided(self, decision: Decision) -> tuple[Action, ...]:
         self.phase, self.deadline = Phase.DECIDED, math.inf
         if self.member in decision.lost:
             return (Leave(decision, f"initial rank {self.member} is out of the job since iteration {self.iteration}"),)
-        return (Enter(_without(self.members, decision.lost), decision),)
+        return (self._enter(decision),)
 
     def tick(self, *, now: float) -> tuple[Action, ...]:
         """Time has passed; `deadline` says when this has something to do."""
@@ -321,14 +155,13 @@ class Round(_Barrier):
         self.deadline = math.inf
         return (AskHolders(self.members),)
 
+    @takes(Input.HOLDERS)
     def held_up(self, holders: Mapping[int, int], *, now: float) -> tuple[Action, ...]:
         """The members in an atomic section when the time was over, with what their leases say.
 
         A section is never interrupted, and who has saved a checkpoint in it for long is healthy: it is waited for while
         its lease moves.
         """
-        if self.phase not in (Phase.COMPLETE, Phase.ARRIVED):
-            return ()
         moved = sorted(member for member, lease in holders.items() if self._holders.get(member) != lease)
         self._holders = holders
         if not moved:
@@ -367,43 +200,3 @@ class Round(_Barrier):
         assert self.iteration >= -1
         waits = self.phase in (Phase.COMPLETE, Phase.ARRIVED)
         assert waits or self.deadline == math.inf, f"I12: a deadline in phase {self.phase}"
-
-
-class DeathReport(_Barrier):
-    """A dead member's round, played by its monitor process, or by a sibling's when a whole node is gone.
-
-    Args:
-        iteration: the last round that the member is known to have begun.
-        member: the dead member's initial rank.
-        members: the initial ranks that take part.
-        fault: what ended it.
-
-    Attributes:
-        ends_round: the round's event is this death, not another fault: all have arrived after it was told.
-    """
-
-    def __init__(self, iteration: int, member: int, members: frozenset[int], fault: FaultRecord) -> None:
-        super().__init__(iteration, member, members)
-        self.fault, self.ends_round = fault, False
-
-    def died(self, *, now: float) -> tuple[Action, ...]:
-        """The member is dead: tell."""
-        return (Announce(self.fault),)
-
-    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
-        """The round's event after the announcement: arrive for the dead; None: completed, and nobody waits for it."""
-        if cause is None:
-            return (Finish(),)
-        self.ends_round = (cause.initial_rank, cause.interruption) == (self.member, self.fault.interruption)
-        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=ArrivalStatus.DEAD, fault=self.fault)
-        return (PutArrival(dead), CountArrival())
-
-    def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
-        """The round's decision came; one that counts the dead among the living is followed into the next round."""
-        if self.member in decision.lost:
-            return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
-        return (Enter(_without(self.members, decision.lost), decision),)
-
-    def next(self, members: frozenset[int]) -> DeathReport:
-        """The same death in the following round, where the member has no rank that anybody knows."""
-        return DeathReport(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))

@@ -15,17 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import BLOCKED, MAX_REPEAT, Fire, InterruptPolicy, Seen, Why
+from nvrx_core.inprocess.protocol.actions import Action, Enter, Finish, ReadEvent
+from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.round import (
-    Action,
-    DeathReport,
-    Enter,
-    Finish,
-    Phase,
-    ReadEvent,
-    Round,
-    RoundTimeouts,
-)
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.transitions import TRANSITIONS, Input, Phase
 from nvrx_core.liveness.hang_detector import HangDetector, Kill, ProgressSample, QueryPeers, SoftTimeout, Terminate
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.progress.stage import Stage
@@ -83,7 +77,7 @@ class Rounds(RuleBasedStateMachine):
     @rule(number=st.integers(0, MOST))
     def fail(self, number: int) -> None:
         member = self.pick(number)
-        if member is not None and self.rounds[member].iteration >= 0 and self.faults < 4:
+        if member is not None and self.comes(Input.FAULT, member) and self.faults < 4:
             self.faults += 1
             fault = FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION")
             phase = self.rounds[member].phase
@@ -94,8 +88,13 @@ class Rounds(RuleBasedStateMachine):
     @rule(number=st.integers(0, MOST))
     def complete(self, number: int) -> None:
         member = self.pick(number)
-        if member is not None and self.rounds[member].iteration >= 0:
+        if member is not None and self.comes(Input.COMPLETED, member):
             self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
+
+    def comes(self, kind: Input, member: int) -> bool:
+        """Whether the input can come to this member, as far as its round is."""
+        round_ = self.rounds[member]
+        return round_.iteration >= 0 and round_.phase in TRANSITIONS[kind]
 
     @rule(number=st.integers(0, MOST))
     def die(self, number: int) -> None:
@@ -184,7 +183,7 @@ class Rounds(RuleBasedStateMachine):
         for _ in range(40 if hasattr(self, "rounds") else 0):
             self.mourn()
             for member in self.living():
-                if self.rounds[member].iteration >= 0:
+                if self.comes(Input.COMPLETED, member):
                     self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
                 self.listen(member)
         if hasattr(self, "rounds"):

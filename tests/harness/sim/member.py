@@ -17,12 +17,13 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.actions import Announce
+from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
-from nvrx_core.inprocess.protocol.round import Announce, DeathReport, Round
+from nvrx_core.inprocess.protocol.round import Round
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign, leader
@@ -309,6 +310,9 @@ class Member:
 
     def _do_ResetInterrupt(self, effect: effects.ResetInterrupt) -> None:  # noqa: N802
         self.requested, self.section = False, 0
+
+    def _do_ReportInternalError(self, effect: effects.ReportInternalError) -> None:  # noqa: N802
+        raise AssertionError(f"I12: {effect.reason}")
 
     def _do_LoseStore(self, effect: effects.LoseStore) -> StoreLost:  # noqa: N802
         return StoreLost("node0", 1)

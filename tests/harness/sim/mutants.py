@@ -23,6 +23,9 @@ __all__ = ["MUTANTS", "Mutant", "Tools", "mutated"]
 
 MACHINES: Final = (
     "nvrx_core.inprocess.protocol.decision",
+    "nvrx_core.inprocess.protocol.actions",
+    "nvrx_core.inprocess.protocol.transitions",
+    "nvrx_core.inprocess.protocol.barrier",
     "nvrx_core.inprocess.protocol.round",
     "nvrx_core.inprocess.interruption.policy",
     "nvrx_core.liveness.lease",
@@ -61,8 +64,8 @@ class Mutant:
 ONE_DIES: Final = Config(ranks=2, crashes=1)
 ONE_FAILS: Final = Config(ranks=2, faults=1)
 ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
-WITHOUT: Final = "return (Enter(_without(self.members, decision.lost), decision),)"
-WITH_ITSELF: Final = "return (Enter(_without(self.members, decision.lost) | {self.member}, decision),)"
+WITHOUT: Final = "Enter(_without(self.members, decision.lost), decision)"
+WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member}, decision)"
 IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
 FLOW, THREAD, PASS = "main_thread", "monitor_thread", "                pass\n"
 TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
@@ -71,6 +74,7 @@ ONLY_CULPRIT: Final = """\
             return False
         if verdict.reached:
             told"""
+LEAVES: Final = "Input.LEAVES: {Phase.OPEN: (Phase.ARRIVED,), Phase.INTERRUPTED: (Phase.ARRIVED,)},"
 DEAD: Final = "        return (PutArrival(dead), CountArrival())\n"
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -80,23 +84,24 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "barrier closes one early": Mutant(
         (
-            ("round", "(ReadArrivals(self.members),) if count >= len(self.members) else",
+            ("barrier", "(ReadArrivals(self.members),) if count >= len(self.members) else",
              "(ReadArrivals(self.members),) if count >= len(self.members) - 1 else"),
-            ("round", "        if not self.members <= arrivals.keys():\n            return ()\n", ""),
-            ("round", "{m: arrivals[m] for m in self.members}", "dict(arrivals)"),
+            ("barrier", "        if not self.members <= arrivals.keys():\n            return ()\n", ""),
+            ("barrier", "{m: arrivals[m] for m in self.members}", "dict(arrivals)"),
         ),
         ONE_FAILS, machine="Rounds",
     ),
-    "no arrival for a dead rank": Mutant((("round", DEAD, "        return ()\n"),), ONE_DIES, machine="Rounds"),
+    "no arrival for a dead rank": Mutant((("death_report", DEAD, "        return ()\n"),), ONE_DIES, machine="Rounds"),
     "death reported to one iteration only": Mutant(
-        (("round", IF_LOST + "the death", "        if True:\n            return (Leave(decision, f\"the death"),),
+        (("death_report", IF_LOST + "the death",
+          IF_LOST.replace("self.member in decision.lost", "True") + "the death"),),
         ONE_DIES, machine="Rounds",
     ),
     "assignment from a local view": Mutant(
         (
             ("round", "        self.arrival: Arrival | None = None\n",
              "        self.arrival: Arrival | None = None\n        self.view: Decision | None = None\n"),
-            ("round", "return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)",
+            ("barrier", "return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)",
              "self.view = decide(self.iteration, arrivals, event)\n        return (Publish(self.view),)"),
             ("round", "        self.phase, self.deadline = Phase.DECIDED, math.inf\n",
              "        self.phase, self.deadline = Phase.DECIDED, math.inf\n        decision = self.view or decision\n"),
@@ -115,13 +120,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "a discarded rank returns": Mutant(
         (
             ("round", IF_LOST + "initial", '        if False:\n            return (Leave(decision, f"initial'),
-            ("round", WITHOUT + "\n\n    def tick", WITH_ITSELF + "\n\n    def tick"),
+            ("barrier", WITHOUT, WITH_ITSELF),
         ),
         Config(ranks=2, faults=1, suspicions=1), simulated=False,
     ),
     "a stale iteration accepted": Mutant(
-        (("round", "if self.phase is not Phase.ARRIVED or decision.iteration != self.iteration:",
-          "if self.phase is not Phase.ARRIVED:"),),
+        (("round", "self._decided(decision) if decision.iteration == self.iteration else ()",
+          "self._decided(decision)"),),
         ONE_FAILS, machine="Rounds",
     ),
     "an interrupt outside the function": Mutant(
@@ -135,19 +140,20 @@ MUTANTS: Final[dict[str, Mutant]] = {
         simulated=False, machine="Leases",
     ),
     "two restarts for one fault set": Mutant(
-        (("round", IF_LOST + "the death",
+        (("death_report", IF_LOST + "the death",
           IF_LOST.replace("lost:", "lost and self.fault.rank < 0:") + "the death"),
-         ("round", 'known to all"),)\n        ' + WITHOUT, 'known to all"),)\n        ' + WITH_ITSELF)),
+         ("death_report", "return (self._enter(decision),)",
+          "return (Enter(self._enter(decision).members | {self.member}, decision),)")),
         ONE_DIES, machine="Rounds",
     ),
     "a death is not told": Mutant(
-        (("round", "return (Announce(self.fault),)", "return ()"),), ONE_DIES, machine="Rounds",
+        (("death_report", "return (Announce(self.fault),)", "return ()"),), ONE_DIES, machine="Rounds",
     ),
     "an arrival is counted before it is written": Mutant(
         (("round", ARRIVES, "        return (CountArrival(), PutArrival(arrival))\n"),), ONE_FAILS,
     ),
     "only the exact count closes": Mutant(
-        (("round", "(ReadArrivals(self.members),) if count >= len", "(ReadArrivals(self.members),) if count == len"),),
+        (("barrier", "if count >= len(self.members)", "if count == len(self.members)"),),
         Config(ranks=2, crashes=1, kills=1),
     ),
     "one completes for all": Mutant(
@@ -155,7 +161,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2),
     ),
     "who leaves early after the event does not arrive": Mutant(
-        (("round", "if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):", "if self.phase is not Phase.OPEN:"),),
+        (("transitions", LEAVES, "Input.LEAVES: {Phase.OPEN: (Phase.ARRIVED,), Phase.INTERRUPTED: NOWHERE},"),),
         Config(ranks=2, faults=1, errors=((1, 0),)),
     ),
     "who leaves early is waited for in the completion": Mutant(
@@ -163,11 +169,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=2, discards=((1, 0),)),
     ),
     "the dead keep their place": Mutant(
-        (("round", "standing=ArrivalStatus.DEAD", "standing=ArrivalStatus.ALIVE"),), ONE_DIES, machine="Rounds",
+        (("death_report", "standing=ArrivalStatus.DEAD", "standing=ArrivalStatus.ALIVE"),), ONE_DIES, machine="Rounds",
     ),
     "a fault is kept to oneself": Mutant(
-        (("round", "(Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE)",
-          "(Announce(fault),) if self.phase is Phase.COMPLETE"),),
+        (("transitions", "Phase.OPEN: (Phase.OPEN,)", "Phase.OPEN: NOWHERE"),),
         ONE_FAILS, machine="Rounds",
     ),
     "nobody waits for an atomic section": Mutant((("round", "        if not moved:\n", "        if True:\n"),)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.round import Phase
+from nvrx_core.inprocess.protocol.transitions import Phase
 
 from .job import Config
 from .member import MAIN, MONITOR, THREAD, Member

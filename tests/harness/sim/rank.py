@@ -17,12 +17,13 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.death_report import report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.actions import Announce
+from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
-from nvrx_core.inprocess.protocol.round import Announce, DeathReport, Phase
+from nvrx_core.inprocess.protocol.transitions import Phase
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
@@ -295,6 +296,9 @@ class Rank:
         failed = isinstance(effect.error, Exception)
         return self._fault(Interruption.EXCEPTION if failed else Interruption.BASE_EXCEPTION)
 
+    def _fail(self, effect: effects.ReportInternalError) -> None:
+        raise AssertionError(f"I12: {effect.reason}")
+
     def _late_fault(self, _: effects.LateFault) -> FaultRecord:
         return self._fault(Interruption.EXCEPTION)
 
@@ -512,6 +516,7 @@ MAIN: Final[Rules] = (
         effects.LoseMembers: Rank._lose,
         effects.MakeFault: Rank._make_fault,
         effects.ReadDecision: Rank._give_up,
+        effects.ReportInternalError: Rank._fail,
     },
     {
         effects.Await: Rank._await,
@@ -531,6 +536,7 @@ THREAD: Final[Rules] = (
     {
         effects.NoticeEvent: Rank._notice,
         effects.ResetInterrupt: Rank._reset,
+        effects.ReportInternalError: Rank._fail,
         effects.RoundDecided: Rank._decided,
     },
     {
@@ -546,7 +552,7 @@ THREAD: Final[Rules] = (
 )
 MONITOR: Final[Rules] = (
     frozenset({effects.DeleteIfOver}),
-    {},
+    {effects.ReportInternalError: Rank._fail},
     {
         effects.AwaitDecision: Rank._learn_decision,
         effects.MarkLeft: Rank._mark_left,

@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.inprocess.protocol.actions import Answer, StoreAction
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
-from nvrx_core.inprocess.protocol.round import Answer, RoundTimeouts, StoreAction
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Host", "MemoryStore", "Record", "SayWhere", "perform"]

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision
-from nvrx_core.inprocess.protocol.round import (
+from nvrx_core.inprocess.protocol.actions import (
     Announce,
     Answer,
     CloseCompleted,
@@ -23,6 +22,7 @@ from nvrx_core.inprocess.protocol.round import (
     ReadEvent,
     StoreAction,
 )
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision
 
 __all__ = ["RULES", "LookUp", "SayWhere", "Slots"]
 

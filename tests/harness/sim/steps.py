@@ -11,7 +11,7 @@ from typing import Any
 
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.round import Phase
+from nvrx_core.inprocess.protocol.transitions import Phase
 
 from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Config, Job, Step
 from .member import MAIN, MONITOR, THREAD

@@ -7,29 +7,31 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
-from nvrx_core.inprocess.protocol.round import (
+from nvrx_core.inprocess.protocol.actions import (
     Abort,
     Announce,
     AskHolders,
     CloseCompleted,
     CountArrival,
     CountCompletion,
-    DeathReport,
     Enter,
     Finish,
     GiveUp,
+    InternalError,
     LateCompletion,
     Leave,
-    Phase,
     Publish,
     PutArrival,
     ReadArrivals,
     ReadEvent,
-    Round,
-    RoundTimeouts,
     WaitFor,
 )
+from nvrx_core.inprocess.protocol.death_report import DeathReport
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.effects import ReportInternalError
+from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.transitions import TRANSITIONS, Input, Phase, takes
 
 MEMBERS = frozenset(range(3))
 TIMEOUTS = RoundTimeouts(barrier=60.0, completion=30.0)
@@ -58,6 +60,10 @@ def completed():
     machine = new()
     machine.completed(now=1.0)
     return machine
+
+
+def is_internal_error(actions):
+    return [type(action) for action in actions] == [InternalError]
 
 
 def arrived():
@@ -97,7 +103,9 @@ def test_a_fault_aborts_a_member_that_has_completed_and_says_why():
 
 def test_only_the_first_event_counts():
     machine = interrupted()
-    assert machine.happened(now=2.0) == machine.event(None, now=2.0) == machine.event(FAULT, now=2.0) == ()
+    for actions in machine.happened(now=2.0), machine.event(None, now=2.0), machine.event(FAULT, now=2.0):
+        assert is_internal_error(actions)
+    assert machine.phase is Phase.INTERRUPTED
 
 
 def test_an_arrival_is_written_before_it_is_counted():
@@ -107,7 +115,9 @@ def test_an_arrival_is_written_before_it_is_counted():
 
 
 def test_a_member_arrives_once():
-    assert arrived().arrive(arrival(), now=3.0) == ()
+    machine = arrived()
+    assert machine.arrive(arrival(), now=3.0) == (InternalError("ARRIVES came in phase ARRIVED"),)
+    assert machine.deadline == 62.0
 
 
 def test_whoever_counts_as_many_as_there_are_members_reads_the_arrivals():
@@ -158,7 +168,7 @@ def test_the_barrier_before_the_first_iteration_has_no_event():
 def test_a_completion_is_counted_once():
     machine = new()
     assert machine.completed(now=1.0) == (CountCompletion(),)
-    assert machine.completed(now=2.0) == ()
+    assert is_internal_error(machine.completed(now=2.0))
 
 
 def test_who_counts_the_last_completion_closes_the_round():
@@ -171,17 +181,15 @@ def test_who_counts_the_last_completion_closes_the_round():
 def test_the_round_is_finished_when_all_completed():
     machine = new()
     machine.completed(now=1.0)
-    assert machine.event(None, now=2.0) == (Finish(),)
-    assert machine.arrive(arrival(), now=3.0) == ()
+    assert machine.event(None, now=2.0) == (Finish("all 3 ranks have completed iteration 4"),)
+    assert is_internal_error(machine.arrive(arrival(), now=3.0))
     assert machine.phase is Phase.FINISHED
 
 
 def test_the_others_have_a_bound_for_their_completion():
-    machine = new()
-    machine.waits_for_completion(now=1.0)
+    machine = completed()
     assert machine.deadline == math.inf
-    machine.completed(now=1.0)
-    machine.waits_for_completion(now=2.0)
+    assert machine.waits_for_completion(now=2.0) == ()
     assert machine.deadline == 32.0
     assert machine.tick(now=31.9) == ()
     assert machine.tick(now=32.0) == (AskHolders(MEMBERS),)
@@ -206,7 +214,8 @@ def test_a_barrier_that_does_not_close_is_given_up():
 @pytest.mark.parametrize(("waits", "bound"), [(arrived, 60.0), (completed, 30.0)])
 def test_a_rank_in_an_atomic_section_is_waited_for_while_its_lease_moves(waits, bound):
     machine = waits()
-    machine.waits_for_completion(now=2.0)
+    if machine.phase is Phase.COMPLETE:
+        machine.waits_for_completion(now=2.0)
     now = machine.deadline
     for beats in (7, 9):
         assert machine.tick(now=now) == (AskHolders(MEMBERS),)
@@ -227,11 +236,11 @@ def test_a_rank_in_an_atomic_section_is_waited_for_while_its_lease_moves(waits, 
 def test_who_leaves_before_the_round_began_is_waited_for_nowhere(machine):
     left = arrival(standing=ArrivalStatus.LEAVING)
     assert machine.leave(left, now=2.0) == (PutArrival(left), CountArrival(), CountCompletion())
-    assert machine.event(FAULT, now=3.0) == ()
+    assert machine.happened(now=3.0) == ()
 
 
 def test_who_has_arrived_does_not_leave_early():
-    assert arrived().leave(arrival(standing=ArrivalStatus.LEAVING), now=3.0) == ()
+    assert is_internal_error(arrived().leave(arrival(standing=ArrivalStatus.LEAVING), now=3.0))
 
 
 # The machine's state
@@ -253,6 +262,41 @@ def test_a_broken_invariant_is_noticed():
         new(iteration=-2).check()
 
 
+def test_what_changes_what_runs_says_why():
+    (enter,) = arrived().decided(decision(2), now=3.0)
+    assert enter.reason.startswith("2 ranks go on to iteration 5: EXCEPTION on rank 1 (initial rank 2")
+    assert enter.reason.endswith("; lost: initial ranks [2]")
+    assert replace(decision(), cause=None).reason == "no fault is known"
+
+
+def decided():
+    machine = arrived()
+    machine.decided(decision(2), now=3.0)
+    return machine
+
+
+def finished():
+    machine = completed()
+    machine.event(None, now=2.0)
+    return machine
+
+
+WAYS = {
+    Phase.OPEN: new, Phase.COMPLETE: completed, Phase.INTERRUPTED: interrupted, Phase.ARRIVED: arrived,
+    Phase.DECIDED: decided, Phase.FINISHED: finished,
+}  # fmt: skip
+"""How a machine comes to each phase."""
+TELL = {
+    Input.FAULT: lambda m: m.fault(FAULT, now=9.0),
+    Input.COMPLETED: lambda m: m.completed(now=9.0),
+    Input.WAITS: lambda m: m.waits_for_completion(now=9.0),
+    Input.EVENT: lambda m: m.happened(now=9.0),
+    Input.CAUSE: lambda m: m.event(FAULT, now=9.0),
+    Input.ARRIVES: lambda m: m.arrive(arrival(), now=9.0),
+    Input.LEAVES: lambda m: m.leave(arrival(standing=ArrivalStatus.LEAVING), now=9.0),
+    Input.DECISION: lambda m: m.decided(decision(2), now=9.0),
+    Input.HOLDERS: lambda m: m.held_up({}, now=9.0),
+}
 INPUTS = st.sampled_from((
     lambda m, t: m.fault(FAULT, now=t), lambda m, t: m.completed(now=t), lambda m, t: m.waits_for_completion(now=t),
     lambda m, t: m.completion_counted(3, now=t), lambda m, t: m.event(FAULT, now=t), lambda m, t: m.event(None, now=t),
@@ -260,6 +304,36 @@ INPUTS = st.sampled_from((
     lambda m, t: m.arrive(arrival(), now=t), lambda m, t: m.arrival_counted(3, now=t), lambda m, t: m.tick(now=t),
     lambda m, t: m.decided(decision(2), now=t), lambda m, t: m.leave(arrival(), now=t),
 ))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", Input)
+def test_an_input_in_a_wrong_phase_is_an_internal_error_and_changes_nothing(kind):
+    for phase, way in WAYS.items():
+        machine = way()
+        assert machine.phase is phase
+        before = machine.state(), machine.deadline
+        actions, allowed = TELL[kind](machine), TRANSITIONS[kind].get(phase)
+        assert is_internal_error(actions) == (allowed is None)
+        if allowed:
+            assert machine.phase in allowed
+        else:
+            assert (machine.state(), machine.deadline) == before
+
+
+def test_a_machine_that_goes_where_it_must_not_says_so():
+    class Lost(Round):
+        @takes(Input.COMPLETED)
+        def completed(self, *, now):
+            self.phase = Phase.FINISHED
+            return ()
+
+    error = InternalError("COMPLETED led from OPEN to FINISHED")
+    assert Lost(4, 1, MEMBERS, TIMEOUTS).completed(now=1.0) == (error,)
+    flow = play(new(), (error, Finish("done")), lambda: 1.0)
+    assert next(flow) == ReportInternalError("round 4: COMPLETED led from OPEN to FINISHED")
+    with pytest.raises(StopIteration) as ended:
+        next(flow)
+    assert ended.value.value == [Finish("done")]
 
 
 @given(st.lists(INPUTS, max_size=12))
@@ -289,7 +363,7 @@ def test_a_death_is_told_and_the_dead_arrives():
 
 
 def test_nobody_waits_for_who_died_after_the_completion():
-    assert obituary().announced(None, now=1.0) == (Finish(),)
+    assert obituary().announced(None, now=1.0) == (Finish("iteration 4 was completed before initial rank 2 died"),)
 
 
 def test_the_monitor_process_may_be_the_one_that_closes_the_barrier():

@@ -1,0 +1,50 @@
+"""The part of a round that closes it: a living member plays it, and the monitor process of a dead one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.actions import Action, Enter, Publish, ReadArrivals
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decide
+
+__all__ = ["Barrier"]
+
+
+@lru_cache(maxsize=2)
+def _without(members: frozenset[int], lost: tuple[int, ...]) -> frozenset[int]:
+    """The members that go on; kept, so that thousands of simulated ones share one set."""
+    return members.difference(lost)
+
+
+class Barrier:
+    """The end of a round.
+
+    Its answers from the store come in any phase: counting and reading change none.
+
+    Args:
+        iteration: the round's number.
+        member: the initial rank that arrives.
+        members: the initial ranks that take part.
+    """
+
+    def __init__(self, iteration: int, member: int, members: frozenset[int]) -> None:
+        self.iteration = iteration
+        self.member = member
+        self.members = members
+
+    def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+        """`count` arrivals, repetitions included, were counted when this one was."""
+        return (ReadArrivals(self.members),) if count >= len(self.members) else ()
+
+    def arrivals_read(
+        self, arrivals: Mapping[int, Arrival], event: FaultRecord | None, *, now: float
+    ) -> tuple[Action, ...]:
+        """The arrivals that were there, none when one is missing, and the round's event."""
+        if not self.members <= arrivals.keys():
+            return ()
+        return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)
+
+    def _enter(self, decision: Decision) -> Enter:
+        return Enter(_without(self.members, decision.lost), decision)
