@@ -312,7 +312,7 @@ class Member:
         self.requested, self.section = False, 0
 
     def _do_ReportInternalError(self, effect: effects.ReportInternalError) -> None:  # noqa: N802
-        raise AssertionError(f"I12: {effect.reason}")
+        raise AssertionError(f"internal error: {effect.reason}")
 
     def _do_LoseStore(self, effect: effects.LoseStore) -> StoreLost:  # noqa: N802
         return StoreLost("node0", 1)

@@ -297,7 +297,7 @@ class Rank:
         return self._fault(Interruption.EXCEPTION if failed else Interruption.BASE_EXCEPTION)
 
     def _fail(self, effect: effects.ReportInternalError) -> None:
-        raise AssertionError(f"I12: {effect.reason}")
+        raise AssertionError(f"internal error: {effect.reason}")
 
     def _late_fault(self, _: effects.LateFault) -> FaultRecord:
         return self._fault(Interruption.EXCEPTION)
