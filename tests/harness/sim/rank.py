@@ -17,7 +17,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.actions import Announce
+from nvrx_core.inprocess.protocol.actions import Announce, InternalError
 from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
@@ -434,7 +434,7 @@ class Rank:
         decision = self.world.slots[round_.iteration].decision
         assert decision is not None
         again = round_.decided(decision, now=self.world.now)
-        assert not again, f"I8: {self.member} hears a decision twice"
+        assert all(isinstance(action, InternalError) for action in again), f"I8: {self.member} acts twice on a decision"
         self._calm()
 
     def _decided(self, _: effects.RoundDecided) -> None:
