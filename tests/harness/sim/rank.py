@@ -387,7 +387,7 @@ class Rank:
     def _notice(self, effect: effects.NoticeEvent) -> None:
         round_, (cause,) = self.rounds.view.round, self.world.slots[effect.iteration].event
         again = round_.happened(now=self.world.now) + round_.event(cause, now=self.world.now)
-        assert not again, f"I8: {self.member} hears an event twice"
+        assert all(isinstance(action, InternalError) for action in again), f"I8: {self.member} acts twice on an event"
 
     def _last_call(self, effect: effects.LastCall) -> float:
         return effect.seconds
