@@ -1,8 +1,8 @@
 """A rank's connection to a torch TCPStore, in plain Python, so that one process can hold thousands of them.
 
 torch's client blocks its thread until an answer is there. This one sends the same requests, one message each, and its
-answers are taken when they are there. To `Board` it is the store: what the board writes is kept in `outbox`, what it
-reads is the `answer` that has come before.
+answers are taken when they are there. To `RoundOperations` it is the store: what that writes is kept in `outbox`, what
+it reads is the `answer` that has come before.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Wire:
             raise RuntimeError("the store has cancelled a wait")
 
     def read(self, key: str) -> None:
-        """The request of `Board`'s read."""
+        """The request of `RoundOperations`'s read."""
         self.send(COMPARE_SET + _key(key) + _text("") + _text(""))
 
     def move_lease(self, key: str, beat: int) -> None:
@@ -82,7 +82,7 @@ class Wire:
         """Close the connection."""
         self._socket.close()
 
-    # What `Board` calls
+    # What `RoundOperations` calls
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         """The push was taken before."""
