@@ -1,13 +1,13 @@
-"""What a user needs to test a job against faults; no product code imports it.
+"""Tools to test a job against faults; no product code imports this package.
 
-| module | what it has |
+| module | content |
 |---|---|
 | `faults` | `inject`, which breaks this process by a fault of a kind in `fault_kinds`; `injectors` do it |
-| `schedule` | which fault strikes where, by rank, iteration, and step or failpoint |
-| `failpoints` | a schedule's faults inside the wrapper, in the rank or in its monitor process |
-| `injection` | `inject_fault`: one fault, at once or after a while |
+| `schedule` | the faults to inject, by rank, iteration, and step or failpoint |
+| `failpoints` | the faults of a schedule at failpoints, in the rank or in its monitor process |
+| `injection` | `inject_fault`: one fault, immediately or after a delay |
 | `fakes` | a clock, a store and a `CallWrapper` for tests without processes |
-| `ranks` | what a rank assignment gives each rank |
+| `ranks` | the result of a rank assignment for each rank |
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a module when it, or a name in it, is asked for."""
+    """Import a module on first access to it or to one of its names."""
     home = next((module for module, names in _HOMES.items() if name in names), name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

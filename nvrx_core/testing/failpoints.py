@@ -1,9 +1,9 @@
-"""Faults at the failpoints of the wrapper, in this process and in the monitor process that it forks.
+"""Fault injection at the failpoints of the wrapper, in this process and in the monitor process that it forks.
 
-Install a schedule before the wrapped function is called: the monitor process is forked then, and inherits it. How
-often a point was passed is counted in memory that both share, so that the replacement of a monitor process counts on
-where its predecessor was struck. Just before a strike a line goes to the record, if there is one; a test reads it to
-assert that the point was passed.
+Install a schedule before the wrapped function is called: the monitor process is forked then, and inherits it. The hits
+of a failpoint are counted in memory that both share, so that the replacement of a monitor process continues the count
+of its predecessor. Just before a fault is injected, a line is written to the record, if there is one; a test reads it
+to assert that the failpoint was hit.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from nvrx_core.testing.schedule import FailpointTrigger, Schedule
 __all__ = ["RECORD", "SCHEDULE", "clear", "install", "install_from_env", "planted", "read_record"]
 
 SCHEDULE: Final = "NVRX_FAILPOINTS"
-"""The variable that `install_from_env` reads the schedule from."""
+"""The variable from which `install_from_env` reads the schedule."""
 RECORD: Final = "NVRX_FAILPOINTS_RECORD"
 """The variable with the path of the record."""
 
 
 def install(schedule: Schedule | str, *, initial_rank: int, record: str | os.PathLike[str] | None = None) -> None:
-    """Strike at the failpoints of `schedule` from now on; its steps are not for this function.
+    """Inject the faults that `schedule` has at failpoints from now on; faults at steps are ignored.
 
     Args:
         schedule: a schedule or its text.
-        initial_rank: this rank's number on entry.
-        record: a file to which a JSON line is appended before each strike; see `read_record`.
+        initial_rank: this rank's initial rank.
+        record: a file to which a JSON line is appended before each injection; see `read_record`.
     """
     faults = Schedule.parse(schedule) if isinstance(schedule, str) else schedule
     failpoint.install(_Hook(faults.hits(initial_rank), os.fspath(record) if record is not None else None))
 
 
 def clear() -> None:
-    """Strike no more in this process."""
+    """Stop injecting faults in this process."""
     failpoint.clear()
 
 
@@ -49,7 +49,7 @@ def clear() -> None:
 def planted(
     schedule: Schedule | str, *, initial_rank: int, record: str | os.PathLike[str] | None = None
 ) -> Iterator[None]:
-    """`install`, and `clear` at the end."""
+    """Call `install`, and `clear` on exit."""
     install(schedule, initial_rank=initial_rank, record=record)
     try:
         yield
@@ -58,16 +58,16 @@ def planted(
 
 
 def install_from_env(environ: Mapping[str, str]) -> bool:
-    """`install` what the environment asks for: `NVRX_FAILPOINTS`, `NVRX_FAILPOINTS_RECORD` and `RANK`.
+    """Install the schedule of the environment: `NVRX_FAILPOINTS`, `NVRX_FAILPOINTS_RECORD` and `RANK`.
 
     Args:
-        environ: usually `os.environ`; nothing but a call of this function reads these variables.
+        environ: usually `os.environ`; only this function reads these variables.
 
     Returns:
         Whether there is a schedule.
 
     Raises:
-        ValueError: the schedule is malformed.
+        ValueError: when the schedule is malformed.
     """
     text = environ.get(SCHEDULE, "")
     if text:
@@ -76,13 +76,13 @@ def install_from_env(environ: Mapping[str, str]) -> bool:
 
 
 def read_record(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The strikes so far, each with `at` (monotonic seconds), `pid`, `hit` (as in a schedule) and `fault`."""
+    """Return the injected faults, each with `at` (monotonic seconds), `pid`, `hit` (as in a schedule) and `fault`."""
     file = Path(path)
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 class _Hook:
-    """Counts the passages of some points and strikes when a fault is due."""
+    """A hook that counts the hits of failpoints and injects the faults that are due."""
 
     def __init__(self, faults: Mapping[FailpointTrigger, Kind], record: str | None) -> None:
         self.faults, self.record = tuple(faults.items()), record
@@ -101,7 +101,7 @@ class _Hook:
         return self.counts[number] == hit.nth
 
     def _write(self, at: float, hit: FailpointTrigger, kind: Kind) -> None:
-        """Append a line by one write; the file is opened anew, for a monitor process holds none of the rank's."""
+        """Append a line by one write; open the file each time, because a monitor process closes the rank's files."""
         if self.record is None:
             return
         line = {"at": at, "pid": os.getpid(), "hit": str(hit), "fault": kind.value}

@@ -1,4 +1,4 @@
-"""Fakes for tests without processes: time that a test moves, a store in memory, a wrapped function's `CallWrapper`."""
+"""Fakes for tests without processes: a manual clock, a store in memory, and a `CallWrapper`."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ __all__ = ["FakeCallWrapper", "ManualClock", "MemoryStore"]
 
 
 class ManualClock:
-    """A `nvrx_core.clock.Clock` that stands still until it is moved.
+    """A `nvrx_core.clock.Clock` that only a test advances.
 
     Args:
-        now: monotonic seconds to begin with.
-        wall: seconds since 1970 to begin with.
+        now: the initial monotonic seconds.
+        wall: the initial seconds since 1970.
     """
 
     def __init__(self, now: float = 0.0, wall: float = 0.0) -> None:
         self._now, self._wall = now, wall
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds."""
         return self._now
 
     def wall(self) -> float:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
         return self._wall
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, on both.
+        """Advance both clocks.
 
         Raises:
-            ValueError: when it would run backwards.
+            ValueError: when `seconds` is negative.
         """
         if seconds < 0:
             raise ValueError(f"seconds={seconds}: a monotonic clock never goes back")
@@ -49,10 +49,10 @@ class ManualClock:
 
 
 class MemoryStore(StoreMixin, dist.HashStore):
-    """A torch store in this process, shared by all threads that have it; waits block until another thread sets the key.
+    """A torch store in this process, shared by threads; a wait blocks until another thread sets the key.
 
-    It serves functions and rank assignments under test. A `Wrapper` cannot use it: its monitor process is another
-    process.
+    It is meant for functions and rank assignments under test. A `Wrapper` cannot use it, because its monitor process is
+    another process.
     """
 
     endpoint = ("memory", 0)
@@ -60,12 +60,12 @@ class MemoryStore(StoreMixin, dist.HashStore):
 
     @property
     def critical_ranks(self) -> Sequence[int]:
-        """None: it is lost with its process only."""
+        """No rank: the store is lost only with its process."""
         return ()
 
 
 class FakeSection:
-    """What `FakeCallWrapper.atomic` returns; sections nest."""
+    """The context of `FakeCallWrapper.atomic`; sections can be nested."""
 
     def __init__(self, call: FakeCallWrapper) -> None:
         self._call = call
@@ -84,7 +84,7 @@ class FakeSection:
 
 
 class FakeCallWrapper(CallWrapper):
-    """A `CallWrapper` without a wrapper: it counts what a function asks of it, and never interrupts.
+    """A `CallWrapper` without a wrapper: it counts the calls of a function, and never interrupts it.
 
     Example:
         >>> call = FakeCallWrapper(iteration=1)
@@ -92,10 +92,10 @@ class FakeCallWrapper(CallWrapper):
         >>> assert call.steps[-1] == 99
 
     Args:
-        iteration: what `iteration` says.
-        store: what `iteration_store` prefixes; default a `MemoryStore` of its own. Ranks that are threads share one.
-        rank: what `state` says.
-        world_size: likewise.
+        iteration: the value of `iteration`.
+        store: the base of `iteration_store`; default a new `MemoryStore`. Ranks that are threads share one.
+        rank: the rank in `state`.
+        world_size: the world size in `state`.
 
     Attributes:
         pings: how often the function has pinged.
@@ -114,7 +114,7 @@ class FakeCallWrapper(CallWrapper):
 
     @property
     def iteration(self) -> int:
-        """How often the function was restarted; `restart` counts on."""
+        """How often the function was restarted; `restart` increments it."""
         return self._state.iteration
 
     def restart(self) -> None:
@@ -127,11 +127,11 @@ class FakeCallWrapper(CallWrapper):
         self.pings += 1
 
     def progress(self, step: int) -> None:
-        """Note a step."""
+        """Record a step."""
         self.steps.append(step)
 
     def atomic(self) -> Any:
-        """A section that is counted."""
+        """Return an atomic section that is counted."""
         return FakeSection(self)
 
     @property
@@ -141,7 +141,7 @@ class FakeCallWrapper(CallWrapper):
 
     @contextmanager
     def disable_hang_protection(self) -> Iterator[None]:
-        """A context that is counted while it is open."""
+        """Return a context that is counted while it is open."""
         self.unprotected += 1
         try:
             yield
@@ -149,12 +149,12 @@ class FakeCallWrapper(CallWrapper):
             self.unprotected -= 1
 
     def iteration_store(self) -> dist.Store:
-        """A store for this iteration."""
+        """Return a store for this iteration."""
         return dist.PrefixStore(str(self.iteration), self._shared)
 
     @property
     def base_store(self) -> dist.Store:
-        """The store that all iterations share."""
+        """The store shared by all iterations."""
         return self._shared
 
     @property
@@ -163,11 +163,11 @@ class FakeCallWrapper(CallWrapper):
         return self._state.freeze()
 
     def shutdown(self) -> None:
-        """Nothing: there is nothing to end."""
+        """Do nothing: there is nothing to stop."""
 
     @property
     def wrapper(self) -> Wrapper:
-        """There is none.
+        """Not available.
 
         Raises:
             AttributeError: always.
@@ -176,12 +176,12 @@ class FakeCallWrapper(CallWrapper):
 
     @property
     def monitor_process(self) -> MonitorHandle:
-        """There is none, as `wrapper`."""
+        """Not available, as `wrapper`."""
         raise _absent("monitor_process")
 
     @property
     def progress_watchdog(self) -> ProgressWatchdog:
-        """There is none, as `wrapper`."""
+        """Not available, as `wrapper`."""
         raise _absent("progress_watchdog")
 
 

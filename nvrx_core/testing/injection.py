@@ -1,4 +1,4 @@
-"""Injecting one fault at once or after a while, by our names or by those of nvidia-resiliency-ext."""
+"""Injection of one fault, immediately or after a delay, by nvrx's names or by those of nvidia-resiliency-ext."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def inject_fault(
     call: Call | None = None,
     store: Store | None = None,
 ) -> threading.Timer | None:
-    """Breaks this process, now or in a while.
+    """Inject a fault into this process, immediately or after a delay.
 
     Args:
         fault: a `FaultKind`, its value, or one of the names in `KNOWN_AS`.
-        delay: seconds until it strikes, from a thread of its own; 0 strikes here and now.
+        delay: seconds until the injection, which then happens in a separate thread; 0 injects in the calling thread.
         stamp: as for `inject`.
-        call: likewise.
-        store: likewise.
+        call: as for `inject`.
+        store: as for `inject`.
 
     Returns:
         With a delay the running timer, which can be cancelled; else None, if the kind returns at all.
 
     Raises:
-        ValueError: the kind is unknown, lacks what it needs, or with a delay is one of the calling thread only.
+        ValueError: when the kind is unknown, lacks an argument, or has a delay but needs the calling thread.
     """
     kind = KNOWN_AS[fault] if isinstance(fault, str) and fault in KNOWN_AS else FaultKind(fault)
     if delay <= 0:

@@ -1,7 +1,7 @@
-"""Who gets which place: a rank assignment carried out for all ranks of a job, in one process.
+"""Execution of a rank assignment for all ranks of a job, in one process.
 
-It does what the wrapper does between two iterations: each rank declares its keys, all take the same snapshot of the
-round, and each assigns itself its place.
+It repeats the steps of the wrapper between two iterations: each rank declares its keys, all get the same snapshot of
+the round, and each computes its own rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["FakeRanks"]
 
 
 class FakeRanks:
-    """The ranks of a job under a rank assignment; their first iteration is assigned at once.
+    """The ranks of a job under a rank assignment; the constructor assigns the first iteration.
 
     Example:
         >>> ranks = FakeRanks(Compose(MaxActiveWorldSize(2), ShiftRanks()), world_size=3)
@@ -29,15 +29,15 @@ class FakeRanks:
         1
 
     Args:
-        assignment: what a `Wrapper` would get as `rank_assignment`; each rank has a copy, for a `Tree` has a memory.
+        assignment: the `rank_assignment` of a `Wrapper`; each rank gets a copy, because a `Tree` is stateful.
         world_size: how many ranks enter.
 
     Attributes:
-        states: the living ranks' states, by the number that they entered with.
-        left: why the others left, by that number; None for those that `restart` was told to lose.
+        states: the states of the living ranks, by initial rank.
+        left: the exceptions with which the other ranks left, by initial rank; None for those lost in `restart`.
 
     Raises:
-        TypeError, ValueError: as a `Wrapper` raises for a composition that cannot work.
+        TypeError, ValueError: as a `Wrapper` raises for an invalid composition.
     """
 
     def __init__(self, assignment: RankAssignment, world_size: int) -> None:
@@ -51,14 +51,14 @@ class FakeRanks:
 
     @property
     def states(self) -> dict[int, FrozenState]:
-        """The living ranks' states, by the number that they entered with."""
+        """The states of the living ranks, by initial rank."""
         return {initial_rank: state.freeze() for initial_rank, state in self._living.items()}
 
     def restart(self, lost: Iterable[int] = ()) -> dict[int, FrozenState]:
         """End the iteration and assign the next one.
 
         Args:
-            lost: the ranks that do not live to see it, by the number that they entered with.
+            lost: the initial ranks that are lost.
 
         Returns:
             `states`.
@@ -88,12 +88,12 @@ class FakeRanks:
     def _place(
         self, state: State, store: dist.Store, vacant: set[int], columns: tuple[Column, ...]
     ) -> BaseException | None:
-        """Assign one rank its place; what it leaves by instead, if it does."""
+        """Assign a rank; return the exception with which it leaves instead, if any."""
         try:
             own = self._assignments[state.initial_rank]
             facts = snapshot(own, state.freeze(), iteration=self._ended, terminated=vacant, columns=columns)
             assign(own, RankAssignmentCtx(state, store, set(vacant), facts))
-        except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves
+        except BaseException as error:  # boundary: a user's rank assignment; on any exception the rank leaves
             return error
         if self._ended >= 0:
             state.advance()

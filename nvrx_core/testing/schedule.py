@@ -1,7 +1,7 @@
-"""Which fault strikes where: at a step of the training, or at a failpoint of the wrapper.
+"""Schedules of faults, at a step of the training or at a failpoint of the wrapper.
 
-A place names the rank by its number on entry, which never changes, and the iteration, so that a fault does not strike
-again after the restart that it has caused.
+A place consists of the initial rank, which never changes, and the iteration, so that a fault is not injected again
+after the restart that it has caused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Point(NamedTuple):
     """A step of the training.
 
     Attributes:
-        initial_rank: the rank's number on entry.
+        initial_rank: the initial rank.
         iteration: how often the function was restarted.
         step: the step within the iteration.
     """
@@ -34,13 +34,13 @@ class Point(NamedTuple):
 
 
 class FailpointTrigger(NamedTuple):
-    """A failpoint, when it is passed for the n-th time in an iteration.
+    """The n-th hit of a failpoint in an iteration.
 
     Attributes:
-        initial_rank: the rank's number on entry; points that begin with `monitor-` are those of its monitor process.
-        iteration: how often the function was restarted; -1 before the first one.
+        initial_rank: the initial rank; failpoints that begin with `monitor-` are those of its monitor process.
+        iteration: how often the function was restarted; -1 before the first iteration.
         failpoint: one of `nvrx_core.failpoint.NAMES`.
-        nth: which passage of that iteration, from 1; a replaced monitor process counts on.
+        nth: the number of the hit in that iteration, from 1; a replaced monitor process continues the count.
     """
 
     initial_rank: int
@@ -53,30 +53,31 @@ class FailpointTrigger(NamedTuple):
 
 
 Place = Point | FailpointTrigger
-"""Where a fault may strike."""
+"""A place at which a fault is injected."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which fault strikes where.
+    """The faults to inject, by place.
 
     Example:
         >>> schedule = Schedule.parse("1:0:3=kill, 2:1@barrier-before=stop")
         >>> schedule.due(Point(initial_rank=1, iteration=0, step=3))
-        <Fault.KILL: 'kill'>
+        <FaultKind.KILL: 'kill'>
     """
 
     faults: Mapping[Place, Kind] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Reads entries separated by commas; the reverse of `str`.
+        """Parse entries separated by commas; the reverse of `str`.
 
         An entry is `initial_rank:iteration:step=kind` or `initial_rank:iteration@failpoint=kind`, the latter with `#n`
-        after the failpoint for its n-th passage. A kind is the value of a `FaultKind`, or `delay:seconds`.
+        after the failpoint for its n-th hit. A kind is the value of a `FaultKind`, or `delay:seconds`.
 
         Raises:
-            ValueError: an entry is malformed, names an unknown kind or failpoint, or repeats a place; it is quoted.
+            ValueError: when an entry is malformed, names an unknown kind or failpoint, or repeats a place; the message
+                quotes the entry.
         """
         faults: dict[Place, Kind] = {}
         for entry in filter(None, map(str.strip, text.split(","))):
@@ -96,15 +97,15 @@ class Schedule:
         return len(self.faults)
 
     def due(self, place: Place) -> Kind | None:
-        """The fault scheduled at `place`, if any."""
+        """Return the fault scheduled at `place`, if any."""
         return self.faults.get(place)
 
     def of_iteration(self, iteration: int) -> dict[Place, Kind]:
-        """The faults of one iteration."""
+        """Return the faults of one iteration."""
         return {place: kind for place, kind in self if place.iteration == iteration}
 
     def hits(self, initial_rank: int) -> dict[FailpointTrigger, Kind]:
-        """The faults at failpoints of one rank and its monitor process."""
+        """Return the faults at failpoints of one rank and its monitor process."""
         return {
             place: kind
             for place, kind in self
@@ -114,7 +115,7 @@ class Schedule:
     def inject(
         self, point: Point, *, stamp: Stamp | None = None, call: Call | None = None, store: Store | None = None
     ) -> None:
-        """Strikes if a fault is due at `point`; else returns at once. Parameters as for the function `inject`."""
+        """Inject the fault that is due at `point`, if any. The parameters are those of the function `inject`."""
         if (kind := self.due(point)) is not None:
             inject(kind, stamp=stamp, call=call, store=store)
 
