@@ -67,7 +67,7 @@ def test_every_run_ends_well(config: Config, capsys: pytest.CaptureFixture[str])
     assert figures.states > 10_000
 
 
-def test_a_violation_tells_the_steps_that_lead_to_it() -> None:
+def test_a_violation_lists_the_steps_that_lead_to_it() -> None:
     with mutated("no arrival for a dead rank") as tools, pytest.raises(AssertionError) as found:
         tools.checker.Checker(tools.job.Config(ranks=2, crashes=1)).explore()
     assert "  1. " in str(found.value)
@@ -75,12 +75,12 @@ def test_a_violation_tells_the_steps_that_lead_to_it() -> None:
     assert "round -1: Record(" in str(found.value)
 
 
-def test_a_search_that_grows_too_large_is_given_up() -> None:
+def test_a_search_that_grows_too_large_fails() -> None:
     with pytest.raises(Violation, match="more than 50 states: ranks=2, faults=1"):
         Checker(Config(ranks=2, faults=1)).explore(limit=50)
 
 
-def test_a_run_in_circles_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_of_states_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgets(steps: Steps, *_: object) -> Iterator[Step]:
         yield "begins anew", steps.first()
 

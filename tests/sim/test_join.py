@@ -160,7 +160,7 @@ def assert_good(world: World, *, final: bool) -> None:
     [(True, 1, 20), (True, 2, 1000), (False, 1, 100), (False, 2, 1000)],
     ids=["nobody dies", "all are started again", "nobody is started again", "all are started again by hand"],
 )
-def test_two_ranks_meet_whenever_they_die_and_come_again(restarts: bool, lives: int, least: int) -> None:
+def test_two_ranks_join_whenever_they_die_and_restart(restarts: bool, lives: int, least: int) -> None:
     start = World(restarts, lives)
     seen, queue = {start.key()}, deque([start])
     while queue:

@@ -11,7 +11,7 @@ FOUND = r"(?s)I\d+:|deadlock|still going on|for ever|that is over|circles"
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_mistake_is_found(name, capsys):
+def test_a_mutant_is_detected(name, capsys):
     bug, found = MUTANTS[name], []
     with mutated(name) as tools:
         if bug.config is not None:
@@ -55,7 +55,7 @@ def _by_machine(tools, name):
     return f"machine {name}"
 
 
-def test_a_mistake_that_no_longer_applies_fails_with_its_text(monkeypatch):
+def test_a_mutant_that_no_longer_applies_fails_with_its_text(monkeypatch):
     bug = MUTANTS["no arrival for a dead rank"]
     monkeypatch.setitem(MUTANTS, "moved", type(bug)(changes=(("round", "no such text", ""),)))
     with pytest.raises(AssertionError, match=r"applies 0 times to .*round: adapt it to\nno such text"):

@@ -67,7 +67,7 @@ def test_every_schedule_has_two_faults_or_more() -> None:
     assert {each.ranks for each in drawn} == set(range(3, 17))
 
 
-def test_a_failing_schedule_prints_what_replays_it_and_is_kept(
+def test_a_failing_schedule_prints_its_replay_command_and_is_kept(
     capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     with mutated("a fault is kept to oneself") as tools:

@@ -85,7 +85,7 @@ def test_folder_with_a_common_name_is_no_package(folder):
     assert not (ROOT / folder / "__init__.py").exists()
 
 
-def test_wheel_installs_only_our_names():
+def test_the_wheel_installs_only_nvrx_names():
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert [name for name in packages if not pathlib.Path(name).name.startswith("nvrx_")] == []
 

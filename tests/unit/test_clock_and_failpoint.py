@@ -39,12 +39,12 @@ def test_a_point_without_a_hook_does_nothing(hook):
     assert hook == []
 
 
-def test_a_misspelt_point_is_noticed_under_a_hook(hook):
+def test_an_unknown_failpoint_raises_under_a_hook(hook):
     with pytest.raises(ValueError, match="no failpoint 'entry'; the failpoints are store-connect, "):
         failpoint.hit("entry", 0)
 
 
-def test_what_a_hook_raises_reaches_the_point():
+def test_an_exception_of_the_hook_propagates():
     def strike(name, iteration):
         raise KeyError(name)
 

@@ -88,7 +88,7 @@ def test_a_wrong_type_names_parameter_value_and_type():
         errors.require_type("iteration", "9", int)
 
 
-def test_a_tuple_is_told_of_its_comma():
+def test_the_error_for_a_tuple_mentions_the_comma():
     with pytest.raises(TypeError, match=r"not tuple; a trailing comma makes a tuple: remove the comma"):
         errors.require_type("iteration", (9,), int)
 

@@ -25,7 +25,7 @@ NAMES = """
 abort               Abort                                     both   unit/inprocess/test_abort.py::test_an_abort_without_a_call_cannot_be_made
 abort               AbortTorchDistributed                     both   unit/inprocess/test_abort.py::test_groups_are_forgotten_with_each_version_of_torch
 abort               AbortTorchDistributed(torch_fr_trace_path) HEAD  process/test_plug_ins.py::test_each_rank_writes_its_flight_record_before_the_abort
-abort               AbortTransformerEngine                    both   unit/inprocess/test_abort.py::test_transformer_engine_lets_go_of_buffers_and_fp8_state
+abort               AbortTransformerEngine                    both   unit/inprocess/test_abort.py::test_transformer_engine_releases_buffers_and_fp8_state
 abort               carry_out                                 nvrx   process/test_plug_ins.py::test_an_abort_that_fails_leaves_no_group_behind
 attribution         Interruption                              both   unit/fault/test_attribution.py::test_records_are_grouped_by_kind
 attribution         Interruption.EXCEPTION                    both   process/test_deaths.py::test_an_exception_restarts_everyone
@@ -50,7 +50,7 @@ exception           BarrierOverflow                           nvrx   unit/test_e
 exception           BarrierTimeout                            nvrx   unit/test_errors.py::test_an_error_survives_pickling_with_its_fields
 exception           FaultCounterExceeded                      nvrx   unit/inprocess/test_plug_ins.py::test_fault_counter_counts_this_ranks_own_faults
 exception           RankAssignmentError                       nvrx   unit/rank_assignment/test_assignments.py::test_an_impossible_answer_is_refused
-exception           RankDiscarded                             nvrx   unit/rank_assignment/test_assignments.py::test_a_discarded_rank_is_told_who_went_with_it
+exception           RankDiscarded                             nvrx   unit/rank_assignment/test_assignments.py::test_a_discarded_ranks_error_lists_the_terminated_ranks
 exception           StoreLost                                 nvrx   unit/test_errors.py::test_a_lost_store_ends_the_process_with_code_75_and_names_its_place
 finalize            Finalize                                  both   process/test_options.py::test_plug_ins_run_in_their_order
 finalize            ThreadedFinalize                          both   unit/inprocess/test_plug_ins.py::test_threaded_finalize_runs_in_a_thread_without_torch
@@ -58,9 +58,9 @@ health_check        HealthCheck                               both   process/tes
 health_check        CudaHealthCheck                           both   unit/inprocess/test_plug_ins.py::test_cuda_health_check_synchronises_in_a_thread_and_then_itself
 health_check        FaultCounter                              both   process/test_plug_ins.py::test_a_rank_that_fails_too_often_leaves
 health_check        FaultCounterExceeded                      both   unit/inprocess/test_plug_ins.py::test_fault_counter_counts_this_ranks_own_faults
-health_check        ChainedGPUHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_check_that_is_off_says_so_once_and_passes
-health_check        ChainedNVLHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_check_that_is_off_says_so_once_and_passes
-health_check        ChainedNicHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_check_that_is_off_says_so_once_and_passes
+health_check        ChainedGPUHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_disabled_check_warns_once_and_passes
+health_check        ChainedNVLHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_disabled_check_warns_once_and_passes
+health_check        ChainedNicHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_disabled_check_warns_once_and_passes
 initialize          Initialize                                both   process/test_options.py::test_an_exception_in_initialize_restarts
 initialize          RetryController                           both   process/test_options.py::test_retry_controller_ends_all_ranks
 monitor_thread      RankShouldRestart                         both   process/test_plug_ins.py::test_a_function_may_ask_for_a_restart
@@ -72,8 +72,8 @@ nested_restarter    NestedRestarterFinalized                  both   process/tes
 nested_restarter    NestedRestarterAborted                    both   process/test_plug_ins.py::test_the_rank_that_speaks_says_that_it_leaves
 progress_watchdog   ProgressWatchdog                          both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
 rank_assignment     RankAssignment                            both   process/test_rounds.py::test_a_death_between_barrier_and_entry_is_carried_into_the_next_round
-rank_assignment     RankAssignmentCtx                         both   unit/rank_assignment/test_assignments.py::test_a_move_leaves_alone_who_is_active_and_the_callers_set
-rank_assignment     RankDiscarded                             both   unit/rank_assignment/test_assignments.py::test_a_discarded_rank_is_told_who_went_with_it
+rank_assignment     RankAssignmentCtx                         both   unit/rank_assignment/test_assignments.py::test_a_move_changes_neither_the_active_ranks_nor_the_callers_set
+rank_assignment     RankDiscarded                             both   unit/rank_assignment/test_assignments.py::test_a_discarded_ranks_error_lists_the_terminated_ranks
 rank_assignment     RankFilter                                both   unit/rank_assignment/test_assignments.py::test_a_move_after_a_filter_is_refused_at_the_start
 rank_assignment     ActivateAllRanks                          both   unit/rank_assignment/test_assignments.py::test_every_termination_set_gives_a_valid_world
 rank_assignment     MaxActiveWorldSize                        both   process/test_rounds.py::test_a_reserve_takes_the_place_of_a_lost_rank
@@ -88,10 +88,10 @@ rank_assignment     LayerFlag.RESERVE                         both   unit/rank_a
 rank_assignment     LayerFlag.BACKFILL                        both   unit/rank_assignment/test_tree.py::test_the_highest_ranks_of_a_domain_fill_its_gaps
 rank_assignment     Snapshot                                  nvrx   unit/rank_assignment/test_groups.py::test_two_filters_count_who_the_first_one_left_and_moves_take_the_keys_along
 rank_assignment     Tree                                      both   unit/rank_assignment/test_tree.py::test_any_tree_does_what_the_rules_say
-rank_filter         RankFilter                                0.4.1  unit/inprocess/test_plug_ins.py::test_the_former_home_of_the_filters_warns
-rank_filter         ActivateAllRanks                          0.4.1  unit/inprocess/test_plug_ins.py::test_the_former_home_of_the_filters_warns
-rank_filter         MaxActiveWorldSize                        0.4.1  unit/inprocess/test_plug_ins.py::test_the_former_home_of_the_filters_warns
-rank_filter         ActiveWorldSizeDivisibleBy                0.4.1  unit/inprocess/test_plug_ins.py::test_the_former_home_of_the_filters_warns
+rank_filter         RankFilter                                0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
+rank_filter         ActivateAllRanks                          0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
+rank_filter         MaxActiveWorldSize                        0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
+rank_filter         ActiveWorldSizeDivisibleBy                0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
 state               Mode                                      both   unit/inprocess/test_state.py::test_a_snapshot_does_not_change
 state               Mode.INITIALIZED                          both   unit/rank_assignment/test_assignments.py::test_a_round_does_not_start_from_the_active_world_size_of_the_round_before
 state               Mode.ACTIVE                               both   process/test_plug_ins.py::test_each_plug_in_sees_the_state_of_its_iteration
@@ -224,7 +224,7 @@ ROWS = [Row(*line.split()) for line in NAMES.strip().splitlines()]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_a_public_name_is_there_and_a_test_shows_what_it_does(row):
+def test_a_public_name_exists_and_has_a_test(row):
     module = importlib.import_module(f"nvrx_core.inprocess.{row.module}")
     name, _, parameter = row.name.rstrip(")").partition("(")
     if row.module == "rank_filter":
@@ -326,7 +326,7 @@ def test_nothing_raises_health_check_passed():
 
 
 @pytest.mark.parametrize("name", OMITTED)
-def test_what_is_not_offered_is_a_deviation(name):
+def test_every_name_that_is_not_offered_is_a_deviation(name):
     home, _, attribute = name.partition(".")
     path = ROOT / "nvrx_core" / "inprocess" / f"{home}.py"
     assert not path.exists() or (attribute and not hasattr(getattr(inprocess, home), attribute))

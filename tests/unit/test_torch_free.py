@@ -17,11 +17,11 @@ def modules(room: str) -> list[str]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_room_imports_no_torch(room):
+def test_package_imports_no_torch(room):
     assert "torch" not in loaded_by(*modules(room))
 
 
-def test_what_waits_for_a_monitor_imports_no_torch():
+def test_the_wait_daemon_imports_no_torch():
     assert "torch" not in loaded_by("nvrx_core.inprocess.wait_daemon")
 
 

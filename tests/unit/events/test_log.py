@@ -136,7 +136,7 @@ def test_any_value_is_written(log, tmp_path, value, written):
     assert lines(tmp_path)[0]["value"] == written
 
 
-def test_a_full_disk_is_counted_and_said_once(log, monkeypatch, caplog, tmp_path):
+def test_a_full_disk_is_counted_and_logged_once(log, monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(os, "write", full)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -150,7 +150,7 @@ def test_a_full_disk_is_counted_and_said_once(log, monkeypatch, caplog, tmp_path
     assert [line["iteration"] for line in lines(tmp_path)] == [9]
 
 
-def test_a_line_cut_short_spoils_no_other(log, monkeypatch, tmp_path):
+def test_a_truncated_line_does_not_damage_the_next(log, monkeypatch, tmp_path):
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, line: write(fd, line[:20]))
     log.write("completed", 0)
@@ -190,6 +190,6 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path):
         EventLog(tmp_path / "file" / "events", 0)
 
 
-def test_a_kernel_without_a_boot_id_gives_none(monkeypatch):
+def test_a_kernel_without_a_boot_id_returns_an_empty_text(monkeypatch):
     monkeypatch.setattr(module.Path, "read_text", full)
     assert boot_id() == ""

@@ -59,7 +59,7 @@ def test_a_restart_lasts_as_long_as_on_its_slowest_rank(write):
         found.total = 0.0
 
 
-def test_restarts_come_in_the_order_in_which_the_job_went_on(write):
+def test_restarts_are_in_the_order_in_which_the_job_resumed(write):
     folder = write(0, restart(0, 200.0, ended=1), restart(0, 100.0, ended=0), restart(0, 300.0, ended=2))
     assert [found.ended_iteration for found in restarts(read(folder))] == [0, 1, 2]
 
@@ -71,7 +71,7 @@ def test_a_second_call_has_restarts_of_its_own(write):
     assert [found.ranks for found in restarts(read(folder))] == [(0, 1), (0, 1)]
 
 
-def test_one_process_with_a_wrong_wall_clock_is_not_the_slowest(write):
+def test_a_process_with_a_wrong_wall_clock_is_not_the_slowest(write):
     for rank, at in ((0, 100.02), (1, 100.05), (2, 100.03)):
         folder = write(rank, restart(rank, at, offset=1e9 + (3600 if rank == 2 else 0)))
     assert restarts(read(folder))[0].slowest_rank == 1
@@ -124,13 +124,13 @@ def test_unknown_fields_and_events_are_kept(write):
     assert "eclipse" in render(events)
 
 
-def test_a_restart_with_fields_of_the_wrong_kind_is_told_as_far_as_it_goes(write):
+def test_a_restart_with_malformed_fields_is_rendered_partially(write):
     strange = restart(0, 100.5, cause="x", culprits="all", lost=[2, "y"], marks={"struck": "then", "entered": 3})
     (found,) = restarts(read(write(0, strange)))
     assert (dict(found.cause), found.culprits, found.lost, found.total) == ({}, (), (2,), 0.0)
 
 
-def test_the_text_tells_each_event_and_each_phase_in_milliseconds(write):
+def test_the_text_has_each_event_and_each_phase_in_milliseconds(write):
     write(
         0,
         line("call_entered", 0, at=99.0, world_size=4),
@@ -156,7 +156,7 @@ def test_a_fault_without_a_known_cause_is_told(write):
     assert "restart 0 -> 1: unknown on rank ? (? pid ?): \n" in render(read(write(0, restart(0, 100.05, cause={}))))
 
 
-def test_nothing_renders_as_nothing():
+def test_no_events_render_as_an_empty_text():
     assert render(Events(())) == ""
     assert restarts(Events(())) == ()
 
@@ -176,12 +176,12 @@ def test_the_command_prints_the_timeline(write, capsys):
         ("", r"no events in .* \(1 malformed lines\); a job writes them when events_dir"),
     ],
 )
-def test_the_command_says_why_there_is_no_timeline(write, capsys, name, message):
+def test_the_command_reports_why_there_is_no_timeline(write, capsys, name, message):
     folder = write(9, b"torn")
     assert main([str(folder / name)]) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_the_command_says_that_an_empty_directory_is_empty(tmp_path, capsys):
+def test_the_command_reports_an_empty_directory(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert f"no events in {tmp_path}; a job" in capsys.readouterr().err

@@ -17,7 +17,7 @@ def test_a_record_is_read_back_from_its_text(kind):
     ["", "InterruptionRecord(rank=x, interruption=Interruption.EXCEPTION)",
      "InterruptionRecord(rank=1, interruption=Interruption.SURPRISE)"],
 )  # fmt: skip
-def test_what_is_no_record_is_refused(text):
+def test_a_malformed_interruption_record_is_refused(text):
     with pytest.raises(ValueError, match="not an interruption record"):
         InterruptionRecord.from_str(text)
 

@@ -18,42 +18,42 @@ def test_the_rank_that_has_begun_fewer_collectives_is_behind():
     assert behind(ranks(begun(9), begun(8), begun(9)), {0, 1, 2}) == {1}
 
 
-def test_a_rank_that_runs_on_without_getting_anywhere_is_behind_those_that_wait_for_it():
+def test_a_running_rank_that_others_wait_for_is_behind():
     assert behind(ranks(begun(9), begun(8), begun(9)), {0, 2}) == {1}
 
 
-def test_a_slow_rank_beside_a_hung_one_is_not_to_blame():
+def test_a_slow_rank_is_not_blamed_for_a_hung_one():
     assert behind(ranks(begun(9), begun(8), begun(8)), {0, 1}) == {1}
 
 
-def test_a_rank_that_others_meet_without_is_behind():
+def test_a_rank_that_others_wait_for_in_a_rendezvous_is_behind():
     inside, elsewhere = Progress(3, inside=1), Progress(2)
     assert behind(ranks(inside, elsewhere, inside), {0, 1, 2}) == {1}
 
 
-def test_a_meeting_of_some_ranks_alone_tells_nothing():
+def test_a_rendezvous_of_a_subset_is_no_evidence():
     assert behind(ranks(Progress(5, collectives=8), Progress(2, collectives=9)), {0, 1}) == {0}
 
 
-def test_ranks_that_wait_for_each_other_cannot_be_told_apart():
+def test_ranks_that_wait_for_each_other_are_not_blamed():
     assert behind(ranks(Progress(5, 1, 8), Progress(2, 0, 9)), {0, 1}) == set()
 
 
-def test_where_nobody_waits_those_that_stand_still_are_to_blame():
+def test_stalled_ranks_are_blamed_if_no_rank_waits():
     assert behind(ranks(begun(9), begun(9), begun(9)), {1, 2}) == {1, 2}
 
 
-def test_the_lower_step_tells_where_nothing_else_does():
+def test_the_lowest_step_breaks_the_tie():
     assert behind(ranks(begun(9, step=7), begun(9, step=6)), {0, 1}) == {1}
     assert behind(ranks(begun(9, step=7), begun(9, step=6), begun(9, step=3)), {0, 1}) == {1}
 
 
 @pytest.mark.parametrize("stalled", [set(), {0, 1}])
-def test_nobody_is_behind_where_all_are_alike(stalled):
+def test_no_rank_is_behind_if_all_are_alike(stalled):
     assert behind(ranks(begun(9), begun(9)), stalled) == set()
 
 
-def test_nobody_is_behind_nobody():
+def test_no_rank_is_behind_without_ranks():
     assert behind({}, {0}) == set()
 
 

@@ -19,7 +19,7 @@ def test_causes_contexts_and_members_are_found_at_any_depth():
     assert not chain_contains(inner, group)
 
 
-def test_a_circle_ends():
+def test_a_cycle_of_exceptions_terminates():
     one, two = ValueError(1), ValueError(2)
     one.__context__, two.__cause__ = two, one
     assert list(related(one)) == [one, two]
@@ -31,7 +31,7 @@ def test_no_exception_contains_nothing():
 
 
 @pytest.mark.parametrize("failures", ["a tuple", "bare", "none"])
-def test_the_failures_of_a_checkpoint_of_torch_s_are_members(failures):
+def test_the_failures_of_a_torch_checkpoint_error_are_members(failures):
     inner = ValueError("disk full")
 
     class CheckpointError(BaseException):

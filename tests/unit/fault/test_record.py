@@ -44,12 +44,12 @@ def test_the_record_in_the_terms_of_the_wrapper():
     assert FAULT.record == InterruptionRecord(1, Interruption.EXCEPTION)
 
 
-def test_a_fault_for_people():
+def test_the_text_of_a_fault():
     assert str(FAULT) == "EXCEPTION on rank 1 (initial rank 3, h pid 42): ValueError: no at train.py:7"
     assert str(FaultRecord(initial_rank=3, rank=1, interruption="TERMINATED", message="gone")).endswith("): gone")
 
 
-def test_what_the_event_of_a_fault_tells():
+def test_the_fields_of_the_fault_event():
     event_fields = FAULT.event_fields()
     assert event_fields.pop("victim") == FAULT.initial_rank
     assert event_fields == {name: getattr(FAULT, name) for name in event_fields}

@@ -69,7 +69,7 @@ def test_the_verdict_names_the_culprit_and_says_why():
     assert verdict.reason == f"{where}: 1 in a row without a step beyond 4 (no_progress_limit=1, None for no limit)"
 
 
-def test_the_verdict_speaks_of_what_it_knows():
+def test_the_reason_omits_what_is_unknown():
     verdict = ended(NoProgressLimit(None), "SOFT_TIMEOUT", "", culprit=None)
     assert verdict.reason == "SOFT_TIMEOUT: 1 in a row with no step reported (no_progress_limit is off)"
 
@@ -85,7 +85,7 @@ def test_a_limit_below_one_is_refused(limit):
         NoProgressLimit(limit)
 
 
-def test_a_broken_state_is_noticed():
+def test_a_broken_invariant_of_the_state_is_reported():
     for broken in (NoProgressState(count=-1), NoProgressState(count=1)):
         with pytest.raises(InternalError, match="impossible count"):
             NoProgressLimit.from_state(3, broken).check()

@@ -119,7 +119,7 @@ def test_a_communicator_that_hangs_does_not_keep_the_others(groups, caplog):
     assert "abort the other" not in line
 
 
-def test_the_timeout_of_an_nccl_group_is_told_once():
+def test_the_timeout_of_an_nccl_group_is_reported_once():
     page, told = Page(1), []
     observer = GroupObserver(page, told.append)
     for minutes in (10, 10, 1):
@@ -220,7 +220,7 @@ def test_a_flight_record_that_fails_is_one_warning(recorders, tmp_path, caplog):
     assert "no flight record in" in line.getMessage()
 
 
-def test_a_flight_record_that_hangs_is_left_behind(recorders, tmp_path, caplog, monkeypatch):
+def test_a_flight_record_that_hangs_is_abandoned(recorders, tmp_path, caplog, monkeypatch):
     done = threading.Event()
     monkeypatch.setattr(flight_record, "WITHIN", TINY)
     recorders(cpu=lambda: done.wait() and b"late")
@@ -286,7 +286,7 @@ def engine(tmp_path, monkeypatch):
     ],
     ids=["buffers only", "to 2.9", "from 2.10", "without reset", "without buffers"],
 )
-def test_transformer_engine_lets_go_of_buffers_and_fp8_state(engine, more, told, caplog):
+def test_transformer_engine_releases_buffers_and_fp8_state(engine, more, told, caplog):
     said, before = engine({**MODULES, **more}), state()
     assert AbortTransformerEngine()(before) is before
     assert said == told
@@ -301,7 +301,7 @@ def test_without_transformer_engine_nothing_is_done_and_nothing_imported(tmp_pat
     assert "transformer_engine" not in sys.modules
 
 
-def test_what_fails_in_transformer_engine_is_one_warning_and_the_rest_is_done(engine, caplog):
+def test_failures_in_transformer_engine_are_one_warning_and_the_rest_is_done(engine, caplog):
     fails = "def destroy_ub():\n    raise RuntimeError('no buffers')\n"
     told = engine({**MODULES, "pytorch/module/base": fails, "pytorch/fp8": FP8})
     AbortTransformerEngine()(state())

@@ -100,7 +100,7 @@ def test_whatever_ends_the_thread_is_told(page, error):
     assert losses.errors == [error]
 
 
-def test_a_thread_that_does_not_end_keeps_nobody(page, monkeypatch, caplog):
+def test_a_thread_that_hangs_does_not_block_the_caller(page, monkeypatch, caplog):
     monkeypatch.setattr(module, "ENDS_WITHIN", 0.05)
     free = threading.Event()
     thread = monitor_thread(page, free.wait)

@@ -63,7 +63,7 @@ def test_from_its_second_call_on_initialize_says_that_a_restart_is_handled(capsy
 
 
 @pytest.mark.parametrize("kind", [NestedRestarterHandlingCompleted, NestedRestarterFinalized])
-def test_one_rank_speaks(kind, capsys):
+def test_only_the_special_rank_logs(kind, capsys):
     kind()(state(initial_rank=1))
     kind(special_rank=1)(state())
     assert capsys.readouterr().out == ""

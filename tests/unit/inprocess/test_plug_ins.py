@@ -228,7 +228,7 @@ def test_fault_counter_refuses_a_negative_limit():
 
 @pytest.mark.parametrize("kind", [ChainedGPUHealthCheck, ChainedNVLHealthCheck, ChainedNicHealthCheck])
 @pytest.mark.parametrize("device", [None, 3])
-def test_a_check_that_is_off_says_so_once_and_passes(kind, device, caplog):
+def test_a_disabled_check_warns_once_and_passes(kind, device, caplog):
     check, before = kind(device_index=device), state()
     assert check.device_index == device
     assert isinstance(check, HealthCheck)
@@ -237,7 +237,7 @@ def test_a_check_that_is_off_says_so_once_and_passes(kind, device, caplog):
     assert line.startswith(f"{kind.__name__} is disabled: ")
 
 
-def test_the_former_home_of_the_filters_warns():
+def test_the_deprecated_module_of_the_filters_warns():
     for name in rank_filter.__all__:
         with pytest.warns(DeprecationWarning, match=f"rank_filter.{name} is now inprocess.rank_assignment.{name}"):
             assert getattr(rank_filter, name) is getattr(rank_assignment, name)

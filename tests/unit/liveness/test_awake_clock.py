@@ -22,7 +22,7 @@ def paused(clock):
     return clock
 
 
-def test_who_wakes_in_time_has_not_paused(clock):
+def test_an_observer_that_wakes_in_time_was_not_paused(clock):
     for due, now in ((10.0, 9.0), (10.0, 10.0), (12.0, 12.0 + SLACK / 2)):
         assert clock.woke(due, now=now) == 0.0
     assert clock.at(20.0) == clock.when(20.0) == 20.0
@@ -34,22 +34,22 @@ def test_a_pause_does_not_count(paused):
     assert paused.when(paused.at(30.0)) == 30.0
 
 
-def test_what_came_before_a_pause_and_what_came_after_keep_their_distance(paused):
+def test_intervals_outside_a_pause_keep_their_length(paused):
     assert paused.at(5.0) == 5.0
     assert paused.at(40.0) - paused.at(30.0) == 10.0
 
 
-def test_what_has_never_happened_stays_so(paused):
+def test_infinite_moments_stay_infinite(paused):
     assert paused.at(math.inf) == math.inf
     assert paused.at(-math.inf) == -math.inf
 
 
-def test_two_looks_at_one_pause_count_it_once(paused):
+def test_a_pause_seen_twice_counts_once(paused):
     assert paused.woke(10.0, now=10.5 + PAUSE) == 0.0
     assert paused.paused == PAUSE
 
 
-def test_pauses_without_end_are_told_apart_as_far_as_they_are_recent(clock):
+def test_only_recent_pauses_are_kept_apart(clock):
     for turn in range(2 * MAX_PAUSES):
         clock.woke(10.0 * turn, now=10.0 * turn + 4.0)
     now = 10.0 * (2 * MAX_PAUSES)
@@ -61,7 +61,7 @@ def test_pauses_without_end_are_told_apart_as_far_as_they_are_recent(clock):
     sleeps=st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 20.0)), max_size=20),
     moments=st.tuples(st.floats(-10.0, 900.0), st.floats(-10.0, 900.0)),
 )
-def test_awake_time_runs_with_the_clock_or_stands(sleeps, moments):
+def test_awake_time_advances_with_the_clock_or_not_at_all(sleeps, moments):
     clock, now, pauses = AwakeClock(), 0.0, 0.0
     for planned, late in sleeps:
         due, now = now + planned, now + planned + late

@@ -35,7 +35,7 @@ def blamed(detector, now=SOFT, **more):
     return detector.evaluate(sample(**more), now=now)
 
 
-def test_it_wakes_when_the_soft_timeout_is_due(detector):
+def test_the_deadline_is_the_soft_timeout(detector):
     assert detector.evaluate(sample(alive_at=5.0), now=6.0) == ()
     assert detector.deadline == 15.0
     assert detector.evaluate(sample(alive_at=14.0), now=15.0) == ()
@@ -43,13 +43,13 @@ def test_it_wakes_when_the_soft_timeout_is_due(detector):
 
 
 @pytest.mark.parametrize("stage", [Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED, Stage.LEFT])
-def test_a_rank_that_waits_for_others_does_not_hang(detector, stage):
+def test_a_waiting_rank_is_not_hung(detector, stage):
     assert detector.evaluate(sample(stage=stage), now=1e6) == ()
     assert detector.deadline == math.inf
 
 
 @pytest.mark.parametrize("stage", [Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED])
-def test_a_rank_that_is_stopped_while_it_waits_is_ended(detector, stage):
+def test_a_rank_stopped_while_it_waits_is_terminated(detector, stage):
     assert detector.evaluate(sample(stage=stage, stopped=True), now=5.0) == ()
     assert detector.deadline == 5.0 + HARD
     assert detector.evaluate(sample(stage=stage, stopped=False), now=6.0) == ()
@@ -59,13 +59,13 @@ def test_a_rank_that_is_stopped_while_it_waits_is_ended(detector, stage):
 
 
 @pytest.mark.parametrize("stage", [Stage.WAITING, Stage.ARRIVED])
-def test_a_rank_that_waits_and_whose_threads_stand_still_is_ended(detector, stage):
+def test_a_waiting_rank_whose_threads_do_not_run_is_terminated(detector, stage):
     assert detector.evaluate(sample(stage=stage, watchdog_alive_at=5.0), now=HARD) == ()
     assert detector.deadline == 5.0 + HARD
     assert isinstance(detector.evaluate(sample(stage=stage, watchdog_alive_at=5.0), now=5.0 + HARD)[0], Terminate)
 
 
-def test_without_hang_protection_nothing_is_judged(detector):
+def test_without_hang_protection_no_timeout_applies(detector):
     assert detector.evaluate(sample(protected=False), now=1e6) == ()
 
 
@@ -83,14 +83,14 @@ def test_a_hung_rank_is_announced_once(detector):
     assert detector.evaluate(sample(), now=SOFT) == ()
 
 
-def test_a_rank_that_waits_for_one_that_is_on_the_way_is_not_to_blame(detector):
+def test_a_rank_that_waits_for_a_progressing_peer_is_excused(detector):
     assert detector.evaluate(sample(), now=SOFT) == (QueryPeers(),)
     detector.peers_progressing(True, now=SOFT)
     assert detector.evaluate(sample(), now=SOFT) == ()
     assert detector.deadline == 2 * SOFT
 
 
-def test_when_its_threads_do_not_run_it_is_poked_from_outside(detector):
+def test_a_rank_whose_threads_do_not_run_is_signalled(detector):
     blamed(detector)
     assert detector.evaluate(sample(), now=SOFT + POKE_AFTER) == (Poke(),)
     assert detector.evaluate(sample(), now=SOFT + 2 * POKE_AFTER) == ()
@@ -98,14 +98,14 @@ def test_when_its_threads_do_not_run_it_is_poked_from_outside(detector):
     assert detector.evaluate(sample(noticed=True), now=SOFT + 9 * POKE_AFTER) == ()
 
 
-def test_a_new_iteration_starts_anew(detector):
+def test_a_new_iteration_resets_the_detector(detector):
     blamed(detector)
     assert detector.evaluate(sample(alive_at=12.0, iteration=1), now=13.0) == ()
     assert detector.deadline == 22.0
     assert isinstance(blamed(detector, now=22.0, alive_at=12.0, iteration=1)[0], SoftTimeout)
 
 
-def test_the_hard_timeout_ends_the_rank_and_after_the_grace_kills_it(detector):
+def test_the_hard_timeout_terminates_the_rank_and_kills_it_after_the_grace(detector):
     (terminate,) = detector.evaluate(sample(), now=HARD)
     assert terminate == Terminate("no progress for 30 s (hard_timeout 30 s)")
     assert detector.deadline == HARD + GRACE
@@ -115,7 +115,7 @@ def test_the_hard_timeout_ends_the_rank_and_after_the_grace_kills_it(detector):
     assert detector.evaluate(sample(), now=HARD + GRACE + 1) != ()
 
 
-def test_one_that_is_told_to_end_and_does_not_is_ended(detector):
+def test_a_rank_that_ignores_the_interruption_is_terminated(detector):
     moving = {"interrupting": True, "noticed": True}
     assert detector.evaluate(sample(alive_at=5.0, **moving), now=5.0) == ()
     assert detector.evaluate(sample(alive_at=6.0, **moving), now=6.0) == ()
@@ -124,7 +124,7 @@ def test_one_that_is_told_to_end_and_does_not_is_ended(detector):
     assert isinstance(terminate, Terminate)
 
 
-def test_a_main_thread_that_no_signal_gets_out_of_a_round_that_is_over_is_ended(detector):
+def test_a_main_thread_that_ignores_signals_after_its_round_is_terminated(detector):
     assert detector.evaluate(sample(alive_at=5.0, out_by=7.0), now=6.0) == ()
     assert detector.deadline == 7.0
     ended = detector.evaluate(sample(alive_at=5.0, out_by=7.0), now=7.0)
@@ -132,5 +132,5 @@ def test_a_main_thread_that_no_signal_gets_out_of_a_round_that_is_over_is_ended(
     assert "the round is over" in ended[0].reason
 
 
-def test_the_bound_is_void_once_it_is_out(detector):
+def test_the_bound_does_not_apply_after_the_function(detector):
     assert detector.evaluate(sample(alive_at=5.0, out_by=7.0, stage=Stage.UNWINDING), now=7.0) == ()

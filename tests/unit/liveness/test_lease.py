@@ -12,27 +12,27 @@ def table(*leases):
     return made
 
 
-def test_a_lease_that_moves_on_is_alive():
+def test_a_changing_lease_is_alive():
     assert table((1, "1", 0.0), (1, "2", 29.0)).stale(now=58.9) == ()
 
 
-def test_a_lease_that_stands_still_runs_out():
+def test_an_unchanged_lease_becomes_stale():
     made = table((1, "1", 0.0), (1, "1", 20.0), (2, "1", 25.0))
     assert made.stale(now=29.9) == ()
     assert made.stale(now=30.0) == (1,)
     assert made.stale(now=99.0) == (1, 2)
 
 
-def test_a_part_of_the_time_gives_doubt():
+def test_a_share_of_the_timeout_is_checked():
     assert table((1, "1", 0.0)).stale(now=15.0, share=0.5) == (1,)
 
 
-def test_the_deadline_is_that_of_the_oldest():
+def test_the_deadline_is_that_of_the_oldest_change():
     assert table((1, "1", 5.0), (2, "1", 3.0)).deadline == 33.0
     assert table().deadline == math.inf
 
 
-def test_only_the_watched_are_kept():
+def test_only_observed_members_are_kept():
     made = table((1, "1", 0.0), (2, "1", 0.0))
     made.keep([2, 7])
     assert made.stale(now=99.0) == (2,)

@@ -17,41 +17,41 @@ def behind(*leases, mine=(1, 2, 30)):
 
 
 @pytest.mark.parametrize("slow", [lease(iteration=0), lease(meetings=1), lease(collectives=29)])
-def test_one_that_is_behind_is_waited_for(slow):
+def test_a_peer_that_is_behind_is_waited_for(slow):
     assert behind(lease(), slow, lease(iteration=2))
 
 
-def test_nobody_waits_for_those_that_are_here_or_ahead():
+def test_peers_that_are_not_behind_are_not_waited_for():
     assert not behind(lease(), lease(meetings=3), lease(collectives=31), lease(iteration=2, meetings=0, collectives=0))
     assert not behind()
 
 
-def test_a_rank_that_is_in_no_meeting_waits_for_none():
+def test_a_rank_outside_a_rendezvous_waits_for_none():
     assert not behind(lease(meetings=0), mine=(1, 0, 30))
 
 
 @pytest.mark.parametrize("stage", [Stage.WAITING, Stage.LEFT, Stage.EXITED_ABNORMALLY])
-def test_who_waits_itself_is_not_waited_for(stage):
+def test_a_waiting_peer_is_not_waited_for(stage):
     assert not behind(lease(iteration=0, stage=stage))
 
 
-def test_who_is_stalled_is_not_waited_for():
+def test_a_stalled_peer_is_not_waited_for():
     assert not behind(lease(iteration=0, stalled=1))
 
 
-def test_the_last_of_them_are_named_a_few():
+def test_some_of_the_slowest_peers_are_named():
     assert behind(lease(), lease(collectives=29), lease(collectives=31), lease(collectives=29)) == (1, 3)
     assert behind(lease(), lease(meetings=1)) == (1,)
     assert behind(lease(), lease(iteration=0)) == (1,)
     assert len(behind(*(lease(iteration=0),) * 9)) == MAX_SLOWEST
 
 
-def test_the_least_of_many_counts():
+def test_the_minimum_counts():
     assert behind(lease(meetings=5), lease(collectives=29, meetings=1), mine=(1, 2, 0))
     assert behind(lease(meetings=1, collectives=50), lease(meetings=5, collectives=29), mine=(1, 0, 30))
 
 
-def test_a_malformed_lease_says_nothing():
+def test_a_malformed_lease_is_ignored():
     assert not behind("", "1/2", "a/b/c/d/e/f/g/h/i")
 
 
@@ -61,7 +61,7 @@ def waiting(*leases, mine=(1, 1)):
     return slowest.waiting(*mine)
 
 
-def test_who_stands_in_a_meeting_that_a_completed_member_has_not_begun_waits_for_it():
+def test_members_inside_a_rendezvous_wait_for_a_completed_member_that_has_not_begun_it():
     completed = lease(stage=Stage.WAITING, meetings=1)
     assert waiting(lease(inside=WAITING_AFTER), completed, lease(inside=99, meetings=3)) == (0, 2)
     assert waiting(lease(inside=40, stalled=1)) == (0,)
@@ -73,16 +73,16 @@ def test_who_stands_in_a_meeting_that_a_completed_member_has_not_begun_waits_for
     [lease(), lease(inside=WAITING_AFTER - 1), lease(stage=Stage.STARTING), lease(inside=WAITING_AFTER, meetings=1),
      lease(iteration=0, stage=Stage.UNWINDING), lease(iteration=0, inside=WAITING_AFTER), lease(stalled=1)],
 )  # fmt: skip
-def test_while_another_member_may_come_nobody_is_known_to_wait(other):
+def test_no_member_is_known_to_wait_while_another_may_arrive(other):
     assert waiting(lease(inside=WAITING_AFTER), other) == ()
 
 
-def test_nobody_waits_where_all_have_completed_or_stand_where_the_member_was_too():
+def test_no_member_waits_if_all_completed_or_wait_in_a_rendezvous_that_was_begun():
     assert waiting(lease(stage=Stage.WAITING)) == waiting() == ()
     assert waiting(lease(inside=WAITING_AFTER), mine=(1, 2)) == waiting(lease(inside=WAITING_AFTER), mine=(0, 1)) == ()
 
 
-def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
+def test_members_in_an_atomic_section_are_listed_with_their_beats():
     leases = [lease(), lease(atomic=2), lease(iteration=0, atomic=1), *[lease(atomic=1)] * 99]
     slowest = PeerProgress.of(dict(enumerate(leases)))
     assert PeerProgress.decode(slowest.encode()) == slowest
@@ -97,6 +97,6 @@ def test_those_in_an_atomic_section_are_named_with_the_beats_of_their_leases():
      "[[[null, 1, 2, []]], [], null]", "[[[1, 2, 3, 4]], [], null]", "[[], [], []]", "[[], [], {}]",
      "[[], [], [1, 2, 3]]"],
 )  # fmt: skip
-def test_what_is_no_survey_is_told_so(text):
+def test_a_malformed_survey_is_refused(text):
     with pytest.raises(ValueError, match="not a survey"):
         PeerProgress.decode(text)

@@ -36,7 +36,7 @@ def test_no_call_is_no_error():
     assert call_all_bounded({}, TINY) == {}
 
 
-def test_without_a_thread_to_be_had_the_calls_are_made_all_the_same(monkeypatch):
+def test_without_a_free_thread_the_calls_run_in_the_caller(monkeypatch):
     def exhausted(thread):
         raise RuntimeError("can't start new thread")
 

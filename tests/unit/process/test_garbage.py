@@ -128,7 +128,7 @@ def iterate(garbage, function, keep=None):
 
 
 @pytest.mark.parametrize("function", [local, attribute, element, closure, held_in_a_closure, deep])
-def test_what_dies_with_its_frames_costs_no_full_collection(garbage, full, function):
+def test_objects_that_die_with_their_frames_cost_no_full_collection(garbage, full, function):
     assert iterate(garbage, function)() is None
     assert full == []
     assert gc.get_freeze_count() > 0
@@ -153,7 +153,7 @@ def test_without_a_model_there_is_a_full_collection(garbage, full):
 
 
 @pytest.mark.parametrize("function", [local, cyclic])
-def test_a_model_that_is_held_from_outside_dies_when_it_is_let_go(garbage, function):
+def test_a_model_referenced_from_outside_dies_when_it_is_released(garbage, function):
     held = []
     first = iterate(garbage, function, keep=held.append)
     assert first() is held[0]
@@ -189,7 +189,7 @@ def test_a_model_of_a_later_iteration_is_no_reason_to_keep_garbage(garbage):
 
 
 @pytest.mark.parametrize("kind", [dict.fromkeys, OrderedDict.fromkeys, Counter, list, deque, frozenset])
-def test_a_large_container_is_not_looked_into(kind):
+def test_a_large_container_is_not_searched(kind):
     assert all(number in _parts(kind(range(3))) for number in range(3))
     assert _parts(kind(range(100_000))) == []
 

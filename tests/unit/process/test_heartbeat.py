@@ -105,5 +105,5 @@ def test_another_thread_than_the_main_one_is_seen_to_run_and_to_wait():
         pass
 
 
-def test_the_main_thread_is_asked():
+def test_the_main_thread_answers_a_pending_call():
     assert isinstance(heartbeat_of_this_thread(), Heartbeat)

@@ -130,7 +130,7 @@ def locked():
         thread.join()
 
 
-def test_a_handler_that_is_left_locked_holds_no_line_up(root, pipe, locked):
+def test_a_locked_handler_does_not_block_a_line(root, pipe, locked):
     lines, stream = pipe
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))

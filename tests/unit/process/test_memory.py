@@ -34,7 +34,7 @@ def told(monkeypatch):
         (V2, "0::/../hidden", "."),
     ],
 )
-def test_a_kill_is_seen(told, tmp_path, version, cgroup, path):
+def test_an_oom_kill_is_detected(told, tmp_path, version, cgroup, path):
     told += ["5:cpu:/elsewhere", cgroup]
     file = tmp_path / version[0].format(path=path)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def test_a_kill_is_seen(told, tmp_path, version, cgroup, path):
     assert not kills.rose()
 
 
-def test_where_nothing_is_told_nobody_was_killed(told, tmp_path):
+def test_without_a_counter_no_kill_is_reported(told, tmp_path):
     told.append("0::/job")
     assert not MemoryKills(7, tmp_path).rose()
     (tmp_path / "memory.events").write_text("oom_kill what\n")

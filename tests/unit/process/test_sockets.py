@@ -71,7 +71,7 @@ def test_who_waits_on_a_socket_that_is_shut_down_is_woken(pair):
     assert accepted.fileno() >= 0
 
 
-def test_a_socket_whose_number_is_somebody_else_s_is_left_alone(pair):
+def test_a_socket_with_a_reused_descriptor_is_not_shut_down(pair):
     _, client, accepted = pair
     stranger = TcpSocket(find(accepted).fd, find(client).inode, listening=False, local_port=1, peer_port=1)
     assert not shut_down(stranger)
@@ -88,7 +88,7 @@ def test_a_socket_that_is_gone_or_not_connected_is_not_shut_down(pair):
         assert not shut_down(find(loose))
 
 
-def test_a_connection_that_its_other_end_has_closed_is_whole_no_longer(pair):
+def test_a_connection_closed_by_its_peer_is_not_whole(pair):
     _, client, accepted = pair
     accepted.send(b"x")
     assert is_whole(find(client))
@@ -96,7 +96,7 @@ def test_a_connection_that_its_other_end_has_closed_is_whole_no_longer(pair):
     assert not is_whole(find(client))
 
 
-def test_a_connection_that_is_gone_or_somebody_else_s_is_not_whole(pair):
+def test_a_closed_or_reused_descriptor_is_not_whole(pair):
     _, client, accepted = pair
     assert not is_whole(TcpSocket(find(accepted).fd, find(client).inode, listening=False, local_port=1, peer_port=1))
     gone = find(client)

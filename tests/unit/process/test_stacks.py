@@ -60,13 +60,13 @@ def assert_all_threads_are_told(stacks, pidfd):
     assert stacks.take(pidfd) != "", "only once"
 
 
-def test_a_thread_tells_of_all_threads_and_no_signal_is_sent(stacks, sent):
+def test_the_thread_writes_all_stacks_without_a_signal(stacks, sent):
     stacks.start()
     assert_all_threads_are_told(stacks, -1)
     assert not sent
 
 
-def test_where_no_thread_answers_a_signal_does(stacks, pidfd, monkeypatch):
+def test_a_signal_is_sent_if_the_thread_does_not_answer(stacks, pidfd, monkeypatch):
     monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWERS_WITHIN", 0.01)
     assert_all_threads_are_told(stacks, pidfd)
 
@@ -91,12 +91,12 @@ def test_without_a_free_signal_only_the_thread_answers(monkeypatch, sent, hurrie
     assert not sent
 
 
-def test_a_process_that_does_not_answer_is_not_waited_for(stacks, sent, hurried):
+def test_a_process_that_does_not_answer_times_out(stacks, sent, hurried):
     assert stacks.take(-1) == ""
     assert sent == [stacks.signum]
 
 
-def test_a_question_is_taken_back_before_the_signal_is_sent(stacks, monkeypatch, hurried):
+def test_the_request_is_withdrawn_before_the_signal_is_sent(stacks, monkeypatch, hurried):
     pending = []
     asked = stacks.descriptors[1]
     monkeypatch.setattr("nvrx_core.process.stacks.send", lambda *_: pending.extend(readable([asked], 0.0)))

@@ -43,7 +43,7 @@ def eventually(ask):
     raise AssertionError("it never waits")
 
 
-def test_a_wait_in_epoll_is_told_with_what_is_registered_there(pair, thread):
+def test_an_epoll_wait_is_found_with_its_registered_descriptors(pair, thread):
     with select.epoll() as epoll:
         epoll.register(pair[0], select.EPOLLIN)
         tid = thread(lambda: epoll.poll(10, 3))

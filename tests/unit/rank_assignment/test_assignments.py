@@ -108,7 +108,7 @@ def test_shift_ranks_does_what_its_drawing_shows():
 
 
 @pytest.mark.parametrize("move", [ShiftRanks, FillGaps])
-def test_a_move_leaves_alone_who_is_active_and_the_callers_set(move):
+def test_a_move_changes_neither_the_active_ranks_nor_the_callers_set(move):
     terminated = {0}
     ctx = RankAssignmentCtx(State(1, 3, active_rank=1, active_world_size=2, mode=Mode.ACTIVE), NoStore(), terminated)
     after = move()(ctx)
@@ -125,7 +125,7 @@ def test_a_move_refuses_terminated_ranks_that_do_not_exist(move, terminated):
     assert (caught.value.rank, caught.value.world_size) == (1, 3)
 
 
-def test_a_discarded_rank_is_told_who_went_with_it():
+def test_a_discarded_ranks_error_lists_the_terminated_ranks():
     with pytest.raises(RankDiscarded, match=r"rank 1 is among the terminated ranks \[1, 2\]") as caught:
         ShiftRanks()(context(1, 4, {2, 1}))
     assert (caught.value.rank, caught.value.terminated) == (1, (1, 2))
@@ -213,14 +213,14 @@ def test_an_assignment_that_forgets_its_return_is_named():
 
 
 @pytest.mark.parametrize("value", [(ShiftRanks(),), (Compose(ActivateAllRanks(), ShiftRanks()),)])
-def test_a_tuple_is_told_of_its_comma(value):
+def test_the_error_for_a_tuple_mentions_the_comma(value):
     with pytest.raises(
         TypeError, match=r"rank_assignment=.*must be of type RankAssignment, not tuple.*remove the comma"
     ):
         check(value)
 
 
-def test_what_is_no_rank_assignment_is_refused():
+def test_an_object_that_is_no_rank_assignment_is_refused():
     with pytest.raises(TypeError, match=r"must be of type RankAssignment, not function$"):
         check(lambda ctx: ctx)
 
@@ -279,7 +279,7 @@ def test_a_state_copies_all_or_some_fields():
     assert part == State(0, 1, iteration=6, mode=Mode.ACTIVE)
 
 
-def test_a_state_refuses_to_copy_what_is_no_field():
+def test_a_state_refuses_to_copy_an_unknown_field():
     with pytest.raises(ValueError, match=r"fields=\['colour'\]: must be among .*'rank'"):
         State(0, 1).copy_from(State(0, 1), fields=["colour"])
 
@@ -314,7 +314,7 @@ def test_all_know_who_will_be_rank_0(name):
 
 
 @pytest.mark.parametrize("assignment", [Tree([Layer()]), ActivateAllRanks(), Compose(ShiftRanks(), UserAssignment(id))])
-def test_who_will_be_rank_0_is_not_foretold(assignment):
+def test_leader_is_none_for_unpredictable_assignments(assignment):
     assert leader(assignment, 4, (0,)) is None
 
 

@@ -52,7 +52,7 @@ def test_the_filter_does_what_its_drawing_shows():
 
 
 @given(groups=st.lists(st.integers(0, 3), min_size=2, max_size=12), data=st.data())
-def test_who_is_left_is_in_a_group_that_meets_the_condition(groups, data):
+def test_every_remaining_rank_is_in_a_group_that_meets_the_condition(groups, data):
     least = data.draw(st.integers(1, 3))
     move = data.draw(st.sampled_from([ShiftRanks, FillGaps]))
     deaths = data.draw(st.lists(st.sets(st.integers(0, len(groups) - 1)), max_size=4))
@@ -102,7 +102,7 @@ def test_a_filter_leaves_the_callers_set_alone():
     assert (stage(ctx).terminated_ranks, terminated) == ({0, 1}, {0})
 
 
-def test_the_older_name_is_the_same():
+def test_the_older_name_is_an_alias():
     assert FilterGroupedByKey is FilterCountGroupedByKey
 
 
@@ -195,7 +195,7 @@ class Both:
         (type, str(type(FROZEN))),
     ],
 )
-def test_a_key_is_a_text_or_what_a_function_answers(key_or_fn, key):
+def test_a_key_is_a_text_or_the_result_of_a_function(key_or_fn, key):
     assert KeyFunction(key_or_fn)(FROZEN) == key
 
 
@@ -253,7 +253,7 @@ class WithInstances(Users):
     instances = (FilterCountGroupedByKey("", bool),)
 
 
-def test_what_stands_behind_a_users_class_declares_nothing():
+def test_stages_after_a_users_class_declare_no_keys():
     stage = FilterCountGroupedByKey("key", bool)
     behind = [
         Compose(ShiftRanks(), stage, Users()),
@@ -267,7 +267,7 @@ def test_what_stands_behind_a_users_class_declares_nothing():
     assert declare(Compose(Users(), Compose(ShiftRanks(), stage)), State(0, 1), 0) == ("key",)
 
 
-def test_ranks_that_do_not_declare_alike_are_told():
+def test_ranks_that_declare_different_keys_are_refused():
     assignment = Compose(ShiftRanks(), FilterCountGroupedByKey("", bool))
     for columns in ((), (((2, "a"),), ((2, "b"),))):
         with pytest.raises(RankAssignmentError, match="declare other keys than this one, which declares 1"):
@@ -354,7 +354,7 @@ def test_keys_that_could_not_travel_ahead_go_through_the_store(make):
     assert all(isinstance(answers[old], RankDiscarded) for old in (4, 5))
 
 
-def test_a_rank_that_does_not_tell_its_key_in_time_is_missed():
+def test_a_rank_that_does_not_send_its_key_in_time_is_an_error():
     stage = FilterCountGroupedByKey("", bool, timeout=timedelta(milliseconds=10))
     with pytest.raises(RankAssignmentError, match=r"not all of 2 ranks sent their keys within 0\.01 s"):
         assign(Compose(ShiftRanks(), Users(stage)), RankAssignmentCtx(State(0, 2), Store(), set()))

@@ -79,7 +79,7 @@ def test_a_domain_that_is_short_at_the_start_is_terminated():
     assert seats(ranks) == [4, 5, 6, 7]
 
 
-def test_too_few_ranks_in_all_end_the_job():
+def test_too_few_ranks_in_total_end_the_job():
     ranks = job(4, Layer(min_ranks=3))
     ranks.round(0)
     with pytest.raises(RestartAbort, match="Tree leaves no rank: fewer than min_ranks=3 are left"):
@@ -207,7 +207,7 @@ def test_a_pod_keeps_model_parallel_groups_of_8_together():
 # The start, and other calls
 
 
-def test_ranks_are_numbered_depth_first_and_told_so():
+def test_ranks_are_numbered_depth_first_with_a_warning():
     layers = [Layer(), Layer(key_or_fn=lambda state: state.initial_rank % 2)]
     ranks = Ranks(lambda: Tree(layers), 4)
     with pytest.warns(UserWarning, match="do not follow each other"):
@@ -241,17 +241,17 @@ def test_a_call_begins_afresh():
         assert seats(ranks) == [3, 1]
 
 
-def test_a_thousand_calls_add_nothing_to_a_trees_memory():
+def test_a_thousand_calls_do_not_grow_a_tree():
     assert growth(ranks=256, calls=1000) < 4096
 
 
-def test_a_tree_stands_alone():
+def test_a_tree_is_not_composable():
     with pytest.raises(ValueError, match="a Tree alone"):
         check(Compose(Tree([Layer()]), ShiftRanks()))
     check(Compose(Tree([Layer()])))
 
 
-def test_a_tree_that_missed_the_start_says_so():
+def test_a_tree_that_missed_the_start_raises():
     ctx = RankAssignmentCtx(State(0, 1), NoStore(), set(), Snapshot(3))
     with pytest.raises(RankAssignmentError, match="has not seen the start"):
         assign(Tree([Layer()]), ctx)

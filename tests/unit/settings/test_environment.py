@@ -46,7 +46,7 @@ def test_a_wrong_rank_is_refused_by_name(variables, given, told):
         environment.rank_and_world_size()
 
 
-def test_the_job_is_named_by_whoever_names_it(variables):
+def test_the_job_name_comes_from_the_first_variable_that_is_set(variables):
     assert environment.job_name() == "job"
     variables(TORCHELASTIC_RUN_ID="run")
     assert environment.job_name() == "run"
@@ -54,20 +54,20 @@ def test_the_job_is_named_by_whoever_names_it(variables):
     assert environment.job_name() == "mine"
 
 
-def test_torch_elastic_starts_all_ranks_again(variables):
+def test_torch_elastic_restarts_all_ranks(variables):
     assert not environment.restarts_all_ranks()
     variables(TORCHELASTIC_RESTART_COUNT="0")
     assert environment.restarts_all_ranks()
 
 
-def test_a_factory_finds_the_environment_as_it_was(variables):
+def test_a_factory_runs_in_the_captured_environment(variables):
     variables(MASTER_PORT="1234")
     made = environment.with_environment_as_now(lambda: environment.master()[1])
     variables(MASTER_PORT="5678")
     assert (made(), environment.master()[1]) == (1234, 5678)
 
 
-def test_the_master_has_torch_s_defaults(variables):
+def test_master_has_the_defaults_of_torch(variables):
     assert environment.master() == ("127.0.0.1", 29500)
     variables(MASTER_ADDR="node7", MASTER_PORT="1234")
     assert environment.master() == ("node7", 1234)
@@ -101,7 +101,7 @@ def test_a_reserve_has_neither_rank_nor_world_size(variables):
     assert environment.rank_and_world_size() == (0, 1)
 
 
-def test_the_addresses_are_put_back(variables):
+def test_the_addresses_are_restored(variables):
     variables(MASTER_ADDR="as found")
     with environment.restored():
         environment.set_master("node7", 1234)
@@ -109,7 +109,7 @@ def test_the_addresses_are_put_back(variables):
     assert environment.master() == ("as found", 29500)
 
 
-def test_only_the_variables_of_nccl_are_looked_at(variables):
+def test_only_nccl_variables_are_returned(variables):
     variables(NCCL_DEBUG="INFO", TORCH_NCCL_X="1", RANK="0")
     found = environment.nccl_variables()
     assert found["NCCL_DEBUG"] == "INFO"

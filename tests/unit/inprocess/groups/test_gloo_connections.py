@@ -44,7 +44,7 @@ def cut_all(connections):
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "older torch"])
-def test_a_blocked_operation_ends_and_sockets_of_others_live(connections, named, monkeypatch):
+def test_a_blocked_operation_fails_and_other_sockets_stay_open(connections, named, monkeypatch):
     if not named:
         monkeypatch.setattr(gloo_connections, "LOOP", "a name that no thread has")
     with socket.create_server(("127.0.0.1", 0)) as listener, group_of_two() as group:
@@ -66,7 +66,7 @@ def test_nothing_is_cut_where_gloo_is_not_used(connections):
     assert connections.offer(2) == 0
 
 
-def test_a_store_in_this_process_is_not_gloos(connections):
+def test_the_sockets_of_a_store_are_not_gloos(connections):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     with group_of_two():
         assert connections.cut() == 2
@@ -124,7 +124,7 @@ def in_thread(target, *arguments):
     return thread
 
 
-def test_the_making_of_a_group_whose_peer_never_comes_is_freed(connections):
+def test_the_creation_of_a_group_whose_peer_never_connects_is_unblocked(connections):
     told, made = Listening(), {}
     for thread in [in_thread(make, told, rank, made) for rank in range(2)]:
         thread.join()

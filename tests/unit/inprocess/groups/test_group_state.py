@@ -102,7 +102,7 @@ STATES = (
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_the_next_iteration_makes_its_groups_whatever_is_left(observer, state):
+def test_the_next_iteration_can_create_groups_whatever_state_is_left(observer, state):
     state()
     observer.clear_groups()
     assert not torch_groups.has_groups()
@@ -142,7 +142,7 @@ def test_an_abort_is_forgotten_once_its_groups_are_cleared(observer):
     assert dist.is_initialized()
 
 
-def test_the_making_of_groups_does_not_look_at_the_process_s_descriptors(observer, monkeypatch):
+def test_the_creation_of_groups_does_not_list_descriptors(observer, monkeypatch):
     def listdir(path):
         raise AssertionError(f"{path} was listed")
 

@@ -108,7 +108,7 @@ def test_a_store_is_made_by_its_constructor_and_tells_its_port():
         page.close()
 
 
-def test_a_group_tells_how_many_collectives_it_has_begun():
+def test_a_group_reports_its_number_of_collectives():
     name = "ProcessGroup._get_sequence_number_for_group"
     assert callable(getattr(dist.ProcessGroup, "_get_sequence_number_for_group", None)), moved(name)
 

@@ -75,7 +75,7 @@ def test_while_the_exception_unwinds_it_is_not_raised_again(interrupt):
     assert interrupt.raised == 1
 
 
-def test_what_was_swallowed_or_stored_is_raised_again(interrupt):
+def test_a_swallowed_or_stored_interruption_is_raised_again(interrupt):
     requested(interrupt)
     with pytest.raises(RankShouldRestart) as stored:
         fire()
@@ -86,7 +86,7 @@ def test_what_was_swallowed_or_stored_is_raised_again(interrupt):
     assert interrupt.raised == 2
 
 
-def test_what_holds_the_exception_unwinds_with_it(interrupt):
+def test_an_exception_group_with_the_interruption_unwinds(interrupt):
     requested(interrupt)
 
     def work():
@@ -265,7 +265,7 @@ def test_what_the_machine_asks_for_is_done(interrupt, caplog):
     assert f"signal {SIGNUM} was given another handler" in caplog.text
 
 
-def test_who_swallows_it_is_named(interrupt, caplog):
+def test_the_line_that_swallows_the_interruption_is_logged(interrupt, caplog):
     requested(interrupt)
     with pytest.raises(RankShouldRestart):
         fire()
@@ -322,7 +322,7 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
     assert len(done) == 4
 
 
-def test_a_second_signal_while_the_first_is_judged_lands_nowhere(interrupt, monkeypatch):
+def test_a_second_signal_during_the_first_is_ignored(interrupt, monkeypatch):
     requested(interrupt)
     judged = []
 
@@ -358,7 +358,7 @@ def test_inside_an_event_loop_it_is_what_asyncio_lets_through(interrupt):
     assert not isinstance(raised.value, KeyboardInterrupt)
 
 
-def test_a_task_group_does_not_wrap_it(interrupt):
+def test_a_task_group_does_not_wrap_the_interruption(interrupt):
     requested(interrupt)
 
     async def child():
@@ -386,7 +386,7 @@ def test_the_signal_is_let_through_and_all_is_put_back():
 
 
 @pytest.mark.parametrize("may_come", [True, False])
-def test_a_late_signal_finds_nobody_that_it_could_end(may_come):
+def test_a_late_signal_does_not_terminate_the_process(may_come):
     interrupt = Interrupt(SIGNUM, unwind=10.0)
     interrupt.install()
     interrupt.uninstall(may_come=may_come)
@@ -396,7 +396,7 @@ def test_a_late_signal_finds_nobody_that_it_could_end(may_come):
         signal.signal(SIGNUM, signal.SIG_DFL)
 
 
-def test_who_keeps_it_is_named(interrupt, caplog):
+def test_the_line_that_stores_the_interruption_is_logged(interrupt, caplog):
     requested(interrupt)
     kept = []
     try:
@@ -409,7 +409,7 @@ def test_who_keeps_it_is_named(interrupt, caplog):
     assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 
-def test_what_the_monitor_process_says_is_heard_without_a_thread_of_our_own(interrupt):
+def test_the_signal_handler_reads_the_end_of_the_round_from_the_page(interrupt):
     interrupt.round_is_over = lambda: True
     fire()
     assert interrupt.raised == 0  # not in the function

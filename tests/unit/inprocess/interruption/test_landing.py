@@ -33,7 +33,7 @@ def test_code():
 test_code.__test__ = False
 
 
-def test_ordinary_code_may_be_interrupted_anywhere():
+def test_ordinary_code_is_safe_everywhere():
     def work():
         first = here()
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_inside_the_try_and_where_it_ends_it_may_land():
     assert [inside(), another_call_comes_first(), leaving_the_inner_one()] == [Landing.SAFE] * 3
 
 
-def test_what_returns_into_protection_is_part_of_it():
+def test_a_call_that_returns_into_a_protected_range_acquires():
     def acquire():
         return here()
 
@@ -309,7 +309,7 @@ def test_frames_that_are_all_the_library_s_are_named_as_they_are():
     assert location(Alone()) == "<frozen made up>:1"
 
 
-def test_ours_is_a_library_and_what_tests_strike_with_is_not():
+def test_nvrx_is_a_library_and_its_fault_injection_is_not():
     def of(name):
         scope = {"__name__": name, "sys": sys}
         exec("frame = sys._getframe()", scope)

@@ -69,7 +69,7 @@ def test_a_thread_that_does_not_react_is_unblocked():
     assert Unblock().reason == "the main thread does not react to signals"
 
 
-def test_while_the_exception_lives_it_is_left_alone():
+def test_no_interrupt_is_fired_while_the_exception_unwinds():
     machine = new()
     machine.tick(seen(), now=0.0)
     assert machine.tick(seen(1, alive=True), now=0.01) == ()
@@ -134,7 +134,7 @@ def test_an_exception_that_is_handled_again_was_not_stored():
     assert machine.tick(seen(1, stored=True), now=0.002 + STORED) == ()
 
 
-def test_a_stored_one_that_is_put_off_keeps_its_bound():
+def test_a_deferred_stored_exception_keeps_its_bound():
     machine, now, deferred = new(), 0.0, 0
     machine.tick(seen(), now=now)
     while now < 2 * FRAGILE:
@@ -160,7 +160,7 @@ def deferred(landing, *, until=100.0):
     raise AssertionError(f"never fired all the same: {fired[-1]}")
 
 
-def test_it_is_put_off_in_growing_steps_with_jitter_and_for_a_bounded_time():
+def test_an_interrupt_is_deferred_with_backoff_and_jitter_for_a_bounded_time():
     for landing, most in ((Landing.FRAGILE, FRAGILE), (Landing.ACQUIRES, FRAGILE), (Landing.CLEANUP, UNWIND)):
         machine, fired = deferred(landing)
         last, why = fired[-1]
@@ -184,7 +184,7 @@ def test_an_import_puts_it_off_for_as_long_as_it_takes():
     assert late == (Fire(Why.OVERDUE),)
 
 
-def test_other_reasons_in_turn_put_it_off_for_a_bounded_time():
+def test_alternating_reasons_defer_the_interrupt_for_a_bounded_time():
     machine, turn = new(), itertools.cycle((Landing.FRAGILE, Landing.ACQUIRES))
     machine.tick(seen(), now=0.0)
     looks = range(1, int(HOLD / 0.4) + 1)
@@ -202,7 +202,7 @@ def test_another_reason_to_put_it_off_has_its_own_time():
     assert machine.tick(seen(deferred=3, landing=Landing.FRAGILE), now=30.0 + FRAGILE) == (Fire(Why.OVERDUE),)
 
 
-def test_a_thread_that_reacts_is_not_unblocked_while_it_is_put_off():
+def test_a_reacting_thread_is_not_unblocked_while_the_interrupt_is_deferred():
     machine = new()
     machine.tick(seen(), now=0.0)
     machine.tick(seen(deferred=1, landing=Landing.FRAGILE), now=BLOCKED)

@@ -27,7 +27,7 @@ def test_it_is_given_back_exactly(microseconds):
     assert sys.getswitchinterval() == found
 
 
-def test_who_sets_it_meanwhile_wins():
+def test_a_value_set_meanwhile_is_kept():
     turns = ShortTurns()
     turns.begin()
     sys.setswitchinterval(0.003)
@@ -35,7 +35,7 @@ def test_who_sets_it_meanwhile_wins():
     assert sys.getswitchinterval() == pytest.approx(0.003)
 
 
-def test_a_shorter_one_is_left_alone():
+def test_a_shorter_interval_is_kept():
     sys.setswitchinterval(0.0001)
     turns = ShortTurns()
     turns.begin()
@@ -44,7 +44,7 @@ def test_a_shorter_one_is_left_alone():
     assert sys.getswitchinterval() == pytest.approx(0.0001)
 
 
-def test_one_inside_another_gives_back_what_it_found():
+def test_nested_intervals_restore_the_previous_value():
     found, steady, ending = sys.getswitchinterval(), ShortTurns(STEADY), ShortTurns()
     steady.begin()
     assert round(sys.getswitchinterval() * 1e6) == STEADY

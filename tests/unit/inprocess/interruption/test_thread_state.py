@@ -21,11 +21,11 @@ INTERPRETER = range(0x1000, 0x2000)
     ],
     ids=["running", "outside of a call", "a lock", "the interpreter's lock", "read"],
 )
-def test_a_call_is_told_from_the_wait_for_the_interpreter(text, waits):
+def test_a_wait_for_the_gil_is_not_a_system_call(text, waits):
     assert waits_in_system_call(text, INTERPRETER) is waits
 
 
-def test_a_thread_that_waits_for_a_lock_is_seen_to_wait():
+def test_a_thread_that_waits_for_a_lock_is_detected():
     held, told = threading.Lock(), []
     held.acquire()
 
@@ -50,11 +50,11 @@ def test_a_thread_that_waits_for_a_lock_is_seen_to_wait():
     assert not probe.waits()
 
 
-def test_where_nothing_tells_nobody_waits():
+def test_without_proc_no_thread_counts_as_waiting():
     assert not SystemCallProbe(0).waits()
 
 
-def test_what_a_thread_handles_is_seen():
+def test_the_exception_that_a_thread_handles_is_found():
     error = ValueError("handled")
     assert handled_exception(threading.get_ident()) is None
     try:
