@@ -62,7 +62,11 @@ TRANSITIONS: Final[Mapping[Input, Mapping[Phase, tuple[Phase, ...]]]] = {
     Input.CAUSE: {Phase.COMPLETE: (Phase.INTERRUPTED, Phase.FINISHED)},
     Input.ARRIVES: {Phase.OPEN: (Phase.ARRIVED,), Phase.INTERRUPTED: (Phase.ARRIVED,)},
     Input.LEAVES: {Phase.OPEN: (Phase.ARRIVED,), Phase.INTERRUPTED: (Phase.ARRIVED,)},
-    Input.DECISION: {Phase.ARRIVED: (Phase.DECIDED,), Phase.INTERRUPTED: NOWHERE},
+    Input.DECISION: {  # it comes early to a member that lives and was taken for dead
+        Phase.OPEN: NOWHERE,
+        Phase.INTERRUPTED: NOWHERE,
+        Phase.ARRIVED: (Phase.DECIDED,),
+    },
     Input.HOLDERS: {
         Phase.COMPLETE: (Phase.COMPLETE,),
         Phase.ARRIVED: (Phase.ARRIVED,),
