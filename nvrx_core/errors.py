@@ -9,7 +9,7 @@ BaseException
     │   ├── BarrierError            ─ BarrierTimeout, BarrierOverflow
     │   ├── RankDiscarded           this rank is excluded from the next iteration
     │   ├── RankAssignmentError     rank_assignment returned no valid assignment
-    │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError
+    │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError, JobMismatch
     │   └── InternalError           an invariant of nvrx is broken
     └── ParameterError, a ValueError; ParameterTypeError, a TypeError
 ```
@@ -23,8 +23,8 @@ from typing import ClassVar, Final
 
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "FaultCounterExceeded", "HealthCheckError", "InternalError",
-    "ParameterError", "ParameterTypeError", "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError",
-    "StoreLost", "TimeoutError", "require", "require_type", "shown",
+    "JobMismatch", "ParameterError", "ParameterTypeError", "RankAssignmentError", "RankDiscarded", "RestartAbort",
+    "RestartError", "StoreLost", "TimeoutError", "require", "require_type", "shown",
 ]  # fmt: skip
 
 STORE_LOST: Final = 75
@@ -115,6 +115,12 @@ class TimeoutError(RestartError):
     def __init__(self, *args: object, what: str = "", seconds: float | None = None, advice: str | None = None) -> None:
         super().__init__(*args, advice=advice)
         self.what, self.seconds = what, seconds
+
+
+class JobMismatch(RestartError):
+    """The ranks of a job contradict each other: world size, version of nvrx, or parameters."""
+
+    advice = "start all ranks with the same WORLD_SIZE, the same version of nvrx and the same parameters of Wrapper"
 
 
 class BarrierError(RestartError):

@@ -7,6 +7,7 @@ from nvrx_core.errors import (
     FaultCounterExceeded,
     HealthCheckError,
     InternalError,
+    JobMismatch,
     RankAssignmentError,
     RankDiscarded,
     RestartAbort,
@@ -17,5 +18,6 @@ from nvrx_core.errors import (
 
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "FaultCounterExceeded", "HealthCheckError", "InternalError",
-    "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost", "TimeoutError",
+    "JobMismatch", "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost",
+    "TimeoutError",
 ]  # fmt: skip

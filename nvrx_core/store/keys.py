@@ -36,6 +36,10 @@ class StoreKeys:
         """Which incarnation of a rank is a member in this generation."""
         return f"{self.prefix}/claim/{member}"
 
+    def terms(self) -> str:
+        """What must agree between the ranks, as the first one in this generation has it."""
+        return f"{self.prefix}/terms"
+
     def claims(self) -> str:
         """How many claims were counted."""
         return f"{self.prefix}/claims"

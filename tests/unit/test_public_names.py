@@ -49,6 +49,7 @@ exception           BarrierError                              nvrx   unit/test_e
 exception           BarrierOverflow                           nvrx   unit/test_errors.py::test_the_tree
 exception           BarrierTimeout                            nvrx   unit/test_errors.py::test_an_error_survives_pickling_with_its_fields
 exception           FaultCounterExceeded                      nvrx   unit/inprocess/test_plug_ins.py::test_fault_counter_counts_this_ranks_own_faults
+exception           JobMismatch                               nvrx   process/test_contradictions.py::test_ranks_that_were_told_other_world_sizes_end_alike
 exception           RankAssignmentError                       nvrx   unit/rank_assignment/test_assignments.py::test_an_impossible_answer_is_refused
 exception           RankDiscarded                             nvrx   unit/rank_assignment/test_assignments.py::test_a_discarded_ranks_error_lists_the_terminated_ranks
 exception           StoreLost                                 nvrx   unit/test_errors.py::test_a_lost_store_ends_the_process_with_code_75_and_names_its_place

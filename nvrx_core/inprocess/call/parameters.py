@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from nvrx_core.errors import ParameterTypeError, require
+from nvrx_core.errors import ParameterTypeError, require, shown
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
@@ -27,6 +27,9 @@ from nvrx_core.store.torch_stores import Factory, TCPStore
 
 __all__ = ["Parameters"]
 
+_ALIKE: Final = (
+    "soft_timeout", "hard_timeout", "heartbeat_timeout", "barrier_timeout", "completion_timeout", "last_call_wait",
+)  # fmt: skip
 _SECOND: Final = timedelta(seconds=1)
 
 
@@ -132,6 +135,16 @@ class Parameters:
     def watchdog_interval(self) -> float:
         """Seconds between two heartbeats of the watchdog thread."""
         return min(self.progress_watchdog_interval, self.soft_timeout / 20).total_seconds()
+
+    def must_agree(self) -> dict[str, str]:
+        """The parameters that all ranks of a job must have alike, as text."""
+        times = {name: shown(getattr(self, name)) for name in _ALIKE}
+        stages = getattr(self.rank_assignment, "instances", (self.rank_assignment,))
+        return {
+            **times,
+            "rank_assignment": " > ".join(type(stage).__name__ for stage in stages),
+            "no_progress_limit": str(self.no_progress_limit),
+        }
 
     def __post_init__(self) -> None:
         if not (inspect.isclass(self.store_factory) and issubclass(self.store_factory, StoreMixin)):

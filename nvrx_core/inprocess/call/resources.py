@@ -6,13 +6,17 @@ undone, and nothing is left.
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from nvrx_core.errors import BarrierTimeout, RankDiscarded, StoreLost
+import nvrx_core
+from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
@@ -25,6 +29,7 @@ from nvrx_core.inprocess.coordination.joining import Entrant, Joining
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.join import BY
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.garbage import freeze_on_entry
 from nvrx_core.process.log_handlers import own_stream_handlers
@@ -69,12 +74,12 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         cleanup: what undoes them.
 
     Raises:
-        BarrierTimeout, RankDiscarded, StoreLost: when the rank does not meet the others.
+        BarrierTimeout, JobMismatch, RankDiscarded, StoreLost: when the rank does not meet the others.
         StoreConnectionError: when there is no store.
         ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
-    entrant = Entrant(state.initial_rank, environment.restarts_all_ranks())
+    entrant = Entrant(state.initial_rank, environment.restarts_all_ranks(), terms=_terms(p, state))
     freeze_on_entry()
     cleanup.enter_context(environment.restored())
     cleanup.enter_context(own_stream_handlers())
@@ -105,6 +110,13 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     return Resources(events, monitor, interrupt, connections, observer, watchers)
 
 
+def _terms(parameters: Parameters, state: State) -> str:
+    """What all ranks of the job must have alike, and by whom it is told."""
+    by = f"rank {state.initial_rank} ({socket.gethostname()} pid {os.getpid()})"
+    terms = {"WORLD_SIZE": state.initial_world_size, "nvrx": nvrx_core.__version__, **parameters.must_agree()}
+    return json.dumps({BY: by, **terms})
+
+
 def _give_signal_back(interrupt: Interrupt, page: Page) -> None:
     """After the monitor process has ended, which may send it; one that speaks for this rank has not."""
     interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
@@ -117,7 +129,7 @@ def _entering(monitor: MonitorLink) -> Iterator[None]:
         yield
         monitor.entered = True
     except BaseException as error:  # boundary: the monitor process tells the others, if they do not know
-        known = isinstance(error, BarrierTimeout | RankDiscarded)
+        known = isinstance(error, BarrierTimeout | JobMismatch | RankDiscarded)
         monitor.page.enter(Stage.LEFT if known else Stage.EXITED_ABNORMALLY)
         raise
 

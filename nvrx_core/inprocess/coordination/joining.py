@@ -18,15 +18,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from nvrx_core.errors import BarrierTimeout, RankDiscarded
+from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import (
     MET,
     MOVED,
+    Agree,
     Claim,
     Close,
+    Conflicting,
     Count,
     Join,
     Joined,
@@ -43,6 +45,7 @@ __all__ = ["Entrant", "Joining", "join_for_dead"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 LINE_EVERY: Final = 10.0
+READ_WITHIN: Final = timedelta(seconds=2)
 NAMED: Final = 256
 """Ranks of a job up to which those that are missing are named; finding them takes a request each."""
 
@@ -54,11 +57,13 @@ class Entrant:
     Attributes:
         member: its initial rank.
         restarts: a launcher starts all ranks again when one has ended.
+        terms: what must agree between the ranks of the job, as JSON.
         incarnation: what tells this call of this process from any other one; for people, with host and pid.
     """
 
     member: int
     restarts: bool
+    terms: str = ""
     incarnation: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
 
 
@@ -75,12 +80,13 @@ class Joining:
         self.links, self.store, self.keys = links, links.main_store, links.keys
         self.page, self.member = page, entrant.member
         self.size = page.world_size
-        self.join = Join(self.size, entrant.incarnation)
+        self.join = Join(self.size, entrant.incarnation, terms=entrant.terms)
 
     def run(self, timeout: timedelta) -> StoreKeys:
         """Meet the other ranks; returns the keys of the generation.
 
         Raises:
+            JobMismatch: when the ranks contradict each other.
             BarrierTimeout: when not all have come within `timeout`.
             RankDiscarded: when another process has taken this rank's place.
             StoreFailure: when the store is lost.
@@ -96,11 +102,14 @@ class Joining:
                 f"{step.by}; is RANK={self.member} given twice?",
                 rank=self.member,
             )
+        if isinstance(step, Conflicting):
+            self._await_readers(step.generation)
+            raise JobMismatch(f"the ranks of this job contradict each other: {step.text}")
         self.page[ProgressField.GENERATION] = step.generation + 1
         return self.keys.of(step.generation)
 
-    def _play(self, step: Step) -> Wait | Joined | Superseded:
-        while not isinstance(step, Wait | Joined | Superseded):
+    def _play(self, step: Step) -> Wait | Joined | Superseded | Conflicting:
+        while not isinstance(step, Wait | Joined | Superseded | Conflicting):
             if isinstance(step, Claim):
                 self.page[ProgressField.CLAIMED] = step.generation + 1
             if isinstance(step, Close) and step.verdict == MOVED:
@@ -149,6 +158,14 @@ class Joining:
         finally:
             thread.join(LINE_EVERY)
 
+    def _await_readers(self, generation: int) -> None:
+        """Let all ranks read the verdict before the store ends with this process, if it is the host."""
+        keys = self.keys.of(generation)
+        self.store.put(keys.left(self.member), "")
+        if self.links.is_hosted_by(self.member):
+            claimed = [rank for rank in range(min(self.size, NAMED)) if self.store.has([keys.claim(rank)])]
+            self.store.wait([keys.left(rank) for rank in claimed], READ_WITHIN)
+
     def _missing(self, generation: int) -> str:
         keys = self.keys.of(generation)
         if self.size > NAMED:
@@ -183,11 +200,11 @@ def _close(store: GuardedStore, keys: StoreKeys, claimed: int) -> int:
 def _claim(store: GuardedStore, keys: StoreKeys, member: int, join: Join) -> int:
     """The generation in which the dead rank's place is its own; -1 when another incarnation has come."""
     step = join.start()
-    while not isinstance(step, Wait | Joined | Superseded):
+    while not isinstance(step, Wait | Joined | Superseded | Conflicting):
         if isinstance(step, Close) and step.verdict == MOVED:
             return -1
         step = _carry_out(store, keys, join, step, member=member)
-    return -1 if isinstance(step, Superseded) else step.generation
+    return -1 if isinstance(step, Superseded | Conflicting) else step.generation
 
 
 def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, member: int) -> Step:
@@ -200,6 +217,8 @@ def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, 
                 return join.looked(generation, None if verdict is None else verdict.decode())
             case Claim(generation):
                 return join.claim_read(generation, store.put_once(keys.claim(member), join.incarnation).decode())
+            case Agree(generation):
+                return join.terms_read(generation, store.put_once(keys.terms(), join.terms).decode())
             case Count(generation):
                 return join.counted(generation, store.count(keys.claims()))
             case ReadClaims(generation):

@@ -80,4 +80,4 @@ class KeyDeletion:
         keys, rounds = self.keys, sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
         kept = (key for ended in rounds for key in self._of_round(ended, members))
         of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in range(members))
-        return (*kept, *of_members, keys.gone(), keys.over(), keys.claims())
+        return (*kept, *of_members, keys.gone(), keys.over(), keys.claims(), keys.terms())

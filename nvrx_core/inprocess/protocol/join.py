@@ -6,19 +6,30 @@ the first generation that is still open. A place that another incarnation of the
 start, so the generation is closed as moved, and everybody who waits in it goes on to the next one. Who completes the
 number of claims closes it as met. The first verdict on a generation stands, and all follow it.
 
+Before a rank counts its claim, it compares its terms (world size, version, parameters that must agree) with those that
+the first rank in the generation has left. Terms that differ may be those of an earlier start, so the generation is
+closed as moved; terms that differ again and again are those of a living rank, and the job has a conflict.
+
 `Join` asks for one operation at a time and is told its answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+from nvrx_core.parsing import parse_object
 
 __all__ = [
+    "BY",
+    "CONFLICT",
     "MET",
     "MOVED",
+    "Agree",
     "Claim",
     "Close",
+    "Conflicting",
     "Count",
     "Join",
     "Joined",
@@ -30,6 +41,12 @@ __all__ = [
 
 MET: Final = "met"
 MOVED: Final = "moved"
+CONFLICT: Final = "conflict: "
+"""Begins the verdict that ends the job; what differs follows."""
+STRIKES: Final = 3
+"""Generations in a row with other terms, after which they are not those of an earlier start."""
+BY: Final = "by"
+"""The field of the terms that says whose they are, and need not agree."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +59,13 @@ class Look:
 @dataclass(frozen=True)
 class Claim:
     """Claim this rank's place, unless it is taken."""
+
+    generation: int
+
+
+@dataclass(frozen=True)
+class Agree:
+    """Leave this rank's terms for the others, unless there are some; read those that are there."""
 
     generation: int
 
@@ -90,7 +114,15 @@ class Superseded:
     by: str
 
 
-Step = Look | Claim | Count | ReadClaims | Close | Wait | Joined | Superseded
+@dataclass(frozen=True)
+class Conflicting:
+    """The ranks of the job contradict each other."""
+
+    generation: int
+    text: str
+
+
+Step = Look | Claim | Agree | Conflicting | Count | ReadClaims | Close | Wait | Joined | Superseded
 
 
 class Join:
@@ -100,10 +132,12 @@ class Join:
         world_size: how many ranks are to meet.
         incarnation: what tells this process from every other one; the value of its claim.
         claimed: the generation that it has claimed already, -1 for none.
+        terms: what must agree between ranks, as JSON; "" for a rank that asks for no agreement.
     """
 
-    def __init__(self, world_size: int, incarnation: str, claimed: int = -1) -> None:
-        self.world_size, self.incarnation, self.claimed = world_size, incarnation, claimed
+    def __init__(self, world_size: int, incarnation: str, claimed: int = -1, terms: str = "") -> None:
+        self.world_size, self.incarnation, self.claimed, self.terms = world_size, incarnation, claimed, terms
+        self._strikes = 0
         self._ended, self._open, self._stride = -1, -1, 1
 
     def start(self) -> Step:
@@ -130,10 +164,22 @@ class Join:
         """This is whose the place is."""
         if value == self.incarnation:
             self.claimed = generation
-            return Count(generation)
+            return Agree(generation) if self.terms else Count(generation)
         if self.claimed >= 0:
             return Superseded(generation, value)
         return Close(generation, MOVED)
+
+    def terms_read(self, generation: int, terms: str) -> Step:
+        """These are the terms of the first rank in the generation.
+
+        Raises:
+            ValueError: when they are no JSON object.
+        """
+        differences = _differences(parse_object(self.terms), parse_object(terms))
+        if not differences:
+            return Count(generation)
+        self._strikes += 1
+        return Close(generation, CONFLICT + differences if self._strikes >= STRIKES else MOVED)
 
     def counted(self, generation: int, claims: int) -> Step:
         """So many claims were counted, with this one."""
@@ -147,5 +193,16 @@ class Join:
         """This is the generation's verdict."""
         if verdict == MET and self.claimed == generation:
             return Joined(generation)
+        if verdict.startswith(CONFLICT) and self.claimed == generation:
+            return Conflicting(generation, verdict.removeprefix(CONFLICT))
         self._ended, self._open, self._stride = generation, -1, 1
         return Look(generation + 1)
+
+
+def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    names = [name for name in sorted({*mine, *theirs} - {BY}) if mine.get(name) != theirs.get(name)]
+
+    def told(terms: Mapping[str, Any]) -> str:
+        return f"{terms.get(BY)} has {', '.join(f'{name}={terms.get(name)}' for name in names)}"
+
+    return f"{told(mine)}; {told(theirs)}" if names else ""

@@ -1,5 +1,7 @@
 """The machine by which the ranks that enter a call agree on a generation."""
 
+import json
+
 import pytest
 import torch.distributed as dist
 
@@ -7,10 +9,14 @@ from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.joining import _carry_out
 from nvrx_core.inprocess.protocol.join import (
+    BY,
+    CONFLICT,
     MET,
     MOVED,
+    Agree,
     Claim,
     Close,
+    Conflicting,
     Count,
     Join,
     Joined,
@@ -73,6 +79,32 @@ def test_who_finds_its_place_taken_after_it_had_one_is_superseded():
 
 def test_who_goes_on_for_a_dead_rank_begins_with_its_claim():
     assert Join(2, "me", claimed=4).start() == Claim(4)
+
+
+def terms(by, **values):
+    return json.dumps({BY: by, **values})
+
+
+def test_the_terms_of_the_first_rank_are_those_of_all():
+    join = Join(2, "me", terms=terms("rank 1", size=2))
+    assert join.claim_read(0, "me") == Agree(0)
+    assert join.terms_read(0, terms("rank 0", size=2)) == Count(0)
+
+
+def test_other_terms_are_of_an_earlier_start_until_they_come_again_and_again():
+    join = Join(2, "me", terms=terms("rank 1", size=2))
+    for generation in (0, 1):
+        join.claim_read(generation, "me")
+        assert join.terms_read(generation, terms("rank 0", size=3)) == Close(generation, MOVED)
+        assert join.decided(generation, MOVED) == Look(generation + 1)
+    join.claim_read(2, "me")
+    told = "rank 1 has size=2; rank 0 has size=3"
+    assert join.terms_read(2, terms("rank 0", size=3)) == Close(2, CONFLICT + told)
+    assert join.decided(2, CONFLICT + told) == Conflicting(2, told)
+
+
+def test_a_conflict_of_others_is_passed_by():
+    assert Join(2, "me", terms=terms("rank 1")).decided(0, CONFLICT + "another start's") == Look(1)
 
 
 class Rank:
