@@ -20,7 +20,7 @@ from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.coordination.store_rules import round_rules
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
-from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.view import Rounds
@@ -130,13 +130,13 @@ class MonitorThread:
             **round_rules(self.operations),
             effects.AwaitEvent: self._await_event,
             effects.AwaitDecision: self._await_decision,
-            effects.NoticeEvent: self._notice,
-            effects.LastCall: self._last_call,
-            effects.InterruptFunction: self._interrupt,
-            effects.AbortFunction: self._abort_function,
-            effects.AwaitOut: lambda effect: interrupt.drive(self._function.unblock),
-            effects.ResetInterrupt: lambda effect: interrupt.reset(),
-            effects.RoundDecided: self._round_decided,
+            monitor_effects.NoticeEvent: self._notice,
+            monitor_effects.LastCall: self._last_call,
+            monitor_effects.InterruptFunction: self._interrupt,
+            monitor_effects.AbortFunction: self._abort_function,
+            monitor_effects.AwaitOut: lambda effect: interrupt.drive(self._function.unblock),
+            monitor_effects.ResetInterrupt: lambda effect: interrupt.reset(),
+            monitor_effects.RoundDecided: self._round_decided,
         }
 
     def _await_event(self, effect: effects.AwaitEvent) -> None:
@@ -148,26 +148,26 @@ class MonitorThread:
         hit("decision-after", effect.iteration)
         return decision
 
-    def _notice(self, effect: effects.NoticeEvent) -> None:
+    def _notice(self, effect: monitor_effects.NoticeEvent) -> None:
         self._turns.begin()
         self._function.notice(effect.iteration)
         self.page[ProgressField.NOTICED] = effect.iteration + 1
 
-    def _last_call(self, effect: effects.LastCall) -> None:
+    def _last_call(self, effect: monitor_effects.LastCall) -> None:
         with self.changed:
             self.changed.wait_for(lambda: self._stopping, effect.seconds)
 
-    def _interrupt(self, effect: effects.InterruptFunction) -> None:
+    def _interrupt(self, effect: monitor_effects.InterruptFunction) -> None:
         self.interrupt.request(lambda: RankShouldRestart(effect.reason))
         self.interrupt.fire()
         self.interrupt.wait_unmasked()
 
-    def _abort_function(self, effect: effects.AbortFunction) -> None:
+    def _abort_function(self, effect: monitor_effects.AbortFunction) -> None:
         self.page[ProgressField.INTERRUPTING] = effect.iteration + 1
         hit("abort-before", effect.iteration)
         self._function.begin(effect.iteration)
         self.marks["aborted"] = time.monotonic()
 
-    def _round_decided(self, effect: effects.RoundDecided) -> None:
+    def _round_decided(self, effect: monitor_effects.RoundDecided) -> None:
         self._turns.end()
         self._function.release()

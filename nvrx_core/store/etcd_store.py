@@ -12,29 +12,32 @@ import hashlib
 import threading
 import time
 import uuid
-from base64 import b64decode
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 import torch.distributed as dist
 
 from nvrx_core.settings.environment import job_name
-from nvrx_core.store.etcd_client import Endpoint, EtcdClient, EtcdError, encoded
+from nvrx_core.store.etcd_client import Endpoint, EtcdClient, encoded
+from nvrx_core.store.leased_keys import (
+    COUNTER,
+    LEASE,
+    LeasedKeys,
+    Op,
+    Value,
+    after_prefix,
+    both,
+    comparison,
+    found_in,
+    portions,
+    range_of,
+)
 from nvrx_core.store.mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
 
 __all__ = ["LEASE", "EtcdStore"]
 
 LOST_AFTER: Final = timedelta(seconds=10)
-LEASE: Final = 60
-"""Seconds that keys outlive the last rank of their job."""
-AT_ONCE: Final = 100
-"""Operations in one transaction; etcd allows 128 by default."""
-COUNTER: Final = b"\0nvrx counter"
-"""The value of a counter: what it stands at is how often it was written."""
-NOT_FOUND: Final = 5
-Op = dict[str, Any]
 
 
 class EtcdStore(StoreMixin, dist.Store):
@@ -80,8 +83,7 @@ class EtcdStore(StoreMixin, dist.Store):
         self._adding = threading.Lock()
         self._guard, self._guarded, self._old_guard = "", "", ""
         self._additions = 0
-        self._lease = _lease_id(prefix)
-        self._lease_due = 0.0
+        self._keys = LeasedKeys(self._etcd, _lease_id(prefix))
         self._etcd.reach((min(timeout, lost_after) if client_only() else timeout).total_seconds())
 
     def clone(self) -> EtcdStore:
@@ -106,9 +108,9 @@ class EtcdStore(StoreMixin, dist.Store):
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Wait for the keys and read them."""
-        ranges = [_range(self.prefix + key) for key in keys]
+        ranges = [range_of(self.prefix + key) for key in keys]
         while True:
-            found = [_found(answer) for answer in self._each(ranges)]
+            found = [found_in(answer) for answer in self._keys.each(ranges)]
             shown = [value.shown for value in found if value is not None]
             if len(shown) == len(keys):
                 return shown
@@ -137,8 +139,8 @@ class EtcdStore(StoreMixin, dist.Store):
     def _missing(self, keys: Sequence[str]) -> tuple[str, int] | None:
         """The first key that does not exist, and the revision at which it did not."""
         names = [self.prefix + key for key in keys]
-        for some in _portions(names):
-            answer = self._transaction([], [_range(name, count_only=True) for name in some])
+        for some in portions(names):
+            answer = self._keys.transaction([], [range_of(name, count_only=True) for name in some])
             for name, found in zip(some, answer["responses"], strict=True):
                 if not int(found["response_range"].get("count", 0)):
                     return name, int(answer["header"]["revision"])
@@ -147,21 +149,22 @@ class EtcdStore(StoreMixin, dist.Store):
     def num_keys(self) -> int:
         """How many keys the store has."""
         ranges = [
-            _range(prefix or "\0", range_end=_after(prefix), count_only=True) for prefix in (self.prefix, self._clients)
+            range_of(prefix or "\0", range_end=after_prefix(prefix), count_only=True)
+            for prefix in (self.prefix, self._clients)
         ]
-        ours, clients = (int(answer["response_range"].get("count", 0)) for answer in self._each(ranges))
+        ours, clients = (int(answer["response_range"].get("count", 0)) for answer in self._keys.each(ranges))
         return ours - clients
 
     # Writing
 
     def set(self, key: str, value: str | bytes) -> None:
         """Write a value."""
-        self._written(lambda: self._transaction([], [self._put(self.prefix + key, _bytes(value))]))
+        self._keys.written(lambda: self._keys.transaction([], [self._keys.put(self.prefix + key, _bytes(value))]))
 
     def multi_set(self, keys: list[str], values: list[str]) -> None:
         """Write several values."""
-        puts = [self._put(self.prefix + key, _bytes(value)) for key, value in zip(keys, values, strict=True)]
-        self._written(lambda: self._each(puts))
+        puts = [self._keys.put(self.prefix + key, _bytes(value)) for key, value in zip(keys, values, strict=True)]
+        self._keys.written(lambda: self._keys.each(puts))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Write `desired` if the key's value is `expected`, or if that is empty and there is no key.
@@ -170,27 +173,29 @@ class EtcdStore(StoreMixin, dist.Store):
             What the key says now; `expected`, when there is no key.
         """
         name, before, after = self.prefix + key, _bytes(expected), _bytes(desired)
-        compare = _compare(name, "VALUE", value=encoded(before)) if before else _compare(name, "CREATE")
+        compare = comparison(name, "VALUE", value=encoded(before)) if before else comparison(name, "CREATE")
         while True:
             done, value = self._swap(name, compare, after)
             if done:
                 return after
             if value is None or value.shown != before:
                 return before if value is None else value.shown
-            compare = _compare(name, "MOD", mod_revision=value.modified)
+            compare = comparison(name, "MOD", mod_revision=value.modified)
 
-    def _swap(self, name: str, compare: Op, after: bytes) -> tuple[bool, _Value | None]:
-        answer = self._written(lambda: self._transaction([compare], [self._put(name, after)], [_range(name)]))
+    def _swap(self, name: str, compare: Op, after: bytes) -> tuple[bool, Value | None]:
+        answer = self._keys.written(
+            lambda: self._keys.transaction([compare], [self._keys.put(name, after)], [range_of(name)])
+        )
         done = bool(answer.get("succeeded"))
-        return done, None if done else _found(answer["responses"][0])
+        return done, None if done else found_in(answer["responses"][0])
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number that a key holds, 0 at first; returns the sum."""
         name = self.prefix + key
         counts = amount == 1
-        compare, after = _compare(name, "VALUE", value=encoded(COUNTER)), COUNTER
+        compare, after = comparison(name, "VALUE", value=encoded(COUNTER)), COUNTER
         if not counts:
-            compare, after = _compare(name, "CREATE"), str(amount).encode()
+            compare, after = comparison(name, "CREATE"), str(amount).encode()
         with self._adding:
             self._guard_in(key.rpartition("/")[0])
             while True:
@@ -198,11 +203,11 @@ class EtcdStore(StoreMixin, dist.Store):
                 if done and value is not None:
                     return int(value.shown)
                 if value is None:
-                    compare, after = _compare(name, "CREATE"), COUNTER if counts else str(amount).encode()
+                    compare, after = comparison(name, "CREATE"), COUNTER if counts else str(amount).encode()
                 elif counts and value.raw == COUNTER:
-                    compare, after = _compare(name, "VALUE", value=encoded(COUNTER)), COUNTER
+                    compare, after = comparison(name, "VALUE", value=encoded(COUNTER)), COUNTER
                 else:
-                    compare = _compare(name, "MOD", mod_revision=value.modified)
+                    compare = comparison(name, "MOD", mod_revision=value.modified)
                     after = str(int(value.shown) + amount).encode()
 
     def _guard_in(self, folder: str) -> None:
@@ -211,126 +216,45 @@ class EtcdStore(StoreMixin, dist.Store):
             self._old_guard, self._guarded, self._additions = self._guard, folder, 0
             self._guard = f"{self._clients}{folder}/{uuid.uuid4().hex}"
 
-    def _add_once(self, name: str, compare: Op, after: bytes) -> tuple[bool, _Value | None]:
+    def _add_once(self, name: str, compare: Op, after: bytes) -> tuple[bool, Value | None]:
         """Write, and count the addition of this client along; whether that was done, and the value then or now."""
-        new = _compare(self._guard, "VERSION", version=self._additions)
-        puts = [self._put(name, after), self._put(self._guard, b"")]
+        new = comparison(self._guard, "VERSION", version=self._additions)
+        puts = [self._keys.put(name, after), self._keys.put(self._guard, b"")]
         if self._old_guard:
             puts.append({"request_delete_range": {"key": encoded(self._old_guard)}})
-        answer = self._written(
-            lambda: self._transaction([new, compare], [*puts, _range(name)], _both(name, self._guard))
+        answer = self._keys.written(
+            lambda: self._keys.transaction([new, compare], [*puts, range_of(name)], both(name, self._guard))
         )
         responses = answer["responses"]
         if answer.get("succeeded"):
             self._additions += 1
             self._old_guard = ""
-            return True, _found(responses[-1])
-        value, guard = _found(responses[0]), _found(responses[1])
+            return True, found_in(responses[-1])
+        value, guard = found_in(responses[0]), found_in(responses[1])
         if guard is None or guard.version <= self._additions:
             self._additions = 0 if guard is None else guard.version
             return False, value
         self._additions += 1  # an earlier try was carried out, and its answer lost
-        then = self._transaction([], [_range(name, revision=guard.modified)])
-        return True, _found(then["responses"][0])
+        then = self._keys.transaction([], [range_of(name, revision=guard.modified)])
+        return True, found_in(then["responses"][0])
 
     def delete_key(self, key: str) -> bool:
         """Delete a key; whether there was one."""
-        return self._delete(self.prefix + key) > 0
+        answer = self._etcd.call("/kv/deleterange", {"key": encoded(self.prefix + key)})
+        return int(answer.get("deleted", 0)) > 0
 
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815 (the names by which torch's C++ asks, from a PrefixStore)
 
     def forget(self, prefix: str) -> bool:
         """Delete all keys that begin with `prefix`."""
         names = self.prefix + prefix, self._clients + prefix
-        ranges = [{"key": encoded(name), "range_end": encoded(_after(name))} for name in names]
-        self._transaction([], [{"request_delete_range": each} for each in ranges])
+        ranges = [{"key": encoded(name), "range_end": encoded(after_prefix(name))} for name in names]
+        self._keys.transaction([], [{"request_delete_range": each} for each in ranges])
         return True
-
-    def _delete(self, name: str, **options: str) -> int:
-        answer = self._etcd.call("/kv/deleterange", {"key": encoded(name), **options})
-        return int(answer.get("deleted", 0))
-
-    # What all keys hang on
-
-    def _written(self, write: Callable[[], Any]) -> Any:
-        """Carry out a write; the job's lease is there, and has long to live."""
-        if time.monotonic() >= self._lease_due:
-            self._renew_lease()
-        try:
-            return write()
-        except EtcdError as error:
-            if error.code != NOT_FOUND:
-                raise
-        self._renew_lease()
-        return write()
-
-    def _renew_lease(self) -> None:
-        alive = self._etcd.call("/lease/keepalive", {"ID": self._lease}).get("result", {})
-        if not int(alive.get("TTL", 0)):
-            try:
-                self._etcd.call("/lease/grant", {"ID": self._lease, "TTL": LEASE})
-            except EtcdError as error:
-                if "already exists" not in str(error):
-                    raise
-        self._lease_due = time.monotonic() + LEASE / 3
-
-    # Transactions
-
-    def _transaction(self, compare: Sequence[Op], success: Sequence[Op], failure: Sequence[Op] = ()) -> dict[str, Any]:
-        body = {"compare": list(compare), "success": list(success), "failure": list(failure)}
-        return self._etcd.call("/kv/txn", body)
-
-    def _each(self, operations: Sequence[Op]) -> list[Op]:
-        return [answer for some in _portions(operations) for answer in self._transaction([], some)["responses"]]
-
-    def _put(self, name: str, value: bytes) -> Op:
-        return {"request_put": {"key": encoded(name), "value": encoded(value), "lease": self._lease}}
 
     @property
     def _clients(self) -> str:
         return f"{self.prefix}nvrx-client/"
-
-
-@dataclass(frozen=True)
-class _Value:
-    """A key's value, how often it was written since it was made, and when last, as a revision of etcd."""
-
-    raw: bytes
-    version: int
-    modified: int
-
-    @property
-    def shown(self) -> bytes:
-        return str(self.version).encode() if self.raw == COUNTER else self.raw
-
-
-def _found(answer: Op) -> _Value | None:
-    for kv in answer["response_range"].get("kvs", ()):
-        return _Value(b64decode(kv.get("value", "")), int(kv["version"]), int(kv["mod_revision"]))
-    return None
-
-
-def _range(name: str, *, range_end: str = "", revision: int = 0, count_only: bool = False) -> Op:
-    options: Op = {"range_end": encoded(range_end)} if range_end else {}
-    return {"request_range": {"key": encoded(name), "revision": revision, "count_only": count_only, **options}}
-
-
-def _both(*names: str) -> list[Op]:
-    return [_range(name) for name in names]
-
-
-def _compare(name: str, target: str, **to: Any) -> Op:
-    """What a transaction compares; without `to`, that the key was never made."""
-    return {"key": encoded(name), "target": target, "result": "EQUAL", **(to or {"create_revision": 0})}
-
-
-def _portions(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (items[at : at + AT_ONCE] for at in range(0, len(items), AT_ONCE))
-
-
-def _after(prefix: str) -> str:
-    """The end of the range of all keys that begin with `prefix`."""
-    return prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else "\0"
 
 
 def _bytes(value: str | bytes) -> bytes:

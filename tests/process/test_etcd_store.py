@@ -186,9 +186,9 @@ def test_all_keys_hang_on_one_lease_and_can_be_forgotten(running: Etcd, store: E
     store.set("call/a", "1")
     other.add("call/n", 1)
     store.set("other", "1")
-    answer = store._etcd.call("/lease/timetolive", {"ID": store._lease, "keys": True})
+    answer = store._etcd.call("/lease/timetolive", {"ID": store._keys.lease, "keys": True})
     assert (int(answer["grantedTTL"]), len(answer["keys"])) == (LEASE, 4)
-    store._etcd.call("/lease/revoke", {"ID": store._lease})
+    store._etcd.call("/lease/revoke", {"ID": store._keys.lease})
     assert store.num_keys() == 0
     store.set("call/a", "1")
     assert [other.add("call/n", 1), other.add("call/n", 1)] == [1, 2]

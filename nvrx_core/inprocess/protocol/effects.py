@@ -18,14 +18,13 @@ from nvrx_core.inprocess.protocol.view import RoundView
 from nvrx_core.progress.stage import Stage
 
 __all__ = [
-    "Abandon", "AbortFunction", "Assign", "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed",
-    "AwaitMonitorProcess", "AwaitOut", "AwaitRendezvous", "BeginIteration", "ClearFrames", "CollectGarbage",
-    "Complete", "CountOut", "DeclareKeys", "DeleteIfOver", "DescribeArrival", "Effect", "EnterStage", "FindHolders",
-    "Flow", "HostRendezvous", "Initialize", "InterruptFunction", "LastCall", "LateFault", "LogWaiting",
-    "LoseMembers", "LoseStore", "MakeFault", "MarkLeft", "NoticeEvent", "ReadDecision", "Recover", "ReleaseFailure",
-    "ReleaseGroups", "ReportAnnounced", "ReportInternalError", "ReportLeft", "ResetInterrupt", "RoundDecided",
-    "RoundEnded", "RunFunction", "SetRendezvous", "StopHousekeeping", "StoreFailure", "StoreOperation", "Terminate",
-    "UseRendezvous",
+    "Abandon", "Assign", "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed",
+    "AwaitMonitorProcess", "AwaitRendezvous", "BeginIteration", "ClearFrames", "CollectGarbage", "Complete",
+    "CountOut", "DeclareKeys", "DeleteIfOver", "DescribeArrival", "Effect", "EnterStage", "FindHolders", "Flow",
+    "HostRendezvous", "Initialize", "LateFault", "LogWaiting", "LoseMembers", "LoseStore", "MakeFault", "MarkLeft",
+    "ReadDecision", "Recover", "ReleaseFailure", "ReleaseGroups", "ReportAnnounced", "ReportInternalError",
+    "ReportLeft", "RoundEnded", "RunFunction", "SetRendezvous", "StopHousekeeping", "StoreFailure", "StoreOperation",
+    "Terminate", "UseRendezvous",
 ]  # fmt: skip
 
 
@@ -330,49 +329,3 @@ class Abandon(Effect):
     """This rank leaves the job out of turn: let the monitor process tell the others."""
 
     error: BaseException
-
-
-# The monitor thread
-
-
-@dataclass(slots=True)
-class NoticeEvent(Effect):
-    """The round is over: note how far this rank has come."""
-
-    iteration: int
-
-
-@dataclass(slots=True)
-class LastCall(Effect):
-    """Leave late faults so many seconds."""
-
-    seconds: float
-
-
-@dataclass(slots=True)
-class InterruptFunction(Effect):
-    """Ask the main thread to leave the function, and wait until it is in no atomic section."""
-
-    reason: str
-
-
-@dataclass(slots=True)
-class AbortFunction(Effect):
-    """Abort what the function waits in."""
-
-    iteration: int
-
-
-@dataclass(slots=True)
-class AwaitOut(Effect):
-    """Interrupt the main thread until it is out of the function."""
-
-
-@dataclass(slots=True)
-class ResetInterrupt(Effect):
-    """The next round begins: forget the request to leave the function."""
-
-
-@dataclass(slots=True)
-class RoundDecided(Effect):
-    """The main thread goes on, by the decision or out of the job."""

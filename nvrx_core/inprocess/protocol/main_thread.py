@@ -13,49 +13,10 @@ from dataclasses import dataclass
 from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
+from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.actions import Action, Announce, AskHolders, GiveUp, LateCompletion, WaitFor
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
-from nvrx_core.inprocess.protocol.effects import (
-    Abandon,
-    Assign,
-    Await,
-    AwaitGuests,
-    AwaitHostClosed,
-    AwaitMonitorProcess,
-    AwaitRendezvous,
-    BeginIteration,
-    ClearFrames,
-    CollectGarbage,
-    Complete,
-    CountOut,
-    DeclareKeys,
-    DeleteIfOver,
-    DescribeArrival,
-    EnterStage,
-    FindHolders,
-    Flow,
-    HostRendezvous,
-    Initialize,
-    LateFault,
-    LogWaiting,
-    LoseMembers,
-    LoseStore,
-    MakeFault,
-    MarkLeft,
-    ReadDecision,
-    Recover,
-    ReleaseFailure,
-    ReleaseGroups,
-    ReportAnnounced,
-    ReportLeft,
-    RoundEnded,
-    RunFunction,
-    SetRendezvous,
-    StopHousekeeping,
-    StoreFailure,
-    Terminate,
-    UseRendezvous,
-)
+from nvrx_core.inprocess.protocol.effects import Flow, StoreFailure
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.play import play
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
@@ -118,10 +79,10 @@ class MainThread:
         try:
             ended = yield from self._iterations()
         except StoreFailure as failure:
-            raise (yield LoseStore(str(failure))) from None
+            raise (yield effects.LoseStore(str(failure))) from None
         except BaseException as error:  # boundary: whatever ends the call out of turn, the others are told
             if not isinstance(error, _UNTOLD):
-                yield Abandon(error)
+                yield effects.Abandon(error)
             raise
         yield from self._finish(ended)
         return ended
@@ -148,16 +109,16 @@ class MainThread:
 
     def _prepare(self, decision: Decision) -> Flow[IterationResult | None]:
         """Take the place that the decision gives; how this rank leaves instead, if it does."""
-        yield LoseMembers(decision.lost)
+        yield effects.LoseMembers(decision.lost)
         offered = decision.place_of(self.rules.leader(self.state.world_size, decision.terminated))
-        error = yield Assign(decision)
+        error = yield effects.Assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=error)
         if decision.iteration >= 0 or self.rules.meets_on_entry:
             yield from self._meet(offered)
         if decision.iteration < 0:
-            yield AwaitMonitorProcess()
-        yield BeginIteration()
+            yield effects.AwaitMonitorProcess()
+        yield effects.BeginIteration()
         self.completed, self.began = False, self.now()
         return None
 
@@ -165,25 +126,25 @@ class MainThread:
         """Give the next process group a place to meet: the one that its rank 0 has offered, where all can tell it."""
         state, endpoint = self.state, offered
         if state.active_rank == 0:
-            hosted = yield HostRendezvous()
+            hosted = yield effects.HostRendezvous()
             if endpoint is None:
-                yield SetRendezvous(state.iteration, hosted)
+                yield effects.SetRendezvous(state.iteration, hosted)
         if endpoint is None and state.active_rank is not None:
-            yield EnterStage(Stage.WAITING)
-            endpoint = yield AwaitRendezvous(state.iteration)
-            yield EnterStage(Stage.STARTING)
-        yield UseRendezvous(endpoint)
+            yield effects.EnterStage(Stage.WAITING)
+            endpoint = yield effects.AwaitRendezvous(state.iteration)
+            yield effects.EnterStage(Stage.STARTING)
+        yield effects.UseRendezvous(endpoint)
         self.endpoint = endpoint
 
     def _execute(self) -> Flow[IterationResult]:
         yield from self._back_off()
-        early: IterationResult | None = yield Initialize()
+        early: IterationResult | None = yield effects.Initialize()
         if early is not None:
             return early
         if self.state.iteration > 0 and self.endpoint is None:  # rank 0 is lost, and its fault is told
-            yield EnterStage(Stage.WAITING)
+            yield effects.EnterStage(Stage.WAITING)
             yield from self._await(self.rounds.view, RoundView.is_aborted)
-        ended: IterationResult = yield RunFunction()
+        ended: IterationResult = yield effects.RunFunction()
         return ended
 
     def _back_off(self) -> Flow[None]:
@@ -191,19 +152,19 @@ class MainThread:
         view = self.rounds.view
         if self.now() >= self.pause_until:
             return
-        yield EnterStage(Stage.WAITING)
+        yield effects.EnterStage(Stage.WAITING)
         while self.now() < self.pause_until and not view.is_aborted():
-            yield Await(view, RoundView.is_aborted, self.pause_until)
-        yield EnterStage(Stage.STARTING)
+            yield effects.Await(view, RoundView.is_aborted, self.pause_until)
+        yield effects.EnterStage(Stage.STARTING)
 
     # Out of an iteration
 
     def _complete(self, ended: IterationResult) -> Flow[bool]:
         """Wait until all ranks have completed; False when the round restarts instead."""
         view = self.rounds.view
-        yield EnterStage(Stage.WAITING)
+        yield effects.EnterStage(Stage.WAITING)
         if ended.how is Outcome.EXITED:
-            yield ReleaseGroups(ended)
+            yield effects.ReleaseGroups(ended)
         yield from self._play(view, view.round.completed(now=self.now()))
         self.completed = True
         if ended.how is not Outcome.RESERVE:
@@ -217,49 +178,49 @@ class MainThread:
         if ended.how in (Outcome.FAILED, Outcome.LEFT):
             fault = yield from self._announce(view, ended)
         yield from self._await(view, RoundView.is_aborted)
-        yield RoundEnded(view)
+        yield effects.RoundEnded(view)
         leaving = yield from self._recover(ended, view.round.iteration)
         decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
         if leaving or self._is_out_of_retries(decision, ended) or self._is_lost(decision, ended):
             return None
-        yield ReleaseFailure(self.failure)
+        yield effects.ReleaseFailure(self.failure)
         self.failure = None
         return decision
 
     def _announce(self, view: RoundView, ended: IterationResult) -> Flow[FaultRecord]:
         """Announce this rank's fault, before anything that can block."""
         assert ended.error is not None
-        fault: FaultRecord = yield MakeFault(ended.error)
+        fault: FaultRecord = yield effects.MakeFault(ended.error)
         actions = view.round.fault(fault, now=self.now())
         yield from self._play(view, actions)
         if Announce(fault) in actions:
-            yield ReportAnnounced(fault)
+            yield effects.ReportAnnounced(fault)
         return fault
 
     def _recover(self, ended: IterationResult, iteration: int) -> Flow[bool]:
         """Be ready for the next iteration; True when this rank leaves instead."""
         failed = ended.how is Outcome.FAILED
         self.failure = ended.error if failed else None
-        yield ClearFrames(ended, failed or ended.how in (Outcome.LEFT, Outcome.EXITED))
+        yield effects.ClearFrames(ended, failed or ended.how in (Outcome.LEFT, Outcome.EXITED))
         if ended.how in (Outcome.LEFT, Outcome.EXITED):
             return True
-        ended.error = yield Recover(self.failure)
+        ended.error = yield effects.Recover(self.failure)
         return ended.error is not None or (yield from self._declare(ended, iteration))
 
     def _declare(self, ended: IterationResult, iteration: int) -> Flow[bool]:
         """Evaluate the keys that the others need; True when that failed and the rank leaves."""
-        ended.error = yield DeclareKeys(iteration)
+        ended.error = yield effects.DeclareKeys(iteration)
         return ended.error is not None
 
     def _leave_early(self, ended: IterationResult) -> Flow[None]:
         """Leave a round that goes on without this rank; it restarts when the others count on this rank."""
         view, fault = self.rounds.view, None
         self.left_early = True
-        yield ClearFrames(ended, True)
+        yield effects.ClearFrames(ended, True)
         if not isinstance(ended.error, RankDiscarded):
             fault = yield from self._announce(view, ended)
-            yield SetRendezvous(view.round.iteration, "")
-        arrival = yield DescribeArrival(ArrivalStatus.LEAVING, fault, False, False)
+            yield effects.SetRendezvous(view.round.iteration, "")
+        arrival = yield effects.DescribeArrival(ArrivalStatus.LEAVING, fault, False, False)
         yield from self._play(view, view.round.leave(arrival, now=self.now()))
 
     def _is_out_of_retries(self, decision: Decision, ended: IterationResult) -> bool:
@@ -291,7 +252,7 @@ class MainThread:
         return lost
 
     def _terminate(self, ended: IterationResult) -> Flow[None]:
-        error: BaseException | None = yield Terminate()
+        error: BaseException | None = yield effects.Terminate()
         if error is not None:
             ended.error = error
 
@@ -300,13 +261,13 @@ class MainThread:
     def _arrive(self, standing: ArrivalStatus, fault: FaultRecord | None = None) -> Flow[Decision]:
         """Arrive at the end of the round and wait for its decision."""
         view = self.rounds.view
-        arrival = yield DescribeArrival(standing, fault, self.completed, self.now() - self.began >= LONG)
-        yield EnterStage(Stage.ARRIVED)
+        arrival = yield effects.DescribeArrival(standing, fault, self.completed, self.now() - self.began >= LONG)
+        yield effects.EnterStage(Stage.ARRIVED)
         yield from self._play(view, view.round.arrive(arrival, now=self.now()))
         if view.round.iteration >= 0:
-            yield CollectGarbage()
+            yield effects.CollectGarbage()
         yield from self._await(view, RoundView.is_decided)
-        yield EnterStage(Stage.STARTING)
+        yield effects.EnterStage(Stage.STARTING)
         assert view.decision is not None
         return view.decision
 
@@ -317,7 +278,7 @@ class MainThread:
             if due:
                 yield from self._play(view, due)
             if not until(view):
-                yield Await(view, until, view.round.deadline)
+                yield effects.Await(view, until, view.round.deadline)
 
     def _play(self, view: RoundView, actions: Iterable[Action]) -> Flow[None]:
         """Carry out what the round's machine asks for.
@@ -328,15 +289,15 @@ class MainThread:
         rest: list[Action] = yield from play(view.round, actions, self.now)
         for action in rest:
             if isinstance(action, AskHolders):
-                holders = yield FindHolders(view.round.iteration, action.members)
+                holders = yield effects.FindHolders(view.round.iteration, action.members)
                 yield from self._play(view, view.round.held_up(holders, now=self.now()))
             elif isinstance(action, WaitFor):
-                yield LogWaiting(action.reason)
+                yield effects.LogWaiting(action.reason)
             elif isinstance(action, LateCompletion):
-                fault = yield LateFault(action.reason)
+                fault = yield effects.LateFault(action.reason)
                 yield from self._play(view, view.round.fault(fault, now=self.now()))
-                yield ReportAnnounced(fault)
-            elif isinstance(action, GiveUp) and (yield ReadDecision(view.round.iteration)) is None:
+                yield effects.ReportAnnounced(fault)
+            elif isinstance(action, GiveUp) and (yield effects.ReadDecision(view.round.iteration)) is None:
                 seconds = view.round.timeouts.barrier
                 raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
 
@@ -354,27 +315,27 @@ class MainThread:
 
     def _report(self, ended: IterationResult) -> Flow[None]:
         if not (ended.how in _DONE and self.rounds.view.finished):
-            yield ReportLeft(ended.error)
+            yield effects.ReportLeft(ended.error)
             return
-        error: BaseException | None = yield Complete()
+        error: BaseException | None = yield effects.Complete()
         if error is not None:
             ended.error = error
 
     def _say_left(self) -> Flow[None]:
         """Say that this rank needs the store no longer; the rank that hosts it waits for all others first."""
         view = self.rounds.view
-        yield StopHousekeeping()
+        yield effects.StopHousekeeping()
         try:
-            yield MarkLeft(self.state.initial_rank)
-            yield EnterStage(Stage.LEFT)
+            yield effects.MarkLeft(self.state.initial_rank)
+            yield effects.EnterStage(Stage.LEFT)
             if self.rules.hosts_store:
-                yield AwaitGuests(view.round.members, view.finished)
+                yield effects.AwaitGuests(view.round.members, view.finished)
             elif self.rules.store_is_hosted:
                 if view.finished:
-                    yield AwaitHostClosed()
+                    yield effects.AwaitHostClosed()
             elif view.finished or self.left_early:
-                yield CountOut(view.round.iteration, len(view.round.members))
+                yield effects.CountOut(view.round.iteration, len(view.round.members))
             else:
-                yield DeleteIfOver()
+                yield effects.DeleteIfOver()
         except StoreFailure:
             return  # its host has ended first: nobody is left who would wait for this rank

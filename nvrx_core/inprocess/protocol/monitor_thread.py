@@ -10,11 +10,13 @@ from collections.abc import Callable
 from nvrx_core.inprocess.protocol.actions import Abort, Action, Enter, Finish
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import (
-    AbortFunction,
     AwaitDecision,
     AwaitEvent,
-    AwaitOut,
     Flow,
+)
+from nvrx_core.inprocess.protocol.monitor_effects import (
+    AbortFunction,
+    AwaitOut,
     InterruptFunction,
     LastCall,
     NoticeEvent,

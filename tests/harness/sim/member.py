@@ -16,7 +16,7 @@ from nvrx_core.errors import BarrierTimeout, RankAssignmentError, RankDiscarded,
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
-from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.actions import Announce
 from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
@@ -38,9 +38,9 @@ __all__ = ["MAIN", "MONITOR", "THREAD", "Member"]
 MAIN, THREAD, MONITOR = "main", "thread", "monitor"
 PENDING: Final = frozenset({
     effects.Await, effects.AwaitDecision, effects.AwaitEvent, effects.AwaitGuests, effects.AwaitHostClosed,
-    effects.AwaitOut, effects.AwaitRendezvous, effects.BeginIteration, effects.CountOut, effects.DeleteIfOver,
+    monitor_effects.AwaitOut, effects.AwaitRendezvous, effects.BeginIteration, effects.CountOut, effects.DeleteIfOver,
     effects.HostRendezvous,
-    effects.InterruptFunction, effects.LoseMembers, effects.MarkLeft, effects.ReadDecision, effects.RunFunction,
+    monitor_effects.InterruptFunction, effects.LoseMembers, effects.MarkLeft, effects.ReadDecision, effects.RunFunction,
     effects.SetRendezvous, effects.StoreOperation,
 })  # fmt: skip
 """What the checker lets happen; all else is local."""
@@ -243,10 +243,10 @@ class Member:
             self._resume(MAIN, StoreLost("node0", 1), throw=True)
         elif isinstance(awaited, effects.RunFunction) and self.requested and self.section != 1:
             self._resume(MAIN, IterationResult(Outcome.INTERRUPTED))
-        elif isinstance(waits, effects.InterruptFunction) and self._interrupts():
+        elif isinstance(waits, monitor_effects.InterruptFunction) and self._interrupts():
             self.requested = True
             self._resume(THREAD, None)
-        elif isinstance(waits, effects.AwaitOut) and not isinstance(awaited, effects.RunFunction):
+        elif isinstance(waits, monitor_effects.AwaitOut) and not isinstance(awaited, effects.RunFunction):
             self._resume(THREAD, None)
         else:
             return False
@@ -308,7 +308,7 @@ class Member:
     def _do_FindHolders(self, effect: effects.FindHolders) -> dict[int, int]:  # noqa: N802
         return {}
 
-    def _do_ResetInterrupt(self, effect: effects.ResetInterrupt) -> None:  # noqa: N802
+    def _do_ResetInterrupt(self, effect: monitor_effects.ResetInterrupt) -> None:  # noqa: N802
         self.requested, self.section = False, 0
 
     def _do_ReportInternalError(self, effect: effects.ReportInternalError) -> None:  # noqa: N802

@@ -33,6 +33,7 @@ MACHINES: Final = (
     "nvrx_core.fault.retry_limit",
     "nvrx_core.inprocess.protocol.view",
     "nvrx_core.inprocess.protocol.effects",
+    "nvrx_core.inprocess.protocol.monitor_effects",
     "nvrx_core.inprocess.protocol.play",
     "nvrx_core.inprocess.protocol.monitor_thread",
     "nvrx_core.inprocess.protocol.main_thread",
@@ -186,22 +187,22 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, quits=1), simulated=False,
     ),
     "the keys of a completed call are not deleted": Mutant(
-        ((FLOW, "                yield CountOut(view.round.iteration, len(view.round.members))\n", PASS),),
+        ((FLOW, "                yield effects.CountOut(view.round.iteration, len(view.round.members))\n", PASS),),
         Config(ranks=2), simulated=False,
     ),
     "who leaves late deletes nothing": Mutant(
-        ((FLOW, "                yield DeleteIfOver()\n", PASS),), Config(ranks=2, leaves=1), simulated=False,
+        ((FLOW, "                yield effects.DeleteIfOver()\n", PASS),), Config(ranks=2, leaves=1), simulated=False,
     ),
     "nobody says where to meet": Mutant(
-        ((FLOW, "                yield SetRendezvous(state.iteration, hosted)\n", PASS),),
+        ((FLOW, "                yield effects.SetRendezvous(state.iteration, hosted)\n", PASS),),
         Config(ranks=2, faults=1, asks=True),
     ),
     "the hosting rank does not wait": Mutant(
-        ((FLOW, "                yield AwaitGuests(view.round.members, view.finished)\n", PASS),),
+        ((FLOW, "                yield effects.AwaitGuests(view.round.members, view.finished)\n", PASS),),
         Config(ranks=2, hosted=True), simulated=False,
     ),
     "who leaves does not say so": Mutant(
-        ((FLOW, "            yield MarkLeft(self.state.initial_rank)\n", ""),),
+        ((FLOW, "            yield effects.MarkLeft(self.state.initial_rank)\n", ""),),
         Config(ranks=2, hosted=True), simulated=False,
     ),
     "the deadline of a barrier is not reset": Mutant(
@@ -239,8 +240,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ONE_FAILS,
     ),
     "who cannot take its place tells nobody": Mutant(
-        ((FLOW, "            fault = yield from self._announce(view, ended)\n            yield SetRend",
-          "            yield SetRend"),),
+        ((FLOW, "            fault = yield from self._announce(view, ended)\n            yield effects.SetRend",
+          "            yield effects.SetRend"),),
         Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
     ),
     "only the culprit gives up": Mutant(
@@ -248,15 +249,16 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=2, limit=2), simulated=False,
     ),
     "who gives up does not look for a decision": Mutant(
-        ((FLOW, "isinstance(action, GiveUp) and (yield ReadDecision(view.round.iteration)) is None:",
+        ((FLOW, "isinstance(action, GiveUp) and (yield effects.ReadDecision(view.round.iteration)) is None:",
           "isinstance(action, GiveUp):"),),
         Config(ranks=2, quits=1), simulated=False,
     ),
     "the lost are not noted on the page": Mutant(
-        ((FLOW, "        yield LoseMembers(decision.lost)\n", ""),), Config(ranks=3, crashes=2), simulated=False,
+        ((FLOW, "        yield effects.LoseMembers(decision.lost)\n", ""),),
+        Config(ranks=3, crashes=2), simulated=False,
     ),
     "Ctrl-C in a barrier tells nobody": Mutant(
-        ((FLOW, "                yield Abandon(error)\n", PASS),), Config(ranks=2, breaks=1), simulated=False,
+        ((FLOW, "                yield effects.Abandon(error)\n", PASS),), Config(ranks=2, breaks=1), simulated=False,
     ),
 }  # fmt: skip
 

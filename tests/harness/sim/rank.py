@@ -16,7 +16,7 @@ from nvrx_core.errors import RestartError
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
-from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.actions import Announce, InternalError
 from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
@@ -384,25 +384,25 @@ class Rank:
         done = cause is not None or self.rounds.view.round.phase is not Phase.OPEN
         assert done, f"I11: a round is completed that {self.member} has not completed"
 
-    def _notice(self, effect: effects.NoticeEvent) -> None:
+    def _notice(self, effect: monitor_effects.NoticeEvent) -> None:
         round_, (cause,) = self.rounds.view.round, self.world.slots[effect.iteration].event
         again = round_.happened(now=self.world.now) + round_.event(cause, now=self.world.now)
         assert all(isinstance(action, InternalError) for action in again), f"I8: {self.member} acts twice on an event"
 
-    def _last_call(self, effect: effects.LastCall) -> float:
+    def _last_call(self, effect: monitor_effects.LastCall) -> float:
         return effect.seconds
 
-    def _interrupt(self, _: effects.InterruptFunction) -> Waits:
+    def _interrupt(self, _: monitor_effects.InterruptFunction) -> Waits:
         self.requested = True
         self.signal()
         while self.masked() and not self.out:
             yield Until(lambda: not self.masked() or self.out)
 
-    def _abort(self, _: effects.AbortFunction) -> float:
+    def _abort(self, _: monitor_effects.AbortFunction) -> float:
         assert not self.depth, f"I4: {self.member}'s collectives are aborted in an atomic section"
         return self.world.delay()
 
-    def _drive(self, _: effects.AwaitOut) -> Waits:
+    def _drive(self, _: monitor_effects.AwaitOut) -> Waits:
         self.main.poke()
         machine = InterruptPolicy(unwind=10.0)
         while True:
@@ -429,7 +429,7 @@ class Rank:
         assert not stale, f"I8: {self.member} acts in {effect.iteration} on the decision of the round before"
         return decision
 
-    def _reset(self, effect: effects.ResetInterrupt) -> None:
+    def _reset(self, effect: monitor_effects.ResetInterrupt) -> None:
         round_ = self.rounds.view.round
         decision = self.world.slots[round_.iteration].decision
         assert decision is not None
@@ -437,7 +437,7 @@ class Rank:
         assert all(isinstance(action, InternalError) for action in again), f"I8: {self.member} acts twice on a decision"
         self._calm()
 
-    def _decided(self, _: effects.RoundDecided) -> None:
+    def _decided(self, _: monitor_effects.RoundDecided) -> None:
         self.main.poke()
 
     # The monitor process
@@ -534,20 +534,20 @@ MAIN: Final[Rules] = (
 THREAD: Final[Rules] = (
     frozenset(),
     {
-        effects.NoticeEvent: Rank._notice,
-        effects.ResetInterrupt: Rank._reset,
+        monitor_effects.NoticeEvent: Rank._notice,
+        monitor_effects.ResetInterrupt: Rank._reset,
         effects.ReportInternalError: Rank._fail,
-        effects.RoundDecided: Rank._decided,
+        monitor_effects.RoundDecided: Rank._decided,
     },
     {
-        effects.AbortFunction: Rank._abort,
-        effects.LastCall: Rank._last_call,
+        monitor_effects.AbortFunction: Rank._abort,
+        monitor_effects.LastCall: Rank._last_call,
     },
     {
         effects.AwaitDecision: Rank._await_decision,
         effects.AwaitEvent: Rank._await_event,
-        effects.AwaitOut: Rank._drive,
-        effects.InterruptFunction: Rank._interrupt,
+        monitor_effects.AwaitOut: Rank._drive,
+        monitor_effects.InterruptFunction: Rank._interrupt,
     },
 )
 MONITOR: Final[Rules] = (

@@ -1,0 +1,125 @@
+"""Keys in etcd that hang on a lease, their transactions, and counters that etcd itself counts.
+
+All keys of a job hang on one lease, which its ranks keep alive: `LEASE` seconds after the last of them the keys vanish.
+A counter is a key whose writes etcd counts, so that ranks which count at the same moment do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nvrx_core.store.etcd_client import EtcdClient, EtcdError, encoded
+
+__all__ = [
+    "COUNTER", "LEASE", "LeasedKeys", "Op", "Value", "after_prefix", "both", "comparison", "found_in", "portions",
+    "range_of",
+]  # fmt: skip
+
+LEASE: Final = 60
+"""Seconds that keys outlive the last rank of their job."""
+AT_ONCE: Final = 100
+"""Operations in one transaction; etcd allows 128 by default."""
+COUNTER: Final = b"\0nvrx counter"
+"""The value of a counter: what it stands at is how often it was written."""
+NOT_FOUND: Final = 5
+Op = dict[str, Any]
+"""A comparison or an operation of a transaction, in the JSON of etcd's gateway."""
+
+
+class LeasedKeys:
+    """Transactions on the keys of one lease.
+
+    Args:
+        etcd: the connection.
+        lease: the number of the lease.
+    """
+
+    def __init__(self, etcd: EtcdClient, lease: int) -> None:
+        self._etcd, self.lease = etcd, lease
+        self._renew_at = 0.0
+
+    def transaction(self, compare: Sequence[Op], success: Sequence[Op], failure: Sequence[Op] = ()) -> dict[str, Any]:
+        """Carry out `success` if all comparisons hold, else `failure`; returns etcd's answer."""
+        body = {"compare": list(compare), "success": list(success), "failure": list(failure)}
+        return self._etcd.call("/kv/txn", body)
+
+    def each(self, operations: Sequence[Op]) -> list[Op]:
+        """Carry out operations that need not be one transaction; returns the answer to each."""
+        return [answer for some in portions(operations) for answer in self.transaction([], some)["responses"]]
+
+    def put(self, name: str, value: bytes) -> Op:
+        """The operation that writes a key."""
+        return {"request_put": {"key": encoded(name), "value": encoded(value), "lease": self.lease}}
+
+    def written(self, write: Callable[[], Any]) -> Any:
+        """Carry out a write while the lease is there, and has long to live."""
+        if time.monotonic() >= self._renew_at:
+            self._renew()
+        try:
+            return write()
+        except EtcdError as error:
+            if error.code != NOT_FOUND:
+                raise
+        self._renew()
+        return write()
+
+    def _renew(self) -> None:
+        alive = self._etcd.call("/lease/keepalive", {"ID": self.lease}).get("result", {})
+        if not int(alive.get("TTL", 0)):
+            try:
+                self._etcd.call("/lease/grant", {"ID": self.lease, "TTL": LEASE})
+            except EtcdError as error:
+                if "already exists" not in str(error):
+                    raise
+        self._renew_at = time.monotonic() + LEASE / 3
+
+
+@dataclass(frozen=True)
+class Value:
+    """A key's value, how often it was written since it was made, and when last, as a revision of etcd."""
+
+    raw: bytes
+    version: int
+    modified: int
+
+    @property
+    def shown(self) -> bytes:
+        """The value as the store shows it: for a counter, how often it was written."""
+        return str(self.version).encode() if self.raw == COUNTER else self.raw
+
+
+def found_in(answer: Op) -> Value | None:
+    """The value that a range has found, None where there is no key."""
+    for kv in answer["response_range"].get("kvs", ()):
+        return Value(b64decode(kv.get("value", "")), int(kv["version"]), int(kv["mod_revision"]))
+    return None
+
+
+def range_of(name: str, *, range_end: str = "", revision: int = 0, count_only: bool = False) -> Op:
+    """The request that reads a key, or a range of keys."""
+    options: Op = {"range_end": encoded(range_end)} if range_end else {}
+    return {"request_range": {"key": encoded(name), "revision": revision, "count_only": count_only, **options}}
+
+
+def both(*names: str) -> list[Op]:
+    """The requests that read these keys."""
+    return [range_of(name) for name in names]
+
+
+def comparison(name: str, target: str, **to: Any) -> Op:
+    """What a transaction compares; without `to`, that the key was never made."""
+    return {"key": encoded(name), "target": target, "result": "EQUAL", **(to or {"create_revision": 0})}
+
+
+def portions(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The operations in portions that one transaction may have."""
+    return (items[at : at + AT_ONCE] for at in range(0, len(items), AT_ONCE))
+
+
+def after_prefix(prefix: str) -> str:
+    """The end of the range of all keys that begin with `prefix`."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else "\0"
