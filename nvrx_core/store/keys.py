@@ -8,7 +8,7 @@ launcher reads, who does not know the generation, lies under `nvrx/<job>/inproce
 
 from __future__ import annotations
 
-__all__ = ["StoreKeys"]
+__all__ = ["LauncherKeys", "StoreKeys"]
 
 
 class StoreKeys:
@@ -100,17 +100,22 @@ class StoreKeys:
         """All keys of a round but the arrivals."""
         return tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))
 
+
+class LauncherKeys:
+    """The keys that tell a launcher of a call: they lie under no generation, for a launcher does not know it.
+
+    Args:
+        job: the job's name.
+        call: the number of this call in the process, from 0.
+    """
+
+    def __init__(self, job: str, call: int) -> None:
+        self._prefix = f"nvrx/{job}/inprocess/{call}"
+
     def announce(self) -> str:
-        """For the launcher: that this call is under way, and with how few ranks it goes on."""
-        return f"nvrx/{self.job}/inprocess/{self.call}/announce"
+        """That this call is under way, and with how few ranks it goes on."""
+        return f"{self._prefix}/announce"
 
     def entered(self) -> str:
-        """For the launcher: the round that was entered last."""
-        return f"nvrx/{self.job}/inprocess/{self.call}/round"
-
-    def beside(self) -> tuple[str, ...]:
-        """The call's keys that lie under no generation: for the launcher, and the verdict on this one.
-
-        The verdicts on earlier generations stay: they keep a later start from the claims of the killed ones.
-        """
-        return (self.announce(), self.entered(), self.verdict(self.generation))
+        """The round that was entered last."""
+        return f"{self._prefix}/round"

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from nvrx_core.store.keys import StoreKeys
+from nvrx_core.store.keys import LauncherKeys
 from tests.harness.process import host
 from tests.harness.process.oracle import assert_no_process_left
 from tests.harness.process.workers.launched import LAST, LEAST
 
 from .conftest import Launch
 
-KEYS = StoreKeys("job", 0, 0)
+KEYS = LauncherKeys("job", 0)
 
 
 def test_the_launcher_is_told_of_each_round_and_nothing_is_left(prepare: Launch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from nvrx_core.store.keys import StoreKeys
+from nvrx_core.store.keys import LauncherKeys
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import assert_no_process_left
 
@@ -13,7 +13,7 @@ from .conftest import Launch
 
 WORKER = "tests.harness.process.workers.counting"
 RESTARTS, WORLD = 9, 4
-KEYS = StoreKeys("job", 0, 0)
+KEYS = LauncherKeys("job", 0)
 STEADY = range(3, RESTARTS - 1)
 """Rounds whose beginning, end and deletion lie in the job."""
 MOST = 5

@@ -8,6 +8,7 @@ from nvrx_core.inprocess.abort import Abort, carry_out
 from nvrx_core.inprocess.call.fault_maker import clear_frames
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.swallowed import innermost_frames
 from nvrx_core.inprocess.monitor.round_progress import RoundProgress
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page, ProgressField
@@ -59,7 +60,7 @@ class FunctionAbort:
     def unblock(self) -> None:
         """Close what the main thread waits in, where no signal reaches it."""
         if not self._observer.unblock() and log.isEnabledFor(logging.DEBUG):
-            log.debug("the function does not react to the interruption:\n%s", self._interrupt.stack())
+            log.debug("the function does not react to the interruption:\n%s", innermost_frames(self._interrupt.thread))
 
     def release(self) -> None:
         """Release the process groups of the function, once the round is decided."""

@@ -18,6 +18,7 @@ from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State
+from nvrx_core.store.keys import LauncherKeys
 
 __all__ = ["Housekeeping", "least_world_size"]
 
@@ -61,8 +62,8 @@ class Housekeeping:
             self._over = True
 
     def _tell(self, iteration: int) -> None:
-        store, keys = self.control_store.store, self.control_store.keys
-        generation = keys.generation
+        store, generation = self.control_store.store, self.control_store.keys.generation
+        keys = LauncherKeys(self.control_store.keys.job, self.control_store.keys.call)
         entered = json.dumps({"generation": generation, "iteration": iteration})
         announcement = json.dumps({"generation": generation, "min_world_size": self.least, "pid": os.getpid()})
         with self._telling, suppress(StoreFailure):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.protocol.effects import StoreFailure
-from nvrx_core.store.keys import StoreKeys
+from nvrx_core.store.keys import LauncherKeys, StoreKeys
 
 __all__ = ["KeyDeletion"]
 
@@ -70,7 +70,16 @@ class KeyDeletion:
         prefix = f"{self.keys.prefix}/"
         if not self.store.forget(prefix):
             self.store.delete(self.store.listed(prefix) or self._of_call(iteration, members))
-        self.store.delete(self.keys.beside())
+        self.store.delete(self._beside())
+
+    def _beside(self) -> Iterable[str]:
+        """The call's keys that lie under no generation: for the launcher, and the verdict on this one.
+
+        The verdicts on earlier generations stay: they keep a later start from the claims of the killed ones.
+        """
+        keys = self.keys
+        launcher = LauncherKeys(keys.job, keys.call)
+        return (launcher.announce(), launcher.entered(), keys.verdict(keys.generation))
 
     def _of_round(self, iteration: int, members: int) -> Iterable[str]:
         return (*self.keys.round(iteration), *self._arrivals.keys_of(iteration, members))

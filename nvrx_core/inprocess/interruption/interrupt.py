@@ -14,24 +14,23 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from types import CodeType, FrameType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.inprocess.interruption.async_exception import AsyncException
 from nvrx_core.inprocess.interruption.landing import Landing, judge, location
-from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen, Unblock, Why
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Unblock, Why
+from nvrx_core.inprocess.interruption.swallowed import report_stored, report_swallowed
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
 __all__ = ["Interrupt", "RankShouldRestart"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-WARN_SWALLOWED_AFTER: Final = 3
 MAX_UNWIND: Final = timedelta(seconds=10)
 WARN_DEFERRED_AFTER: Final = 0.2
 FIRST_WITHIN: Final = 0.05
@@ -166,19 +165,16 @@ class Interrupt:
         """Raise the exception if it may land in `frame`."""
         insist, self._insist = self._insist, False
         waits, self._waits = self._waits or notified, False  # a long call counts as a wait: it acquires no lock
-        if insist or (not self.unwinds() and self._may_land(frame, waits)):
+        if not insist and self.unwinds():
+            return
+        verdict = judge(frame, self._floor, library=self._patient)
+        if insist or verdict.landing is Landing.SAFE or (verdict.landing is Landing.FRAGILE and waits):
             self._last_frame = location(frame)
             self._raise()
-
-    def _may_land(self, frame: FrameType | None, waits: bool) -> bool:
-        verdict = judge(frame, self._floor, library=self._patient)
-        if verdict.landing is Landing.SAFE or (verdict.landing is Landing.FRAGILE and waits):
-            return True
         self.landing, self.held_at = verdict.landing, verdict.location
         self.deferred += 1
-        return False
 
-    def _raise(self) -> None:
+    def _raise(self) -> NoReturn:
         error = self._make()
         if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
             error = LoopShouldEnd(*error.args)
@@ -244,9 +240,12 @@ class Interrupt:
     def _turn(self, machine: InterruptPolicy, unblock: Callable[[], None]) -> Seen:
         seen, swallowed = self._seen(), machine.swallowed
         for action in machine.tick(seen, now=time.monotonic()):
-            self._perform(action, unblock)
+            if isinstance(action, Unblock):
+                unblock()
+            else:
+                self._fire(action.why)
         if machine.swallowed > swallowed:
-            self._warn_swallowed(machine.swallowed)
+            report_swallowed(machine.swallowed, self._last_frame)
         return seen
 
     def _seen(self) -> Seen:
@@ -258,16 +257,13 @@ class Interrupt:
             stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,
         )  # fmt: skip
 
-    def _perform(self, action: Fire | Unblock, unblock: Callable[[], None]) -> None:
-        if isinstance(action, Unblock):
-            unblock()
-            return
-        if action.why is Why.STORED:
-            self._warn_stored()
+    def _fire(self, why: Why) -> None:
+        if why is Why.STORED and self._reference is not None:
+            report_stored(self._reference(), __file__, self._last_frame)
         if self.by_signal:
-            self._signal(action.why)
+            self._signal(why)
         else:
-            self._set_exception(action.why)
+            self._set_exception(why)
 
     def _signal(self, why: Why) -> None:
         if signal.getsignal(self.signum) != self._handle:
@@ -292,27 +288,6 @@ class Interrupt:
                 return
         self.landing, self.held_at = verdict.landing, verdict.location
         self.deferred += 1
-
-    def _warn_stored(self) -> None:
-        error = self._reference() if self._reference is not None else None
-        trace = error.__traceback__ if error is not None else None
-        if trace is not None:
-            ours = trace.tb_frame.f_code.co_filename == __file__
-            where = self._last_frame if ours else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-            log.warning("the interruption was caught and stored at %s; raising it again", where)
-
-    def _warn_swallowed(self, swallowed: int) -> None:
-        if swallowed == WARN_SWALLOWED_AFTER:
-            log.warning(
-                "the interruption was swallowed %d times, last at %s; raising it again", swallowed, self._last_frame
-            )
-        elif swallowed:
-            log.debug("the interruption was swallowed at %s", self._last_frame)
-
-    def stack(self) -> str:
-        """Return the innermost frames of the thread, for messages about a hang."""
-        frame = sys._current_frames().get(self.thread)
-        return "".join(traceback.format_stack(frame)[-3:]) if frame is not None else ""
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ import pickle
 import signal
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,8 @@ from nvrx_core.inprocess.interruption import interrupt as interrupt_module, land
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import Fire, Unblock, Why
+from nvrx_core.inprocess.interruption.policy import Unblock, Why
+from nvrx_core.inprocess.interruption.swallowed import innermost_frames, report_swallowed
 
 SIGNUM = signal.SIGRTMIN + 3
 
@@ -255,13 +257,14 @@ def test_out_of_the_function_the_drive_is_over(interrupt):
 def test_what_the_machine_asks_for_is_done(interrupt, caplog):
     requested(interrupt)
     unblocked = []
-    interrupt._perform(Unblock(), lambda: unblocked.append(True))
+    machine = SimpleNamespace(swallowed=0, tick=lambda seen, now: (Unblock(),))
+    interrupt._turn(machine, lambda: unblocked.append(True))
     assert unblocked == [True]
     with pytest.raises(RankShouldRestart):
-        interrupt._perform(Fire(Why.FIRST), lambda: None)
+        interrupt._fire(Why.FIRST)
     signal.signal(SIGNUM, signal.SIG_IGN)
     with caplog.at_level(logging.ERROR):
-        interrupt._perform(Fire(Why.FIRST), lambda: None)
+        interrupt._fire(Why.FIRST)
     assert f"signal {SIGNUM} was given another handler" in caplog.text
 
 
@@ -271,14 +274,14 @@ def test_the_line_that_swallows_the_interruption_is_logged(interrupt, caplog):
         fire()
     with caplog.at_level(logging.DEBUG, logger="nvrx_core.inprocess"):
         for times in range(4):
-            interrupt._warn_swallowed(times)
+            report_swallowed(times, interrupt._last_frame)
     (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "was swallowed 3 times, last at " in warning
     assert __file__ in warning
 
 
 def test_the_stack_is_that_of_the_interrupted_thread(interrupt):
-    assert "test_the_stack_is_that_of_the_interrupted_thread" in interrupt.stack()
+    assert "test_the_stack_is_that_of_the_interrupted_thread" in innermost_frames(interrupt.thread)
 
 
 def test_outside_of_the_main_thread_no_signal_is_used(caplog):
@@ -295,7 +298,7 @@ def test_outside_of_the_main_thread_no_signal_is_used(caplog):
         thread.start()
         thread.join()
     assert not made[0].by_signal
-    assert not made[0].stack()
+    assert not innermost_frames(made[0].thread)
     assert "does not run in the main thread" in caplog.text
 
 
@@ -405,7 +408,7 @@ def test_the_line_that_stores_the_interruption_is_logged(interrupt, caplog):
         kept.append(error)
     line = sys._getframe().f_lineno - 3
     with caplog.at_level(logging.WARNING), pytest.raises(RankShouldRestart):
-        interrupt._perform(Fire(Why.STORED), lambda: None)
+        interrupt._fire(Why.STORED)
     assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 
@@ -435,13 +438,13 @@ def test_an_exception_that_was_asked_for_in_another_thread_is_raised_once_or_tak
             interrupt._async.set_if(0, None, -1)
             interrupt._async.drop()
             interrupt._async.set_if(0, None, -1)
-            interrupt.stack()
+            innermost_frames(interrupt.thread)
         except RankShouldRestart as error:
             caught.append((interrupt.raised, interrupt.unwinds(), type(pickle.loads(pickle.dumps(error)))))
         for armed, depth, raised in ((False, 0, 1), (True, 1, 1), (True, 0, 0)):
             interrupt.armed, interrupt.depth = armed, depth
             assert interrupt._async.set_if(raised, None, -1)
-            interrupt.stack()
+            innermost_frames(interrupt.thread)
         assert not interrupt._async.set_if(1, sys._getframe(), -1), "the thread has gone on"
         caught.append(interrupt.raised)
 
