@@ -27,7 +27,7 @@ from nvrx_core.inprocess.call.watchers import Watchers, start_watchers
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.joining import Entrant, Joining
 from nvrx_core.inprocess.groups.observer import GroupObserver
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, interrupt_within
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import BY
 from nvrx_core.inprocess.state import State
@@ -87,7 +87,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
     page = cleanup.enter_context(closing(Page(state.initial_world_size)))
     page.begin_round(-1, entrant.member, state.initial_world_size)
-    interrupt = Interrupt.within(p.interrupt_signal, p.soft_timeout, p.hard_timeout)
+    interrupt = interrupt_within(p.interrupt_signal, p.soft_timeout, p.hard_timeout)
     cleanup.callback(_give_signal_back, interrupt, page)
     monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):

@@ -1,24 +1,30 @@
 """The log of exceptions that the function failed with and the job survived: each with its traceback, once.
 
-The traceback is captured in the main thread, without its source lines. Another thread reads these and writes the text,
-so that no restart waits for a file.
+The traceback is captured in the main thread, without its source lines. A thread of its own reads these and writes the
+text, so that neither a restart nor a watchdog waits for a file; lines that cannot be read in time are left out.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import threading
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.process.bounded import call_all_bounded
 
 __all__ = ["SurvivedErrors", "user_traceback"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 PACKAGE: Final = str(Path(__file__).parents[2]) + "/"
+READ_WITHIN: Final = timedelta(seconds=2)
+"""The bound on reading the source lines."""
 MAX_FRAMES: Final = 100
 """The innermost frames that are kept."""
 _Key = tuple[type[BaseException], tuple[tuple[str, int | None], ...]]
@@ -38,7 +44,7 @@ class SurvivedErrors:
     Args:
         initial_rank: the rank.
         events: where the tracebacks are written as well.
-        defer: runs work soon, in a thread that no restart waits for.
+        defer: runs work that waits for no file soon, in a thread that no restart waits for.
     """
 
     def __init__(self, initial_rank: int, events: EventLog, defer: Callable[[Callable[[], None]], None]) -> None:
@@ -54,13 +60,22 @@ class SurvivedErrors:
         key = type(error), tuple((frame.filename, frame.lineno) for frame in captured.stack)
         self._times = self._times + 1 if key == self._last else 1
         self._last, times = key, self._times
-        self._defer(lambda: self._write(captured, iteration, times))
-
-    def _write(self, captured: traceback.TracebackException, iteration: int, times: int) -> None:
         if times > 1:
             last = "".join(captured.format_exception_only()).strip()
-            log.error("initial rank %d fails alike, %d times in a row: %s", self._initial_rank, times, last)
-            return
-        text = "".join(captured.format())
+            told = "initial rank %d fails alike, %d times in a row: %s"
+            self._defer(lambda: log.error(told, self._initial_rank, times, last))
+        else:
+            write = functools.partial(self._write, captured, iteration)
+            threading.Thread(target=write, name="nvrx-traceback", daemon=True).start()
+
+    def _write(self, captured: traceback.TracebackException, iteration: int) -> None:
+        found: list[str] = []
+        call_all_bounded({"nvrx-source-lines": lambda: found.append("".join(captured.format()))}, READ_WITHIN)
+        text = found[0] if found else _without_lines(captured)
         log.error("the function fails on initial rank %d in iteration %d:\n%s", self._initial_rank, iteration, text)
         self._events.write("exception", iteration, traceback=text)
+
+
+def _without_lines(captured: traceback.TracebackException) -> str:
+    frames = (f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n' for frame in captured.stack)
+    return "".join(["Traceback (most recent call last):\n", *frames, *captured.format_exception_only()])

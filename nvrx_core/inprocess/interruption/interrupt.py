@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from types import CodeType, FrameType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn
 
 from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.inprocess.interruption.async_exception import AsyncException
@@ -28,7 +28,7 @@ from nvrx_core.inprocess.interruption.swallowed import report_stored, report_swa
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
-__all__ = ["Interrupt", "RankShouldRestart"]
+__all__ = ["Interrupt", "RankShouldRestart", "interrupt_within"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 MAX_UNWIND: Final = timedelta(seconds=10)
@@ -79,12 +79,6 @@ class Interrupt:
         self._seen_raised = 0
         self._async = AsyncException(self.thread, self)
         self.drop: Callable[[], Any] = _nothing if self.by_signal else self._async.drop
-
-    @classmethod
-    def within(cls, signum: int, soft: timedelta, hard: timedelta) -> Self:
-        """Return an interrupt whose bounds fit in the hard timeout, which counts from the interruption."""
-        unwind = min(MAX_UNWIND, (hard - soft) / 2)
-        return cls(signum, unwind.total_seconds(), hold=(hard - 2 * unwind).total_seconds())
 
     def install(self) -> None:
         """Install the signal handler, and unblock the signal in this thread."""
@@ -298,3 +292,9 @@ def _in_event_loop() -> bool:
     """Return whether this thread runs an asyncio event loop."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+def interrupt_within(signum: int, soft: timedelta, hard: timedelta) -> Interrupt:
+    """Return an interrupt whose bounds fit in the hard timeout, which counts from the interruption."""
+    unwind = min(MAX_UNWIND, (hard - soft) / 2)
+    return Interrupt(signum, unwind.total_seconds(), hold=(hard - 2 * unwind).total_seconds())

@@ -89,7 +89,8 @@ class MainThread:
 
     def _iterations(self) -> Flow[IterationResult]:
         ended = IterationResult(Outcome.LEFT)
-        leaving = yield from self._declare(ended, -1)
+        ended.error = yield effects.DeclareKeys(-1)
+        leaving = ended.error is not None
         decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE)
         if leaving or self._is_lost(decision, ended):
             yield from self._terminate(ended)
@@ -205,11 +206,8 @@ class MainThread:
         if ended.how in (Outcome.LEFT, Outcome.EXITED):
             return True
         ended.error = yield effects.Recover(self.failure)
-        return ended.error is not None or (yield from self._declare(ended, iteration))
-
-    def _declare(self, ended: IterationResult, iteration: int) -> Flow[bool]:
-        """Evaluate the keys that the others need; True when that failed and the rank leaves."""
-        ended.error = yield effects.DeclareKeys(iteration)
+        if ended.error is None:
+            ended.error = yield effects.DeclareKeys(iteration)
         return ended.error is not None
 
     def _leave_early(self, ended: IterationResult) -> Flow[None]:
@@ -306,20 +304,16 @@ class MainThread:
     def _finish(self, ended: IterationResult) -> Flow[None]:
         """All ranks are done, or this one leaves: tell, also when a signal handler raises meanwhile."""
         try:
-            yield from self._report(ended)
+            if ended.how in _DONE and self.rounds.view.finished:
+                failure: BaseException | None = yield effects.Complete()
+                ended.error = ended.error if failure is None else failure
+            else:
+                yield effects.ReportLeft(ended.error)
         except GeneratorExit:
             raise
         except BaseException as error:  # boundary: the call ends by it
             ended.error = error
         yield from self._say_left()
-
-    def _report(self, ended: IterationResult) -> Flow[None]:
-        if not (ended.how in _DONE and self.rounds.view.finished):
-            yield effects.ReportLeft(ended.error)
-            return
-        error: BaseException | None = yield effects.Complete()
-        if error is not None:
-            ended.error = error
 
     def _say_left(self) -> Flow[None]:
         """Say that this rank needs the store no longer; the rank that hosts it waits for all others first."""

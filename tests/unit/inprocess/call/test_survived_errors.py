@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import threading
+from datetime import timedelta
 
 import pytest
 
@@ -42,6 +45,9 @@ def wrapped():
 
 
 def texts(caplog):
+    for thread in threading.enumerate():
+        if thread.name == "nvrx-traceback":
+            thread.join()
     return [record.message for record in caplog.records if record.levelno == logging.ERROR]
 
 
@@ -56,9 +62,22 @@ def test_the_traceback_has_the_users_frames(errors, caplog, tmp_path):
     assert "Planted: planted" in event["traceback"]
 
 
+def test_a_source_that_cannot_be_read_is_not_waited_for(errors, caplog, tmp_path, monkeypatch):
+    monkeypatch.setattr("nvrx_core.inprocess.call.survived_errors.READ_WITHIN", timedelta(seconds=0.05))
+    source, space = tmp_path / "lost.py", {"Planted": Planted}
+    os.mkfifo(source)
+    exec(compile("def run():\n    raise Planted('planted')", source, "exec"), space)
+    errors.survived(failed(space["run"]), 0)
+    (text,) = texts(caplog)
+    assert f'File "{source}", line 2, in run\n' in text
+    assert text.endswith("Planted: planted\n")
+    os.close(os.open(source, os.O_WRONLY))
+
+
 def test_a_repetition_is_one_line(errors, caplog):
     for message in ("one", "two"):
         errors.survived(failed(train, message), 0)
+        texts(caplog)
     errors.survived(failed(inner, "elsewhere"), 2)
     first, second, third = texts(caplog)
     assert second == f"initial rank 3 fails alike, 2 times in a row: {Planted.__module__}.Planted: two"
