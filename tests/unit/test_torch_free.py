@@ -7,18 +7,20 @@ import sys
 
 import pytest
 
-ROOMS = ("clock", "errors", "events", "failpoint", "process", "progress")
+PACKAGES = (
+    "clock", "errors", "events", "failpoint", "fault", "liveness", "parsing", "process", "progress", "settings",
+)  # fmt: skip
 
 
-def modules(room: str) -> list[str]:
-    name = f"nvrx_core.{room}"
+def modules(package: str) -> list[str]:
+    name = f"nvrx_core.{package}"
     folders = importlib.util.find_spec(name).submodule_search_locations or []
     return [name, *(module.name for module in pkgutil.walk_packages(folders, f"{name}."))]
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_package_imports_no_torch(room):
-    assert "torch" not in loaded_by(*modules(room))
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_imports_no_torch(package):
+    assert "torch" not in loaded_by(*modules(package))
 
 
 def test_the_wait_daemon_imports_no_torch():
