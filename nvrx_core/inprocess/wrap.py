@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, T
 
 import torch.distributed as dist
 
+from nvrx_core.errors import RestartAbort
 from nvrx_core.inprocess.call.call import Call
 from nvrx_core.inprocess.call.environment_checks import warn_about_environment
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
@@ -21,6 +22,7 @@ from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_shap
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.survived_errors import user_traceback
 from nvrx_core.inprocess.compose import Compose
+from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
@@ -211,6 +213,11 @@ class Wrapper(Parameters):
                 raise ValueError(
                     "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
                     "create it inside the wrapped function, or destroy it before the call"
+                )
+            if GroupObserver.current is not None:
+                raise RestartAbort(
+                    "a wrapped function was called inside another wrapped function",
+                    advice="wrap the outer function only; its restarts cover what it calls",
                 )
             free = bind(fn, names, args, kwargs)
             call = Call(self, next(_calls))

@@ -18,6 +18,7 @@ __all__ = [
     "events_directory",
     "flight_record_directory",
     "flight_recorder_is_on",
+    "has_master",
     "job_name",
     "master",
     "nccl_variables",
@@ -66,6 +67,11 @@ def master() -> tuple[str, int]:
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT", 29500)
 
 
+def has_master() -> bool:
+    """Return whether a launcher, or the user, has said where the ranks meet."""
+    return "MASTER_ADDR" in os.environ
+
+
 def store_endpoint() -> tuple[str, int] | None:
     """Return `NVRX_STORE_ENDPOINT` as host and port, None when it is not set.
 
@@ -76,8 +82,11 @@ def store_endpoint() -> tuple[str, int] | None:
     host, _, port = text.rpartition(":")
     if not text:
         return None
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"environment: NVRX_STORE_ENDPOINT={text!r} is not host:port with a port of 1 to 65535")
+    if "/" in text or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(
+            f"environment: NVRX_STORE_ENDPOINT={text!r} is not host:port with a port of 1 to 65535; "
+            "write NVRX_STORE_ENDPOINT=node7:29501, without a scheme or a path"
+        )
     return host.strip("[]"), int(port)
 
 

@@ -26,7 +26,7 @@ from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import inert_in_children, keep_for_good, run_in_rank_only
-from nvrx_core.settings.environment import set_ranks
+from nvrx_core.settings.environment import has_master, set_ranks
 
 __all__ = ["Call"]
 
@@ -88,7 +88,7 @@ class Call:
         return CallRules(
             leader=lambda world_size, terminated: leader_of(parameters, world_size, terminated),
             no_progress_limit=parameters.no_progress_limit,
-            meets_on_entry=not connections.is_torch_store,
+            meets_on_entry=not connections.is_torch_store or not has_master(),
             hosts_store=connections.is_hosted_by(self._state.initial_rank),
             store_is_hosted=bool(connections.critical),
         )

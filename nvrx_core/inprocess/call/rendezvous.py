@@ -11,7 +11,7 @@ from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.state import State
 from nvrx_core.rank_assignment.composition import leader
-from nvrx_core.settings.environment import set_master
+from nvrx_core.settings.environment import has_master, set_master
 
 __all__ = ["leader_of", "offer", "use"]
 
@@ -36,6 +36,6 @@ def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ..
 
 def use(observer: GroupObserver, state: State, endpoint: tuple[str, int] | None) -> None:
     """Let the next process group meet there; None: nowhere, or this rank is none of it."""
-    if endpoint is not None and state.iteration > 0:
+    if endpoint is not None and (state.iteration > 0 or not has_master()):
         set_master(*endpoint)
     observer.rendezvous_endpoint = endpoint

@@ -81,7 +81,7 @@ def test_the_endpoint_is_host_and_port(variables):
     assert environment.store_endpoint() == ("fe80::1", 1234)
 
 
-@pytest.mark.parametrize("text", ["node7", ":1234", "node7:", "node7:x", "node7:0", "node7:65536"])
+@pytest.mark.parametrize("text", ["node7", ":1234", "node7:", "node7:x", "node7:0", "node7:65536", "http://node7:1234"])
 def test_a_wrong_endpoint_is_refused(variables, text):
     variables(NVRX_STORE_ENDPOINT=text)
     with pytest.raises(ValueError, match="NVRX_STORE_ENDPOINT="):
