@@ -1,7 +1,8 @@
 """The log of exceptions that the function failed with and the job survived: each with its traceback, once.
 
 The traceback is captured in the main thread, without its source lines. A thread of its own reads these and writes the
-text, so that neither a restart nor a watchdog waits for a file; lines that cannot be read in time are left out.
+text, so that neither a restart nor a watchdog waits for a file; lines that cannot be read in time are left out, and all
+of them where the process can start no thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +56,10 @@ class SurvivedErrors:
 
     def survived(self, error: BaseException, iteration: int) -> None:
         """Log the exception that ended the function in `iteration`; a repetition of the last one is a single line."""
+        with suppress(MemoryError):  # which may be what the function has failed with
+            self._note(error, iteration)
+
+    def _note(self, error: BaseException, iteration: int) -> None:
         captured = traceback.TracebackException(
             type(error), error, user_traceback(error.__traceback__), limit=-MAX_FRAMES, lookup_lines=False, compact=True
         )
@@ -65,15 +71,27 @@ class SurvivedErrors:
             told = "initial rank %d fails alike, %d times in a row: %s"
             self._defer(lambda: log.error(told, self._initial_rank, times, last))
         else:
-            write = functools.partial(self._write, captured, iteration)
-            threading.Thread(target=write, name="nvrx-traceback", daemon=True).start()
+            self._defer(lambda: self._start(captured, iteration))
 
-    def _write(self, captured: traceback.TracebackException, iteration: int) -> None:
-        found: list[str] = []
-        call_all_bounded({"nvrx-source-lines": lambda: found.append("".join(captured.format()))}, READ_WITHIN)
-        text = found[0] if found else _without_lines(captured)
+    def _start(self, captured: traceback.TracebackException, iteration: int) -> None:
+        write = functools.partial(self._write, iteration, captured)
+        try:
+            threading.Thread(target=write, args=(True,), name="nvrx-traceback", daemon=True).start()
+        except RuntimeError:  # no thread is to be had
+            write(False)
+
+    def _write(self, iteration: int, captured: traceback.TracebackException, lines: bool) -> None:
+        text = (_with_lines(captured) if lines else "") or _without_lines(captured)
         log.error("the function fails on initial rank %d in iteration %d:\n%s", self._initial_rank, iteration, text)
         self._events.write("exception", iteration, traceback=text)
+
+
+def _with_lines(captured: traceback.TracebackException) -> str:
+    """The text with its source lines; "" when they cannot be read in time."""
+    found: list[str] = []
+    with suppress(RuntimeError):  # no thread is to be had
+        call_all_bounded({"nvrx-source-lines": lambda: found.append("".join(captured.format()))}, READ_WITHIN)
+    return found[0] if found else ""
 
 
 def _without_lines(captured: traceback.TracebackException) -> str:

@@ -97,3 +97,26 @@ def test_where_there_are_no_others_they_remain():
     trace = failed(space["run"]).__traceback__.tb_next
     assert user_traceback(trace) is trace
     assert user_traceback(None) is None
+
+
+def test_where_no_thread_can_be_started_the_lines_are_left_out(errors, caplog, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    error = failed()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    errors.survived(error, 0)
+    (text,) = texts(caplog)
+    assert "in inner\n  File" not in text
+    assert text.endswith("Planted: planted\n")
+    assert "raise Planted" not in text
+
+
+def test_an_error_without_memory_is_survived(errors, caplog, monkeypatch):
+    monkeypatch.setattr("nvrx_core.inprocess.call.survived_errors.user_traceback", fail_for_memory)
+    errors.survived(failed(), 0)
+    assert not texts(caplog)
+
+
+def fail_for_memory(trace):
+    raise MemoryError
