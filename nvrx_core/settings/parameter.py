@@ -20,7 +20,6 @@ __all__ = [
 ]  # fmt: skip
 
 _KEY: Final = "nvrx"
-_NO_TIME: Final = timedelta(0)
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ class Rule:
     holds: Callable[[Any], bool]
 
 
-POSITIVE: Final = Rule("positive", lambda value: value > (_NO_TIME if isinstance(value, timedelta) else 0))
-NOT_NEGATIVE: Final = Rule("not negative", lambda value: value >= (_NO_TIME if isinstance(value, timedelta) else 0))
+POSITIVE: Final = Rule("positive", lambda value: value > type(value)())
+NOT_NEGATIVE: Final = Rule("not negative", lambda value: value >= type(value)())
 ABSOLUTE_PATH: Final = Rule("an absolute path", os.path.isabs)
 
 
@@ -119,17 +118,16 @@ def check(owner: Any) -> None:
         _check_value(name, getattr(owner, name), each)
     for name, (_, each) in declared.items():
         for longer in each.shorter_than:
-            _check_order(owner, name, longer)
+            _check_order(owner, name, longer, upper_bound=each.upper_bound)
 
 
-def _check_order(owner: Any, name: str, longer: str) -> None:
+def _check_order(owner: Any, name: str, longer: str, *, upper_bound: bool) -> None:
     """Check that one value is below another; the error names the one that is not the default."""
-    (field_, declared), (other, _) = declarations(owner)[name], declarations(owner)[longer]
     value, bound = getattr(owner, name), getattr(owner, longer)
-    by_default = value == field_.default
-    if value < bound or (by_default and declared.upper_bound):
+    by_default = value == getattr(type(owner), name)
+    if value < bound or (by_default and upper_bound):
         return
-    if by_default and bound != other.default:
+    if by_default and bound != getattr(type(owner), longer):
         rule = f"longer than {name}={shown(value)}, which is the default"
         raise ParameterError(longer, bound, rule, f"{name}=timedelta(...) as well, shorter than that")
     raise ParameterError(name, value, f"shorter than {longer}={shown(bound)}")

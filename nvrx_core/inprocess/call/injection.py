@@ -38,7 +38,7 @@ def refuse_shape(fn: object) -> None:
 
 def parameters_for(kind: type, fn: Callable[..., Any]) -> tuple[str, ...]:
     """The parameters of `fn` that want a `kind`: annotated with it, or a union that has it, or named one of `NAMES`."""
-    signature = _signature(fn)
+    signature = _signature(fn, True, False)
     parameters = signature.parameters if signature is not None else {}
     return tuple(name for name, parameter in parameters.items() if name in NAMES or _wants(kind, parameter.annotation))
 
@@ -51,7 +51,7 @@ def bind(
     Raises:
         TypeError: when `fn` cannot be called so.
     """
-    signature = _signature(fn)
+    signature = _signature(fn, False)
     if signature is None:
         return names
     try:
@@ -63,9 +63,9 @@ def bind(
     return free
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature, its annotations evaluated where all of them can be; None where there is no signature."""
-    for evaluated in (True, False):
+def _signature(fn: Callable[..., Any], *attempts: bool) -> inspect.Signature | None:
+    """The signature by the first attempt that succeeds, with annotations evaluated or not; None where there is none."""
+    for evaluated in attempts:
         try:
             return inspect.signature(fn, eval_str=evaluated)
         except Exception:  # boundary: any text may stand in an annotation

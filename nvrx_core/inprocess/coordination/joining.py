@@ -163,14 +163,18 @@ class Joining:
         keys = self.keys.of(generation)
         self.store.put(keys.left(self.member), "")
         if self.links.is_hosted_by(self.member):
-            claimed = [rank for rank in range(min(self.size, NAMED)) if self.store.has([keys.claim(rank)])]
+            claimed = self._claimed(keys)
             self.store.wait([keys.left(rank) for rank in claimed], READ_WITHIN)
 
     def _missing(self, generation: int) -> str:
         keys = self.keys.of(generation)
         if self.size > NAMED:
             return f"{self.size - int(self.store.look(keys.claims()) or 0)} of {self.size}"
-        return str([rank for rank in range(self.size) if not self.store.has([keys.claim(rank)])])
+        return str(sorted({*range(self.size)} - {*self._claimed(keys)}))
+
+    def _claimed(self, keys: StoreKeys) -> list[int]:
+        """The ranks that have claimed their place, of the first `NAMED`."""
+        return [rank for rank in range(min(self.size, NAMED)) if self.store.has([keys.claim(rank)])]
 
 
 def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: Entrant) -> StoreKeys | None:
