@@ -184,14 +184,17 @@ def test_the_keys_of_an_ended_round_are_deleted(control_store):
     assert control_store.store.store.num_keys() == 0
 
 
+class Forgetful(dist.HashStore):
+    """A store that can delete all keys of a prefix."""
+
+    asked = ()
+
+    def forget(self, prefix):
+        self.asked += (prefix,)
+        return True
+
+
 def test_a_store_that_can_forget_forgets_a_round_at_once():
-    class Forgetful(dist.HashStore):
-        asked = ()
-
-        def forget(self, prefix):
-            self.asked += (prefix,)
-            return True
-
     store = Forgetful()
     ControlStore(GuardedStore(store), KEYS).deletion.delete_round(3, 2)
     assert store.asked == ("nvrx/job/0/0/3/",)
@@ -421,13 +424,6 @@ def test_whatever_a_rank_assignment_writes_marks_the_round_once(write):
 
 
 def test_a_store_that_can_forget_is_asked_to():
-    class Forgetful(dist.HashStore):
-        asked = ()
-
-        def forget(self, prefix):
-            self.asked += (prefix,)
-            return True
-
     store = Forgetful()
     control_store = ControlStore(GuardedStore(store), KEYS)
     for member in MEMBERS:
