@@ -55,10 +55,12 @@ def press_ctrl_c(seconds: float) -> None:
 
 
 class Slow(Finalize):
-    """Rank 1 takes its time, and rank 0 waits for it."""
+    """Rank 1 takes its time, and Ctrl-C meets rank 0 while it waits for it."""
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        if me == 1 and state.iteration == 0:
+        if state.iteration == 0 and me == 0:
+            press_ctrl_c(0.7)
+        elif state.iteration == 0:
             time.sleep(1.5)
         return state
 
@@ -83,8 +85,6 @@ def returned(call: inprocess.CallWrapper) -> Any:
 def in_barrier(call: inprocess.CallWrapper) -> str:
     record("enter", iteration=call.iteration)
     if call.iteration == 0:
-        if me == 0:
-            press_ctrl_c(0.7)
         raise ValueError("planted")
     return "done"
 

@@ -227,6 +227,8 @@ def atomic_collective(rank: Rank) -> None:
         rank.enter(call_wrapper)
         dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
         reduce_once()
+        if call_wrapper.iteration == 0 and rank.me:
+            c10d._get_default_store().wait(["atomic"])
         rank.strike("function", call_wrapper.iteration)
         if call_wrapper.iteration == 0:
             wait_for_all(call_wrapper, rank)
@@ -279,6 +281,7 @@ def wait_for_all(call: CallWrapper, rank: Rank) -> None:
     if rank.me:
         time.sleep(60)
     with call.atomic():
+        c10d._get_default_store().set("atomic", "entered")
         began = time.monotonic()
         try:
             reduce_once()
