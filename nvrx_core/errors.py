@@ -11,7 +11,7 @@ BaseException
     │   ├── RankAssignmentError     rank_assignment returned no valid assignment
     │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError, JobMismatch
     │   └── InternalError           an invariant of nvrx is broken
-    └── ParameterError, a ValueError; ParameterTypeError, a TypeError
+    └── ParameterError, ConfigurationError, both a ValueError; ParameterTypeError, a TypeError
 ```
 """
 
@@ -22,12 +22,13 @@ from datetime import timedelta
 from typing import ClassVar, Final
 
 __all__ = [
-    "BarrierError", "BarrierOverflow", "BarrierTimeout", "FaultCounterExceeded", "HealthCheckError", "InternalError",
-    "JobMismatch", "ParameterError", "ParameterTypeError", "RankAssignmentError", "RankDiscarded", "RestartAbort",
-    "RestartError", "StoreLost", "TimeoutError", "require", "require_type", "shown",
+    "BarrierError", "BarrierOverflow", "BarrierTimeout", "ConfigurationError", "FaultCounterExceeded",
+    "HealthCheckError", "InternalError", "JobMismatch", "ParameterError", "ParameterTypeError", "RankAssignmentError",
+    "RankDiscarded", "RestartAbort", "RestartError", "StoreLost", "TimeoutError", "require", "require_type", "shown",
 ]  # fmt: skip
 
 STORE_LOST: Final = 75
+USAGE: Final = 2
 
 
 class _Explained(BaseException):
@@ -252,6 +253,28 @@ class ParameterTypeError(TypeError):
         hint = self._COMMA if isinstance(self.value, tuple) else _write(self.instead)
         found = type(self.value).__name__
         return f"{self.parameter}={self.value!r}: must be of type {self.expected}, not {found}{hint}"
+
+
+class ConfigurationError(ValueError):
+    """A wrong setting, in one line: `place: key: what is wrong, why; what to do`.
+
+    A command that ends by it exits with code 2 (`exit_code`).
+
+    Attributes:
+        place: where it is written: `file:line`, "environment", "command line", or the class that was given it.
+        key: the setting as it is spelled there, "" where the whole file is meant.
+        problem: what is wrong, and why.
+        advice: what to do.
+    """
+
+    exit_code: ClassVar[int] = USAGE
+
+    def __init__(self, place: str, key: str, problem: str, advice: str) -> None:
+        super().__init__(place, key, problem, advice)
+        self.place, self.key, self.problem, self.advice = place, key, problem, advice
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.place, self.key, f"{self.problem}; {self.advice}")))
 
 
 def require(holds: bool, parameter: str, value: object, rule: str) -> None:

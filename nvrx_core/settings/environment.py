@@ -28,6 +28,7 @@ __all__ = [
     "set_master",
     "set_ranks",
     "store_endpoint",
+    "variables",
     "with_environment_as_now",
 ]
 
@@ -105,6 +106,11 @@ def flight_recorder_is_on() -> bool:
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     size = next((os.environ[name] for name in names if name in os.environ), "")
     return size.isdigit() and int(size) > 0
+
+
+def variables(prefix: str) -> dict[str, str]:
+    """Return the variables whose names begin with `prefix` and that are not empty."""
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
 
 
 def nccl_variables() -> dict[str, str]:

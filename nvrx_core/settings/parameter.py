@@ -1,22 +1,24 @@
 """Declarations of parameters: default, type, rule, unit and help, written once beside the annotation.
 
-A class of parameters is a frozen dataclass whose fields are created by `parameter`. `check` validates an instance
-against the declarations. Reference pages and command lines are generated from `declarations`.
+A class of parameters is a dataclass whose fields are created by `parameter`, or by `setting` where a value is also
+written outside Python: in a YAML file, a flag or a variable. `check` validates an instance against the declarations.
+Reference pages and command lines are generated from `declarations`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.errors import ParameterError, require, require_type, shown
+from nvrx_core.settings.forms import Form, Misread, is_none
 
 __all__ = [
-    "ABSOLUTE_PATH", "NOT_NEGATIVE", "POSITIVE", "Declaration", "Rule", "at_least", "check", "declarations", "one_of",
-    "parameter", "time_parameter",
+    "ABSOLUTE_PATH", "NOT_NEGATIVE", "POSITIVE", "Declaration", "Rule", "above", "at_least", "check", "declarations",
+    "default_of", "one_of", "parameter", "setting", "time_parameter",
 ]  # fmt: skip
 
 _KEY: Final = "nvrx"
@@ -45,6 +47,11 @@ def at_least(minimum: float, otherwise: str = "") -> Rule:
     return Rule(f"at least {minimum}{otherwise}", lambda value: bool(value >= minimum))
 
 
+def above(minimum: float) -> Rule:
+    """Return the rule that a number is greater than `minimum`."""
+    return Rule(f"greater than {minimum}", lambda value: bool(value > minimum))
+
+
 def one_of(*values: str) -> Rule:
     """Return the rule that a value is one of `values`."""
     return Rule(" or ".join(map(repr, values)), lambda value: value in values)
@@ -61,6 +68,8 @@ class Declaration:
         shorter_than: the parameters that must be greater.
         upper_bound: whether the value bounds values derived from others, so that its default fits all of them.
         optional: whether None is allowed.
+        form: how a value is written outside Python; None for a parameter that exists in Python alone.
+        aliases: further names that its flag has.
     """
 
     help: str
@@ -69,11 +78,38 @@ class Declaration:
     shorter_than: tuple[str, ...] = ()
     upper_bound: bool = False
     optional: bool = False
+    form: Form | None = None
+    aliases: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:
         """The unit of a value in YAML files, flags and variables, "" where it has none."""
+        if self.form is not None:
+            return self.form.unit
         return "s" if self.kind is timedelta else ""
+
+    def read(self, value: object) -> Any:
+        """Return the value that is written as `value`.
+
+        Raises:
+            Misread: a `ValueError`, when it has not the form, or breaks the rule.
+        """
+        if self.optional and is_none(value):
+            return None
+        read = self.form.read(value) if self.form is not None else value
+        if self.rule is not None and not self.rule.holds(read):
+            raise Misread(value, self.rule.text)
+        return read
+
+    def written(self, value: Any) -> Any:
+        """Return a value as a YAML file or JSON holds it."""
+        return value if value is None or self.form is None else self.form.write(value)
+
+    def shown(self, value: Any) -> str:
+        """Return a value as a person writes it; None and an empty mapping are "none"."""
+        written = self.written(value)
+        text = str(written).lower() if isinstance(written, bool) else str(written)
+        return "none" if written in (None, {}) else text
 
 
 def parameter(
@@ -99,6 +135,22 @@ def time_parameter(
 ) -> Any:
     """Return a field for a duration that must be shorter than the named other parameters."""
     return parameter(default, help, kind=timedelta, rule=rule, shorter_than=shorter_than, upper_bound=upper_bound)
+
+
+def setting(
+    default: Any, form: Form, help: str, *, rule: Rule | None = None, aliases: tuple[str, ...] = (),
+    optional: bool = False,
+) -> Any:  # fmt: skip
+    """Return a field for a value that is also written in files, flags and variables; a default of None is optional."""
+    declared = Declaration(help=help, rule=rule, form=form, aliases=aliases, optional=optional or default is None)
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata={_KEY: declared})
+    return field(default=default, metadata={_KEY: declared})
+
+
+def default_of(declared: Field[Any]) -> Any:
+    """Return the default of a field."""
+    return declared.default if declared.default_factory is MISSING else declared.default_factory()
 
 
 def declarations(owner: Any) -> Mapping[str, tuple[Field[Any], Declaration]]:

@@ -23,11 +23,17 @@ def test_package_imports_no_torch(package):
     assert "torch" not in loaded_by(*modules(package))
 
 
+def test_the_settings_of_a_monitor_import_neither_torch_nor_yaml():
+    assert not {"torch", "yaml"} & set(loaded_by("nvrx_core.fault_tolerance.config"))
+
+
 def test_the_wait_daemon_imports_no_torch():
     assert "torch" not in loaded_by("nvrx_core.inprocess.wait_daemon")
 
 
-@pytest.mark.parametrize("package", ["nvrx_core", "nvrx_core.inprocess", "nvrx_core.store"])
+@pytest.mark.parametrize(
+    "package", ["nvrx_core", "nvrx_core.fault_tolerance", "nvrx_core.inprocess", "nvrx_core.store"]
+)
 def test_package_imports_nothing_eagerly(package):
     loaded = {name for name in loaded_by(package) if name.split(".")[0] in ("nvrx_core", "torch")}
     assert loaded == {"nvrx_core", package}

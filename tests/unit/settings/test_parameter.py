@@ -1,21 +1,25 @@
 """A parameter declared once: what its declaration says, and what is checked by it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from nvrx_core.errors import ParameterError, ParameterTypeError
+from nvrx_core.settings.forms import BOOLEAN, SECONDS, SECTION_TIMEOUTS, Misread
 from nvrx_core.settings.parameter import (
     ABSOLUTE_PATH,
     NOT_NEGATIVE,
     POSITIVE,
+    above,
     at_least,
     check,
     declarations,
+    default_of,
     one_of,
     parameter,
+    setting,
     time_parameter,
 )
 
@@ -71,3 +75,37 @@ def test_none_is_a_value_where_it_is_the_default():
 def test_a_time_is_given_in_seconds():
     assert [declared.unit for _, declared in declarations(Settings()).values()] == ["s", "s", "", "", "", "s", ""]
     assert POSITIVE.holds(1)
+
+
+@dataclass
+class Written:
+    limit: float | None = setting(60.0, SECONDS, "How long.", rule=above(1), optional=True)
+    path: str | None = setting(None, SECONDS, "Optional, as its default is None.")
+    each: dict[str, float] = setting({}, SECTION_TIMEOUTS, "How long each.")
+    flag: bool = setting(True, BOOLEAN, "Whether.")
+
+
+def test_a_setting_is_read_by_its_form_and_its_rule():
+    limit, path, each, flag = (declared for _, declared in declarations(Written).values())
+    assert (limit.read("2"), limit.read("none"), path.read(None), each.read("a:1")) == (2.0, None, None, {"a": 1.0})
+    with pytest.raises(Misread, match="greater than 1"):
+        limit.read(1)
+    with pytest.raises(Misread, match="true or false"):
+        flag.read(None)
+
+
+def test_a_setting_is_shown_as_a_person_writes_it():
+    limit, path, each, flag = (declared for _, declared in declarations(Written).values())
+    assert [limit.unit, path.unit, each.unit, flag.unit] == ["s", "s", "s", ""]
+    assert [limit.shown(2.0), path.shown(None), each.shown({}), flag.shown(True)] == ["2.0", "none", "none", "true"]
+    assert limit.written(None) is None
+
+
+def test_a_default_may_be_a_mapping_of_which_each_instance_has_its_own():
+    assert [default_of(field) for field in fields(Written)] == [60.0, None, {}, True]
+    assert Written().each is not Written().each
+
+
+def test_a_parameter_without_a_form_is_read_as_it_is():
+    assert declarations(Settings)["count"][1].read(2) == 2
+    assert declarations(Settings)["count"][1].shown(2) == "2"

@@ -1,0 +1,132 @@
+"""The settings of rank monitors and of the launcher, each declared once.
+
+The fields of `NOT_IMPLEMENTED` belong to features that do not exist; they are accepted so that a file written for
+nvidia-resiliency-ext loads.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from nvrx_core.settings.base import Settings
+from nvrx_core.settings.forms import BOOLEAN, INTEGER, MEGABYTES, NUMBER, PATH, PATHS, SECONDS, SECTION_TIMEOUTS, TEXT
+from nvrx_core.settings.parameter import NOT_NEGATIVE, POSITIVE, Rule, above, at_least, one_of, setting
+from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
+from nvrx_core.settings.spelling import Spelling
+
+__all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
+
+NOT_IMPLEMENTED: Final = frozenset({
+    "attribution_endpoint", "attribution_export_url", "attribution_stop_action", "check_remaining_processes",
+    "checkpoint_iteration_file", "cycle_info_dir", "enable_dist_storage_healthcheck", "enable_nic_healthcheck",
+    "enable_nic_monitor", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb",
+    "install_exception_hook", "link_down_path_template", "link_state_path_template", "max_no_progress_cycles",
+    "min_progress_iterations", "node_health_check_interval", "numa_bind_strict", "pci_topo_file", "segment",
+    "storage_healthcheck_path",
+})  # fmt: skip
+"""Settings of features that do not exist: accepted, with a warning where they are not the default."""
+
+_NIC_PATH: Final = replace(PATH, example="/sys/class/infiniband/{nic}/ports/1/state")
+_HAS_NIC: Final = Rule("one that has {nic} in it", lambda path: "{nic}" in path)
+_ABSOLUTE: Final = Rule(
+    "absolute, each of them",
+    lambda paths: all(path.strip().startswith("/") for path in paths.split(",")),
+)
+
+
+@dataclass
+class FaultToleranceConfig(Settings):
+    """Settings of rank monitors and of the launcher. Times are float seconds; None means without a limit.
+
+    A value may be assigned; it is read and checked then. Timeouts may be written as "none", signals and log levels by
+    name or number, section timeouts as a mapping or as "setup:600,step:60".
+
+    Raises:
+        ConfigurationError: when a value is wrong, or a name does not exist.
+    """
+
+    spelling: ClassVar[Spelling] = Spelling(section="fault_tolerance", prefix="ft")
+    not_implemented: ClassVar[frozenset[str]] = NOT_IMPLEMENTED
+
+    workload_check_interval: float = setting(
+        5.0, SECONDS, "Upper bound of a monitor's reaction; it is woken by deadlines and events.", rule=POSITIVE
+    )
+    initial_rank_heartbeat_timeout: float | None = setting(
+        3600.0, SECONDS, "Time from the start of monitoring to the first heartbeat.", rule=POSITIVE, optional=True
+    )
+    rank_heartbeat_timeout: float | None = setting(
+        2700.0, SECONDS, "Time between two heartbeats.", rule=POSITIVE, optional=True
+    )
+    rank_section_timeouts: dict[str, float | None] = setting(
+        {},
+        SECTION_TIMEOUTS,
+        "How long each section may be open. Another section has no limit until one is learned.",
+    )
+    rank_out_of_section_timeout: float | None = setting(
+        None, SECONDS, "How long no section may be open.", rule=POSITIVE, optional=True
+    )
+    safety_factor: float = setting(
+        5.0, NUMBER, "A learned timeout is the longest time observed, multiplied by this.", rule=above(1)
+    )
+    num_warmup_iterations: int = setting(
+        5, INTEGER, "So many `step` sections at the start may take the timeout of the section `warmup`.",
+        rule=at_least(0),
+    )  # fmt: skip
+    rank_termination_signal: signal.Signals = setting(
+        signal.SIGKILL, SIGNAL, "Ends a hung rank; by name or number.", rule=ENDS_A_PROCESS
+    )
+    log_level: int = setting(logging.INFO, LOG_LEVEL, "The level of the monitors' and the launcher's log.")
+    restart_check_interval: float = setting(
+        60.0, SECONDS, "Accepted and not used: a restart is noticed when it happens.", rule=POSITIVE
+    )
+    skip_section_response: bool = setting(
+        True, BOOLEAN, "Accepted and not used: a section is a write to shared memory, without a response."
+    )
+
+    node_health_check_interval: float = setting(
+        5.0, SECONDS, "Time between two checks of GPUs and NICs.", rule=POSITIVE
+    )
+    enable_nic_monitor: bool = setting(False, BOOLEAN, "Watch the link-down counters of the NICs.")
+    enable_nic_healthcheck: bool = setting(True, BOOLEAN, "Check the NICs' link states before a rendezvous.")
+    pci_topo_file: str | None = setting(None, PATH, "PCI topology in the XML format of NCCL.")
+    link_down_path_template: str | None = setting(
+        None, _NIC_PATH, "Path of a NIC's link-down counter; holds `{nic}`.", rule=_HAS_NIC
+    )
+    link_state_path_template: str | None = setting(
+        None, _NIC_PATH, "Path of a NIC's link state; holds `{nic}`.", rule=_HAS_NIC
+    )
+    enable_dist_storage_healthcheck: bool = setting(False, BOOLEAN, "Check Lustre and NFS mounts before a rendezvous.")
+    storage_healthcheck_path: str | None = setting(
+        None, PATHS, "Absolute paths that must be readable before a rendezvous, with commas between them.",
+        rule=_ABSOLUTE, aliases=("storage_health_check_path",),
+    )  # fmt: skip
+    segment: int | None = setting(None, INTEGER, "Nodes of one NVLink domain that are used together.", rule=at_least(1))
+    numa_bind_strict: bool = setting(
+        True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."
+    )
+    gpu_memory_reclaim_timeout: float = setting(
+        50.0, SECONDS, "How long to wait for free GPU memory before a restart; 0 is off.", rule=NOT_NEGATIVE
+    )
+    gpu_memory_tolerance_mb: float = setting(512.0, MEGABYTES, "GPU memory that may stay in use.", rule=NOT_NEGATIVE)
+    gpu_memory_poll_interval: float = setting(
+        2.0, SECONDS, "Time between two readings of the GPU memory.", rule=POSITIVE
+    )
+    check_remaining_processes: bool = setting(False, BOOLEAN, "Log processes that outlive their worker.")
+    install_exception_hook: bool = setting(False, BOOLEAN, "Log an uncaught exception of a worker and exit at once.")
+    max_no_progress_cycles: int = setting(3, INTEGER, "Give up after so many restarts without progress; 0 is never.")
+    min_progress_iterations: int = setting(1, INTEGER, "Iterations that count as progress.", rule=at_least(1))
+    checkpoint_iteration_file: str | None = setting(None, PATH, "Text file with the iteration of the last checkpoint.")
+    attribution_endpoint: str | None = setting(None, TEXT, "The attribution service; `localhost` starts one.")
+    attribution_stop_action: str = setting(
+        "log", TEXT, "What its verdict to stop does.", rule=one_of("log", "no-restart")
+    )
+    attribution_export_url: str | None = setting(None, TEXT, "Where its results are sent.")
+    cycle_info_dir: str | None = setting(None, PATH, "Directory of the files that describe each cycle.")
+
+    @property
+    def is_progress_tracking_enabled(self) -> bool:
+        """Whether the job gives up after restarts without progress."""
+        return self.max_no_progress_cycles > 0

@@ -1,0 +1,183 @@
+"""A class of settings, each declared once by `setting`, which reads files, variables and flags.
+
+A value is read and checked where it is set: by the constructor, an assignment, or a source outside Python. So a value
+that is there has its type and keeps its rule. Only the entries of a mapping can change behind that; `check` finds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Self
+
+from nvrx_core.settings import command_line, environment
+from nvrx_core.settings.command_line import CFG_PATH, IGNORE_MISSING
+from nvrx_core.settings.forms import BOOLEAN, PATH, Form, Misread
+from nvrx_core.settings.parameter import Declaration, declarations, default_of
+from nvrx_core.settings.sources import Given, Origin, of_file, of_flags, of_variables, refuse_unknown_name
+from nvrx_core.settings.spelling import Spelling
+
+__all__ = ["Settings"]
+
+log = logging.getLogger("nvrx_core.settings")
+
+
+class Settings:
+    """The base of a dataclass whose fields are created by `setting`.
+
+    A value that is wrong, or a name that does not exist, is a `ConfigurationError` at once.
+    """
+
+    spelling: ClassVar[Spelling]
+    not_implemented: ClassVar[frozenset[str]] = frozenset()
+    """The settings that are accepted with a warning, and change nothing."""
+    _origins: dict[str, Origin]
+
+    def __post_init__(self) -> None:
+        for name, (field, _) in declarations(self).items():
+            if getattr(self, name) == default_of(field):
+                del self._origins[name]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        refuse_unknown_name(type(self).__name__, name, declarations(self), type(self).__name__)
+        self._set(name, value, self._in_code(name))
+
+    @classmethod
+    def from_kwargs(cls, **settings: object) -> Self:
+        """Return the settings given by name; the others have their defaults.
+
+        Raises:
+            ConfigurationError: when a name or a value is wrong.
+        """
+        made = cls()
+        for name, value in settings.items():
+            setattr(made, name, value)
+        return made
+
+    @classmethod
+    def from_yaml_file(
+        cls, path: str | os.PathLike[str], ignore_missing: bool = False, *, environ: Mapping[str, str] | None = None
+    ) -> Self:
+        """Return the settings of environment variables, else of a YAML file.
+
+        Args:
+            path: the file; its first mapping with the name of the section, at any depth, is read.
+            ignore_missing: accept that the file, or its section, is missing.
+            environ: the variables; None for those of this process.
+
+        Raises:
+            ConfigurationError: when the file cannot be read, or a variable, a key or a value is wrong.
+        """
+        in_file = of_file(os.fspath(path), cls, cls.spelling, ignore_missing=ignore_missing)
+        return cls._from(in_file | cls._in_variables(environ))
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Return the settings of environment variables, else of the YAML file that one of them may name.
+
+        Raises:
+            ConfigurationError: when the file cannot be read, or a variable, a key or a value is wrong.
+        """
+        return cls.from_args(argparse.Namespace(), environ=environ)
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace, *, environ: Mapping[str, str] | None = None) -> Self:
+        """Return the settings of flags, else of variables, else of the YAML file that one of these may name.
+
+        Args:
+            args: the result of a parser that `add_arguments` has extended; None stands for a flag that is not given.
+            environ: the variables; None for those of this process.
+
+        Raises:
+            ConfigurationError: when the file cannot be read, or a flag, a variable, a key or a value is wrong.
+        """
+        given = cls._in_variables(environ) | of_flags(args, cls, cls.spelling)
+        if CFG_PATH not in given:
+            return cls._from(given)
+        path = _read(PATH, *given[CFG_PATH], PATH.example)
+        ignore_missing = IGNORE_MISSING in given and _read(BOOLEAN, *given[IGNORE_MISSING], BOOLEAN.example)
+        return cls._from(of_file(path, cls, cls.spelling, ignore_missing=ignore_missing) | given)
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
+        """Add a flag for each setting, in all its spellings, and those that name the YAML file."""
+        command_line.add_arguments(parser, cls, cls.spelling)
+
+    @classmethod
+    def refuse_unknown_flags(cls, arguments: Iterable[str]) -> None:
+        """Check that no argument that `parse_known_args` has left over looks like a flag of these settings.
+
+        Raises:
+            ConfigurationError: with the flag that was probably meant.
+        """
+        command_line.refuse_unknown(arguments, cls, cls.spelling)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all settings with values as JSON and YAML have them; `from_kwargs` reads them."""
+        return {name: declared.written(getattr(self, name)) for name, (_, declared) in declarations(self).items()}
+
+    def to_yaml_file(self, path: str | os.PathLike[str]) -> None:
+        """Write all settings to a YAML file, which is replaced as a whole.
+
+        Raises:
+            OSError: when the file cannot be written.
+        """
+        from nvrx_core.settings.yaml_section import save
+
+        save(path, self.spelling.section, self.to_dict())
+
+    def explain(self) -> dict[str, str]:
+        """Return where each setting comes from: `file:line`, a variable, a flag, "code" or "default"."""
+        return {name: self._origins[name].told if name in self._origins else "default" for name in declarations(self)}
+
+    def check(self) -> None:
+        """Check all values, also the entries of mappings.
+
+        Raises:
+            ConfigurationError: when one is wrong.
+        """
+        for name, (field, declared) in declarations(self).items():
+            origin = self._origins.get(name, self._in_code(name))
+            vars(self)[name] = _read(declared, getattr(self, name), origin, _otherwise(default_of(field), declared))
+
+    @classmethod
+    def _in_variables(cls, environ: Mapping[str, str] | None) -> Given:
+        mine = environment.variables(cls.spelling.variables) if environ is None else environ
+        return of_variables(mine, cls, cls.spelling)
+
+    @classmethod
+    def _in_code(cls, name: str) -> Origin:
+        return Origin(place=cls.__name__, key=name, told="code")
+
+    @classmethod
+    def _from(cls, given: Given) -> Self:
+        made = cls()
+        for name in declarations(cls):
+            if name in given:
+                made._set(name, *given[name])
+        return made
+
+    def _set(self, name: str, value: object, origin: Origin) -> None:
+        field, declared = declarations(self)[name]
+        default = default_of(field)
+        read = _read(declared, value, origin, _otherwise(default, declared))
+        if name in self.not_implemented and read != vars(self).get(name, default):
+            log.warning("%s: %s: not implemented yet; it is accepted and has no effect", origin.place, origin.key)
+        vars(self)[name] = read
+        vars(self).setdefault("_origins", {})[name] = origin
+
+
+def _read(form: Form | Declaration, value: object, origin: Origin, otherwise: str) -> Any:
+    try:
+        return form.read(value)
+    except Misread as error:
+        raise origin.error(error, otherwise) from None
+
+
+def _otherwise(default: object, declared: Declaration) -> str:
+    """What to write where a value does not show what was meant."""
+    example = declared.form.example if declared.form else ""
+    text = example if default in (None, {}) else f"{declared.shown(default)} (the default)"
+    return f"{text}, or none" if declared.optional else text

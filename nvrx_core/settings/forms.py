@@ -1,0 +1,172 @@
+"""Forms of a value: how a setting is written in a YAML file, in a flag, in a variable and in code. Pure.
+
+A flag or a variable is text; a YAML file and code have typed values. A form reads all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+__all__ = [
+    "BOOLEAN", "INTEGER", "MEGABYTES", "NUMBER", "PATH", "PATHS", "SECONDS", "SECTION_TIMEOUTS", "TEXT", "Form",
+    "Misread", "is_none",
+]  # fmt: skip
+
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+_UNITS: Final = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
+
+
+class Misread(ValueError):
+    """A value that has not the form, or breaks the rule, of its setting.
+
+    Attributes:
+        value: the value.
+        rule: what it must be.
+        instead: what to write instead, "" where nothing is known.
+        part: the entry of a mapping that it belongs to, "" for the whole.
+    """
+
+    def __init__(self, value: object, rule: str, instead: str = "", part: str = "") -> None:
+        super().__init__(value, rule, instead, part)
+        self.value, self.rule, self.instead, self.part = value, rule, instead, part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How a value is written.
+
+    Attributes:
+        text: completes the sentence "must be ...".
+        read: returns the value; raises `Misread`.
+        example: a value as a YAML file has it.
+        write: returns the value as a YAML file or JSON holds it.
+        unit: the unit, "" where it has none.
+    """
+
+    text: str
+    read: Callable[[object], Any]
+    example: str
+    write: Callable[[Any], Any] = lambda value: value
+    unit: str = ""
+
+
+def is_none(value: object) -> bool:
+    """Return whether a value stands for None: None itself, "none", "null", "~" or empty text."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in ("", "none", "null", "~"))
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return _number(value, "a number of seconds", _in_seconds(value))
+
+
+def _number(value: object, rule: str = "a number", instead: str = "") -> float:
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except (ValueError, OverflowError):
+        number = None
+    if number is None:
+        raise Misread(value, rule, instead)
+    if not math.isfinite(number):
+        raise Misread(value, "finite")
+    return number
+
+
+def _in_seconds(value: object) -> str:
+    """What to write for a time with a unit, such as "10m"."""
+    found = _WITH_UNIT.fullmatch(value.strip()) if isinstance(value, str) else None
+    unit = _UNITS.get(found[2].lower()) if found else None
+    return f"{float(found[1]) * unit:g}" if found and unit else ""
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value.strip(), re.ASCII):
+        return int(value)
+    raise Misread(value, "a whole number")
+
+
+def _boolean(value: object) -> bool:
+    text = str(value).strip().lower() if isinstance(value, bool | int | str) else ""
+    if text not in _TRUE | _FALSE:
+        raise Misread(value, "true or false")
+    return text in _TRUE
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise Misread(value, "text", "it in quotes" if isinstance(value, int | float) else "")
+    return value
+
+
+def _path(value: object) -> str:
+    as_text = getattr(type(value), "__fspath__", None)
+    return _text(as_text(value) if as_text is not None else value)
+
+
+def _paths(value: object) -> str:
+    return ",".join(map(_path, value)) if isinstance(value, list | tuple) else _path(value)
+
+
+def _section_timeouts(value: object) -> dict[str, float | None]:
+    timeouts: dict[str, float | None] = {}
+    for name, timeout in _entries(value):
+        if not isinstance(name, str):
+            raise Misread(name, "the name of a section, which is text", "the name in quotes")
+        if not name.strip():
+            raise Misread(name, "the name of a section, not empty")
+        if name in timeouts:
+            raise Misread(timeout, "the only timeout of its section", part=name)
+        timeouts[name] = _section_timeout(name, timeout)
+    return timeouts
+
+
+def _entries(value: object) -> Iterator[tuple[object, object]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, str):
+        yield from () if is_none(value) else (_entry(each) for each in value.split(",") if each.strip())
+    elif value is not None:
+        raise Misread(value, SECTION_TIMEOUTS.text)
+
+
+def _entry(text: str) -> tuple[str, str]:
+    name, colon, timeout = text.rpartition(":")
+    if not colon:
+        raise Misread(text, "a section and its timeout, such as step:60")
+    return name.strip(), timeout.strip()
+
+
+def _section_timeout(name: str, value: object) -> float | None:
+    if is_none(value):
+        return None
+    try:
+        timeout = _seconds(value)
+    except Misread as error:
+        raise Misread(value, error.rule, error.instead, name) from None
+    if timeout <= 0:
+        raise Misread(value, "positive", part=name)
+    return timeout
+
+
+SECONDS: Final = Form(text="a number of seconds", read=_seconds, example="60.0", unit="s")
+NUMBER: Final = Form(text="a number", read=_number, example="2.0")
+MEGABYTES: Final = Form(text="a number of megabytes", read=_number, example="512.0", unit="MB")
+INTEGER: Final = Form(text="a whole number", read=_integer, example="1")
+BOOLEAN: Final = Form(text="true or false", read=_boolean, example="true")
+TEXT: Final = Form(text="text", read=_text, example="text")
+PATH: Final = Form(text="a path", read=_path, example="/path/to/it")
+PATHS: Final = Form(text="paths with commas between them, or a list of paths", read=_paths, example="/data,/home")
+SECTION_TIMEOUTS: Final = Form(
+    text="a mapping of section to seconds, or text such as setup:600,step:60,checkpointing:none",
+    read=_section_timeouts, write=dict, example="step:60", unit="s",
+)  # fmt: skip

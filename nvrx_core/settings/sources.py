@@ -1,0 +1,114 @@
+"""Sources of settings: a YAML file, environment variables and flags give values, each with where it was written."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from nvrx_core.errors import ConfigurationError
+from nvrx_core.settings import command_line
+from nvrx_core.settings.forms import Misread
+from nvrx_core.settings.parameter import declarations
+from nvrx_core.settings.spelling import Spelling, nearest
+
+__all__ = ["Given", "Origin", "of_file", "of_flags", "of_variables", "refuse_unknown_name"]
+
+_LONGEST: Final = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a value was written.
+
+    Attributes:
+        place: as an error says it: `file:line`, "environment", "command line", or the class that was given it.
+        key: the setting as it is spelled there.
+        told: as `explain` says it.
+        parts: the place of each entry of a mapping.
+    """
+
+    place: str
+    key: str
+    told: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+    def error(self, misread: Misread, otherwise: str) -> ConfigurationError:
+        """Return the error for a value from here; `otherwise` says what to write where the value does not show it."""
+        place = self.parts.get(misread.part, self.place)
+        key = f"{self.key}.{misread.part}" if misread.part else self.key
+        problem = f"{_brief(misread.value)} is not allowed, it must be {misread.rule}"
+        return ConfigurationError(place, key, problem, f"write {misread.instead or otherwise}")
+
+
+Given = dict[str, tuple[object, Origin]]
+"""By the name of a setting: what was written, and where."""
+
+
+def of_file(path: str, owner: type, spelling: Spelling, *, ignore_missing: bool) -> Given:
+    """Return what the section of a YAML file gives.
+
+    Raises:
+        ConfigurationError: when the file cannot be read, or a key in the section does not exist.
+    """
+    from nvrx_core.settings.yaml_section import load
+
+    section = load(path, spelling.section, ignore_missing=ignore_missing)
+    known = declarations(owner)
+    for key in section.values:
+        refuse_unknown_name(section.place(key), key, known, spelling.section)
+    return {
+        key: (value, Origin(place=section.place(key), key=key, told=section.place(key), parts=section.parts(key)))
+        for key, value in section.values.items()
+    }
+
+
+def of_variables(environ: Mapping[str, str], owner: type, spelling: Spelling) -> Given:
+    """Return what environment variables give; those that name the file are given like settings.
+
+    Raises:
+        ConfigurationError: when a variable with the prefix of these settings names none of them.
+    """
+    known = {spelling.variable(name): name for name in (*command_line.FILE_OPTIONS, *declarations(owner))}
+    mine = {variable: value for variable, value in environ.items() if variable.startswith(spelling.variables) and value}
+    for variable in mine:
+        refuse_unknown_name("environment", variable, known, spelling.section)
+    return {
+        known[variable]: (value, Origin(place="environment", key=variable, told=variable))
+        for variable, value in mine.items()
+    }
+
+
+def of_flags(args: argparse.Namespace, owner: type, spelling: Spelling) -> Given:
+    """Return what flags give; those that name the file are given like settings."""
+    names = (*command_line.FILE_OPTIONS, *declarations(owner))
+    values = {name: getattr(args, spelling.attribute(name), None) for name in names}
+    return {
+        name: (value, Origin(place="command line", key=spelling.flag(name), told=spelling.flag(name)))
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def refuse_unknown_name(place: str, name: str, known: Mapping[str, object], owner: str) -> None:
+    """Check that a name is known.
+
+    Raises:
+        ConfigurationError: when it is not; it says which one was probably meant.
+    """
+    if name in known:
+        return
+    meant = nearest(name, known)
+    advice = f"did you mean {meant}?" if meant else "remove it, or look for its name in the reference of the options"
+    raise ConfigurationError(
+        place, " ".join(name.split())[:_LONGEST], f"unknown key, {owner} has no such setting", advice
+    )
+
+
+def _brief(value: object) -> str:
+    """A value on one line, not too long."""
+    if value is None:
+        return "an empty value"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -1,0 +1,73 @@
+"""Spellings of a setting: its YAML key, its flags and its environment variable follow from the name of its field. Pure.
+
+rank_heartbeat_timeout    --ft-rank-heartbeat-timeout    NVRX_FT_RANK_HEARTBEAT_TIMEOUT
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["Spelling", "nearest"]
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the settings of one class are spelled outside Python.
+
+    Attributes:
+        section: the YAML key of the mapping that holds them.
+        prefix: what their flags and variables begin with, in lower case.
+    """
+
+    section: str
+    prefix: str
+
+    @property
+    def variables(self) -> str:
+        """What every variable begins with."""
+        return f"NVRX_{self.prefix.upper()}_"
+
+    def variable(self, name: str) -> str:
+        """Return the environment variable of a setting."""
+        return self.variables + name.upper()
+
+    def attribute(self, name: str) -> str:
+        """Return the attribute of an `argparse.Namespace` that holds the flag's value."""
+        return f"{self.prefix}_{name}"
+
+    def flag(self, name: str) -> str:
+        """Return the flag of a setting as it is documented."""
+        return f"--{self.prefix}-{_dashed(name)}"
+
+    def flags(self, name: str) -> tuple[str, ...]:
+        """Return all spellings of a setting's flag, the documented one first."""
+        long = f"{self.prefix}_param_{name}"
+        return tuple(
+            dict.fromkeys((*spellings(f"{self.prefix}_{name}"), *spellings(long), f"--{self.prefix}-param-{name}"))
+        )
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """Return a flag with dashes, with underscores, and with underscores behind the first word."""
+    first, _, rest = name.partition("_")
+    return tuple(dict.fromkeys((f"--{_dashed(name)}", f"--{name}", f"--{first}-{rest}")))
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that is most like `name`, None where none is; case and dashes do not count."""
+    import difflib
+
+    plain: dict[str, str] = {}
+    for each in names:
+        plain.setdefault(_plain(each), each)
+    found = difflib.get_close_matches(_plain(name), plain, n=1)
+    return plain[found[0]] if found else None
+
+
+def _plain(name: str) -> str:
+    return name.strip("-").replace("-", "_").lower()
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")

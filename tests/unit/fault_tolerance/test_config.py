@@ -1,0 +1,153 @@
+"""FaultToleranceConfig: its documented fields and spellings, and what it writes it reads again."""
+
+import argparse
+import dataclasses
+import itertools
+import logging
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from nvrx_core.fault_tolerance import FaultToleranceConfig
+from nvrx_core.fault_tolerance.config import NOT_IMPLEMENTED
+from nvrx_core.settings.parameter import declarations
+from nvrx_core.settings.process_forms import ENDS_A_PROCESS
+
+DEFAULTS = {
+    "workload_check_interval": 5.0, "initial_rank_heartbeat_timeout": 3600.0, "rank_heartbeat_timeout": 2700.0,
+    "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0,
+    "num_warmup_iterations": 5, "rank_termination_signal": signal.SIGKILL, "log_level": logging.INFO,
+    "restart_check_interval": 60.0, "skip_section_response": True, "node_health_check_interval": 5.0,
+    "enable_nic_monitor": False, "enable_nic_healthcheck": True, "pci_topo_file": None,
+    "link_down_path_template": None, "link_state_path_template": None, "enable_dist_storage_healthcheck": False,
+    "storage_healthcheck_path": None, "segment": None, "numa_bind_strict": True, "gpu_memory_reclaim_timeout": 50.0,
+    "gpu_memory_tolerance_mb": 512.0, "gpu_memory_poll_interval": 2.0, "check_remaining_processes": False,
+    "install_exception_hook": False, "max_no_progress_cycles": 3, "min_progress_iterations": 1,
+    "checkpoint_iteration_file": None, "attribution_endpoint": None, "attribution_stop_action": "log",
+    "attribution_export_url": None, "cycle_info_dir": None,
+}  # fmt: skip
+DOCUMENTED = """
+fault_tolerance:
+  workload_check_interval: 10
+  initial_rank_heartbeat_timeout: null
+  rank_heartbeat_timeout: "none"
+  rank_section_timeouts: {setup: 600, step: 180.5, checkpointing: null}
+  rank_out_of_section_timeout: ""
+  node_health_check_interval: 30
+  safety_factor: 3
+  rank_termination_signal: SIGTERM
+  log_level: DBG
+  restart_check_interval: 60.0
+  enable_nic_monitor: true
+  enable_nic_healthcheck: false
+  pci_topo_file: /etc/topology.xml
+  link_down_path_template: /sys/class/infiniband/{nic}/ports/1/counters/link_downed
+  link_state_path_template: /sys/class/infiniband/{nic}/ports/1/state
+  enable_dist_storage_healthcheck: true
+  storage_healthcheck_path: "/data/checkpoints,/mnt/dataset"
+  skip_section_response: false
+  segment: 4
+  numa_bind_strict: false
+  gpu_memory_reclaim_timeout: 0
+  gpu_memory_tolerance_mb: 1024
+  gpu_memory_poll_interval: 1
+  check_remaining_processes: true
+  install_exception_hook: true
+  max_no_progress_cycles: -1
+  min_progress_iterations: 10
+  checkpoint_iteration_file: /data/latest_checkpointed_iteration.txt
+  num_warmup_iterations: 0
+  attribution_endpoint: localhost
+  attribution_stop_action: no-restart
+  attribution_export_url: https://example.test/posting
+  cycle_info_dir: /data/cycles
+"""
+EXAMPLES = {
+    "skip_section_response": "false", "enable_nic_healthcheck": "no", "numa_bind_strict": "0", "log_level": "ERROR",
+    "rank_termination_signal": "SIGTERM", "attribution_stop_action": "no-restart", "gpu_memory_tolerance_mb": "1",
+    "restart_check_interval": "5", "min_progress_iterations": "2",
+}  # fmt: skip
+"""What to write for a setting whose form's example is its default, or breaks its rule."""
+SECONDS = st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False)
+TEXT = st.text(st.characters(exclude_categories=["C"]), min_size=1)
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "workload_check_interval": SECONDS,
+        "initial_rank_heartbeat_timeout": st.none() | SECONDS,
+        "rank_heartbeat_timeout": st.none() | SECONDS,
+        "rank_section_timeouts": st.dictionaries(TEXT.filter(str.strip), st.none() | SECONDS),
+        "rank_out_of_section_timeout": st.none() | SECONDS,
+        "safety_factor": st.floats(min_value=1, exclude_min=True, allow_infinity=False),
+        "num_warmup_iterations": st.integers(min_value=0),
+        "rank_termination_signal": st.sampled_from([each for each in signal.Signals if ENDS_A_PROCESS.holds(each)]),
+        "log_level": st.integers(min_value=0),
+        "skip_section_response": st.booleans(),
+        "pci_topo_file": TEXT.map("/".__add__),
+    },
+)
+
+
+def test_the_defaults_are_the_decided_ones():
+    made = FaultToleranceConfig()
+    assert {field.name: getattr(made, field.name) for field in dataclasses.fields(made)} == DEFAULTS
+
+
+def test_every_field_is_declared_with_a_form_and_a_sentence():
+    declared = declarations(FaultToleranceConfig)
+    assert declared.keys() == DEFAULTS.keys()
+    assert all(each.form and each.help.endswith(".") for _, each in declared.values())
+    assert declared.keys() >= NOT_IMPLEMENTED
+
+
+def test_a_file_with_every_documented_key_loads(tmp_path, caplog):
+    path = tmp_path / "ft.yaml"
+    path.write_text(DOCUMENTED)
+    made = FaultToleranceConfig.from_yaml_file(path, environ={})
+    assert "default" not in made.explain().values()
+    assert made.rank_section_timeouts == {"setup": 600.0, "step": 180.5, "checkpointing": None}
+    assert (made.rank_heartbeat_timeout, made.rank_out_of_section_timeout) == (None, None)
+    assert (made.rank_termination_signal, made.log_level) == (signal.SIGTERM, logging.DEBUG)
+    assert len([each for each in caplog.messages if "not implemented yet" in each]) == len(NOT_IMPLEMENTED)
+
+
+def test_progress_is_tracked_unless_the_limit_is_not_positive():
+    assert FaultToleranceConfig().is_progress_tracking_enabled
+    assert not FaultToleranceConfig(max_no_progress_cycles=0).is_progress_tracking_enabled
+
+
+@given(SETTINGS)
+def test_what_is_written_to_a_file_is_read_from_it(given_settings):
+    made = FaultToleranceConfig.from_kwargs(**given_settings)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ft.yaml"
+        made.to_yaml_file(path)
+        read = FaultToleranceConfig.from_yaml_file(path, environ={})
+    assert read == made
+
+
+def test_signals_and_levels_are_written_by_name(tmp_path):
+    path = tmp_path / "ft.yaml"
+    FaultToleranceConfig(rank_termination_signal=15, log_level=10).to_yaml_file(path)
+    assert "  rank_termination_signal: SIGTERM\n  log_level: DEBUG\n" in path.read_text()
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_each_setting_has_a_flag_in_all_spellings_a_variable_and_a_key(name, tmp_path):
+    text = EXAMPLES.get(name) or declarations(FaultToleranceConfig)[name][1].form.example
+    made = FaultToleranceConfig.from_kwargs(**{name: text})
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    FaultToleranceConfig.add_arguments(parser)
+    for begin, written in itertools.product(("--ft-", "--ft-param-"), (name, name.replace("_", "-"))):
+        for flags in ([begin + written, text], [f"{begin}{written}={text}"]):
+            assert FaultToleranceConfig.from_args(parser.parse_args(flags), environ={}) == made
+    for flag in (f"--ft_{name}", f"--ft_param_{name}"):
+        assert FaultToleranceConfig.from_args(parser.parse_args([flag, text]), environ={}) == made
+    assert FaultToleranceConfig.from_environment({f"NVRX_FT_{name.upper()}": text}) == made
+    path = tmp_path / "ft.yaml"
+    path.write_text(f"fault_tolerance: {{{name}: '{text}'}}")
+    assert FaultToleranceConfig.from_yaml_file(path, environ={}) == made
+    assert getattr(made, name) != DEFAULTS[name]

@@ -1,0 +1,44 @@
+"""The names of a setting outside Python."""
+
+import pytest
+
+from nvrx_core.settings.spelling import Spelling, nearest
+
+FT = Spelling(section="fault_tolerance", prefix="ft")
+
+
+def test_all_names_of_a_setting_follow_from_its_field():
+    assert FT.variable("safety_factor") == "NVRX_FT_SAFETY_FACTOR"
+    assert FT.attribute("safety_factor") == "ft_safety_factor"
+    assert FT.flag("safety_factor") == "--ft-safety-factor"
+
+
+def test_a_flag_has_dashes_underscores_or_both():
+    assert FT.flags("safety_factor") == (
+        "--ft-safety-factor", "--ft_safety_factor", "--ft-safety_factor",
+        "--ft-param-safety-factor", "--ft_param_safety_factor", "--ft-param_safety_factor", "--ft-param-safety_factor",
+    )  # fmt: skip
+
+
+def test_a_flag_of_one_word_has_fewer_spellings():
+    assert FT.flags("segment") == (
+        "--ft-segment", "--ft_segment", "--ft-param-segment", "--ft_param_segment", "--ft-param_segment",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("safety-factor", "safety_factor"),
+        ("SAFETY_FACTER", "safety_factor"),
+        ("--log-levle", "log_level"),
+        ("colour", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_name_is_found(written, meant):
+    assert nearest(written, ["log_level", "safety_factor"]) == meant
+
+
+def test_of_names_that_are_alike_the_first_is_given():
+    assert nearest("a-b", ["a_b", "a-b"]) == "a_b"
