@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from nvrx_core.events import timeline
+from tests.harness.process.host import free_ports
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inprocess" / "advanced_example.py"
 LIMIT = 120
@@ -84,7 +84,7 @@ def test_each_step_is_counted_once(trained: Run) -> None:
 
 
 def test_under_torchrun_it_goes_on_from_there_through_a_hang(trained: Run) -> None:
-    port = ["--master-addr", "127.0.0.1", "--master-port", str(random.randrange(12_000, 31_000))]
+    port = ["--master-addr", "127.0.0.1", "--master-port", str(free_ports())]
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "0", *port]
     options = ["--reserves", "0", "--steps", str(MORE_STEPS), "--soft-timeout", "3", "--faults", "1:0:65=hang_sleep"]
     resumed = run(trained.folder, launcher, *options)

@@ -5,15 +5,15 @@ It runs as the one rank of a job of its own, in an empty folder.
 
 import os
 import pathlib
-import random
 import re
-import socket
 import subprocess
 import sys
 import textwrap
 from typing import NamedTuple
 
 import pytest
+
+from tests.harness.process.host import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -59,18 +59,6 @@ def run(block: Block, folder: pathlib.Path) -> None:
 
 
 def one_rank() -> dict[str, str]:
+    """The environment of the one rank; the port after its own is free as well: it hosts its store there."""
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    return os.environ | place | {"MASTER_PORT": str(free_port())}
-
-
-def free_port() -> int:
-    """A port that is free, and so is the next one: rank 0 hosts its store there."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            port = random.randrange(12_000, 31_000)
-            try:
-                first.bind(("127.0.0.1", port))
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
+    return os.environ | place | {"MASTER_PORT": str(free_ports())}

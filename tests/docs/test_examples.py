@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.harness.process.host import free_ports
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inprocess" / "basic_example.py"
 LIMIT = 120
@@ -20,17 +19,7 @@ RANKS = 2
 @pytest.fixture
 def port() -> int:
     """A free port whose successor is free, too: rank 0 hosts the wrapper's store there."""
-    while True:
-        first = random.randrange(12_000, 31_000)
-        if is_free(first) and is_free(first + 1):
-            return first
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe, suppress(OSError):
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
+    return free_ports()
 
 
 def environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ def test_a_restart_waits_for_an_abort_that_takes_long(launch: Launch) -> None:
     assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
     (struck,), (aborted,) = job.lines("strike"), job.lines("abort")
     assert all(line["at"] > aborted["at"] + 0.6 for line in job.lines("enter", iteration=1))
-    assert aborted["at"] < struck["at"] + 0.5
+    assert aborted["at"] < struck["at"] + 5, "the abort has waited for a timeout"
 
 
 @pytest.mark.parametrize("stuck", [0, 1], ids=["on another rank", "on the rank that failed"])

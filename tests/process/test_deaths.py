@@ -63,7 +63,7 @@ def test_sys_exit_0_is_that_ranks_completion(launch: Launch, victim: int) -> Non
 
 
 def test_a_fault_reaches_ranks_that_have_finished_already(launch: Launch) -> None:
-    job = launch({(1, 0, 3): "kill"}, endless=False, slow={"1": 0.5}).finish()
+    job = launch({(1, 0, 3): "kill"}, endless=False, after="leave").finish()
     assert_nothing_lost(job, restart("TERMINATED", by=[1], lost=[1]), codes={1: -signal.SIGKILL})
 
 

@@ -37,6 +37,7 @@ def test_an_outage_in_a_restart_is_survived(launch: Launch, etcd: Etcd, tmp_path
     job.await_line("step", initial_rank=0, step=1)
     etcd.kill()
     gate.touch()
+    job.await_line("strike")
     time.sleep(1.0)
     etcd.start()
     assert_nothing_lost(job.finish(), restart("EXCEPTION", {1}))
@@ -68,7 +69,7 @@ def test_all_leave_when_etcd_is_gone_for_good(launch: Launch, etcd: Etcd) -> Non
     left, raised = ([line["at"] - start for line in job.lines(what)] for what in ("leave", "raised"))
     assert len(raised) == 3
     assert all(2 < after < 8 for after in raised), raised
-    assert max(raised) - max(left) < 1.5, "a rank without a store waits for nobody"
+    assert max(raised) - max(left) < 2.5, "a rank without a store waits for nobody"
     assert job.codes == dict.fromkeys(range(3), 75)
     for rank in range(3):
         assert sum(etcd.endpoint in line for line in job.errors(rank).splitlines()) == 1, job.errors(rank)

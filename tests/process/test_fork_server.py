@@ -82,8 +82,8 @@ def test_a_worker_that_returns_has_done_its_work(started: Callable[..., ForkServ
         os.write(pipe[1], b"done")
 
     fork_server, begun = started(work), time.monotonic()
-    fork_server.end(5.0)
-    assert time.monotonic() - begun < 2.0
+    fork_server.end(20.0)
+    assert time.monotonic() - begun < 10.0
     assert os.read(pipe[0], 9) == b"done"
 
 
@@ -145,10 +145,13 @@ def test_a_worker_that_is_never_ready_is_an_error(
         started(lambda ready: signal.pause())
 
 
-def test_a_worker_that_does_not_return_is_ended(started: Callable[..., ForkServer]) -> None:
+def test_a_worker_that_does_not_return_is_ended(
+    started: Callable[..., ForkServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ENDS_WITHIN", 20.0)
     fork_server, begun = started(forever), time.monotonic()
     fork_server.end(0.1)
-    assert time.monotonic() - begun < 1.0
+    assert time.monotonic() - begun < 10.0, "it was not told to end"
     with pytest.raises(ProcessLookupError):
         _ended(fork_server.worker)
 
@@ -242,7 +245,7 @@ def test_the_worker_is_in_a_session_of_its_own(started: Callable[..., ForkServer
 
 def _ended(pid: int) -> None:
     """Raises ProcessLookupError when no process of this pid runs; one that is only a zombie does not."""
-    for _ in range(100):
+    for _ in range(500):
         with open(f"/proc/{pid}/stat") if os.path.exists(f"/proc/{pid}/stat") else open(os.devnull) as status:
             text = status.read()
         if not text or text.rpartition(")")[2].split()[0] == "Z":

@@ -7,6 +7,7 @@ import logging
 import queue
 import random
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -22,24 +23,36 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRest
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 
 TIMES = 30
+UNWIND, HOLD = 8.0, 10.0
+"""Seconds that a cleanup may take, and that an interruption is held back; what is not held back is done before."""
 
 
 class Rounds:
     """Interrupts the calling thread again and again, at random instants."""
 
     def __init__(self) -> None:
-        self.interrupt = Interrupt(signal.SIGRTMIN + 3, unwind=2.0, hold=5.0)
+        self.interrupt = Interrupt(signal.SIGRTMIN + 3, unwind=UNWIND, hold=HOLD)
         self.random = random.Random(7)
-        self.slowest = 0.0
+        self.seconds: list[float] = []
+        self.begun = threading.Event()
 
-    def strike(self, work: Callable[[], object], after: float | None = None) -> bool:
-        """Run the work and interrupt it after a while; whether that ended it."""
+    def assert_at_once(self, within: float) -> None:
+        """Mostly at once, as the machine may stall now and then, and never held back."""
+        assert statistics.median(self.seconds) < within
+        assert max(self.seconds) < UNWIND / 2
+
+    def strike(self, work: Callable[[], object], after: float | None = None, *, begins: bool = False) -> bool:
+        """Run the work and interrupt it after a while; whether that ended it.
+
+        The while begins with the work; or, where the work `begins` it, when it sets `begun`.
+        """
         self.interrupt.reset()
         after = self.random.uniform(0.0, 0.002) if after is None else after
-        begun, requested = threading.Event(), [0.0]
+        requested = [0.0]
+        self.begun.clear()
 
         def drive() -> None:
-            begun.wait()
+            self.begun.wait()
             time.sleep(after)
             requested[0] = time.monotonic()
             turns = ShortTurns()
@@ -53,19 +66,21 @@ class Rounds:
         thread = threading.Thread(target=drive)
         thread.start()
         try:
-            self._run(work, begun)
+            self._run(work, begins=begins)
             return False
         except RankShouldRestart:
-            self.slowest = max(self.slowest, time.monotonic() - requested[0])
+            self.seconds.append(time.monotonic() - requested[0])
             return True
         finally:
+            self.begun.set()
             self.interrupt.leave()
             thread.join()
 
-    def _run(self, work: Callable[[], object], begun: threading.Event) -> None:
+    def _run(self, work: Callable[[], object], *, begins: bool) -> None:
         try:
             self.interrupt.arm()
-            begun.set()
+            if not begins:
+                self.begun.set()
             work()
         finally:
             self.interrupt.armed = False
@@ -114,7 +129,7 @@ def test_a_queue_can_be_used_after_it(rounds: Rounds) -> None:
     for _ in range(TIMES):
         rounds.strike(endlessly(work))
         assert free(items.mutex)
-    assert rounds.slowest < 1.0
+    rounds.assert_at_once(within=1.0)
 
 
 def test_a_logging_handler_can_be_used_after_it(rounds: Rounds, tmp_path: Path) -> None:
@@ -140,7 +155,7 @@ def test_a_lock_is_given_back_whose_try_follows_its_acquire(rounds: Rounds) -> N
     for _ in range(TIMES):
         rounds.strike(endlessly(work))
         assert free(lock)
-    assert rounds.slowest < 1.0
+    rounds.assert_at_once(within=1.0)
 
 
 class Section:
@@ -172,7 +187,7 @@ def test_a_section_is_entered_and_left_as_a_whole(rounds: Rounds) -> None:
         rounds.strike(endlessly(work))
         assert section.entries == section.exits
         assert free(section.lock)
-    assert rounds.slowest < 1.0
+    rounds.assert_at_once(within=1.0)
 
 
 def test_a_cleanup_is_done_as_a_whole(rounds: Rounds) -> None:
@@ -190,7 +205,7 @@ def test_a_cleanup_is_done_as_a_whole(rounds: Rounds) -> None:
     for _ in range(TIMES):
         rounds.strike(endlessly(work))
         assert begun == done
-    assert rounds.slowest < 1.0
+    rounds.assert_at_once(within=1.0)
 
 
 def test_what_waits_for_a_lock_leaves_at_once(rounds: Rounds) -> None:
@@ -200,7 +215,7 @@ def test_what_waits_for_a_lock_leaves_at_once(rounds: Rounds) -> None:
         for _ in range(10):
             rounds.strike(work, after=0.01)
             assert free(items.mutex)
-    assert rounds.slowest < 0.25
+    rounds.assert_at_once(within=0.25)
 
 
 def test_an_import_is_completed_and_the_next_iteration_can_use_it(rounds: Rounds, tmp_path: Path) -> None:
@@ -251,7 +266,7 @@ def test_an_event_loop_of_short_tasks_is_left_at_once(rounds: Rounds) -> None:
     for main in (busy, waits, several, in_a_group):
         for _ in range(5):
             assert rounds.strike(lambda main=main: asyncio.run(main()), after=0.02)  # type: ignore[misc]
-    assert rounds.slowest < 0.5
+    rounds.assert_at_once(within=0.5)
 
 
 def test_what_is_kept_is_raised_again_and_its_keeper_is_named(rounds: Rounds, caplog: pytest.LogCaptureFixture) -> None:
@@ -260,16 +275,17 @@ def test_what_is_kept_is_raised_again_and_its_keeper_is_named(rounds: Rounds, ca
     def work() -> None:
         for _ in range(3):
             try:
+                rounds.begun.set()
                 time.sleep(30)
             except BaseException as error:  # boundary: what keeps an interruption
                 kept.append(error)
         time.sleep(30)
 
     with caplog.at_level(logging.WARNING):
-        rounds.strike(work, after=0.01)
+        rounds.strike(work, after=0.01, begins=True)
     assert len(kept) == 3
-    assert rounds.slowest < 0.5
-    line = work.__code__.co_firstlineno + 3
+    rounds.assert_at_once(within=0.5)
+    line = work.__code__.co_firstlineno + 4
     assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 
@@ -278,13 +294,14 @@ def test_a_save_in_a_finally_is_done_while_the_interruption_unwinds(rounds: Roun
 
     def work() -> None:
         try:
+            rounds.begun.set()
             time.sleep(30)
         finally:
             with Atomic(rounds.interrupt):
                 time.sleep(0.1)
                 done.append("saved")
 
-    rounds.strike(work, after=0.01)
+    rounds.strike(work, after=0.01, begins=True)
     assert done == ["saved"]
     assert rounds.interrupt.raised == 1
 
@@ -292,9 +309,11 @@ def test_a_save_in_a_finally_is_done_while_the_interruption_unwinds(rounds: Roun
 def test_outside_of_the_main_thread_cleanup_is_left_alone() -> None:
     done: list[str] = []
     raised: list[int] = []
+    rounds: list[Rounds] = []
 
     def work() -> None:
         try:
+            rounds[0].begun.set()
             while True:
                 sum(range(10))
         finally:
@@ -304,10 +323,10 @@ def test_outside_of_the_main_thread_cleanup_is_left_alone() -> None:
             done.append("cleaned up")
 
     def run() -> None:
-        rounds = Rounds()
-        rounds.interrupt.install()
-        rounds.strike(work, after=0.02)
-        raised.append(rounds.interrupt.raised)
+        rounds.append(Rounds())
+        rounds[0].interrupt.install()
+        rounds[0].strike(work, after=0.02, begins=True)
+        raised.append(rounds[0].interrupt.raised)
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -61,12 +61,14 @@ def hanging(launch: Launch, victim: int, collective: int, place: Path) -> Job:
 
 
 def test_monitors_and_fork_servers_that_are_stopped_end_with_their_job(launch: Launch, tmp_path: Path) -> None:
-    job = launch({}, world=2, step_seconds=0.1, wrapper=files(tmp_path))
+    go = tmp_path / "go"
+    job = launch({}, world=2, gate=str(go), wrapper=files(tmp_path))
     monitors = [monitor(tmp_path, rank) for rank in range(2)]
     fork_servers = [host.parent(pid) for pid in monitors]
     job.await_line("step", initial_rank=1)
     for pid in (*fork_servers, monitors[1]):
         os.kill(pid, signal.SIGSTOP)
+    go.touch()
     job.finish()
     assert_nothing_lost(job)
 
@@ -94,10 +96,12 @@ def vanishing(launch: Launch, victim: int, place: Path) -> Job:
 
 
 def test_a_monitor_writes_its_log_and_its_pid_where_it_is_told(launch: Launch, tmp_path: Path) -> None:
-    job = launch({(1, 0, 3): "kill"}, world=2, step_seconds=0.05, wrapper=files(tmp_path))
+    go = tmp_path / "go"
+    job = launch({(1, 0, 3): "kill"}, world=2, gate=str(go), wrapper=files(tmp_path))
     pids = [monitor(tmp_path, rank) for rank in range(2)]
     assert all(pid in host.tagged(job.template.tag) for pid in pids)
     assert not set(pids) & set(job.pids.values())
+    go.touch()
     job.finish()
     assert_nothing_lost(job, restart("TERMINATED", by=[1], lost=[1]), codes={1: -signal.SIGKILL})
     assert (tmp_path / "monitor-1.log").read_text().strip(), "the monitor of a dead rank has something to say"

@@ -15,7 +15,10 @@ import pytest
 from nvrx_core.inprocess.interruption.atomic import Atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 
-Work = Callable[[Interrupt], None]
+Work = Callable[[threading.Event], None]
+"""What is interrupted; it sets the event when it is where the interruption shall meet it."""
+SOON = 5.0
+"""Seconds; what is not interrupted goes on for at least twice as long."""
 
 
 @pytest.fixture
@@ -29,10 +32,12 @@ def interrupt() -> Iterator[Interrupt]:
 def interrupted(
     interrupt: Interrupt, work: Work, *, after: float = 0.05, unblock: Callable[[], None] = lambda: None
 ) -> float:
-    """Run the work, interrupt it after a while; seconds from the request until it is out."""
+    """Run the work, interrupt it a moment after it has begun; seconds from the request until it is out."""
     requested: list[float] = []
+    begun = threading.Event()
 
     def drive() -> None:
+        begun.wait()
         time.sleep(after)
         requested.append(time.monotonic())
         interrupt.request(lambda: RankShouldRestart("the round ends"))
@@ -43,52 +48,59 @@ def interrupted(
     thread.start()
     try:
         with pytest.raises(RankShouldRestart):
-            _armed(interrupt, work)
+            _armed(interrupt, work, begun)
         return time.monotonic() - requested[0]
     finally:
+        begun.set()
         interrupt.out.set()
         interrupt.free.set()
         thread.join()
 
 
-def _armed(interrupt: Interrupt, work: Work) -> None:
+def _armed(interrupt: Interrupt, work: Work, begun: threading.Event) -> None:
     try:
         interrupt.arm()
-        work(interrupt)
+        work(begun)
     finally:
         interrupt.armed = False
         interrupt.drop()
 
 
-def sleep(_: Interrupt) -> None:
+def sleep(begun: threading.Event) -> None:
+    begun.set()
     time.sleep(30)
 
 
-def lock(_: Interrupt) -> None:
+def lock(begun: threading.Event) -> None:
     held = threading.Lock()
     with held:
+        begun.set()
         held.acquire(timeout=30)
 
 
-def wait_queue(_: Interrupt) -> None:
+def wait_queue(begun: threading.Event) -> None:
+    begun.set()
     queue.Queue[int]().get(timeout=30)
 
 
-def receive(_: Interrupt) -> None:
+def receive(begun: threading.Event) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
+        begun.set()
         ours.recv(1)
 
 
-def compute(_: Interrupt) -> None:
+def compute(begun: threading.Event) -> None:
+    begun.set()
     end = time.monotonic() + 30
     while time.monotonic() < end:
         pass
 
 
-def swallow(_: Interrupt) -> None:
+def swallow(begun: threading.Event) -> None:
     for _attempt in range(3):
         try:
+            begun.set()
             time.sleep(10)
         except BaseException:  # boundary: what must not stop an interruption
             continue
@@ -100,13 +112,15 @@ class Finalized:
         time.sleep(10)
 
 
-def finalizer(_: Interrupt) -> None:
+def finalizer(begun: threading.Event) -> None:
+    begun.set()
     Finalized()
     time.sleep(10)
 
 
-def cleanup(_: Interrupt) -> None:
+def cleanup(begun: threading.Event) -> None:
     try:
+        begun.set()
         time.sleep(10)
     finally:
         time.sleep(10)
@@ -114,31 +128,33 @@ def cleanup(_: Interrupt) -> None:
 
 @pytest.mark.parametrize("work", [sleep, lock, wait_queue, receive, compute])
 def test_whatever_blocks_is_left_at_once(interrupt: Interrupt, work: Work) -> None:
-    assert interrupted(interrupt, work) < 1.0
+    assert interrupted(interrupt, work) < SOON
 
 
 @pytest.mark.parametrize("work", [swallow, cleanup])
 def test_whatever_swallows_it_is_interrupted_again(interrupt: Interrupt, work: Work) -> None:
-    assert interrupted(interrupt, work) < 2.0
+    assert interrupted(interrupt, work) < SOON
     assert interrupt.raised > 1
 
 
 def test_a_finalizer_that_swallows_it_does_not_stop_it(interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's own keeps the exception alive
-    assert interrupted(interrupt, finalizer) < 2.0
+    assert interrupted(interrupt, finalizer) < SOON
     assert interrupt.raised > 1
 
 
 def test_cleanup_is_completed_before_it_is_interrupted(interrupt: Interrupt) -> None:
     done: list[str] = []
 
-    def work(_: Interrupt) -> None:
+    def work(begun: threading.Event) -> None:
         try:
+            begun.set()
             time.sleep(30)
         finally:
             time.sleep(0.05)
             done.append("cleaned up")
 
+    interrupt.unwind = 10.0
     interrupted(interrupt, work)
     assert done == ["cleaned up"]
     assert interrupt.raised == 1
@@ -147,29 +163,33 @@ def test_cleanup_is_completed_before_it_is_interrupted(interrupt: Interrupt) -> 
 def test_an_atomic_section_is_completed(interrupt: Interrupt) -> None:
     done: list[str] = []
 
-    def work(_: Interrupt) -> None:
+    def work(begun: threading.Event) -> None:
         with Atomic(interrupt):
+            begun.set()
+            while not interrupt.requested:
+                time.sleep(0.01)
             time.sleep(0.3)
             done.append("completed")
         time.sleep(30)
 
-    assert 0.2 < interrupted(interrupt, work) < 1.5
+    assert 0.3 < interrupted(interrupt, work) < SOON
     assert done == ["completed"]
 
 
 def test_what_no_signal_reaches_is_unblocked(interrupt: Interrupt) -> None:
     ours, theirs = socket.socketpair()
 
-    def work(_: Interrupt) -> None:
+    def work(begun: threading.Event) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [interrupt.signum])
         try:
+            begun.set()
             ours.recv(1)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [interrupt.signum])
         time.sleep(30)
 
     with ours, theirs:
-        assert interrupted(interrupt, work, unblock=theirs.close) < 1.0
+        assert interrupted(interrupt, work, unblock=theirs.close) < SOON
 
 
 def test_a_function_outside_of_the_main_thread_is_interrupted_between_two_bytecodes() -> None:
@@ -183,4 +203,4 @@ def test_a_function_outside_of_the_main_thread_is_interrupted_between_two_byteco
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert seconds[0] < 2.0
+    assert seconds[0] < SOON

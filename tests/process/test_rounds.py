@@ -84,7 +84,7 @@ def test_a_fault_between_the_store_and_the_group_costs_one_restart(launch: Launc
 
 @victims
 def test_a_rank_that_dies_inside_init_process_group_costs_one_restart(launch: Launch, victim: int) -> None:
-    job = launch({}, collective=True, late={"2": 1.0})
+    job = launch({}, collective=True, late={"2": 30.0})
     for rank in range(3):
         job.await_line("enter", initial_rank=rank)
     time.sleep(0.3)
@@ -135,7 +135,7 @@ def test_a_reserve_takes_the_place_of_a_lost_rank(launch: Launch, collective: bo
 
 
 def test_a_lost_reserve_costs_one_restart(launch: Launch) -> None:
-    job = launch({(0, 0, 100): "exception"}, active=2, endless=True)
+    job = launch({(0, 0, 10_000): "exception"}, active=2, endless=True)
     job.await_line("enter", initial_rank=1)
     job.kill(2)
     job.finish()

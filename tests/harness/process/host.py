@@ -6,6 +6,7 @@ of a job carries a tag in its environment: what still has the tag is still there
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
@@ -20,6 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 TAG = "NVRX_TEST_TAG"
+PORTS, BLOCK = range(12_000, 31_000), 4
 LISTEN = "0A"  # the kernel's TCP_LISTEN, as /proc/net/tcp writes it
 
 
@@ -85,12 +87,25 @@ def eventually(truth: Callable[[], object], seconds: float) -> bool:
     return held
 
 
-def free_ports(number: int = 2) -> int:
-    """The first of some consecutive ports that nobody listens on, below those that the kernel hands out by itself."""
+def free_ports(number: int = BLOCK) -> int:
+    """The first of some consecutive ports that nobody listens on, below those that the kernel hands out by itself.
+
+    Calls take the ports in turn, so that jobs side by side do not take each other's.
+    """
     while True:
-        first = random.randrange(12_000, 31_000)
+        first = next(_firsts)
         if all(map(_free, range(first, first + number))):
             return first
+
+
+def _blocks() -> Iterator[int]:
+    """The first ports of blocks, in turn, from one by chance on: other test processes take ports as well."""
+    firsts = PORTS[::BLOCK]
+    start = random.randrange(len(firsts))
+    return itertools.cycle([*firsts[start:], *firsts[:start]])
+
+
+_firsts = _blocks()
 
 
 def _free(port: int) -> bool:

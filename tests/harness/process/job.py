@@ -29,7 +29,7 @@ __all__ = ["Job", "Template"]
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAIN = "tests.harness.process.workers.train"
-_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "NVRX_TEST_DELAY_RANK")
 Line = dict[str, Any]
 
 

@@ -27,6 +27,8 @@ __all__ = [
     "Restart", "assert_checkpoint", "assert_latency_agrees", "assert_nothing_lost", "assert_promises", "restart",
 ]  # fmt: skip
 
+ENDED_WITHIN = 5.0
+"""Seconds; monitor processes end a moment after their ranks."""
 TOLD_WITHIN = 20
 """The lines from the end of a log in which the last restart is told."""
 
@@ -92,7 +94,7 @@ def assert_no_process_left(job: Job) -> None:
     def left() -> dict[int, str]:
         return {pid: command for pid, command in job.template.leftovers().items() if pid not in job.others}
 
-    assert host.eventually(lambda: not left(), 1.0), f"left behind: {left()}"
+    assert host.eventually(lambda: not left(), ENDED_WITHIN), f"left behind: {left()}"
 
 
 def assert_restarts(job: Job, expected: Iterable[Restart], call: int = 0, absent: Collection[int] = ()) -> None:

@@ -42,7 +42,7 @@ class Proxy:
         self._others: dict[socket.socket, socket.socket] = {}
         self._travelling: deque[tuple[float, socket.socket, bytes]] = deque()
         self._cut = self._ending = False
-        self._order = ""
+        self._order, self._done = "", threading.Event()
         self._thread = threading.Thread(target=self._run, name="proxy")
 
     def __enter__(self) -> Proxy:
@@ -72,13 +72,18 @@ class Proxy:
 
     def reset(self) -> None:
         """The connections of now are reset; new ones are accepted."""
-        self._order = "reset"
-        os.eventfd_write(self._wake, 1)
+        self._carry_out("reset")
 
     def forget(self) -> None:
         """The connections of now are gone, and those at their other ends are not told; new ones are accepted."""
-        self._order = "forget"
+        self._carry_out("forget")
+
+    def _carry_out(self, order: str) -> None:
+        self._done.clear()
+        self._order = order
         os.eventfd_write(self._wake, 1)
+        if not self._done.wait(20):
+            raise AssertionError(f"the proxy does not {order}")
 
     def _end_connections(self) -> None:
         for each in self._others:
@@ -93,6 +98,7 @@ class Proxy:
         self._others.clear()
         self._travelling.clear()
         self._order = ""
+        self._done.set()
 
     def _run(self) -> None:
         while not self._ending:

@@ -80,6 +80,7 @@ def become(request: Mapping[str, Any]) -> None:
     _redirect(request["stdout"], 1)
     _redirect(request["stderr"], 2)
     sys.argv = [request["module"], *request["arguments"]]
+    delay_rank()
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
@@ -94,6 +95,14 @@ def preload() -> None:
     from nvrx_core import inprocess
 
     _ = inprocess.Wrapper
+
+
+def delay_rank() -> None:
+    """Delays the rank that the environment names, if it names one."""
+    if os.environ.get("NVRX_TEST_DELAY_RANK"):
+        from tests.harness.process import delay
+
+        delay.delay_rank()
 
 
 if __name__ == "__main__":

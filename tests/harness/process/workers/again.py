@@ -61,7 +61,7 @@ class Slow(Finalize):
         if state.iteration == 0 and me == 0:
             press_ctrl_c(0.7)
         elif state.iteration == 0:
-            time.sleep(1.5)
+            record.await_others(1, "left")
         return state
 
 
@@ -77,7 +77,8 @@ class Press(Finalize, Completion):
 def returned(call: inprocess.CallWrapper) -> Any:
     record("models", iteration=call.iteration, alive=len(made))
     if me == 1 and call.iteration == 0:
-        time.sleep(0.5)  # until the other has returned
+        record.await_others(1, "models", iteration=0)
+        time.sleep(0.5)  # the other returns
         raise ValueError("planted")
     return model()
 

@@ -26,6 +26,8 @@ def main() -> None:
                 time.sleep(60)
             time.sleep(0.5)
             sys.exit(0)
+        if CASE == "late" and call.iteration:
+            record.await_others(1, "enter", iteration=call.iteration)
         if CASE == "meeting":
             dist.init_process_group("gloo")
             dist.destroy_process_group()

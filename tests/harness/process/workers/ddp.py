@@ -40,7 +40,7 @@ def main() -> None:
     before = usage()
     result = Wrapper(no_progress_limit=None, **settings)(training.function)()
     gc.collect()
-    training.record("done", result=result, before=before, after=usage_after(before))
+    training.record("done", result=result, before=before, after=usage_after(before, seconds=1.0))
 
 
 class Training:

@@ -32,7 +32,7 @@ from tests.harness.process.workers import endings
 endings.make_model(globals())
 if int(sys.argv[1]) == 0:
     if endings.me == 1:
-        time.sleep(0.5)  # until the other is in it as well
+        endings.record.await_others(1, "models")
         raise ValueError("planted")
     time.sleep(30)
 """
@@ -51,7 +51,7 @@ def make_model(names: dict[str, Any]) -> None:
 
 
 def checkpoint_fails() -> None:
-    time.sleep(0.3)
+    record.await_others(1, "enter", iteration=0)
     raise CheckpointException("save", {0: (ValueError("disk full"), None)})  # type: ignore[dict-item]
 
 
@@ -102,7 +102,8 @@ def suspended(call: inprocess.CallWrapper, held: list[Any]) -> None:
 
     held.append(section())
     next(held[0])
-    time.sleep(1.0)  # the round ends meanwhile
+    record.await_others(1, "fails")
+    time.sleep(0.5)  # the round ends meanwhile
     raise ValueError("planted in a section")
 
 
@@ -155,7 +156,11 @@ class Rank:
             suspended(call, self.held)
         if me == 0:
             CASES.get(self.case, sleeps)()
-        time.sleep(30 if self.case == "checkpoint_fails" else 0.3)
+        if self.case == "checkpoint_fails":
+            time.sleep(30)
+        record.await_others(1, "enter", iteration=0)
+        time.sleep(0.3)  # the other begins what the case says
+        record("fails")
         raise ValueError("planted")
 
 

@@ -52,10 +52,12 @@ def main() -> None:
         if call.iteration == 0 and me == 1:
             with call.atomic() if name == "deaf" else nullcontext():
                 time.sleep(WITHIN)
+                record("holds")
                 CALLS[name]()
             time.sleep(1000)
         if call.iteration == 0:
-            time.sleep(WITHIN + 1)
+            record.await_others(1, "holds")
+            time.sleep(1)
             record("fails")
             raise RuntimeError("injected")
 

@@ -246,9 +246,10 @@ def receive_from_any(rank: Rank) -> None:
         rank.enter(call_wrapper)
         dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
         reduce_once()
-        rank.strike("function", call_wrapper.iteration)
+        strike_those_who_wait(rank, call_wrapper.iteration)
         message = torch.zeros(1)
         if rank.me != 1:
+            rank.record("waits", iteration=call_wrapper.iteration)
             rank.record("received", source=dist.recv(message), message=message.item())
         else:
             dist.send(message + 7, 0)
@@ -268,13 +269,20 @@ def early_store(rank: Rank) -> None:
     def train(call_wrapper: CallWrapper) -> int:
         rank.enter(call_wrapper)
         if rank.is_due("wait", call_wrapper.iteration):
+            rank.record("waits", iteration=call_wrapper.iteration)
             store.get("never") if rank.me else store.wait(["never"])
-        if rank.is_due("function", call_wrapper.iteration):
-            time.sleep(0.3)
-        rank.strike("function", call_wrapper.iteration)
+        strike_those_who_wait(rank, call_wrapper.iteration)
         return call_wrapper.iteration
 
     rank.run(train)
+
+
+def strike_those_who_wait(rank: Rank, iteration: int) -> None:
+    """Fail if that is due, but not before the others have said that they begin to wait, and a moment later."""
+    if rank.is_due("function", iteration):
+        rank.record.await_others(int(os.environ["WORLD_SIZE"]) - 1, "waits", iteration=iteration)
+        time.sleep(0.3)
+    rank.strike("function", iteration)
 
 
 def wait_for_all(call: CallWrapper, rank: Rank) -> None:

@@ -9,6 +9,7 @@ import resource
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def main() -> None:
     limit, case = int(os.environ.get("NVRX_TEST_LIMIT", "0")), os.environ["NVRX_TEST_CASE"]
     exhaust = {
         "files": files, "files_for_good": files_for_good, "memory": memory,
-        "files_in_a_collective": files_in_a_collective, "cgroup": cgroup, "many_files": many_files, "mistake": mistake,
+        "files_in_a_collective": partial(files_in_a_collective, record), "cgroup": cgroup, "many_files": many_files,
+        "mistake": mistake,
     }.get(case)  # fmt: skip
     if me == VICTIM and case in ("few_files", "few_processes"):
         {"few_files": few_files, "few_processes": few_processes}[case](limit)
@@ -55,6 +57,7 @@ def main() -> None:
         if me == VICTIM:
             exhaust()
         elif case == "files_in_a_collective":
+            record.await_others(1, "waits")
             time.sleep(0.5)
             raise ValueError("planted")
         while case == "cgroup":
@@ -110,13 +113,14 @@ def files_for_good() -> None:
         _kept.append(open(os.devnull))  # noqa: SIM115 (this is the fault)
 
 
-def files_in_a_collective() -> None:
+def files_in_a_collective(record: Record) -> None:
     """Opens all files that there are, and waits for a peer."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     opened = []
     with suppress(OSError):
         while True:
             opened.append(open(os.devnull))  # noqa: SIM115 (this is the fault)
+    record("waits")
     dist.recv(torch.zeros(1), src=0)
 
 

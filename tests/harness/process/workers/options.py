@@ -67,18 +67,24 @@ class Rank:
     def train(self, call_wrapper: CallWrapper) -> int:
         """The function of most cases; returns its iteration."""
         self.enter(call_wrapper)
-        iteration = call_wrapper.iteration
+        iteration, place = call_wrapper.iteration, ("function", "second call")[self.record.call]
+        if any(self.is_due(due, iteration) for due in ("kill", "interrupt", place)):
+            self.await_others(iteration)
         if self.is_due("kill", iteration):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.is_due("interrupt", iteration):
             raise KeyboardInterrupt("planted")
-        self.strike(("function", "second call")[self.record.call], iteration)
+        self.strike(place, iteration)
         if iteration < self.broken:
             time.sleep(60)
         return iteration
 
     def enter(self, call: CallWrapper) -> None:
         self.record("enter", iteration=call.iteration, **ranks())
+
+    def await_others(self, iteration: int) -> None:
+        """Waits until all are in the iteration, so that a fault meets them there."""
+        self.record.await_others(int(os.environ["WORLD_SIZE"]) - 1, "enter", iteration=iteration)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Calls a wrapped function and records how it ended."""
@@ -188,7 +194,8 @@ def threads(rank: Rank) -> None:
         thread = threading.Thread(target=rank.visit, args=("thread",))
         thread.start()
         thread.join()
-        time.sleep(0.5)
+        faults = rank.settings.get("thread_exceptions") == "fault" and call_wrapper.iteration < rank.broken
+        time.sleep(60 if faults else 0.5)
         return call_wrapper.iteration
 
     rank.run(train)
@@ -202,13 +209,15 @@ def late_threads(rank: Rank) -> None:
         late.wait(30)
         raise ValueError("planted in late thread")
 
+    thread = threading.Thread(target=fail_late, name="a-late-thread")
+
     @inprocess.Wrapper(**rank.settings)
     def train(call_wrapper: CallWrapper) -> int:
         if rank.me == 1 and call_wrapper.iteration == 0:
-            threading.Thread(target=fail_late, name="a-late-thread").start()
+            thread.start()
         elif rank.me == 1:
             late.set()
-            time.sleep(0.5)
+            thread.join()
         return rank.train(call_wrapper)
 
     rank.run(train)
@@ -345,13 +354,10 @@ def logs(rank: Rank) -> None:
 
     @inprocess.Wrapper(**rank.settings)
     def train(call_wrapper: CallWrapper) -> int:
-        store = call_wrapper.iteration_store()
-        if rank.me == 1 and call_wrapper.iteration == 0:
-            store.wait(["rank 0 is in"])
-        elif call_wrapper.iteration == 0:
+        if rank.me == 0 and call_wrapper.iteration == 0:
             logging.getLogger("application").info("a line of its own")
             with suppress(BaseException):
-                store.set("rank 0 is in", "")
+                rank.enter(call_wrapper)
                 time.sleep(60)
         return rank.train(call_wrapper)
 

@@ -44,14 +44,15 @@ class Plan:
     active: int | None = None  # MaxActiveWorldSize
     assignment: str = ""  # a name in `workers.assignments`
     die_in_assignment: dict[str, int] = field(default_factory=dict)  # initial rank: iteration whose assignment kills it
-    atomic: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it spends in an atomic section
+    atomic: dict[str, float] = field(default_factory=dict)  # initial rank: seconds of its atomic section, from a strike
     unprotected: dict[str, float] = field(default_factory=dict)  # initial rank: seconds asleep without hang protection
-    late: dict[str, float] = field(default_factory=dict)  # initial rank: seconds before it joins the group
+    late: dict[str, float] = field(default_factory=dict)  # initial rank: seconds before it joins the first group
     slow: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it adds to step 1
     abort: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that its abort takes
     finalize_fails: int | None = None  # the initial rank whose finalize raises
     untidy: bool = False  # what is cleaned up, in the function and at the end of the process, raises
-    gate: str = ""  # a fault waits for this file
+    after: str = "enter"  # a fault at a step waits until the others have recorded this in its iteration
+    gate: str = ""  # a fault, or step 3 of a job without faults, waits for this file
     together: str = ""  # faults wait for each other: a file with the moment of all of them
     progress: bool = False  # the ranks report each step
     model: bool = False  # a model from before the first iteration outlives them all

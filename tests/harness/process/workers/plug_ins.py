@@ -43,25 +43,9 @@ class Witness(Plug):
         return super().__call__(state)
 
 
-def meeting(rank: Rank) -> None:
-    """Nobody goes on before all are in: what happens in an iteration then has one order."""
-
-    @inprocess.Wrapper(**rank.settings)
-    def train(call_wrapper: CallWrapper) -> int:
-        meet(call_wrapper)
-        return rank.train(call_wrapper)
-
-    rank.run(train)
-
-
-def meet(call: CallWrapper) -> None:
-    call.store.set(f"met {call.state.active_rank}", "")
-    call.store.wait([f"met {other}" for other in range(call.state.active_world_size or 0)])
-
-
 def witnesses(rank: Rank) -> None:
     rank.settings |= {name: Witness(rank, name) for name in PLUGS}
-    meeting(rank)
+    plain(rank)
 
 
 def reducing(rank: Rank) -> None:
@@ -141,7 +125,7 @@ def nested(rank: Rank) -> None:
         "completion": NestedRestarterFinalized(),
         "terminate": NestedRestarterAborted(),
     }
-    meeting(rank)
+    plain(rank)
 
 
 def handles(rank: Rank) -> None:
@@ -155,7 +139,6 @@ def handles(rank: Rank) -> None:
         rank.record("lock", **lock(call_wrapper))
         rank.record("refused", names={name: refusal(call_wrapper, name) for name in (*HANDLES, "iteration")})
         rank.record("shutdown", said=error_of(call_wrapper.shutdown))
-        meet(call_wrapper)
         return rank.train(call_wrapper)
 
     rank.run(train)

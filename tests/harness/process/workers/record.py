@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +22,8 @@ class Record:
     """Appends lines to `rank-<initial rank>.jsonl`; a line is one write, so that a kill tears none."""
 
     def __init__(self, directory: str, initial_rank: int) -> None:
-        path = Path(directory) / f"rank-{initial_rank}.jsonl"
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = Path(directory) / f"rank-{initial_rank}.jsonl"
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.call = 0
 
     @classmethod
@@ -35,6 +36,19 @@ class Record:
         line = {"what": what, "at": moment, "call": self.call, "pid": os.getpid(), **fields}
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
+    def await_others(self, others: int, what: str, **fields: object) -> None:
+        """Waits until so many other ranks have written such a line in this call: a fault is to meet them there.
+
+        A restart interrupts it.
+        """
+        while sum(self._has(path, what, fields) for path in self._path.parent.iterdir() if path != self._path) < others:
+            time.sleep(0.005)
+
+    def _has(self, path: Path, what: str, fields: Mapping[str, object]) -> bool:
+        wanted = {"what": what, "call": self.call, **fields}
+        texts = path.read_text().split("\n")[:-1]
+        return any(wanted.items() <= json.loads(text).items() for text in texts if f'"{what}"' in text)
+
 
 def settle() -> None:
     """Opens what torch opens once and keeps, so that it is not counted as the wrapper's."""
@@ -43,7 +57,7 @@ def settle() -> None:
     dist.TCPStore("127.0.0.1", 0, is_master=True)
 
 
-def usage_after(before: dict[str, int], seconds: float = 1.0) -> dict[str, int]:
+def usage_after(before: dict[str, int], seconds: float = 5.0) -> dict[str, int]:
     """What is held once what is on its way out is gone, such as threads that the kernel is not done with yet."""
     end = time.monotonic() + seconds
     while (now := usage()) and time.monotonic() < end and any(now[name] > before[name] for name in HELD):

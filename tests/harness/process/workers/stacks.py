@@ -14,25 +14,27 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from nvrx_core.process import stacks as module
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.process.waiting import readable
 
 FREE = {"bytecode", "short calls", "sleep"}
 """Where the interpreter's lock is given up in time."""
+PATIENCE = 20.0
 
 
 def main(where: str, takes: int) -> None:
     stacks = Stacks()
-    if where in FREE:  # the signal, should it be sent, ends the process
+    if where in FREE:  # the signal, should it be sent, ends the process; a busy machine is no reason to send it
         assert stacks.signum is not None
         signal.signal(stacks.signum, signal.SIG_DFL)
+        vars(module)["THREAD_ANSWERS_WITHIN"] = PATIENCE
     pid, begun = os.getpid(), os.eventfd(0)
     if os.fork() == 0:
         os.eventfd_read(begun)
         ask(stacks, os.pidfd_open(pid), takes)
     stacks.start()
-    os.eventfd_write(begun, 1)
-    PLACES[where]()
+    PLACES[where](begun)
 
 
 def ask(stacks: Stacks, pidfd: int, takes: int) -> None:
@@ -51,7 +53,8 @@ def ask(stacks: Stacks, pidfd: int, takes: int) -> None:
     os._exit(0)
 
 
-def stand_in_bytecode() -> None:
+def stand_in_bytecode(begun: int) -> None:
+    os.eventfd_write(begun, 1)
     while True:
         with suppress(LookupError):
             raise_from(5)
@@ -69,17 +72,20 @@ def raise_from(depth: int) -> None:
         raise LookupError(depth) from error
 
 
-def stand_in_short_calls() -> None:
+def stand_in_short_calls(begun: int) -> None:
+    os.eventfd_write(begun, 1)
     while True:
         os.stat(".")
 
 
-def stand_asleep() -> None:
+def stand_asleep(begun: int) -> None:
+    os.eventfd_write(begun, 1)
     while True:
         time.sleep(60)
 
 
-def stand_in_an_expression() -> None:
+def stand_in_an_expression(begun: int) -> None:
+    os.eventfd_write(begun, 1)
     re.match(r"(a*)*b", "a" * 80)
 
 

@@ -35,6 +35,8 @@ WARM = 3
 COLLECT_EVERY = 20
 """Iterations; with a model that outlives them, a restart leaves the full collections to Python's own collector, which
 the allocations of a training that is more than this one set off. They also empty the interpreter's free lists."""
+GATED = 3
+"""The step that waits for the test's go in a job without faults."""
 real_time = time.time
 ahead = memoryview(mmap.mmap(-1, 8)).cast("d")  # shared with the monitor process
 
@@ -194,9 +196,11 @@ class Trainer:
             self.inject(BEFORE_GROUP)
             return
         if Point(self.me, self.iteration, BEFORE_GROUP) in self.schedule.faults:
+            self.record.await_others(world_size - 1, "enter", iteration=self.iteration)
             time.sleep(0.3)
         self.inject(BEFORE_GROUP)
-        nap(self.plan.late.get(str(self.me), 0.0))
+        if self.iteration == 0:
+            nap(self.plan.late.get(str(self.me), 0.0))
         if Point(self.me, self.iteration, BEFORE_INIT) in self.schedule.faults:
             store, rank, world_size = next(dist.rendezvous("env://"))
             self.inject(BEFORE_INIT)
@@ -210,6 +214,8 @@ class Trainer:
         if (seconds := self.plan.atomic.get(str(self.me), 0.0)) and self.iteration == 0:
             with self.call.atomic():
                 self.record("atomic", iteration=self.iteration)
+                if self.struck_at_a_step():
+                    self.record.await_others(1, "strike")
                 nap(seconds)
                 self.record("atomic_end", iteration=self.iteration)
             nap(seconds)
@@ -241,22 +247,38 @@ class Trainer:
                     self.checkpoints.save(done, self.iteration)
                     self.record("atomic_end", iteration=self.iteration)
 
+    def struck_at_a_step(self) -> bool:
+        return any(isinstance(place, Point) for place in self.schedule.of_iteration(self.iteration))
+
     def inject(self, step: int) -> None:
         point = Point(self.me, self.iteration, step)
         kind = self.schedule.due(point)
+        if step == GATED and not self.schedule.faults:
+            self.await_gate()
         if kind is None or self.record.call:
             return
+        if step >= 0:
+            self.await_others()
         self.meet(kind)
         store = self.call.iteration_store() if kind is FaultKind.HANG_STORE else None
         inject(kind, call=self.call, store=store, stamp=lambda at: self.record("strike", at=at, kind=kind.value))
+
+    def await_others(self) -> None:
+        """Waits until a fault meets the others in the iteration, and in the atomic sections that they have in it."""
+        self.record.await_others(int(os.environ["WORLD_SIZE"]) - 1, self.plan.after, iteration=self.iteration)
+        if self.plan.atomic and self.iteration == 0:
+            self.record.await_others(len(self.plan.atomic), "atomic", iteration=0)
+
+    def await_gate(self) -> None:
+        while self.plan.gate and not Path(self.plan.gate).exists():
+            time.sleep(0.01)
 
     def meet(self, kind: FaultKind) -> None:
         """Waits for the test's go, and for the moment that several faults have in common.
 
         A rank that is to be killed then is killed, even if another one's fault is told a moment before.
         """
-        while self.plan.gate and not Path(self.plan.gate).exists():
-            time.sleep(0.01)
+        self.await_gate()
         if self.plan.together:
             ranks = len(self.schedule.of_iteration(self.iteration))
             if kind is FaultKind.KILL:

@@ -11,7 +11,7 @@ __all__ = ["PLAN", "Strike", "planned"]
 
 PLAN = "NVRX_TEST_SHAPES"
 UNTIMELY = 8
-"""One strike in so many comes without waiting for the loop."""
+"""One strike in so many comes without waiting for the loop; a shape's first one waits, and so meets it."""
 
 
 class Strike(NamedTuple):
@@ -32,7 +32,7 @@ def planned(name: str, seed: int, rounds: int) -> list[Strike]:
     """The strikes of one job: the same for the same seed."""
     rng = random.Random(f"{name} {seed}")
     return [
-        Strike(number, rng.uniform(0, shape.span), rng.randrange(UNTIMELY) > 0)
+        Strike(number, rng.uniform(0, shape.span), rng.randrange(UNTIMELY) > 0 or round_ + 1 == shape.every)
         for round_ in range(rounds)
         for number, shape in enumerate(theme(name))
         if (round_ + 1) % shape.every == 0
