@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
+from nvrx_core.progress.limits import Limit
 from nvrx_core.progress.stage import Stage
 
 __all__ = [
@@ -50,6 +51,7 @@ class ProgressSample:
         interrupting: the round has ended, and the main thread is being interrupted.
         out_by: when a main thread that holds the GIL must have left the function after its round has ended; `inf` in
             an atomic section, which only the hard timeout ends.
+        limit: the limit of a rank's heartbeats and sections that expires first; None for a rank that has none.
     """
 
     iteration: int
@@ -61,6 +63,7 @@ class ProgressSample:
     noticed: bool = False
     interrupting: bool = False
     out_by: float = math.inf
+    limit: Limit | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,14 @@ class Kill:
 
 
 HangAction = SoftTimeout | QueryPeers | Poke | Terminate | Kill
+
+
+class _Due(NamedTuple):
+    """When a rank that shows no sign of life is reported; until when a peer that makes progress excuses it; why."""
+
+    at: float
+    excusable_until: float
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -234,14 +245,25 @@ class HangDetector:
             return ()
         if self._reported:
             return self._poke(sample, now)
-        if now < alive_at + self.soft:
-            self.deadline = min(self.deadline, alive_at + self.soft)
+        due = self._due(sample, alive_at, now)
+        if now < due.at:
+            self.deadline = min(self.deadline, due.at)
             return ()
-        if not self._no_peer_progressing and now < sample.alive_at + self.hard:
+        if not self._no_peer_progressing and now < due.excusable_until:
             return (QueryPeers(),)
         self._reported, self._poke_at = True, now + POKE_AFTER
         self.deadline = min(self.deadline, self._poke_at)
-        return (SoftTimeout(f"no progress for {now - alive_at:.3g} s (soft_timeout {self.soft:g} s)"),)
+        return (SoftTimeout(due.reason),)
+
+    def _due(self, sample: ProgressSample, alive_at: float, now: float) -> _Due:
+        """When the rank is reported: by its soft timeout, or by a limit of its own that expires before."""
+        reason = f"no progress for {now - alive_at:.3g} s (soft_timeout {self.soft:g} s)"
+        soft = _Due(alive_at + self.soft, sample.alive_at + self.hard, reason)
+        limit = sample.limit
+        if limit is None:
+            return soft
+        expires_at = max(limit.since, self._excused_at) + limit.timeout
+        return min(soft, _Due(expires_at, limit.deadline + self.hard, limit.reason(now=now)))
 
     def _poke(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
         if sample.noticed:

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, Self
 
@@ -83,7 +83,14 @@ class ForkServer:
         return cls(ours, child)
 
     @classmethod
-    def spawn(cls, command: Sequence[str], keep: Iterable[int], *, dies_with_caller: bool = False) -> Self:
+    def spawn(
+        cls,
+        command: Sequence[str],
+        keep: Iterable[int],
+        *,
+        dies_with_caller: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> Self:
         """Start the server by exec, for a caller that has threads.
 
         Args:
@@ -91,6 +98,7 @@ class ForkServer:
                 added to these.
             keep: descriptors that server and worker need; they have the same numbers there.
             dies_with_caller: the kernel kills both as soon as the thread that calls this has ended.
+            env: the environment; None: the caller's.
 
         Raises:
             OSError: when the program cannot be started.
@@ -103,6 +111,7 @@ class ForkServer:
                 [*command, str(theirs.fileno()), str(caller)],
                 pass_fds=(theirs.fileno(), *keep),
                 start_new_session=True,
+                env=env,
             )
             failing.pop_all()
         started.returncode = 0  # `_reap` waits for it; Popen would warn that nobody does

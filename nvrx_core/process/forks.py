@@ -18,7 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["EndedInChild", "Forkable", "inert_in_children", "keep_for_good", "run_in_rank_only"]
+__all__ = [
+    "EndedInChild", "Forkable", "disown_in_children", "inert_in_children", "keep_for_good", "keep_in_children",
+    "run_in_rank_only",
+]  # fmt: skip
 
 
 class Forkable(Protocol):
@@ -44,12 +47,22 @@ class EndedInChild(BaseException):
 @contextmanager
 def inert_in_children(owner: Forkable) -> Iterator[None]:
     """Disown `owner` in every child that is forked inside the context."""
-    _register()
-    _live.add(owner)
+    disown_in_children(owner)
     try:
         yield
     finally:
-        _live.discard(owner)
+        keep_in_children(owner)
+
+
+def disown_in_children(owner: Forkable) -> None:
+    """Disown `owner` in every child that is forked from here on."""
+    _register()
+    _live.add(owner)
+
+
+def keep_in_children(owner: Forkable) -> None:
+    """Leave `owner` alone in children that are forked from here on."""
+    _live.discard(owner)
 
 
 def run_in_rank_only(run: Callable[[Callable[[], Any]], Any], function: Callable[[], Any]) -> Any:

@@ -67,6 +67,22 @@ class ProgressField(enum.IntEnum):
     MONITOR_BEAT = 45          # (M) time of the store's last answer to it
     STORE_LOST = 46            # (M) time when the store was lost; the rank writes it when it is first to know
 
+    # The rank monitor and its rank
+    RANK_MONITOR_PID = 49      # (M) pid of the rank monitor
+    ATTACHED_PID = 50          # pid of the process that is monitored; 0: none is
+    ATTACHED_START = 51        # start time of that process, field 22 of /proc/<pid>/stat
+    ATTACHED_AT = 52           # time when its monitoring began, or began anew; 0: it is not monitored; written last
+    HEARTBEAT_AT = 53          # time of its last heartbeat; 0: it has sent none
+    HEARTBEATS = 54            # how many it has sent
+    FIRST_HEARTBEAT = 55       # nanoseconds from ATTACHED_AT to the first heartbeat
+    LONGEST_HEARTBEAT = 56     # nanoseconds between two heartbeats, at most
+    LONGEST_OUT = 57           # nanoseconds with no section open, at most
+    INITIAL_TIMEOUT = 58       # nanoseconds until the first heartbeat; 0: none
+    HEARTBEAT_TIMEOUT = 59     # nanoseconds between two heartbeats; 0: none
+    OUT_TIMEOUT = 60           # nanoseconds with no section open; 0: none
+    WARMUP_STEPS = 61          # how many runs of section "step" are the warm-up
+    SAMPLED_AT = 62            # time before which the main thread had last executed bytecode; 0: nothing samples it
+
 
 class SectionField(enum.IntEnum):
     """The words of a section's slot, counted from its first; the rank's process writes them."""
@@ -74,6 +90,7 @@ class SectionField(enum.IntEnum):
     OPENED_AT = 0              # time when the section was opened; 0: it is closed
     LONGEST = 1                # nanoseconds of its longest completed run
     TIMEOUT = 2                # nanoseconds after which an open one is overdue; 0: none
+    COUNT = 3                  # how often it was opened
     NAME = 4                   # the name in UTF-8, to the end of the slot, padded with zero bytes
 # fmt: on
 

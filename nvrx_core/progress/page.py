@@ -30,6 +30,8 @@ _OF_AN_ITERATION: Final = (
     ProgressField.RENDEZVOUS_DEPTH,
     ProgressField.COLLECTIVES,
 )
+_OF_A_CALL: Final = range(ProgressField.CLAIMED, ProgressField.STORE_LOST + 1)
+_OF_A_RANK: Final = (ProgressField.SECTION_AT, *range(ProgressField.HEARTBEAT_AT, ProgressField.SAMPLED_AT + 1))
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -49,7 +51,7 @@ class Page:
         words: the fields and sections; for writes that must be cheap.
     """
 
-    VERSION: Final = int.from_bytes(b"nvrx") << 32 | 2
+    VERSION: Final = int.from_bytes(b"nvrx") << 32 | 3
 
     def __init__(self, world_size: int, fd: int = -1) -> None:
         self._map(mmap.mmap(fd, _size(world_size)), world_size, fd)
@@ -100,13 +102,34 @@ class Page:
         self.words[ProgressField.AUTO_HEARTBEAT] = time.monotonic_ns()
         self.words[ProgressField.STAGE] = stage
 
+    def begin_call(self) -> None:
+        """Note that a wrapped call begins, on the page of a rank that may have made calls before."""
+        for field in _OF_A_CALL:
+            self.words[field] = 0
+        self._lost[:] = bytes(len(self._lost))
+
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
-        """Note a new iteration; manual heartbeats start anew with it."""
+        """Note a new iteration; manual heartbeats start anew with it, and no section is open."""
         for field in _OF_AN_ITERATION:
             self.words[field] = 0
         self.words[ProgressField.RANK] = rank
         self.words[ProgressField.WORLD_SIZE] = world_size
         self.words[ProgressField.ITERATION] = iteration
+
+    def begin_rank(self) -> None:
+        """Note that another process is to be monitored, which has shown no sign of life so far; in that process."""
+        for field in (ProgressField.ATTACHED_AT, ProgressField.SECTION_COUNT, *_OF_A_RANK):
+            self.words[field] = 0
+        start, end = slot_of(0) * 8, slot_of(MAX_SECTIONS) * 8
+        self._memory[start:end] = bytes(end - start)
+
+    def begin_anew(self) -> None:
+        """Note that the monitored rank begins anew: its earlier signs of life do not count, and no section is open."""
+        words = self.words
+        for slot in self.sections().values():
+            words[slot + SectionField.OPENED_AT] = words[slot + SectionField.COUNT] = 0
+        words[ProgressField.ATTACHED_AT] = time.monotonic_ns()
+        words[ProgressField.HEARTBEAT_AT] = words[ProgressField.SECTION_AT] = 0
 
     def alive_at(self) -> float:
         """Return the time of the oldest sign of life in use, monotonic seconds."""
@@ -165,6 +188,8 @@ class Page:
 
     def close(self) -> None:
         """Give memory and file back; the page must not be used afterwards."""
+        if self._memory.closed:
+            return
         self.words.release()
         self._lost.release()
         self._memory.close()

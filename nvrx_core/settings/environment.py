@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -20,16 +20,23 @@ __all__ = [
     "flight_recorder_is_on",
     "has_master",
     "job_name",
+    "launcher_socket",
+    "local_rank",
     "master",
     "nccl_variables",
     "rank_and_world_size",
+    "rank_monitor_socket",
+    "rank_of_launcher",
     "restarts_all_ranks",
     "restored",
+    "runtime_directory",
     "set_master",
+    "set_rank_monitor_socket",
     "set_ranks",
     "store_endpoint",
     "variables",
     "with_environment_as_now",
+    "world_size",
 ]
 
 _MANAGED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
@@ -61,6 +68,52 @@ def rank_and_world_size() -> tuple[int, int]:
     if not 0 <= rank < world_size:
         raise ValueError(f"environment: RANK={rank} is not in the range 0 <= RANK < WORLD_SIZE={world_size}")
     return rank, world_size
+
+
+def rank_of_launcher() -> int:
+    """Return the rank that a launcher has given this process: RANK, else that of SLURM, Open MPI or PMI.
+
+    Raises:
+        RuntimeError: when none is set.
+    """
+    return _first_number(("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+
+
+def world_size() -> int:
+    """Return WORLD_SIZE; 1 when it is not set."""
+    return _number("WORLD_SIZE", 1)
+
+
+def local_rank() -> int:
+    """Return this process's number on its host: LOCAL_RANK, else that of SLURM, Open MPI or MPICH; 0 for none."""
+    try:
+        return _first_number(("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"))
+    except RuntimeError:
+        return 0
+
+
+def rank_monitor_socket() -> str | None:
+    """Return `FT_RANK_MONITOR_IPC_SOCKET`, None when it is not set."""
+    return os.environ.get("FT_RANK_MONITOR_IPC_SOCKET") or None
+
+
+def set_rank_monitor_socket(path: str) -> None:
+    """Let this process find its rank monitor."""
+    os.environ["FT_RANK_MONITOR_IPC_SOCKET"] = path
+
+
+def launcher_socket() -> str | None:
+    """Return `FT_LAUNCHER_IPC_SOCKET`, None when it is not set."""
+    return os.environ.get("FT_LAUNCHER_IPC_SOCKET") or None
+
+
+def runtime_directory() -> str:
+    """Return the folder of this user's sockets: `NVRX_RUNTIME_DIR`, else one in `XDG_RUNTIME_DIR`, else in `TMPDIR`."""
+    if own := os.environ.get("NVRX_RUNTIME_DIR"):
+        return own
+    if shared := os.environ.get("XDG_RUNTIME_DIR"):
+        return os.path.join(shared, "nvrx")
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"nvrx-{os.getuid()}")
 
 
 def master() -> tuple[str, int]:
@@ -174,6 +227,13 @@ def _write(values: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def _first_number(names: Iterable[str]) -> int:
+    name = next((name for name in names if name in os.environ), None)
+    if name is None:
+        raise RuntimeError(f"the rank is unknown: none of {', '.join(names)} is set, and there is no process group")
+    return _number(name, 0)
 
 
 def _number(name: str, default: int) -> int:

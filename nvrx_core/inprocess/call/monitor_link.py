@@ -22,6 +22,7 @@ from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.process.waiting import readable
+from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import StoreKeys
@@ -59,6 +60,9 @@ class MonitorLink:
     def begin(self, state: State) -> None:
         """Say that an iteration begins, in which this rank has the place that `state` says."""
         self.page.begin_round(state.iteration, state.rank, state.world_size)
+        rank = monitored.current()
+        if rank is not None and rank.page is self.page:
+            rank.begin_anew()
         self.enter(Stage.STARTING)
 
     def notify(self) -> None:

@@ -33,6 +33,7 @@ from nvrx_core.inprocess.protocol.join import BY
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.garbage import freeze_on_entry
 from nvrx_core.process.log_handlers import own_stream_handlers
+from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
@@ -85,7 +86,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     cleanup.enter_context(own_stream_handlers())
     directory = p.events_dir or environment.events_directory()
     events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
-    page = cleanup.enter_context(closing(Page(state.initial_world_size)))
+    page = cleanup.enter_context(_page(state.initial_world_size))
     page.begin_round(-1, entrant.member, state.initial_world_size)
     interrupt = interrupt_within(p.interrupt_signal, p.soft_timeout, p.hard_timeout)
     cleanup.callback(_give_signal_back, interrupt, page)
@@ -108,6 +109,22 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         events.write("call_entered", 0, world_size=state.initial_world_size)
         monitor.enter(Stage.STARTING)
     return Resources(events, monitor, interrupt, connections, observer, watchers)
+
+
+@contextmanager
+def _page(world_size: int) -> Iterator[Page]:
+    """The page of a rank that is monitored already, where it fits the job, else one of the call's own."""
+    rank = monitored.current()
+    if rank is None or rank.page.world_size != world_size:
+        with closing(Page(world_size)) as page:
+            yield page
+        return
+    rank.call_begins()
+    rank.page.begin_call()
+    try:
+        yield rank.page
+    finally:
+        rank.call_ends()
 
 
 def _terms(parameters: Parameters, state: State) -> str:

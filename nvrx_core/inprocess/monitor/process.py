@@ -35,6 +35,7 @@ from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.sampling import shortest_timeout
 from nvrx_core.progress.stage import Stage
 
 __all__ = ["MonitorProcess"]
@@ -125,7 +126,8 @@ class MonitorProcess:
             self.hangs.enforce_store_loss()
             store_due = math.inf
         deadlines = self.hangs.deadline, self.gil_stalls.policy.deadline, self.clean_exit.policy.deadline
-        return min(self.awake.when(min(deadlines)), time.monotonic() + self.plan.interval, store_due)
+        longest = min(self.plan.interval, shortest_timeout(self.page))
+        return min(self.awake.when(min(deadlines)), time.monotonic() + longest, store_due)
 
     def _use_store(self) -> None:
         """Do what is due in the store; a failure of the schedule's tasks is the loss of the store."""

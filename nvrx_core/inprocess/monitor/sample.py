@@ -7,6 +7,8 @@ import math
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.process.lifeline import is_stopped
+from nvrx_core.progress import sampling
+from nvrx_core.progress.limits import earliest
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 
@@ -22,10 +24,11 @@ def take_sample(page: Page, rank_pid: int, awake: AwakeClock, out_by: float = ma
         awake: the awake time of this process.
         out_by: when its main thread has to be out of a round that is over, awake seconds.
     """
-    iteration = page[ProgressField.ITERATION]
+    iteration, stage = page[ProgressField.ITERATION], Stage(page[ProgressField.STAGE])
+    watched = page[ProgressField.ATTACHED_AT] and stage is Stage.RUNNING
     return ProgressSample(
         iteration=iteration,
-        stage=Stage(page[ProgressField.STAGE]),
+        stage=stage,
         alive_at=awake.at(page.alive_at()),
         watchdog_alive_at=awake.at(page[ProgressField.WATCHDOG_HEARTBEAT] / 1e9 or math.inf),
         stopped=is_stopped(rank_pid),
@@ -33,4 +36,5 @@ def take_sample(page: Page, rank_pid: int, awake: AwakeClock, out_by: float = ma
         noticed=page[ProgressField.NOTICED] == iteration + 1,
         interrupting=page[ProgressField.INTERRUPTING] == iteration + 1,
         out_by=math.inf if page[ProgressField.ATOMIC] else out_by,
+        limit=earliest(sampling.take_sample(page, awake.at)) if watched else None,
     )

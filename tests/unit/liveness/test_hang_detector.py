@@ -14,6 +14,7 @@ from nvrx_core.liveness.hang_detector import (
     SoftTimeout,
     Terminate,
 )
+from nvrx_core.progress.limits import Limit, LimitKind
 from nvrx_core.progress.stage import Stage
 
 SOFT, HARD, GRACE = 10.0, 30.0, 2.0
@@ -134,3 +135,28 @@ def test_a_main_thread_that_ignores_signals_after_its_round_is_terminated(detect
 
 def test_the_bound_does_not_apply_after_the_function(detector):
     assert detector.evaluate(sample(alive_at=5.0, out_by=7.0, stage=Stage.UNWINDING), now=7.0) == ()
+
+
+STEP = Limit(LimitKind.SECTION, since=2.0, timeout=3.0, section="step")
+
+
+def test_a_limit_of_the_rank_is_reported_when_it_expires_before_the_soft_timeout(detector):
+    assert detector.evaluate(sample(limit=STEP), now=4.0) == ()
+    assert detector.deadline == 5.0
+    (timeout,) = blamed(detector, now=5.0, limit=STEP)
+    assert timeout == SoftTimeout("section 'step' open for 3 s (timeout 3 s)")
+
+
+def test_the_soft_timeout_is_reported_when_it_expires_before_the_limit(detector):
+    late = Limit(LimitKind.SECTION, since=2.0, timeout=100.0, section="step")
+    assert blamed(detector, limit=late)[0].reason.startswith("no progress")
+
+
+def test_a_rank_with_an_expired_limit_is_excused_while_a_peer_makes_progress(detector):
+    now = STEP.deadline
+    while detector.evaluate(sample(alive_at=now, limit=STEP), now=now) == (QueryPeers(),):
+        detector.peers_progressing(True, now=now)
+        detector.evaluate(sample(alive_at=now, limit=STEP), now=now)
+        assert detector.deadline == now + STEP.timeout
+        now = detector.deadline
+    assert now >= STEP.deadline + HARD

@@ -1,0 +1,110 @@
+"""The values that rank, rank monitor and launcher exchange. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "HeartbeatTimeouts",
+    "InvalidStateTransitionException",
+    "RankInfo",
+    "RankMonitorClientError",
+    "SectionTimeouts",
+    "WorkloadAction",
+    "WorkloadControlRequest",
+]
+
+
+class RankMonitorClientError(Exception):
+    """A call of `RankMonitorClient` that cannot be carried out; the message says what to do."""
+
+
+class InvalidStateTransitionException(Exception):
+    """A transition that the rank monitor's state machine does not have."""
+
+
+class WorkloadAction(enum.IntEnum):
+    """What a rank can ask of the launcher."""
+
+    Continue = 0
+    ExcludeThisNode = 1
+    ShutdownWorkload = 2
+
+
+@dataclass(frozen=True)
+class WorkloadControlRequest:
+    """A request to the launcher.
+
+    Attributes:
+        action: what is asked for.
+        description: why; for the launcher's log.
+    """
+
+    action: WorkloadAction
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """One rank.
+
+    Attributes:
+        global_rank: RANK.
+        local_rank: LOCAL_RANK.
+        host: the name of its host.
+        pid: its process.
+    """
+
+    global_rank: int
+    local_rank: int
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class HeartbeatTimeouts:
+    """Timeouts between heartbeats, in seconds; None is no timeout.
+
+    Attributes:
+        initial: from the start of monitoring to the first heartbeat.
+        subsequent: between two heartbeats.
+        were_calculated: they were learned, not configured.
+    """
+
+    initial: float | None = None
+    subsequent: float | None = None
+    were_calculated: bool = False
+
+    @property
+    def are_valid(self) -> bool:
+        """Whether both are there."""
+        return self.initial is not None and self.subsequent is not None
+
+
+@dataclass(frozen=True)
+class SectionTimeouts:
+    """Timeouts of sections, in seconds; None is no timeout.
+
+    Attributes:
+        section: by name of the section.
+        out_of_section: with no section open.
+        calculated_sections: names of those that were learned.
+        is_out_of_section_calculated: the one above was learned.
+    """
+
+    section: Mapping[str, float | None] = field(default_factory=dict)
+    out_of_section: float | None = None
+    calculated_sections: frozenset[str] = frozenset()
+    is_out_of_section_calculated: bool = False
+
+    @property
+    def are_valid(self) -> bool:
+        """Whether all are there."""
+        return self.out_of_section is not None and None not in self.section.values()
+
+    @property
+    def were_calculated(self) -> bool:
+        """Whether all were learned."""
+        return self.is_out_of_section_calculated and self.calculated_sections >= set(self.section)

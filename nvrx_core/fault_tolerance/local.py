@@ -1,0 +1,182 @@
+"""A rank monitor without a launcher of ours: started by the rank itself.
+
+Under torchrun, SLURM or mpirun the monitor ends a hung rank, and the launcher does what it does when a rank dies. A
+thread of the rank keeps the monitor running, and samples whether the main thread executes bytecode: a rank that sends
+no heartbeats and uses no sections is watched as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from nvrx_core.fault_tolerance.client import RankMonitorClient
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.fault_tolerance.peers import SUFFIX
+from nvrx_core.fault_tolerance.server import RankMonitorProcess
+from nvrx_core.process.heartbeat import Heartbeat
+from nvrx_core.process.waiting import readable
+from nvrx_core.progress.page import ProgressField
+from nvrx_core.settings import environment
+
+__all__ = ["LocalMonitor", "start_local_monitor"]
+
+log = logging.getLogger("nvrx_core.fault_tolerance")
+SAMPLES: Final = 20
+"""Samples of the main thread in the time of the heartbeat timeout, at least."""
+SAMPLED_EVERY: Final = 1.0
+"""Seconds between two samples, at most."""
+
+
+class LocalMonitor:
+    """Keeps the monitor of this process running, from a thread that lives as long as the process.
+
+    Args:
+        config: how to watch.
+
+    Attributes:
+        path: where it listens.
+
+    Raises:
+        OSError: when there is no folder for its socket.
+        ForkServerError: when no monitor can be started.
+    """
+
+    def __init__(self, config: FaultToleranceConfig) -> None:
+        self.path, timeout = socket_path(), config.rank_heartbeat_timeout
+        self._every = SAMPLED_EVERY if timeout is None else min(SAMPLED_EVERY, timeout / SAMPLES)
+        self._process = RankMonitorProcess(config, self.path, world_size=environment.world_size())
+        self._wanted, self._wake = True, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._answers = SimpleQueue[BaseException | None]()
+        self._runs = False
+        threading.Thread(target=self._run, name="nvrx-local-monitor", daemon=True).start()
+        self._await()
+
+    def pause(self) -> None:
+        """End the monitor's process."""
+        self._want(False)
+
+    def resume(self) -> None:
+        """Start another one.
+
+        Raises:
+            ForkServerError: when no monitor can be started.
+        """
+        self._want(True)
+
+    def _want(self, wanted: bool) -> None:
+        self._wanted = wanted
+        os.eventfd_write(self._wake, 1)
+        self._await()
+
+    def _await(self) -> None:
+        if (error := self._answers.get()) is not None:
+            raise error
+
+    def _run(self) -> None:
+        """Start, sample and end, all in this thread: the monitor ends with the thread that has started it."""
+        self._change()
+        heartbeat = Heartbeat()
+        while True:
+            watched = [self._wake, self._process.sentinel] if self._runs else [self._wake]
+            ready = readable(watched, self._every if self._runs else None)
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+                self._change()
+            elif ready:
+                self._report(self._process.poll())
+            elif answered := heartbeat.poll():
+                self._process.page[ProgressField.SAMPLED_AT] = answered
+
+    def _change(self) -> None:
+        """Start or end the monitor, as wanted, and say how that went."""
+        error = None
+        try:
+            if self._wanted:
+                self._process.start()
+            else:
+                self._process.stop()
+            self._runs = self._wanted
+        except (OSError, RuntimeError) as failure:
+            error = failure
+        self._answers.put(error)
+
+    def _report(self, lost: str | None) -> None:
+        if lost:
+            log.warning("the rank monitor was replaced: %s", lost)
+        elif lost is not None:
+            log.error("the rank monitor is lost, and is started anew")
+            self._process.stop()
+            self._process.start()
+
+
+def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | None = None) -> RankMonitorClient:
+    """Have a rank monitor watch this process, whatever launcher has started it.
+
+    A rank that is hung is ended by the configured signal; the launcher then restarts the job or ends it. Without
+    heartbeats and sections, a rank counts as hung when its main thread has executed no bytecode for
+    `rank_heartbeat_timeout`. Under `ft_launcher` the launcher's monitor is used.
+
+    Args:
+        config: the configuration, or the path of a YAML file; None: the defaults.
+
+    Returns:
+        The client, which is initialised.
+
+    Raises:
+        ConfigurationError: when the configuration is wrong.
+        RankMonitorClientError: when the process is monitored already.
+        OSError: when there is no folder for the monitor's socket.
+        ForkServerError: when no monitor can be started.
+    """
+    client = RankMonitorClient()
+    if environment.rank_monitor_socket() is None:
+        client.local_monitor = monitor = LocalMonitor(_configuration(config))
+        environment.set_rank_monitor_socket(str(monitor.path))
+    client.init_workload_monitoring()
+    return client
+
+
+def _configuration(config: FaultToleranceConfig | str | os.PathLike[str] | None) -> FaultToleranceConfig:
+    if config is None:
+        return FaultToleranceConfig()
+    return config if isinstance(config, FaultToleranceConfig) else FaultToleranceConfig.from_yaml_file(config)
+
+
+def socket_path() -> Path:
+    """Return where the monitor of this process listens: beside those of the other ranks of the job on this host.
+
+    Raises:
+        OSError: when the folder is another user's, or others can enter it.
+    """
+    runtime = Path(environment.runtime_directory())
+    runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = runtime.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise OSError(f"{runtime}: not a folder that only this user can enter; set NVRX_RUNTIME_DIR to one")
+    folder = runtime / _job_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _remove_dead(folder)
+    return folder / f"{os.getpid()}{SUFFIX}"
+
+
+def _job_folder() -> str:
+    """Return a name that all ranks of the job have on this host, and no other job."""
+    if not environment.has_master():
+        return f"alone-{os.getpid()}"
+    host, port = environment.master()
+    return f"{environment.job_name()}-{host}-{port}".replace("/", "_")[-60:]
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove the sockets of processes that are gone."""
+    for path in folder.glob(f"*{SUFFIX}"):
+        if path.stem.isdigit() and not Path(f"/proc/{path.stem}").exists():
+            with suppress(FileNotFoundError):
+                path.unlink()

@@ -1,0 +1,205 @@
+"""The rank monitor: a process that watches one rank after another, and ends one that is hung.
+
+One loop, which waits for the rank's pidfd, the listening socket, the connections and the policy's deadline. What must
+not be forgotten is on the page, so that a replacement goes on where its predecessor ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from nvrx_core.fault_tolerance.peers import PROGRESS, Progress, Survey
+from nvrx_core.fault_tolerance.plan import RankMonitorPlan
+from nvrx_core.fault_tolerance.policy import KillRank, MonitorPolicy, QueryPeers, TerminateRank
+from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
+from nvrx_core.fault_tolerance.watched import WatchedRank
+from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.process.lifeline import send
+from nvrx_core.progress.limits import Limit
+from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.sampling import take_sample
+from nvrx_core.progress.stage import Stage
+
+__all__ = ["RankMonitor"]
+
+log = logging.getLogger("nvrx_core.fault_tolerance.monitor")
+MAX_CONNECTIONS: Final = 64
+
+
+class RankMonitor:
+    """The main loop.
+
+    Args:
+        plan: how to watch.
+        page: the page that the rank writes.
+        listener: where ranks and other monitors connect.
+    """
+
+    def __init__(self, plan: RankMonitorPlan, page: Page, listener: Listener) -> None:
+        self.plan, self.page, self.listener = plan, page, listener
+        self.awake = AwakeClock()
+        self.states = RankMonitorStateMachine(log=plan.is_restarter_logger)
+        self._rank: WatchedRank | None = None
+        self._policy = MonitorPolicy(plan.interval, plan.grace)
+        self._survey: tuple[Limit, Survey] | None = None
+        self._connections = dict[int, Connection]()
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Watch for as long as the process lives.
+
+        Args:
+            ready: called when ranks can connect.
+        """
+        _log_to_stderr(self.plan.log_level)
+        self.page[ProgressField.RANK_MONITOR_PID] = os.getpid()
+        ready()
+        while True:
+            due = self._turn()
+            readable = self._wait(due)
+            if (pause := self.awake.woke(due, now=time.monotonic())) > 0:
+                log.warning("this process has paused for %.1f s, which no rank is blamed for", pause)
+            for fd in readable:
+                self._handle(fd)
+
+    def _turn(self) -> float:
+        """Judge the rank; returns when the next turn is, monotonic seconds."""
+        self._follow_rank()
+        if self._rank is None:
+            return time.monotonic() + self.plan.interval
+        if self._survey is not None and not self._finish_survey(*self._survey):
+            return self._survey[1].deadline
+        self._judge(self._rank)
+        if self._survey is not None:
+            return time.monotonic() if not self._survey[1].pending else self._survey[1].deadline
+        return self.awake.when(self._policy.deadline)
+
+    def _follow_rank(self) -> None:
+        """Watch the process that the page names; a wrapped call has a monitor process of its own, which judges it."""
+        if self._rank is not None and not (self._rank.is_on(self.page) and self._is_ours()):
+            self._rank.close()
+            self._rank, self._survey = None, None
+        if not self._is_ours():
+            return
+        if self._rank is None and (rank := WatchedRank.of_page(self.page)) is not None:
+            self._rank, self._policy = rank, MonitorPolicy(self.plan.interval, self.plan.grace)
+            self.states.attached()
+
+    def _is_ours(self) -> bool:
+        return self.page[ProgressField.STAGE] == Stage.OUTSIDE
+
+    def _judge(self, rank: WatchedRank) -> None:
+        now = self._now()
+        for action in self._policy.evaluate(take_sample(self.page, self.awake.at), now=now):
+            match action:
+                case QueryPeers(limit):
+                    self._survey = limit, Survey(self.listener.path, now=time.monotonic())
+                case TerminateRank(limit, reason):
+                    self._terminate(rank, reason)
+                case KillRank(reason):
+                    log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
+                    send(rank.pidfd, [signal.SIGCONT, signal.SIGKILL])
+
+    def _terminate(self, rank: WatchedRank, reason: str) -> None:
+        number, signum = self.page[ProgressField.RANK], self.plan.termination_signal
+        log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, reason, signal.Signals(signum).name)
+        send(rank.pidfd, [signal.SIGCONT, signum])
+
+    def _finish_survey(self, limit: Limit, survey: Survey) -> bool:
+        """Take the answers of the other monitors, if they are complete; whether they are."""
+        if not survey.is_complete(now=time.monotonic()):
+            return False
+        survey.close()
+        own = Progress.of_page(self.page)
+        behind = [each.rank for each in survey.answers if each.is_behind(own)]
+        if behind:
+            log.info("rank %d waits for ranks %s, which are behind it", own.rank, behind)
+        self._policy.peers_behind(limit, bool(behind), now=self._now())
+        self._survey = None
+        return True
+
+    def _wait(self, due: float) -> list[int]:
+        poll = select.poll()
+        for fd in (self.listener.fileno(), *self._connections, *self._asked()):
+            poll.register(fd, select.POLLIN)
+        if self._rank is not None:
+            poll.register(self._rank.pidfd, select.POLLIN)
+        return [fd for fd, _ in poll.poll(max(0.0, due - time.monotonic()) * 1000 + 0.5)]
+
+    def _asked(self) -> dict[int, Connection]:
+        return {} if self._survey is None else self._survey[1].pending
+
+    def _handle(self, fd: int) -> None:
+        if fd == self.listener.fileno():
+            self._accept()
+        elif fd in self._connections:
+            self._serve(fd, self._connections[fd])
+        elif self._survey is not None and fd in self._survey[1].pending:
+            self._survey[1].receive(fd)
+        elif self._rank is not None and fd == self._rank.pidfd:
+            self._rank_is_gone(self._rank)
+
+    def _rank_is_gone(self, rank: WatchedRank) -> None:
+        if rank.is_on(self.page):
+            self.page[ProgressField.ATTACHED_AT] = 0
+        self.states.connection_lost()
+
+    def _accept(self) -> None:
+        connection = self.listener.accept()
+        if connection is None:
+            return
+        while len(self._connections) >= MAX_CONNECTIONS:
+            self._drop(next(iter(self._connections)))
+        self._connections[connection.fileno()] = connection
+
+    def _serve(self, fd: int, connection: Connection) -> None:
+        """Answer one message; whatever is wrong with it closes this connection only."""
+        try:
+            message, descriptors = connection.receive()
+            for each in descriptors:
+                os.close(each)
+            self._answer(connection, message)
+        except (WireError, ValueError):
+            self._drop(fd)
+
+    def _drop(self, fd: int) -> None:
+        self._connections.pop(fd).close()
+
+    def _answer(self, connection: Connection, message: dict[str, Any]) -> None:
+        match message.get("type"):
+            case "init":
+                self._answer_init(connection)
+            case "look":
+                connection.send({"type": "ok"})
+            case kind if kind == PROGRESS:
+                connection.send(Progress.of_page(self.page).to_json())
+            case other:
+                raise WireError(f"unknown type {other!r}")
+
+    def _answer_init(self, connection: Connection) -> None:
+        """Give the page to a rank, if none is watched at the moment."""
+        self._follow_rank()
+        rank, pid = self._rank, connection.peer().pid
+        if rank is not None and rank.pid != pid and not rank.has_exited():
+            connection.send({"type": "error", "cause": f"pid {rank.pid} is monitored already"})
+            return
+        connection.send({"type": "ok", "config": self.plan.config}, [self.page.fileno()])
+
+    def _now(self) -> float:
+        """The awake time, in which silence is measured."""
+        return self.awake.at(time.monotonic())
+
+
+def _log_to_stderr(level: int) -> None:
+    logger = logging.getLogger("nvrx_core")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [rank monitor] %(message)s"))
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(level)

@@ -1,0 +1,179 @@
+"""A rank's signs of life on its progress page: heartbeats and sections, and the longest intervals between them.
+
+Each call is a few stores to memory, without a lock or a system call. The time of a change is written before the change
+itself, so that whoever reads in between sees a rank that has just moved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final, NoReturn, Protocol
+
+from nvrx_core.fault_tolerance.data import RankMonitorClientError
+from nvrx_core.fault_tolerance.timeouts import Measured
+from nvrx_core.progress.page import Page, ProgressField, SectionField
+
+__all__ = ["NotMonitored", "Recorder", "SignsOfLife", "Silent", "nanoseconds"]
+
+_now: Final = time.monotonic_ns
+_LONGEST: Final = int(SectionField.LONGEST)
+_TIMEOUT: Final = int(SectionField.TIMEOUT)
+_COUNT: Final = int(SectionField.COUNT)
+_SECTION_AT: Final = int(ProgressField.SECTION_AT)
+_OUT: Final = int(ProgressField.LONGEST_OUT)
+_ATTACHED_AT: Final = int(ProgressField.ATTACHED_AT)
+_HEARTBEAT_AT: Final = int(ProgressField.HEARTBEAT_AT)
+_FIRST: Final = int(ProgressField.FIRST_HEARTBEAT)
+_HEARTBEATS: Final = int(ProgressField.HEARTBEATS)
+_LONGEST_HEARTBEAT: Final = int(ProgressField.LONGEST_HEARTBEAT)
+
+
+class SignsOfLife(Protocol):
+    """Where a client's calls go."""
+
+    def heartbeat(self) -> None:
+        """Record a heartbeat."""
+
+    def open(self, section: str) -> None:
+        """Record that a section is opened."""
+
+    def close(self, section: str) -> None:
+        """Record that a section is closed."""
+
+
+class NotMonitored:
+    """The signs of life of a client that is not initialised: each is refused."""
+
+    def heartbeat(self, _: str = "") -> NoReturn:
+        """Refuse.
+
+        Raises:
+            RankMonitorClientError: always.
+        """
+        raise RankMonitorClientError("call init_workload_monitoring() first")
+
+    open = close = heartbeat
+
+
+class Silent:
+    """The signs of life of a child of `os.fork`, which is no rank: nobody is told."""
+
+    def heartbeat(self, _: str = "") -> None:
+        """Do nothing."""
+
+    open = close = heartbeat
+
+
+class Recorder:
+    """Writes the page of the calling process; the first word of a section's slot is the time when it was opened.
+
+    Args:
+        page: a page that this process is attached to.
+        strict: refuse sections that were not declared.
+    """
+
+    __slots__ = ("_closed_at", "_longest_out", "_open", "_slots", "_words", "page", "strict")
+
+    def __init__(self, page: Page, *, strict: bool = False) -> None:
+        self.page, self.strict = page, strict
+        self._words = page.words
+        self._slots = page.sections()
+        self._open = sum(1 for slot in self._slots.values() if self._words[slot])
+        self._closed_at, self._longest_out = self._words[_SECTION_AT] or _now(), self._words[_OUT]
+
+    def heartbeat(self) -> None:
+        """Record a heartbeat."""
+        words, now = self._words, _now()
+        before = words[_HEARTBEAT_AT]
+        if not before:
+            words[_FIRST] = max(words[_FIRST], now - words[_ATTACHED_AT])
+        elif now - before > words[_LONGEST_HEARTBEAT]:
+            words[_LONGEST_HEARTBEAT] = now - before
+        words[_HEARTBEATS] += 1
+        words[_HEARTBEAT_AT] = now
+
+    def open(self, section: str) -> None:
+        """Record that a section is opened.
+
+        Raises:
+            RankMonitorClientError: when it is open already, is not declared where it must be, or has no room.
+        """
+        words = self._words
+        slot = self._slots.get(section) or self._declare(section)
+        if words[slot]:
+            raise RankMonitorClientError(f"start_section({section!r}): it is open already; end it first")
+        now = _now()
+        if not self._open and now - self._closed_at > self._longest_out:
+            self._longest_out = words[_OUT] = now - self._closed_at
+        self._open += 1
+        words[_SECTION_AT] = now
+        words[slot + _COUNT] += 1
+        words[slot] = now
+
+    def close(self, section: str) -> None:
+        """Record that a section is closed.
+
+        Raises:
+            RankMonitorClientError: when it is not open.
+        """
+        words = self._words
+        slot = self._slots.get(section)
+        if slot is None or not (opened := words[slot]):
+            raise RankMonitorClientError(f"end_section({section!r}): it is not open; {self._which_are_open()}")
+        now = _now()
+        if now - opened > words[slot + _LONGEST]:  # noqa: PLR1730 - `max` would cost a call and a write
+            words[slot + _LONGEST] = now - opened
+        self._closed_at = words[_SECTION_AT] = now
+        words[slot] = 0
+        self._open -= 1
+
+    def begin_anew(self) -> None:
+        """Record that the rank begins anew; what it has measured stays."""
+        self.page.begin_anew()
+        self._open, self._closed_at = 0, self._words[_ATTACHED_AT]
+
+    def open_sections(self) -> list[str]:
+        """Return the names of the open sections."""
+        return [name for name, slot in self._slots.items() if self._words[slot]]
+
+    def declare(self, timeouts: Mapping[str, float | None]) -> None:
+        """Declare sections with their timeouts, in seconds; None is no timeout."""
+        for name, timeout in timeouts.items():
+            slot = self._slots.get(name) or self._reserve(name)
+            self._words[slot + _TIMEOUT] = nanoseconds(timeout)
+
+    def measured(self) -> Measured:
+        """Return the longest intervals so far; the time without a section that goes on at this moment counts."""
+        words = self._words
+        if not self._open:
+            self._longest_out = words[_OUT] = max(self._longest_out, _now() - self._closed_at)
+        return Measured(
+            initial=words[ProgressField.FIRST_HEARTBEAT] / 1e9,
+            subsequent=words[_LONGEST_HEARTBEAT] / 1e9,
+            out_of_section=words[_OUT] / 1e9,
+            sections={name: words[slot + _LONGEST] / 1e9 for name, slot in self._slots.items()},
+        )
+
+    def _declare(self, section: str) -> int:
+        if self.strict:
+            known = ", ".join(map(repr, self._slots)) or "none"
+            raise RankMonitorClientError(
+                f"start_section({section!r}): strict_sections is on, and rank_section_timeouts has {known}"
+            )
+        return self._reserve(section)
+
+    def _reserve(self, section: str) -> int:
+        try:
+            slot = self._slots[section] = self.page.declare_section(section)
+        except (ValueError, AttributeError) as error:
+            raise RankMonitorClientError(f"start_section({section!r}): {error}") from None
+        return slot
+
+    def _which_are_open(self) -> str:
+        return f"open are {', '.join(map(repr, self.open_sections()))}" if self._open else "no section is open"
+
+
+def nanoseconds(seconds: float | None) -> int:
+    """Return a timeout as the page has it; None, no timeout, is 0, and 0 seconds are one nanosecond."""
+    return 0 if seconds is None else max(1, int(seconds * 1e9))

@@ -1,0 +1,154 @@
+"""Starts rank monitors, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.fault_tolerance.plan import RankMonitorPlan
+from nvrx_core.fault_tolerance.wire import Listener
+from nvrx_core.process.fork_server import ForkServer
+from nvrx_core.process.lifeline import is_running
+from nvrx_core.process.waiting import readable
+from nvrx_core.progress.page import Page
+
+__all__ = ["RankMonitorProcess", "RankMonitorServer"]
+
+
+class RankMonitorProcess:
+    """A rank monitor, with the interface of `multiprocessing.Process`.
+
+    A monitor that is killed or stopped is replaced, by a process that it has for that; what its rank has written stays.
+    Both end with the thread that has started them, or by `terminate`.
+
+    Args:
+        config: how to watch.
+        path: where ranks connect.
+        world_size: the job's; a wrapped call shares the page where it has the same.
+        is_restarter_logger: log the transitions of the monitor's state machine.
+        env: the environment of the monitor; None: that of this process.
+
+    Raises:
+        OSError: when the socket cannot be made.
+
+    Attributes:
+        page: the page that its rank writes.
+    """
+
+    def __init__(
+        self,
+        config: FaultToleranceConfig,
+        path: Path,
+        *,
+        world_size: int = 1,
+        is_restarter_logger: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.page, self._listener, self._env = Page.create(world_size), Listener(path), env
+        self._fork_server: ForkServer | None = None
+        self._plan = RankMonitorPlan(
+            page=self.page.fileno(),
+            listener=self._listener.fileno(),
+            path=str(path),
+            interval=config.workload_check_interval,
+            termination_signal=int(config.rank_termination_signal),
+            log_level=config.log_level,
+            is_restarter_logger=is_restarter_logger,
+            config=config.to_dict(),
+        )
+
+    def start(self) -> None:
+        """Start it, and wait until ranks can connect.
+
+        Raises:
+            OSError: when the program cannot be started.
+            ForkServerError: when no monitor is ready in time.
+        """
+        command = [sys.executable, "-m", "nvrx_core.fault_tolerance", self._plan.to_json()]
+        keep = (self.page.fileno(), self._listener.fileno())
+        self._fork_server = ForkServer.spawn(command, keep, dies_with_caller=True, env=self._env)
+        self._fork_server.await_ready()
+
+    def stop(self) -> None:
+        """End it; `start` starts another one, which goes on where it was."""
+        if self._fork_server is not None:
+            self._fork_server.end(0.0)
+            self._fork_server = None
+
+    def poll(self) -> str | None:
+        """Return why the monitor was replaced; "" when it can be replaced no more, None when there is no news."""
+        return None if self._fork_server is None else self._fork_server.poll()
+
+    @property
+    def pid(self) -> int:
+        """The pid of the monitor, whichever it is now; 0 for none."""
+        self.poll()
+        return 0 if self._fork_server is None else self._fork_server.worker
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that becomes readable when the monitor was replaced, or can be replaced no more.
+
+        Raises:
+            ValueError: when it is not running.
+        """
+        if self._fork_server is None:
+            raise ValueError("the rank monitor is not running")
+        return self._fork_server.channel.fileno()
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs, then 0."""
+        return None if self.is_alive() else 0
+
+    def is_alive(self) -> bool:
+        """Whether the monitor runs."""
+        return bool(self.pid) and is_running(self.pid)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the monitor, and what replaces it, have ended; at most for `timeout` seconds."""
+        while self._fork_server is not None and not self._fork_server.ended:
+            if not readable([self.sentinel], timeout):
+                return
+            self.poll()
+
+    def terminate(self) -> None:
+        """End the monitor for good: its rank is no longer watched."""
+        self.stop()
+        self._listener.close()
+        self.page.close()
+
+    kill = close = terminate
+
+
+class RankMonitorServer:
+    """Starts the monitor of one rank."""
+
+    @staticmethod
+    def run_in_subprocess(  # noqa: PLR0917 - the documented signature
+        cfg: FaultToleranceConfig,
+        ipc_socket_path: str | os.PathLike[str],
+        is_restarter_logger: bool = False,
+        mp_ctx: Any = None,
+        env: Mapping[str, str] | None = None,
+    ) -> RankMonitorProcess:
+        """Start a rank monitor, and wait until ranks can connect to it.
+
+        Args:
+            cfg: how to watch.
+            ipc_socket_path: where ranks connect; they find it in FT_RANK_MONITOR_IPC_SOCKET.
+            is_restarter_logger: log the transitions of its state machine.
+            mp_ctx: accepted and not used: the monitor is started by exec and imports no torch.
+            env: its environment; None: that of this process.
+
+        Raises:
+            OSError: when the socket cannot be made, or the program cannot be started.
+            ForkServerError: when no monitor is ready in time.
+        """
+        monitor = RankMonitorProcess(cfg, Path(ipc_socket_path), is_restarter_logger=is_restarter_logger, env=env)
+        monitor.start()
+        return monitor

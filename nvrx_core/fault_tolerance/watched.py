@@ -1,0 +1,62 @@
+"""The process that a rank monitor watches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from nvrx_core.process.lifeline import open_pidfd
+from nvrx_core.process.waiting import readable
+from nvrx_core.progress.page import Page, ProgressField
+
+__all__ = ["WatchedRank", "start_time"]
+
+
+class WatchedRank:
+    """A process, by pidfd; its start time tells it from another one with the same pid.
+
+    Attributes:
+        pid: its pid.
+        pidfd: becomes readable when it has exited.
+    """
+
+    def __init__(self, pid: int, pidfd: int, start: int) -> None:
+        self.pid, self.pidfd, self._start = pid, pidfd, start
+
+    @classmethod
+    def of_page(cls, page: Page) -> Self | None:
+        """Return the process that the page names; None when it names none, or one that is gone."""
+        if not page[ProgressField.ATTACHED_AT]:
+            return None
+        pid, start = page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START]
+        try:
+            pidfd = open_pidfd(pid)
+        except (OSError, OverflowError):
+            return None
+        if start_time(pid) == start:
+            return cls(pid, pidfd, start)
+        os.close(pidfd)
+        return None
+
+    def is_on(self, page: Page) -> bool:
+        """Whether the page still names this process."""
+        named = page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START]
+        return bool(page[ProgressField.ATTACHED_AT]) and named == (self.pid, self._start)
+
+    def has_exited(self) -> bool:
+        """Whether the process is gone."""
+        return bool(readable([self.pidfd], 0))
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self.pidfd)
+
+
+def start_time(pid: int) -> int:
+    """Return when a process was started, field 22 of /proc/<pid>/stat (proc(5)); -1 when there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(text.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return -1

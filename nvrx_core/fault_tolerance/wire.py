@@ -1,0 +1,205 @@
+"""Messages between rank, rank monitor and launcher: one JSON object a packet, over a Unix socket.
+
+Packets keep their boundaries (SOCK_SEQPACKET, unix(7)), so that there are no half messages. Whoever listens accepts
+only processes of its own user (SO_PEERCRED), and closes the connection of one that sends anything malformed. A
+descriptor may travel with a message.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from nvrx_core.parsing import parse_object
+
+__all__ = ["MAX_MESSAGE", "Connection", "Listener", "WireError", "connect"]
+
+MAX_MESSAGE: Final = 1 << 16
+MAX_DESCRIPTORS: Final = 4
+MAX_PATH: Final = 107
+"""Bytes of a socket's path, unix(7)."""
+BACKLOG: Final = 64
+_CREDENTIALS: Final = struct.Struct("iII")
+
+
+class WireError(ConnectionError):
+    """The other end sent something malformed, or is gone."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The process at the other end: its pid and user, from the kernel."""
+
+    pid: int
+    uid: int
+
+
+class Connection:
+    """One end of a connection.
+
+    Args:
+        channel: the socket, which becomes the connection's own.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._channel.fileno()
+
+    def peer(self) -> Peer:
+        """Return who connected, or listened."""
+        credentials = self._channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        return Peer(pid, uid)
+
+    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a message, with descriptors that the other end gets copies of.
+
+        Raises:
+            WireError: when the other end is gone or does not read.
+        """
+        packet = json.dumps(message).encode()
+        if len(packet) > MAX_MESSAGE:
+            raise WireError(f"a message of {len(packet)} bytes; at most {MAX_MESSAGE} are allowed")
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        try:
+            self._channel.sendmsg([packet], ancillary)
+        except OSError as error:
+            raise WireError(f"cannot send to {self._name()}: {error}") from None
+
+    def receive(self) -> tuple[dict[str, Any], list[int]]:
+        """Receive a message, and the descriptors that came with it, which are the caller's to close.
+
+        Raises:
+            WireError: when the other end is gone, is late, or has sent something malformed.
+        """
+        try:
+            packet, descriptors, flags, _ = socket.recv_fds(
+                self._channel, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+        except OSError as error:
+            raise WireError(f"no answer from {self._name()}: {error}") from None
+        try:
+            if not packet:
+                raise WireError(f"{self._name()} has closed the connection")
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise WireError(f"a message from {self._name()} is longer than {MAX_MESSAGE} bytes")
+            return parse_object(packet), descriptors
+        except (ValueError, WireError) as error:
+            for fd in descriptors:
+                os.close(fd)
+            raise error if isinstance(error, WireError) else WireError(f"from {self._name()}: {error}") from None
+
+    def close(self) -> None:
+        """Close it."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _name(self) -> str:
+        with suppress(OSError):
+            return f"pid {self.peer().pid}"
+        return "the other end"
+
+
+class Listener:
+    """A listening socket, in a folder that only this user can enter.
+
+    Args:
+        path: where; its folder is made, with mode 0700, when it is not there. A socket that nobody listens on is
+            replaced.
+
+    Raises:
+        OSError: when the path is too long, is in use, or cannot be made.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if len(os.fsencode(self.path)) > MAX_PATH:
+            raise OSError(f"{self.path}: a socket's path has at most {MAX_PATH} bytes; use a shorter folder")
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._replace_dead()
+        self._channel.bind(os.fspath(self.path))
+        self.path.chmod(0o600)  # before it listens: nobody has connected
+        self._channel.listen(BACKLOG)
+        self._channel.setblocking(False)
+
+    @classmethod
+    def adopt(cls, fd: int, path: str | Path) -> Self:
+        """Go on with the socket of another process, which listens at `path`."""
+        listener = cls.__new__(cls)
+        listener.path, listener._channel = Path(path), socket.socket(fileno=fd)
+        return listener
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._channel.fileno()
+
+    def accept(self) -> Connection | None:
+        """Return the next connection of a process of this user; None where there is none after all."""
+        try:
+            channel, _ = self._channel.accept()
+        except OSError:  # it was closed meanwhile, or there are no more descriptors
+            return None
+        channel.setblocking(False)
+        connection = Connection(channel)
+        if connection.peer().uid not in (os.geteuid(), 0):
+            connection.close()
+            return None
+        return connection
+
+    def close(self) -> None:
+        """Stop listening, and remove the socket."""
+        self._channel.close()
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def _replace_dead(self) -> None:
+        """Remove a socket that a process left that is gone.
+
+        Raises:
+            OSError: when somebody listens there, or it is no socket.
+        """
+        if not self.path.exists():
+            return
+        try:
+            connect(self.path, within=1.0).close()
+        except ConnectionRefusedError:
+            self.path.unlink()
+            return
+        raise OSError(f"{self.path}: another process listens there")
+
+
+def connect(path: str | Path, *, within: float) -> Connection:
+    """Connect to a listener.
+
+    Args:
+        path: its socket.
+        within: seconds for each operation on the connection.
+
+    Raises:
+        OSError: when nobody listens there.
+    """
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.settimeout(within)
+    try:
+        channel.connect(os.fspath(path))
+    except OSError:
+        channel.close()
+        raise
+    return Connection(channel)

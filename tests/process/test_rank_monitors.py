@@ -1,0 +1,106 @@
+"""Rank monitors: a hung rank is ended by the signal it is to be ended by, and nobody else is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvrx_core.fault_tolerance import FaultToleranceConfig, RankMonitorServer
+from tests.harness.process.monitored import MonitoredRank, await_true, is_monitor
+
+STEP = {"rank_section_timeouts": {"step": 0.5}}
+Start = Callable[..., MonitoredRank]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    ranks: list[MonitoredRank] = []
+
+    def start(case: str, config: dict[str, Any] | None = None, **environment: str) -> MonitoredRank:
+        ranks.append(MonitoredRank(tmp_path, case, config, **environment))
+        return ranks[-1]
+
+    yield start
+    for rank in ranks:
+        if rank.process.poll() is None:
+            rank.process.kill()
+            rank.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "reason"),
+    [
+        ("section", STEP, "section 'step' open for 0.5"),
+        ("nested", STEP, "section 'step' open for 0.5"),
+        ("crossing", STEP, "section 'step' open for 0.5"),
+        ("heartbeat", {"rank_heartbeat_timeout": 0.5}, "no heartbeat for 0.5"),
+        ("nothing", {"rank_heartbeat_timeout": 0.5}, "no heartbeat for 0.5"),
+        ("out_of_section", {"rank_out_of_section_timeout": 0.5}, "no section opened for 0.5"),
+        ("stopped", {"rank_heartbeat_timeout": 0.5}, "no heartbeat for 0.5"),
+        ("forked", {"rank_heartbeat_timeout": 0.5}, "no heartbeat for 0.5"),
+    ],
+)
+def test_a_hung_rank_is_ended(start: Start, case: str, config: dict[str, Any], reason: str) -> None:
+    rank = start(case, config)
+    rank.read("hang")
+    monitors = rank.monitors()
+    code, errors = rank.finish()
+    assert code == -signal.SIGKILL
+    assert f"rank 0 (pid {rank.pid}) is hung: {reason}" in errors
+    assert len(monitors) == 2
+    await_true(lambda: not any(map(is_monitor, monitors)), within=5.0)
+
+
+def test_the_configured_signal_ends_it(start: Start) -> None:
+    rank = start("section", {**STEP, "rank_termination_signal": "SIGTERM"})
+    assert rank.finish()[0] == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("case", ["healthy", "silent"])
+def test_a_rank_that_is_not_hung_is_left_alone(start: Start, case: str) -> None:
+    rank = start(case, {**STEP, "rank_heartbeat_timeout": 0.5})
+    rank.read("hang")
+    if case == "healthy":
+        await_true(lambda: rank.process.poll() is None, within=1.0)
+        rank.process.stdin.write("x")  # type: ignore[union-attr]
+    assert rank.finish()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("victim", "signum"),
+    [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)],
+    ids=["fork server killed", "monitor killed", "monitor stopped"],
+)
+def test_a_lost_monitor_is_replaced_and_knows_what_the_rank_wrote(start: Start, victim: int, signum: int) -> None:
+    rank = start("section", {"rank_section_timeouts": {"step": 4.0}})
+    rank.read("hang")
+    before = rank.monitors()
+    os.kill(before[victim], signum)
+    await_true(lambda: len(rank.monitors()) == 2 and rank.monitors()[1] != before[1])
+    code, errors = rank.finish()
+    assert code == -signal.SIGKILL
+    assert "section 'step' open for 4" in errors
+
+
+def test_a_monitor_serves_one_rank_after_another(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "monitor.socket"
+    config = FaultToleranceConfig(rank_section_timeouts={"step": 0.5})
+    monitor = RankMonitorServer.run_in_subprocess(config, path)
+    try:
+        for _ in range(2):
+            rank = start("section", FT_RANK_MONITOR_IPC_SOCKET=str(path))
+            rank.read("hang")
+            busy = start("section", FT_RANK_MONITOR_IPC_SOCKET=str(path))
+            assert f"pid {rank.pid} is monitored already" in busy.finish()[1]
+            assert rank.finish()[0] == -signal.SIGKILL
+        assert monitor.is_alive()
+        assert oct(path.stat().st_mode & 0o777) == "0o600"
+    finally:
+        monitor.terminate()
+    assert not monitor.is_alive()
+    assert not path.exists()

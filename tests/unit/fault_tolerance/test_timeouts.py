@@ -1,0 +1,63 @@
+"""Learned timeouts, against figures worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, SectionTimeouts
+from nvrx_core.fault_tolerance.timeouts import Measured, learn_heartbeat, learn_sections
+
+MEASURED = Measured(initial=10.0, subsequent=2.0, out_of_section=0.5, sections={"step": 1.0, "save": 8.0})
+
+
+def test_a_learned_timeout_is_the_longest_interval_times_the_safety_factor():
+    configured = HeartbeatTimeouts(3600.0, 2700.0)
+    assert learn_heartbeat(configured, MEASURED, 5.0) == HeartbeatTimeouts(50.0, 10.0, were_calculated=True)
+
+
+def test_a_second_calculation_is_the_mean_of_both():
+    first = HeartbeatTimeouts(30.0, 20.0, were_calculated=True)
+    assert learn_heartbeat(first, MEASURED, 5.0) == HeartbeatTimeouts(40.0, 15.0, were_calculated=True)
+
+
+def test_configured_section_timeouts_are_replaced_and_learned_ones_averaged():
+    current = SectionTimeouts({"step": 9.0, "save": 20.0, "eval": 7.0}, 60.0, frozenset({"save"}), False)
+    learned = learn_sections(current, MEASURED, 5.0, ["step", "save"], out_of_section=True)
+    assert learned == SectionTimeouts(
+        {"step": 5.0, "save": 30.0, "eval": 7.0}, 2.5, frozenset({"step", "save"}), is_out_of_section_calculated=True
+    )
+
+
+def test_the_time_out_of_sections_is_averaged_once_it_was_learned():
+    current = SectionTimeouts({}, 7.5, frozenset(), is_out_of_section_calculated=True)
+    assert learn_sections(current, MEASURED, 5.0, [], out_of_section=True).out_of_section == 5.0
+
+
+def test_the_time_out_of_sections_stays_where_it_is_not_asked_for():
+    current = SectionTimeouts({}, 60.0)
+    learned = learn_sections(current, MEASURED, 5.0, ["step"], out_of_section=False)
+    assert (learned.out_of_section, learned.is_out_of_section_calculated) == (60.0, False)
+
+
+@pytest.mark.parametrize(
+    ("measured", "heartbeats", "sections"),
+    [
+        (MEASURED, True, True),
+        (Measured(initial=1.0), False, False),
+        (Measured(subsequent=1.0, sections={"step": 1.0}), False, False),
+        (Measured(out_of_section=1.0, sections={"step": 0.0}), False, False),
+        (Measured(out_of_section=1.0, sections={"step": 1.0}), False, True),
+    ],
+)
+def test_what_was_not_measured_cannot_be_learned(measured, heartbeats, sections):
+    assert measured.has_heartbeats() is heartbeats
+    assert measured.has_sections(["step"], out_of_section=True) is sections
+
+
+def test_section_timeouts_say_whether_all_are_there_and_whether_all_were_learned():
+    assert not SectionTimeouts({"step": None}, 1.0).are_valid
+    assert SectionTimeouts({"step": 1.0}, 1.0).are_valid
+    assert not SectionTimeouts({"step": 1.0}, 1.0, frozenset({"step"})).were_calculated
+    assert SectionTimeouts({"step": 1.0}, 1.0, frozenset({"step"}), is_out_of_section_calculated=True).were_calculated
+    assert not HeartbeatTimeouts(1.0).are_valid
+    assert HeartbeatTimeouts(1.0, 1.0).are_valid
