@@ -1,4 +1,4 @@
-"""Rank monitors: `FaultToleranceConfig`. Names are imported on first access."""
+"""Rank monitors: a process beside each rank that ends it when it is hung. Names are imported on first access."""
 
 from __future__ import annotations
 
@@ -6,11 +6,49 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nvrx_core.fault_tolerance.client import RankMonitorClient
     from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+    from nvrx_core.fault_tolerance.data import (
+        HeartbeatTimeouts,
+        InvalidStateTransitionException,
+        RankInfo,
+        RankMonitorClientError,
+        SectionTimeouts,
+        WorkloadAction,
+        WorkloadControlRequest,
+    )
+    from nvrx_core.fault_tolerance.local import start_local_monitor
+    from nvrx_core.fault_tolerance.server import RankMonitorServer
+    from nvrx_core.fault_tolerance.states import RankMonitorState, RankMonitorStateMachine
 
-__all__ = ["FaultToleranceConfig"]
+__all__ = [
+    "FaultToleranceConfig",
+    "HeartbeatTimeouts",
+    "InvalidStateTransitionException",
+    "RankInfo",
+    "RankMonitorClient",
+    "RankMonitorClientError",
+    "RankMonitorServer",
+    "RankMonitorState",
+    "RankMonitorStateMachine",
+    "SectionTimeouts",
+    "WorkloadAction",
+    "WorkloadControlRequest",
+    "start_local_monitor",
+]
 
-_HOME = {"FaultToleranceConfig": "config"}
+_MODULES = {
+    "client": ("RankMonitorClient",),
+    "config": ("FaultToleranceConfig",),
+    "data": (
+        "HeartbeatTimeouts", "InvalidStateTransitionException", "RankInfo", "RankMonitorClientError", "SectionTimeouts",
+        "WorkloadAction", "WorkloadControlRequest",
+    ),
+    "local": ("start_local_monitor",),
+    "server": ("RankMonitorServer",),
+    "states": ("RankMonitorState", "RankMonitorStateMachine"),
+}  # fmt: skip
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -140,6 +141,8 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
         client.local_monitor = monitor = LocalMonitor(_configuration(config))
         environment.set_rank_monitor_socket(str(monitor.path))
     client.init_workload_monitoring()
+    if client.local_monitor is not None:
+        client.page[ProgressField.SAMPLED_AT] = time.monotonic_ns()
     return client
 
 

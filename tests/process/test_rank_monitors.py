@@ -27,9 +27,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield start
     for rank in ranks:
-        if rank.process.poll() is None:
-            rank.process.kill()
-            rank.process.communicate()
+        rank.close()
 
 
 @pytest.mark.parametrize(
@@ -94,10 +92,12 @@ def test_a_monitor_serves_one_rank_after_another(start: Start, tmp_path: Path) -
     try:
         for _ in range(2):
             rank = start("section", FT_RANK_MONITOR_IPC_SOCKET=str(path))
-            rank.read("hang")
-            busy = start("section", FT_RANK_MONITOR_IPC_SOCKET=str(path))
-            assert f"pid {rank.pid} is monitored already" in busy.finish()[1]
             assert rank.finish()[0] == -signal.SIGKILL
+        healthy = start("healthy", FT_RANK_MONITOR_IPC_SOCKET=str(path))
+        healthy.read("hang")
+        busy = start("section", FT_RANK_MONITOR_IPC_SOCKET=str(path))
+        assert f"pid {healthy.pid} is monitored already" in busy.finish()[1]
+        assert healthy.process.poll() is None
         assert monitor.is_alive()
         assert oct(path.stat().st_mode & 0o777) == "0o600"
     finally:

@@ -56,12 +56,14 @@ class MonitoredRank:
 
     def finish(self, within: float = 30.0) -> tuple[int, str]:
         """Wait for its end; returns its exit code and what it has written to stderr."""
-        try:
-            _, errors = self.process.communicate(timeout=within)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
+        _, errors = self.process.communicate(timeout=within)
         return self.process.returncode, errors
+
+    def close(self) -> None:
+        """Kill it if it is still there, and close its pipes."""
+        self.process.kill()
+        with self.process:
+            pass
 
     def monitors(self) -> list[int]:
         """Return the pids of the processes of its own monitor: the fork server, then the monitor."""

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nvrx_core.progress.limits import Limit, LimitKind, RankSample, SectionSample, earliest, limits
 
