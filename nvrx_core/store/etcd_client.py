@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import requests
 from etcd3gw import Etcd3Client
@@ -34,6 +35,7 @@ from nvrx_core.store.endpoint import ANSWER_WITHIN, LINE_EVERY, StoreConnectionE
 __all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "encoded"]
 
 log = logging.getLogger("nvrx_core.store")
+DEFAULT_PORT: Final = 2379
 REQUEST: Final = 2.0
 """Seconds that one request may take."""
 SILENCE: Final = 5.0
@@ -73,7 +75,7 @@ class Endpoint:
     """Where a member of the cluster serves its clients."""
 
     host: str
-    port: int = 2379
+    port: int = DEFAULT_PORT
     protocol: str = "http"
 
     def __str__(self) -> str:
@@ -87,11 +89,16 @@ class Endpoint:
         Raises:
             ValueError: when it is none of these.
         """
-        protocol, found, rest = text.strip().rstrip("/").rpartition("://")
-        host, _, port = rest.rpartition(":") if rest.count(":") == 1 or "]:" in rest else (rest, "", "2379")
-        if (found and protocol not in ("http", "https")) or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        text = text.strip()
+        is_ipv6 = text.count(":") > 1 and "[" not in text and "://" not in text
+        try:
+            parts = urlsplit(f"http://[{text}]" if is_ipv6 else text if "://" in text else f"http://{text}")
+            port = DEFAULT_PORT if parts.port is None else parts.port
+        except ValueError:
+            parts, port = urlsplit(""), 0
+        if parts.scheme not in ("http", "https") or not parts.hostname or not port or parts.path.strip("/"):
             raise ValueError(f"endpoints: {text!r} is not host, host:port or http[s]://host:port")
-        return cls(host.strip("[]"), int(port), protocol or "http")
+        return cls(parts.hostname, port, parts.scheme)
 
 
 class EtcdClient:

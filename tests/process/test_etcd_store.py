@@ -242,6 +242,7 @@ def test_what_is_no_etcd_is_named(running: Etcd) -> None:
         ("https://a.b:1/", Endpoint("a.b", 1, "https")),
         ("[::1]:1", Endpoint("::1", 1)),
         ("::1", Endpoint("::1")),
+        ("http://[::1]:1/", Endpoint("::1", 1)),
     ],
 )
 def test_an_endpoint_is_read_from_its_text(text: str, endpoint: Endpoint) -> None:
