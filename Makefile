@@ -13,6 +13,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach p,python3 python python3.13 python3.12 python3.11,$(shell $(p) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(p))))
 PY := $(VENV)/bin/python
 INSTALL := -m pip install --quiet --disable-pip-version-check
+PIP_WITH_GROUPS := pip>=25.1
 
 IMPORT_TORCH := import torch; v = torch.__version__.split("."); assert (int(v[0]), int(v[1])) >= (2, 6)
 PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
@@ -90,7 +91,8 @@ $(VENV)/.installed: pyproject.toml
 	     && $(PY) -c '$(IMPORT_TORCH)' 2>/dev/null; } \
 	|| { echo "installing $(TORCH)"; $(PY) $(INSTALL) $(TORCH); }
 	@$(PY) -c '$(TORCH_AS_FOUND)' > $(VENV)/constraints.txt
-	@$(PY) $(INSTALL) --constraint $(VENV)/constraints.txt --editable '.[dev]'
+	@$(PY) $(INSTALL) '$(PIP_WITH_GROUPS)'
+	@$(PY) $(INSTALL) --constraint $(VENV)/constraints.txt --editable . --group dev
 	@touch $@
 
 $(PEER_VENV)/.installed:

@@ -1,4 +1,6 @@
-"""The timeline of a job, from the event files of its ranks: `python -m nvrx_core.events.timeline DIR`.
+"""The timeline of a job, from the event files of its ranks.
+
+Command: `nvrx-timeline DIR`, or `python -m nvrx_core.events.timeline DIR`.
 
 Clocks: events are ordered by the monotonic clock of their host. The offset of that clock from the wall clock is the
 median over the host's events. A single process with a wrong wall clock therefore has no effect; only hosts whose wall
@@ -118,7 +120,7 @@ def render(events: Iterable[Event], malformed: int = 0) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the timeline of a directory; return exit code 2 when there are no events."""
-    parser = argparse.ArgumentParser("python -m nvrx_core.events.timeline", description="Print what happened in a job.")
+    parser = argparse.ArgumentParser("nvrx-timeline", description="Print what happened in a job.")
     parser.add_argument("directory", metavar="DIR", help="the job's events_dir (NVRX_EVENTS_DIR)")
     directory = parser.parse_args(argv).directory
     try:

@@ -1,4 +1,4 @@
-"""`python -m nvrx_core.inprocess.wait_daemon PIDFILE`: waits until the processes of a pid file have exited.
+"""`nvrx-wait PIDFILE`, or `python -m nvrx_core.inprocess.wait_daemon`: waits until the processes of a file have exited.
 
 A job scheduler kills the remaining processes of a step when its last task has exited, including monitor processes. A
 task that waits for its monitor process gives it the time to report the death of the rank.
@@ -6,23 +6,25 @@ task that waits for its monitor process gives it the time to report the death of
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["main", "wait"]
 
 
-def main(arguments: list[str]) -> int:
-    """Wait; return the exit code: 0, 1 for a file that cannot be read, 2 for wrong arguments."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: python -m nvrx_core.inprocess.wait_daemon PIDFILE", file=sys.stderr)
-        return 2
+def main(argv: Sequence[str] | None = None) -> int:
+    """Wait; return the exit code: 0, 1 for a file that cannot be read. Wrong arguments exit with 2."""
+    parser = argparse.ArgumentParser("nvrx-wait", description="Wait until the processes of a pid file have exited.")
+    parser.add_argument("pidfile", metavar="PIDFILE", type=Path, help="the file that the monitor process writes")
+    pidfile = parser.parse_args(argv).pidfile
     try:
-        wait(Path(arguments[0]))
+        wait(pidfile)
     except (OSError, ValueError) as error:
-        print(f"{arguments[0]}: {error}", file=sys.stderr)
+        print(f"{pidfile}: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -55,4 +57,4 @@ def _await_exit(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Host a control store outside the ranks: `python -m nvrx_core.store --host HOST --port PORT`.
+"""Host a control store outside the ranks: `nvrx-store --host HOST --port PORT`, or `python -m nvrx_core.store`.
 
 Prints the endpoint as `host:port`, to be given to the ranks as NVRX_STORE_ENDPOINT, and serves until SIGTERM or SIGINT.
 No rank's death touches it.
@@ -19,9 +19,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal ends it; 0 then, 2 when the port cannot be used."""
-    parser = argparse.ArgumentParser(
-        prog="python -m nvrx_core.store", description="Host a control store outside the ranks."
-    )
+    parser = argparse.ArgumentParser("nvrx-store", description="Host a control store outside the ranks.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on and to print (default %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (default %(default)s)")
     options = parser.parse_args(argv)

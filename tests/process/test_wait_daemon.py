@@ -88,7 +88,7 @@ def test_it_waits_for_the_process_that_has_taken_over(tmp_path: Path) -> None:
         ("", ["monitor.pid"], 0, ""),
         ("999999999", ["monitor.pid"], 0, ""),
         (None, [], 2, "usage:"),
-        (None, ["--help"], 2, "usage:"),
+        (None, ["--option"], 2, "usage:"),
     ],
     ids=["missing", "garbage", "empty", "gone", "no argument", "an option"],
 )
