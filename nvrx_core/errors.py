@@ -274,7 +274,8 @@ class ConfigurationError(ValueError):
         self.place, self.key, self.problem, self.advice = place, key, problem, advice
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, (self.place, self.key, f"{self.problem}; {self.advice}")))
+        text = ": ".join(filter(None, (self.place, self.key, f"{self.problem}; {self.advice}")))
+        return " ".join(text.splitlines())
 
 
 def require(holds: bool, parameter: str, value: object, rule: str) -> None:

@@ -52,24 +52,28 @@ class FaultToleranceConfig(Settings):
     not_implemented: ClassVar[frozenset[str]] = NOT_IMPLEMENTED
 
     workload_check_interval: float = setting(
-        5.0, SECONDS, "Upper bound of a monitor's reaction; it is woken by deadlines and events.", rule=POSITIVE
+        5.0, SECONDS, "Upper bound of a monitor's reaction; it is woken by deadlines and events.", rule=above(0, 86400)
     )
     initial_rank_heartbeat_timeout: float | None = setting(
-        3600.0, SECONDS, "Time from the start of monitoring to the first heartbeat.", rule=POSITIVE, optional=True
+        3600.0,
+        SECONDS,
+        "Longest time from the start of monitoring to the first heartbeat.",
+        rule=POSITIVE,
+        optional=True,
     )
     rank_heartbeat_timeout: float | None = setting(
-        2700.0, SECONDS, "Time between two heartbeats.", rule=POSITIVE, optional=True
+        2700.0, SECONDS, "Longest time between two heartbeats.", rule=POSITIVE, optional=True
     )
     rank_section_timeouts: dict[str, float | None] = setting(
         {},
         SECTION_TIMEOUTS,
-        "How long each section may be open. Another section has no limit until one is learned.",
+        "Longest time that a section may be open, by its name. Other sections have no limit until one is learned.",
     )
     rank_out_of_section_timeout: float | None = setting(
-        None, SECONDS, "How long no section may be open.", rule=POSITIVE, optional=True
+        None, SECONDS, "Longest time without an open section.", rule=POSITIVE, optional=True
     )
     safety_factor: float = setting(
-        5.0, NUMBER, "A learned timeout is the longest time observed, multiplied by this.", rule=above(1)
+        5.0, NUMBER, "A learned timeout is the longest time observed, multiplied by this.", rule=above(1, 1000)
     )
     num_warmup_iterations: int = setting(
         5, INTEGER, "So many `step` sections at the start may take the timeout of the section `warmup`.",

@@ -42,7 +42,9 @@ class Settings:
 
     def __setattr__(self, name: str, value: object) -> None:
         refuse_unknown_name(type(self).__name__, name, declarations(self), type(self).__name__)
-        self._set(name, value, self._in_code(name))
+        origin = self._in_code(name)
+        self._set(name, value, origin)
+        self._warn(name, origin)
 
     @classmethod
     def from_kwargs(cls, **settings: object) -> Self:
@@ -54,6 +56,19 @@ class Settings:
         made = cls()
         for name, value in settings.items():
             setattr(made, name, value)
+        return made
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, object]) -> Self:
+        """Return the settings that `to_dict` of another process gave, which has warned of what is not implemented.
+
+        Raises:
+            ConfigurationError: when a name or a value is wrong.
+        """
+        made = cls()
+        for name, value in settings.items():
+            refuse_unknown_name(cls.__name__, name, declarations(cls), cls.__name__)
+            made._set(name, value, cls._in_code(name))
         return made
 
     @classmethod
@@ -115,7 +130,7 @@ class Settings:
         command_line.refuse_unknown(arguments, cls, cls.spelling)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all settings with values as JSON and YAML have them; `from_kwargs` reads them."""
+        """Return all settings with values as JSON and YAML have them, for `from_dict`."""
         return {name: declared.written(getattr(self, name)) for name, (_, declared) in declarations(self).items()}
 
     def to_yaml_file(self, path: str | os.PathLike[str]) -> None:
@@ -154,18 +169,19 @@ class Settings:
     @classmethod
     def _from(cls, given: Given) -> Self:
         made = cls()
-        for name in declarations(cls):
-            if name in given:
-                made._set(name, *given[name])
+        for name in [name for name in declarations(cls) if name in given]:
+            value, origin = given[name]
+            made._set(name, value, origin)
+            made._warn(name, origin)
         return made
+
+    def _warn(self, name: str, origin: Origin) -> None:
+        if name in self.not_implemented and getattr(self, name) != default_of(declarations(self)[name][0]):
+            log.warning("%s: %s: not implemented yet; it is accepted and has no effect", origin.place, origin.key)
 
     def _set(self, name: str, value: object, origin: Origin) -> None:
         field, declared = declarations(self)[name]
-        default = default_of(field)
-        read = _read(declared, value, origin, _otherwise(default, declared))
-        if name in self.not_implemented and read != vars(self).get(name, default):
-            log.warning("%s: %s: not implemented yet; it is accepted and has no effect", origin.place, origin.key)
-        vars(self)[name] = read
+        vars(self)[name] = _read(declared, value, origin, _otherwise(default_of(field), declared))
         vars(self).setdefault("_origins", {})[name] = origin
 
 

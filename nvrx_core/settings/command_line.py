@@ -33,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, owner: type, spelling: Spelli
     for name, (field, declared) in declarations(owner).items():
         flags = [flag for each in (name, *declared.aliases) for flag in spelling.flags(each)]
         text = f"{declared.help} Default: {declared.shown(default_of(field))}."
-        metavar = {"s": "SECONDS", "MB": "MB"}.get(declared.unit, "VALUE")
-        _add(group, flags, text, dest=spelling.attribute(name), metavar=metavar)
+        _add(group, flags, text, dest=spelling.attribute(name), metavar=declared.form and declared.form.metavar)
 
 
 def refuse_unknown(arguments: Iterable[str], owner: type, spelling: Spelling) -> None:

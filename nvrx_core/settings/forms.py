@@ -14,9 +14,14 @@ from typing import Any, Final
 
 __all__ = [
     "BOOLEAN", "INTEGER", "MEGABYTES", "NUMBER", "PATH", "PATHS", "SECONDS", "SECTION_TIMEOUTS", "TEXT", "Form",
-    "Misread", "is_none",
+    "Misread", "brief", "is_none",
 ]  # fmt: skip
 
+MAX_SECONDS: Final = 1e9
+"""Thirty years; nanoseconds up to it fit into a signed 64-bit integer."""
+MAX_INTEGER: Final = 10**9
+LONGEST: Final = 80
+"""How many characters of a value or a name an error shows."""
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 _UNITS: Final = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -48,6 +53,7 @@ class Form:
         example: a value as a YAML file has it.
         write: returns the value as a YAML file or JSON holds it.
         unit: the unit, "" where it has none.
+        metavar: what stands for a value in the help of a flag.
     """
 
     text: str
@@ -55,6 +61,15 @@ class Form:
     example: str
     write: Callable[[Any], Any] = lambda value: value
     unit: str = ""
+    metavar: str = "TEXT"
+
+
+def brief(value: object) -> str:
+    """Return a value as an error shows it."""
+    if value is None:
+        return "an empty value"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def is_none(value: object) -> bool:
@@ -63,9 +78,11 @@ def is_none(value: object) -> bool:
 
 
 def _seconds(value: object) -> float:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return _number(value, "a number of seconds", _in_seconds(value))
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    seconds = _number(given, "a number of seconds", _in_seconds(value))
+    if seconds > MAX_SECONDS:
+        raise Misread(value, f"at most {MAX_SECONDS:.0f}")
+    return seconds
 
 
 def _number(value: object, rule: str = "a number", instead: str = "") -> float:
@@ -88,11 +105,15 @@ def _in_seconds(value: object) -> str:
 
 
 def _integer(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value.strip(), re.ASCII):
-        return int(value)
-    raise Misread(value, "a whole number")
+        number = int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        raise Misread(value, "a whole number")
+    if abs(number) > MAX_INTEGER:
+        raise Misread(value, f"at most {MAX_INTEGER}" if number > 0 else f"at least -{MAX_INTEGER}")
+    return number
 
 
 def _boolean(value: object) -> bool:
@@ -158,15 +179,17 @@ def _section_timeout(name: str, value: object) -> float | None:
     return timeout
 
 
-SECONDS: Final = Form(text="a number of seconds", read=_seconds, example="60.0", unit="s")
-NUMBER: Final = Form(text="a number", read=_number, example="2.0")
-MEGABYTES: Final = Form(text="a number of megabytes", read=_number, example="512.0", unit="MB")
-INTEGER: Final = Form(text="a whole number", read=_integer, example="1")
-BOOLEAN: Final = Form(text="true or false", read=_boolean, example="true")
+SECONDS: Final = Form(text="a number of seconds", read=_seconds, example="60.0", unit="s", metavar="SECONDS")
+NUMBER: Final = Form(text="a number", read=_number, example="2.0", metavar="NUMBER")
+MEGABYTES: Final = Form(text="a number of megabytes", read=_number, example="512.0", unit="MB", metavar="MB")
+INTEGER: Final = Form(text="a whole number", read=_integer, example="1", metavar="N")
+BOOLEAN: Final = Form(text="true or false", read=_boolean, example="true", metavar="BOOL")
 TEXT: Final = Form(text="text", read=_text, example="text")
-PATH: Final = Form(text="a path", read=_path, example="/path/to/it")
-PATHS: Final = Form(text="paths with commas between them, or a list of paths", read=_paths, example="/data,/home")
+PATH: Final = Form(text="a path", read=_path, example="/path/to/it", metavar="PATH")
+PATHS: Final = Form(
+    text="paths with commas between them, or a list of paths", read=_paths, example="/data,/home", metavar="PATH,..."
+)
 SECTION_TIMEOUTS: Final = Form(
     text="a mapping of section to seconds, or text such as setup:600,step:60,checkpointing:none",
-    read=_section_timeouts, write=dict, example="step:60", unit="s",
+    read=_section_timeouts, write=dict, example="step:60", unit="s", metavar="SECTION:SECONDS,...",
 )  # fmt: skip

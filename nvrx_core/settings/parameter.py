@@ -47,9 +47,9 @@ def at_least(minimum: float, otherwise: str = "") -> Rule:
     return Rule(f"at least {minimum}{otherwise}", lambda value: bool(value >= minimum))
 
 
-def above(minimum: float) -> Rule:
-    """Return the rule that a number is greater than `minimum`."""
-    return Rule(f"greater than {minimum}", lambda value: bool(value > minimum))
+def above(minimum: float, maximum: float) -> Rule:
+    """Return the rule that a number is greater than `minimum` and not greater than `maximum`."""
+    return Rule(f"greater than {minimum} and at most {maximum}", lambda value: bool(minimum < value <= maximum))
 
 
 def one_of(*values: str) -> Rule:

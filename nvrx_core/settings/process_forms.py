@@ -45,8 +45,16 @@ def _level_name(level: int) -> str | int:
 
 
 SIGNAL: Final = Form(
-    text="the name or the number of a signal", read=_signal, write=lambda value: value.name, example="SIGKILL"
+    text="the name or the number of a signal",
+    read=_signal,
+    write=lambda value: value.name,
+    example="SIGKILL",
+    metavar="SIGNAL",
 )
 LOG_LEVEL: Final = Form(
-    text="DEBUG, INFO, WARNING, ERROR, CRITICAL or a level's number", read=_log_level, write=_level_name, example="INFO"
+    text="DEBUG, INFO, WARNING, ERROR, CRITICAL or a level's number",
+    read=_log_level,
+    write=_level_name,
+    example="INFO",
+    metavar="LEVEL",
 )

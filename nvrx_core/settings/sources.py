@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings import command_line
-from nvrx_core.settings.forms import Misread
+from nvrx_core.settings.forms import LONGEST, Misread, brief
 from nvrx_core.settings.parameter import declarations
 from nvrx_core.settings.spelling import Spelling, nearest
 
 __all__ = ["Given", "Origin", "of_file", "of_flags", "of_variables", "refuse_unknown_name"]
-
-_LONGEST: Final = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +34,8 @@ class Origin:
     def error(self, misread: Misread, otherwise: str) -> ConfigurationError:
         """Return the error for a value from here; `otherwise` says what to write where the value does not show it."""
         place = self.parts.get(misread.part, self.place)
-        key = f"{self.key}.{misread.part}" if misread.part else self.key
-        problem = f"{_brief(misread.value)} is not allowed, it must be {misread.rule}"
+        key = f"{self.key}.{misread.part[:LONGEST]}" if misread.part else self.key
+        problem = f"{brief(misread.value)} is not allowed, it must be {misread.rule}"
         return ConfigurationError(place, key, problem, f"write {misread.instead or otherwise}")
 
 
@@ -101,14 +98,4 @@ def refuse_unknown_name(place: str, name: str, known: Mapping[str, object], owne
         return
     meant = nearest(name, known)
     advice = f"did you mean {meant}?" if meant else "remove it, or look for its name in the reference of the options"
-    raise ConfigurationError(
-        place, " ".join(name.split())[:_LONGEST], f"unknown key, {owner} has no such setting", advice
-    )
-
-
-def _brief(value: object) -> str:
-    """A value on one line, not too long."""
-    if value is None:
-        return "an empty value"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    raise ConfigurationError(place, name[:LONGEST], f"unknown key, {owner} has no such setting", advice)

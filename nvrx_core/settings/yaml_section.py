@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import yaml
-from yaml.composer import ComposerError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.scanner import ScannerError
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.settings.forms import brief
 
 __all__ = ["YamlSection", "load", "save"]
 
@@ -77,7 +78,7 @@ def load(path: str | os.PathLike[str], section: str, *, ignore_missing: bool = F
         problem = " ".join(f"cannot be read as YAML, {error.context or ''} {error.problem}".split())
         raise ConfigurationError(f"{name}:{line}", "", problem, "correct this line or the one before it") from None
     except RecursionError:
-        raise ConfigurationError(name, "", "a mapping holds itself, so it never ends", "remove the alias") from None
+        raise ConfigurationError(name, "", "nested too deeply, or in itself", "write it with fewer levels") from None
 
 
 def save(path: str | os.PathLike[str], section: str, values: Mapping[str, Any]) -> None:
@@ -101,15 +102,10 @@ def save(path: str | os.PathLike[str], section: str, values: Mapping[str, Any]) 
 class _Loader(yaml.SafeLoader):
     """Refuses deep nesting, which costs the scanner time that grows with the square of the depth."""
 
-    _depth = 0
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise ComposerError(problem=f"more than {MAX_DEPTH} levels", problem_mark=self.get_mark())
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        if self.flow_level >= MAX_DEPTH:
+            raise ScannerError(problem=f"more than {MAX_DEPTH} brackets are open", problem_mark=self.get_mark())
+        super().fetch_flow_collection_start(token)
 
 
 class _Reader:
@@ -203,10 +199,6 @@ def _is_ambiguous(text: str) -> bool:
 
 
 def _shown(node: Node) -> str:
-    return (
-        repr(node.value)
-        if isinstance(node, ScalarNode)
-        else "a list"
-        if isinstance(node, SequenceNode)
-        else "a mapping"
-    )
+    if isinstance(node, ScalarNode):
+        return brief(node.value)
+    return "a list" if isinstance(node, SequenceNode) else "a mapping"

@@ -38,6 +38,9 @@ and `from_kwargs` take values of Python alone. A value that is wrong, or a name 
 ft.yaml:3: rank_heartbeat_timeout: '10m' is not allowed, it must be a number of seconds; write 600
 ```
 
+`python -m nvrx_core.fault_tolerance.explain` takes all flags, prints each value and where it comes from, and exits
+with code 2 and that line when one is wrong.
+
 A time is a number of seconds. `none`, `null` and empty text mean no limit, where none is allowed.
 """
 TABLE = """

@@ -34,5 +34,5 @@ def test_an_error_has_its_parts_as_fields_and_an_exit_code():
         FaultToleranceConfig(safety_factor=0)
     assert isinstance(found.value, ValueError)
     assert (found.value.place, found.value.key, found.value.exit_code) == ("FaultToleranceConfig", "safety_factor", 2)
-    assert found.value.problem == "0 is not allowed, it must be greater than 1"
+    assert found.value.problem == "0 is not allowed, it must be greater than 1 and at most 1000"
     assert found.value.advice == "write 5.0 (the default)"

@@ -9,8 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, strategies as st
 
+from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance import FaultToleranceConfig
 from nvrx_core.fault_tolerance.config import NOT_IMPLEMENTED
 from nvrx_core.settings.parameter import declarations
@@ -71,20 +73,20 @@ EXAMPLES = {
     "restart_check_interval": "5", "min_progress_iterations": "2",
 }  # fmt: skip
 """What to write for a setting whose form's example is its default, or breaks its rule."""
-SECONDS = st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False)
+SECONDS = st.floats(min_value=0, max_value=1e9, exclude_min=True)
 TEXT = st.text(st.characters(exclude_categories=["C"]), min_size=1)
 SETTINGS = st.fixed_dictionaries(
     {},
     optional={
-        "workload_check_interval": SECONDS,
+        "workload_check_interval": SECONDS.map(lambda seconds: min(seconds, 86400)),
         "initial_rank_heartbeat_timeout": st.none() | SECONDS,
         "rank_heartbeat_timeout": st.none() | SECONDS,
         "rank_section_timeouts": st.dictionaries(TEXT.filter(str.strip), st.none() | SECONDS),
         "rank_out_of_section_timeout": st.none() | SECONDS,
-        "safety_factor": st.floats(min_value=1, exclude_min=True, allow_infinity=False),
-        "num_warmup_iterations": st.integers(min_value=0),
+        "safety_factor": st.floats(min_value=1, max_value=1000, exclude_min=True),
+        "num_warmup_iterations": st.integers(0, 10**9),
         "rank_termination_signal": st.sampled_from([each for each in signal.Signals if ENDS_A_PROCESS.holds(each)]),
-        "log_level": st.integers(min_value=0),
+        "log_level": st.integers(0, 10**9),
         "skip_section_response": st.booleans(),
         "pci_topo_file": TEXT.map("/".__add__),
     },
@@ -151,3 +153,23 @@ def test_each_setting_has_a_flag_in_all_spellings_a_variable_and_a_key(name, tmp
     path.write_text(f"fault_tolerance: {{{name}: '{text}'}}")
     assert FaultToleranceConfig.from_yaml_file(path, environ={}) == made
     assert getattr(made, name) != DEFAULTS[name]
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(DEFAULTS)), ANYTHING)
+def test_any_value_in_a_file_is_read_or_refused_in_one_line(name, value):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ft.yaml"
+        path.write_text(yaml.safe_dump({"fault_tolerance": {name: value}}))
+        try:
+            said = ""
+            FaultToleranceConfig.from_yaml_file(path, environ={})
+        except ConfigurationError as error:
+            said = str(error)
+    assert len(said.splitlines()) <= 1

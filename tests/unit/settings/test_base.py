@@ -113,7 +113,7 @@ def test_the_help_has_each_flag_once_with_its_default():
     Example.add_arguments(parser)
     text = " ".join(parser.format_help().split())
     assert "--ex-timeout SECONDS How long; 100 % of it. Default: 60.0." in text
-    assert "--ex-later VALUE What is to come. Default: false." in text
+    assert "--ex-later BOOL What is to come. Default: false." in text
     assert "--ex_timeout" not in text
     assert "param" not in text
 
@@ -163,7 +163,9 @@ def test_a_check_reads_what_was_put_into_a_mapping():
 def test_values_as_json_has_them_can_be_read_again():
     made = Example(timeout=None, sections={"step": None}, retries=1)
     assert made.to_dict() == {"timeout": None, "retries": 1, "sections": {"step": None}, "later": False}
-    assert Example.from_kwargs(**made.to_dict()) == made
+    assert Example.from_dict(made.to_dict()) == Example.from_kwargs(**made.to_dict()) == made
+    with pytest.raises(ConfigurationError, match="Example: newer: unknown key"):
+        Example.from_dict({"newer": 1})
 
 
 def test_copies_are_equal_and_know_where_their_values_come_from(file):
@@ -180,6 +182,7 @@ def test_what_is_not_implemented_warns_where_it_would_change_something(file, cap
         assert not caplog.messages
         made.later = True
         made.check()
+        assert Example.from_dict(made.to_dict()).later
         file.write_text("example: {later: true}")
         Example.from_yaml_file(file, environ={})
     text = "not implemented yet; it is accepted and has no effect"

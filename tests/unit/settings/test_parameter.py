@@ -79,7 +79,7 @@ def test_a_time_is_given_in_seconds():
 
 @dataclass
 class Written:
-    limit: float | None = setting(60.0, SECONDS, "How long.", rule=above(1), optional=True)
+    limit: float | None = setting(60.0, SECONDS, "How long.", rule=above(1, 9), optional=True)
     path: str | None = setting(None, SECONDS, "Optional, as its default is None.")
     each: dict[str, float] = setting({}, SECTION_TIMEOUTS, "How long each.")
     flag: bool = setting(True, BOOLEAN, "Whether.")
@@ -88,7 +88,7 @@ class Written:
 def test_a_setting_is_read_by_its_form_and_its_rule():
     limit, path, each, flag = (declared for _, declared in declarations(Written).values())
     assert (limit.read("2"), limit.read("none"), path.read(None), each.read("a:1")) == (2.0, None, None, {"a": 1.0})
-    with pytest.raises(Misread, match="greater than 1"):
+    with pytest.raises(Misread, match="greater than 1 and at most 9"):
         limit.read(1)
     with pytest.raises(Misread, match="true or false"):
         flag.read(None)

@@ -1,9 +1,11 @@
 """One section of a YAML file, wherever it lies, with the line of each value."""
 
 import os
+import tempfile
 import textwrap
 
 import pytest
+from hypothesis import given, strategies as st
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings.yaml_section import load, save
@@ -19,6 +21,14 @@ def file(tmp_path):
         return path
 
     return written
+
+
+def answer(path):
+    """What a file is answered with: its values, or the error."""
+    try:
+        return f"{path}: {load(path, 'section').values}"
+    except ConfigurationError as error:
+        return str(error)
 
 
 def test_values_come_with_their_lines(file):
@@ -107,6 +117,21 @@ def test_a_number_that_is_not_decimal_is_ambiguous(file, number):
 
 def test_a_quoted_number_is_text(file):
     assert load(file("section: {a: '1:30'}"), "section").values == {"a": "1:30"}
+
+
+@given(st.binary() | st.text(alphabet="section: {}[]-&*<!#|\n'\"0x1é").map("section: ".__add__).map(str.encode))
+def test_any_file_is_read_or_refused_in_one_line(content):
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        said = answer(file.name)
+    assert said.splitlines() == [said]
+    assert said.startswith(file.name)
+
+
+def test_a_file_nested_in_blocks_is_refused(file):
+    with pytest.raises(ConfigurationError, match="nested too deeply"):
+        load(file("- " * 5000), "section")
 
 
 def test_a_file_is_written_as_a_whole(tmp_path):
