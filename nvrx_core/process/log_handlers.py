@@ -1,4 +1,4 @@
-"""Log handlers of the wrapper, by specification 002, "Logging": its records go to streams, not to files.
+"""Log handlers of the wrapper: its records go to streams, not to files.
 
 The streams are those of the first ancestor of nvrx's logger that has handlers. If none of them is a stream handler, or
 if no ancestor has handlers, warnings go to stderr. Records are written without the handler's lock: the main thread may

@@ -1,7 +1,7 @@
 """Every public name of the in-process restart exists under its module path, and a test shows its behaviour.
 
-Since: `0.4.1` and `HEAD` are the versions of nvidia-resiliency-ext that offer a name, `both` says both; `spec` is a
-specification alone; `nvrx` is ours. `Wrapper(x)` is a parameter, `Class.x` a member. What is not offered is a row of
+Since: `0.4.1` and `HEAD` are the versions of nvidia-resiliency-ext that offer a name, `both` says both; `docs` is its
+documents alone; `nvrx` is ours. `Wrapper(x)` is a parameter, `Class.x` a member. What is not offered is a row of
 docs/reference/deviations.md.
 """
 
@@ -20,7 +20,7 @@ import pytest
 from nvrx_core import inprocess
 
 ROOT = pathlib.Path(__file__).parents[2]
-SINCE = {"0.4.1", "HEAD", "both", "spec", "nvrx"}
+SINCE = {"0.4.1", "HEAD", "both", "docs", "nvrx"}
 NAMES = """
 abort               Abort                                     both   unit/inprocess/test_abort.py::test_an_abort_without_a_call_cannot_be_made
 abort               AbortTorchDistributed                     both   unit/inprocess/test_abort.py::test_groups_are_forgotten_with_each_version_of_torch
@@ -81,8 +81,8 @@ rank_assignment     MaxActiveWorldSize                        both   process/tes
 rank_assignment     ActiveWorldSizeDivisibleBy                both   unit/rank_assignment/test_groups.py::test_active_world_sizes_are_divisible_or_the_job_ends
 rank_assignment     ShiftRanks                                both   unit/rank_assignment/test_assignments.py::test_shift_ranks_does_what_its_drawing_shows
 rank_assignment     FillGaps                                  both   unit/rank_assignment/test_assignments.py::test_fill_gaps_does_what_its_drawing_shows
-rank_assignment     FilterCountGroupedByKey                   both   unit/rank_assignment/test_groups.py::test_the_group_of_specification_002
-rank_assignment     FilterGroupedByKey                        spec   unit/rank_assignment/test_groups.py::test_the_composition_of_specification_000
+rank_assignment     FilterCountGroupedByKey                   both   unit/rank_assignment/test_groups.py::test_the_documented_group
+rank_assignment     FilterGroupedByKey                        docs   unit/rank_assignment/test_groups.py::test_the_documented_composition
 rank_assignment     Layer                                     both   unit/rank_assignment/test_tree.py::test_a_domain_with_too_few_ranks_is_terminated_as_a_whole
 rank_assignment     LayerFlag                                 both   unit/rank_assignment/test_tree.py::test_reserve_comes_before_backfill
 rank_assignment     LayerFlag.RESERVE                         both   unit/rank_assignment/test_tree.py::test_a_layer_without_the_flag_ends_the_search_for_a_reserve

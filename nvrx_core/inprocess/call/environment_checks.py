@@ -1,6 +1,7 @@
 """What an NCCL job needs of its environment: a warning line for each rule that is not met.
 
-The rules are those of specification 002, "Requirements" and "Known issues".
+The rules are those of the in-process usage guide of nvidia-resiliency-ext, "Requirements" and "Known issues":
+https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html
 """
 
 from __future__ import annotations

@@ -106,10 +106,10 @@ def test_the_older_name_is_an_alias():
     assert FilterGroupedByKey is FilterCountGroupedByKey
 
 
-# The compositions that the specifications print
+# The compositions that the documents of nvidia-resiliency-ext print
 
 
-def test_the_composition_of_specification_000():
+def test_the_documented_composition():
     def make():
         return Compose(
             ShiftRanks(),
@@ -127,7 +127,7 @@ def test_the_composition_of_specification_000():
     assert [states[member].rank for member in range(16, 24)] == list(range(8, 16))
 
 
-def test_the_group_of_specification_002():
+def test_the_documented_group():
     def make():
         return Compose(
             ActivateAllRanks(),
@@ -142,7 +142,7 @@ def test_the_group_of_specification_002():
 
 
 @pytest.mark.parametrize(("m", "n"), [(4, 10), (1, 3), (3, 100), (8, 8)])
-def test_the_reserve_of_specification_002(m, n):
+def test_the_documented_reserve(m, n):
     ranks = Ranks(lambda: Compose(ActiveWorldSizeDivisibleBy(m), MaxActiveWorldSize(n), ShiftRanks()), 12)
     for living, dead in [(12, ()), (11, (0,)), (9, (4, 7))]:
         states = ranks.round(*dead)

@@ -1,0 +1,70 @@
+"""The pages of variables, commands and exit codes are complete."""
+
+import ast
+import contextlib
+import functools
+import importlib
+import io
+import pathlib
+import re
+
+import pytest
+
+from nvrx_core.errors import STORE_LOST
+
+ROOT = pathlib.Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+READS_ENVIRONMENT = ROOT / "nvrx_core" / "settings" / "environment.py"
+ROW = re.compile(r"^\| `([A-Z_]+)` \|", re.MULTILINE)
+VARIABLE = re.compile(r"(?:NVRX|NCCL|TORCH|TORCHELASTIC|MASTER)_(?:[A-Z]+_)*[A-Z]+|RANK|WORLD_SIZE")
+ANY_NAME = re.compile(r"[A-Z]{3,}(?:_[A-Z]+)*")
+COMMAND = re.compile(r"^## `python -m ([\w.]+)`$", re.MULTILINE)
+COMMANDS = (REFERENCE / "commands.md").read_text()
+
+
+def constants(path: pathlib.Path) -> set[str]:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+@functools.cache
+def variables_of_the_code() -> frozenset[str]:
+    """Each name in capitals in the file that reads the environment; those with a known prefix elsewhere."""
+    found = {text for text in constants(READS_ENVIRONMENT) if ANY_NAME.fullmatch(text)}
+    for path in (ROOT / "nvrx_core").rglob("*.py"):
+        found |= {text for text in constants(path) if VARIABLE.fullmatch(text)}
+    return frozenset(found)
+
+
+def test_the_page_of_variables_has_those_that_the_code_reads() -> None:
+    assert set(ROW.findall((REFERENCE / "environment.md").read_text())) == variables_of_the_code()
+
+
+def section(command: str) -> str:
+    return COMMANDS.partition(f"## `python -m {command}`")[2].partition("\n## ")[0]
+
+
+def modules_that_run() -> set[str]:
+    files = (ROOT / "nvrx_core").rglob("*.py")
+    names = {path.relative_to(ROOT).with_suffix("") for path in files if "__main__" in constants(path)}
+    return {".".join(name.parts).removesuffix(".__main__") for name in names}
+
+
+def test_the_page_of_commands_has_every_module_that_runs() -> None:
+    assert set(COMMAND.findall(COMMANDS)) == modules_that_run()
+
+
+@pytest.mark.parametrize("command", COMMAND.findall(COMMANDS))
+def test_the_page_has_every_option_of_a_command(command: str) -> None:
+    package = (ROOT / command.replace(".", "/")).is_dir()
+    module = importlib.import_module(f"{command}.__main__" if package else command)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
+        module.main(["--help"])
+    options = set(re.findall(r"(--[a-z-]+)|\b([A-Z]{3,})\b", out.getvalue())) - {("--help", "")}
+    named = {option or argument for option, argument in options}
+    assert named - {"HOST", "PORT"} == set(re.findall(r"^\| `([^`]+)` \|", section(command), re.MULTILINE))
+
+
+def test_the_page_of_exit_codes_has_that_of_a_lost_store() -> None:
+    assert f"| {STORE_LOST} | `StoreLost`" in (REFERENCE / "exit-codes.md").read_text()
