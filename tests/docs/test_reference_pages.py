@@ -7,6 +7,7 @@ import importlib
 import io
 import pathlib
 import re
+import tomllib
 
 import pytest
 
@@ -17,9 +18,10 @@ REFERENCE = ROOT / "docs" / "reference"
 READS_ENVIRONMENT = ROOT / "nvrx_core" / "settings" / "environment.py"
 ROW = re.compile(r"^\| `([A-Z_]+)` \|", re.MULTILINE)
 VARIABLE = re.compile(r"(?:NVRX|NCCL|TORCH|TORCHELASTIC|MASTER)_(?:[A-Z]+_)*[A-Z]+|RANK|WORLD_SIZE")
-ANY_NAME = re.compile(r"[A-Z]{3,}(?:_[A-Z]+)*")
-COMMAND = re.compile(r"^## `python -m ([\w.]+)`$", re.MULTILINE)
+ANY_NAME = re.compile(r"[A-Z]{2,}(?:_[A-Z]+)*")
 COMMANDS = (REFERENCE / "commands.md").read_text()
+SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+INTERNAL = {"nvrx_core.fault_tolerance"}  # `RankMonitorServer` runs it
 
 
 def constants(path: pathlib.Path) -> set[str]:
@@ -41,29 +43,29 @@ def test_the_page_of_variables_has_those_that_the_code_reads() -> None:
 
 
 def section(command: str) -> str:
-    return COMMANDS.partition(f"## `python -m {command}`")[2].partition("\n## ")[0]
+    return COMMANDS.partition(f"## `{command}`\n")[2].partition("\n## ")[0]
 
 
 def modules_that_run() -> set[str]:
     files = (ROOT / "nvrx_core").rglob("*.py")
     names = {path.relative_to(ROOT).with_suffix("") for path in files if "__main__" in constants(path)}
-    return {".".join(name.parts).removesuffix(".__main__") for name in names}
+    return {".".join(name.parts).removesuffix(".__main__") for name in names} - INTERNAL
 
 
-def test_the_page_of_commands_has_every_module_that_runs() -> None:
-    assert set(COMMAND.findall(COMMANDS)) == modules_that_run()
+def test_every_module_that_runs_is_a_command() -> None:
+    assert {target.partition(":")[0].removesuffix(".__main__") for target in SCRIPTS.values()} == modules_that_run()
 
 
-@pytest.mark.parametrize("command", COMMAND.findall(COMMANDS))
-def test_the_page_has_every_option_of_a_command(command: str) -> None:
-    package = (ROOT / command.replace(".", "/")).is_dir()
-    module = importlib.import_module(f"{command}.__main__" if package else command)
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_the_page_has_the_options_of_each_command(command: str) -> None:
+    module = importlib.import_module(SCRIPTS[command].partition(":")[0])
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
         module.main(["--help"])
-    options = set(re.findall(r"(--[a-z-]+)|\b([A-Z]{3,})\b", out.getvalue())) - {("--help", "")}
-    named = {option or argument for option, argument in options}
-    assert named - {"HOST", "PORT"} == set(re.findall(r"^\| `([^`]+)` \|", section(command), re.MULTILINE))
+    found = re.findall(r"(--[a-z-]+)|\b([A-Z]{3,})\b", out.getvalue())
+    named = {option or argument for option, argument in found} - {"--help", "HOST", "PORT"}
+    assert named == set(re.findall(r"^\| `([^`]+)` \|", section(command), re.MULTILINE))
+    assert f"`python -m {module.__name__.removesuffix('.__main__')}`" in section(command)
 
 
 def test_the_page_of_exit_codes_has_that_of_a_lost_store() -> None:
