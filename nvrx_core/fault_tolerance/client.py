@@ -279,7 +279,7 @@ class RankMonitorClient:
             raise WireError(answer.get("cause", "its answer has no page"))
         with os.fdopen(descriptors[0], "rb") as file:
             page = Page.attach(file.fileno())
-        self.cfg, self.rank_info = FaultToleranceConfig.from_kwargs(**answer["config"]), info
+        self.cfg, self.rank_info = FaultToleranceConfig.from_dict(answer["config"]), info
         self._begin(page, num_warmup_iters)
         connection.send({"type": "look"})
         connection.receive()

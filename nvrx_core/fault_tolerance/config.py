@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES
 from nvrx_core.settings.base import Settings
 from nvrx_core.settings.forms import BOOLEAN, INTEGER, MEGABYTES, NUMBER, PATH, PATHS, SECONDS, SECTION_TIMEOUTS, TEXT
 from nvrx_core.settings.parameter import NOT_NEGATIVE, POSITIVE, Rule, above, at_least, one_of, setting
@@ -35,6 +36,14 @@ _ABSOLUTE: Final = Rule(
     "absolute, each of them",
     lambda paths: all(path.strip().startswith("/") for path in paths.split(",")),
 )
+_ON_THE_PAGE: Final = Rule(
+    f"{MAX_SECTIONS} sections or fewer, with names of at most {NAME_BYTES} bytes, none of them zero",
+    lambda timeouts: len(timeouts) <= MAX_SECTIONS and all(map(_is_on_the_page, timeouts)),
+)
+
+
+def _is_on_the_page(name: str) -> bool:
+    return "\0" not in name and len(name.encode(errors="surrogatepass")) <= NAME_BYTES
 
 
 @dataclass
@@ -68,6 +77,7 @@ class FaultToleranceConfig(Settings):
         {},
         SECTION_TIMEOUTS,
         "Longest time that a section may be open, by its name. Other sections have no limit until one is learned.",
+        rule=_ON_THE_PAGE,
     )
     rank_out_of_section_timeout: float | None = setting(
         None, SECONDS, "Longest time without an open section.", rule=POSITIVE, optional=True

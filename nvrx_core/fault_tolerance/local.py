@@ -125,7 +125,7 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
     `rank_heartbeat_timeout`. Under `ft_launcher` the launcher's monitor is used.
 
     Args:
-        config: the configuration, or the path of a YAML file; None: the defaults.
+        config: the configuration, or the path of a YAML file; None: that of the environment variables.
 
     Returns:
         The client, which is initialised.
@@ -148,7 +148,7 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
 
 def _configuration(config: FaultToleranceConfig | str | os.PathLike[str] | None) -> FaultToleranceConfig:
     if config is None:
-        return FaultToleranceConfig()
+        return FaultToleranceConfig.from_environment()
     return config if isinstance(config, FaultToleranceConfig) else FaultToleranceConfig.from_yaml_file(config)
 
 

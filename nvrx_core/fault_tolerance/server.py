@@ -33,6 +33,7 @@ class RankMonitorProcess:
         env: the environment of the monitor; None: that of this process.
 
     Raises:
+        ConfigurationError: when an entry of a mapping in `config` is wrong.
         OSError: when the socket cannot be made.
 
     Attributes:
@@ -48,6 +49,7 @@ class RankMonitorProcess:
         is_restarter_logger: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
+        config.check()
         self.page, self._listener, self._env = Page.create(world_size), Listener(path), env
         self._fork_server: ForkServer | None = None
         self._plan = RankMonitorPlan(

@@ -15,6 +15,7 @@ from hypothesis import given, strategies as st
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance import FaultToleranceConfig
 from nvrx_core.fault_tolerance.config import NOT_IMPLEMENTED
+from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES
 from nvrx_core.settings.parameter import declarations
 from nvrx_core.settings.process_forms import ENDS_A_PROCESS
 
@@ -74,14 +75,14 @@ EXAMPLES = {
 }  # fmt: skip
 """What to write for a setting whose form's example is its default, or breaks its rule."""
 SECONDS = st.floats(min_value=0, max_value=1e9, exclude_min=True)
-TEXT = st.text(st.characters(exclude_categories=["C"]), min_size=1)
+TEXT = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=NAME_BYTES // 4)
 SETTINGS = st.fixed_dictionaries(
     {},
     optional={
         "workload_check_interval": SECONDS.map(lambda seconds: min(seconds, 86400)),
         "initial_rank_heartbeat_timeout": st.none() | SECONDS,
         "rank_heartbeat_timeout": st.none() | SECONDS,
-        "rank_section_timeouts": st.dictionaries(TEXT.filter(str.strip), st.none() | SECONDS),
+        "rank_section_timeouts": st.dictionaries(TEXT.filter(str.strip), st.none() | SECONDS, max_size=MAX_SECTIONS),
         "rank_out_of_section_timeout": st.none() | SECONDS,
         "safety_factor": st.floats(min_value=1, max_value=1000, exclude_min=True),
         "num_warmup_iterations": st.integers(0, 10**9),
@@ -135,6 +136,14 @@ def test_signals_and_levels_are_written_by_name(tmp_path):
     path = tmp_path / "ft.yaml"
     FaultToleranceConfig(rank_termination_signal=15, log_level=10).to_yaml_file(path)
     assert "  rank_termination_signal: SIGTERM\n  log_level: DEBUG\n" in path.read_text()
+
+
+def test_sections_fit_on_the_page():
+    most = {f"{number:0{NAME_BYTES}}": 1.0 for number in range(MAX_SECTIONS)}
+    assert FaultToleranceConfig(rank_section_timeouts=most).rank_section_timeouts == most
+    for too_much in (most | {"one more": 1}, {"ä" * 49: 1}, {"zero\0": 1}):
+        with pytest.raises(ConfigurationError, match="64 sections or fewer, with names of at most 96 bytes"):
+            FaultToleranceConfig(rank_section_timeouts=too_much)
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
