@@ -70,10 +70,27 @@ class RankMonitorProcess:
             OSError: when the program cannot be started.
             ForkServerError: when no monitor is ready in time.
         """
+        self.spawn()
+        self.await_ready()
+
+    def spawn(self) -> None:
+        """Start it; ranks that connect before it is ready wait.
+
+        Raises:
+            OSError: when the program cannot be started.
+        """
         command = [sys.executable, "-m", "nvrx_core.fault_tolerance", self._plan.to_json()]
         keep = (self.page.fileno(), self._listener.fileno())
         self._fork_server = ForkServer.spawn(command, keep, dies_with_caller=True, env=self._env)
-        self._fork_server.await_ready()
+
+    def await_ready(self) -> None:
+        """Wait until ranks can connect.
+
+        Raises:
+            ForkServerError: when no monitor is ready in time.
+        """
+        if self._fork_server is not None:
+            self._fork_server.await_ready()
 
     def stop(self) -> None:
         """End it; `start` starts another one, which goes on where it was."""

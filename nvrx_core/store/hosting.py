@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import resource
+import socket
 from types import TracebackType
 from typing import Any
 
 from nvrx_core.store.endpoint import listen
 
-__all__ = ["StoreServer", "serve"]
+__all__ = ["StoreServer", "serve", "serve_on"]
 
 
 class StoreServer:
@@ -54,9 +55,18 @@ def serve(host: str = "127.0.0.1", port: int = 0) -> StoreServer:
         StoreConnectionError: when the port is in use.
         OSError: when the host has no address.
     """
+    return serve_on(listen(host, port), host)
+
+
+def serve_on(listener: socket.socket, host: str) -> StoreServer:
+    """Host a control store on a listening socket, which becomes the store's own.
+
+    Args:
+        listener: the socket.
+        host: the address that the ranks connect to.
+    """
     import torch.distributed as dist
 
-    listener = listen(host, port)
     port = listener.getsockname()[1]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,10 @@
+"""`python -m nvrx_launcher`."""
+
+from __future__ import annotations
+
+import sys
+
+from nvrx_launcher.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

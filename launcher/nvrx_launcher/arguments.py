@@ -1,0 +1,154 @@
+"""The command line: torchrun's options, ours, and those of the fault tolerance settings. Imports no torch.
+
+An option that is not given has the value of its variable, PET_ and its name, as torchrun has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from nvrx_core.errors import ConfigurationError
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+
+__all__ = ["OPTIONS", "USAGE_ERROR", "Option", "parse_arguments", "parser"]
+
+USAGE_ERROR: Final = 2
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of the command line, which is not a setting of fault tolerance.
+
+    Attributes:
+        name: with dashes; underscores are accepted as well.
+        help: one sentence.
+        default: its value when neither option nor variable is given.
+        kind: reads a text; None for a flag without a value.
+        short: its one-letter form.
+        choices: what it can be; None for anything.
+        is_torchruns: torchrun has it, too.
+        many: takes several values.
+    """
+
+    name: str
+    help: str
+    default: Any = None
+    kind: Any = str
+    short: str = ""
+    choices: tuple[str, ...] | None = None
+    is_torchruns: bool = True
+    many: bool = False
+
+    @property
+    def dest(self) -> str:
+        """The name of the parsed value, and of its variable in lower case, after PET_."""
+        return self.name.replace("-", "_")
+
+
+def _flag(name: str, help: str, short: str = "") -> Option:
+    return Option(name, help, default=False, kind=None, short=short)
+
+
+OPTIONS: Final = (
+    Option("nnodes", "Number of nodes, or the range of nodes as <minimum_nodes>:<maximum_nodes>.", "1:1"),
+    Option("nproc-per-node", "Number of workers per node; auto, cpu, gpu and xpu count what the node has.", "1"),
+    Option("rdzv-backend", "Rendezvous backend.", "c10d"),
+    Option("rdzv-endpoint", "Rendezvous endpoint, as <host>:<port>.", ""),
+    Option("rdzv-id", "Name of the job.", "none"),
+    Option("rdzv-conf", "Further rendezvous settings, as <key1>=<value1>,<key2>=<value2>.", ""),
+    _flag("standalone", "Start a job of one node, with a rendezvous of its own."),
+    Option("max-restarts", "How often the workers are restarted before the job fails.", 0, int),
+    Option("monitor-interval", "Upper bound in seconds of the reaction to what no event tells.", 0.1, float),
+    Option(
+        "start-method", "How workers that are functions are started.", "spawn", choices=("spawn", "fork", "forkserver")
+    ),
+    Option("event-log-handler", "Name of a registered handler of torch's events.", "null"),
+    Option("role", "Role of the workers.", "default"),
+    _flag("module", "The script is a module, as for python -m.", "m"),
+    _flag("no-python", "The script is a program that is not run by Python."),
+    _flag("run-path", "Run the script with runpy.run_path in the worker's interpreter."),
+    Option("log-dir", "Folder for log files.", None),
+    Option("redirects", "Streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both.", "0", short="r"),
+    Option("tee", "Streams that go to files and to the console; numbers as for --redirects.", "0", short="t"),
+    Option("local-ranks-filter", "Local ranks whose output goes to the console, as in 0,2; all by default.", ""),
+    Option("duplicate-stdout-filters", "Texts; lines of stdout with one of them go to one more file.", (), many=True),
+    Option("duplicate-stderr-filters", "Texts; lines of stderr with one of them go to one more file.", (), many=True),
+    Option("node-rank", "Rank of this node, for the static rendezvous.", 0, int),
+    Option("master-addr", "Address of the first node, where no rendezvous endpoint is given.", "127.0.0.1"),
+    Option("master-port", "Port on the first node, where no rendezvous endpoint is given.", None, int),
+    Option("local-addr", "Address of this node.", None),
+    Option("logs-specs", "Name of a registered torchrun.logs_specs entry point.", None),
+    Option(
+        "numa-binding", "How workers are bound to NUMA nodes.", choices=("node", "socket", "exclusive", "core-complex")
+    ),
+    Option("signals-to-handle", "Signals that the launcher passes on to its workers.", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+    Option("shutdown-timeout", "As --workers-stop-timeout, which it replaces where it is given.", None, float),
+    _flag("virtual-local-rank", "Each worker sees LOCAL_RANK 0 and one device."),
+    Option(
+        "term-timeout", "Seconds from a signal that is passed on to a worker's SIGKILL.", 1800.0, float,
+        is_torchruns=False,
+    ),
+    Option(
+        "workers-stop-timeout", "Seconds from a worker's SIGTERM to its SIGKILL, for a restart.", 15.0, float,
+        is_torchruns=False,
+    ),
+    Option(
+        "restart-policy", "When workers are restarted.", "any-failed", choices=("any-failed", "min-healthy"),
+        is_torchruns=False,
+    ),
+)  # fmt: skip
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    """Return the parser; defaults come from PET_ variables."""
+    built = _Parser(
+        prog="ft_launcher", description="Start, watch and restart the workers of a node.", allow_abbrev=False
+    )
+    for option in OPTIONS:
+        _add(built, option, environ.get(f"PET_{option.dest.upper()}"))
+    ours = built.add_argument_group("fault tolerance")
+    ours.add_argument(
+        "--ft-explain", "--ft_explain", action="store_true", help="Print each setting, and where it is from."
+    )
+    FaultToleranceConfig.add_arguments(built)
+    built.add_argument("training_script", help="The script, module or program that the workers run.")
+    built.add_argument("training_script_args", nargs=argparse.REMAINDER, help="Its arguments.")
+    return built
+
+
+def parse_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[argparse.Namespace, FaultToleranceConfig]:
+    """Read a command line; a mistake in it ends the process with code 2 and one line."""
+    built = parser(environ)
+    arguments, unknown = built.parse_known_args(argv)
+    try:
+        FaultToleranceConfig.refuse_unknown_flags(unknown)
+        if unknown:
+            built.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return arguments, FaultToleranceConfig.from_args(arguments, environ=environ)
+    except ConfigurationError as error:
+        print(f"{built.prog}: error: {error}", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+
+
+def _add(built: argparse.ArgumentParser, option: Option, variable: str | None) -> None:
+    names = [f"--{option.name}", *({f"--{option.dest}"} - {f"--{option.name}"})]
+    if option.short:
+        names.insert(0, f"-{option.short}")
+    if option.kind is None:
+        built.add_argument(*names, action="store_true", default=bool(variable and variable != "0"), help=option.help)
+        return
+    default = option.default if variable is None else variable.split() if option.many else variable
+    nargs = "+" if option.many else None
+    built.add_argument(
+        *names, type=option.kind, default=default, choices=option.choices, nargs=nargs, dest=option.dest,
+        help=f"{option.help} (default: {option.default!r})".replace("%", "%%"),
+    )  # fmt: skip

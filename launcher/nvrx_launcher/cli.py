@@ -1,0 +1,55 @@
+"""The command `ft_launcher`; what is wrong with its arguments ends it before anything is started."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from nvrx_core.errors import ConfigurationError
+from nvrx_launcher.arguments import USAGE_ERROR, parse_arguments
+from nvrx_launcher.options import LaunchOptions
+
+__all__ = ["main"]
+
+COUNT: Final = """\
+import sys, torch
+kind = sys.argv[1]
+accelerator = getattr(torch, {"gpu": "cuda", "xpu": "xpu"}.get(kind, "accelerator"))
+found = kind != "cpu" and accelerator.is_available() and accelerator.device_count()
+print(found or (torch._utils.cpu_count() if kind in ("auto", "cpu") else 0))
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a job; returns 0 when it is done, 1 when a worker failed, 2 for wrong usage, 93 for "do not start again"."""
+    arguments, config = parse_arguments(sys.argv[1:] if argv is None else argv, os.environ)
+    if arguments.ft_explain:
+        print("\n".join(f"{name}: {where}" for name, where in config.explain().items()))
+        return 0
+    try:
+        options = LaunchOptions.of(arguments, count_devices)
+    except ConfigurationError as error:
+        print(f"ft_launcher: error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    from nvrx_launcher.agent import Agent
+
+    logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s [ft_launcher] %(message)s")
+    return Agent(options, config, os.environ).run()
+
+
+def count_devices(kind: str) -> int:
+    """Count the devices of a kind; torch is asked in another process.
+
+    Raises:
+        ConfigurationError: when there are none.
+    """
+    done = subprocess.run([sys.executable, "-c", COUNT, kind], capture_output=True, text=True, check=False)
+    number = done.stdout.strip()
+    if not number.isdigit() or number == "0":
+        why = f"torch finds no {kind}" if number == "0" else done.stderr.strip().rpartition("\n")[2]
+        raise ConfigurationError("command line", "--nproc-per-node", f"{kind}: {why}", "write a number")
+    return int(number)

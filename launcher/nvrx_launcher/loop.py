@@ -1,0 +1,43 @@
+"""The event loop: descriptors with what to do when they are readable, and one deadline."""
+
+from __future__ import annotations
+
+import math
+import selectors
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["EventLoop"]
+
+
+class EventLoop:
+    """Waits for many descriptors at a time; all callbacks run in the thread that turns it."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def watch(self, fd: int, readable: Callable[[], object]) -> None:
+        """Call `readable` whenever a descriptor is readable, or at its end."""
+        self._selector.register(fd, selectors.EVENT_READ, readable)
+
+    def forget(self, fd: int) -> None:
+        """Stop watching a descriptor, before it is closed; one that is not watched is no error."""
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def turn(self, deadline: float) -> None:
+        """Wait until a descriptor is readable, or until a monotonic time; then call back.
+
+        Args:
+            deadline: monotonic seconds; `inf` waits for a descriptor.
+        """
+        timeout = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        for key, _ in self._selector.select(timeout):
+            if key.fd in self._selector.get_map():  # an earlier one of the same turn may have ended it
+                callback: Callable[[], Any] = key.data
+                callback()
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._selector.close()

@@ -1,0 +1,64 @@
+"""The rank monitors of a node: one for each local rank, started once, kept running."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.fault_tolerance.server import RankMonitorProcess
+from nvrx_launcher.loop import EventLoop
+
+__all__ = ["Monitors"]
+
+log = logging.getLogger("nvrx_launcher")
+
+
+class Monitors:
+    """Starts a monitor for each worker, and another one when both it and what replaces it are lost.
+
+    Args:
+        loop: where their channels are watched.
+        config: how to watch.
+        folder: for their sockets.
+        workers: how many there are.
+        world_size: the job's.
+    """
+
+    def __init__(
+        self, loop: EventLoop, config: FaultToleranceConfig, folder: Path, workers: int, *, world_size: int
+    ) -> None:
+        self._loop = loop
+        self._paths = [folder / f"rank-{local_rank}.socket" for local_rank in range(workers)]
+        self._monitors = [RankMonitorProcess(config, path, world_size=world_size) for path in self._paths]
+
+    def start(self) -> None:
+        """Start all; a worker that connects to one that is not ready waits for it."""
+        for local_rank in range(len(self._monitors)):
+            self._start(local_rank)
+
+    def environment(self, local_rank: int) -> dict[str, str]:
+        """Return what a worker finds its monitor by."""
+        return {"FT_RANK_MONITOR_IPC_SOCKET": str(self._paths[local_rank])}
+
+    def close(self) -> None:
+        """End all."""
+        for monitor in self._monitors:
+            self._loop.forget(monitor.sentinel)
+            monitor.terminate()
+
+    def _start(self, local_rank: int) -> None:
+        monitor = self._monitors[local_rank]
+        monitor.spawn()
+        self._loop.watch(monitor.sentinel, lambda: self._poll(local_rank))
+
+    def _poll(self, local_rank: int) -> None:
+        monitor = self._monitors[local_rank]
+        lost = monitor.poll()
+        if lost:
+            log.warning("the monitor of local rank %d was replaced: %s", local_rank, lost)
+        elif lost is not None:
+            log.warning("the monitor of local rank %d is lost, and is started anew", local_rank)
+            self._loop.forget(monitor.sentinel)
+            monitor.stop()
+            self._start(local_rank)

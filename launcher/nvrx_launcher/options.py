@@ -1,0 +1,146 @@
+"""What the launcher was asked to do, checked. Pure.
+
+A wrong value is a `ConfigurationError` that names the option, what was given, and what to write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from nvrx_core.errors import ConfigurationError
+
+__all__ = ["LaunchOptions", "Streams"]
+
+STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Which streams of a worker are meant."""
+
+    stdout: bool = False
+    stderr: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """The job and this node's part in it.
+
+    Attributes:
+        min_nodes, max_nodes: how many nodes take part.
+        workers: workers of this node.
+        run_id: the job's name.
+        max_restarts: how often the workers are restarted.
+        role: the workers' role.
+        script, arguments: what they run.
+        module, no_python, run_path: how it is run.
+        log_dir: folder for log files; None: a temporary one, when one is needed.
+        redirects, tee: by local rank, which streams go to a file, or to a file and the console.
+        console: local ranks whose output goes to the console; empty: all.
+        term_timeout: seconds from a signal that is passed on to a SIGKILL.
+        stop_timeout: seconds from a SIGTERM to a SIGKILL.
+        signals: names of the signals that are passed on.
+        master_addr: where the workers of one node meet.
+        master_port: the port; None: a free one.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    workers: int
+    run_id: str
+    max_restarts: int
+    role: str
+    script: str
+    arguments: tuple[str, ...]
+    module: bool
+    no_python: bool
+    run_path: bool
+    log_dir: str | None
+    redirects: Mapping[int, Streams]
+    tee: Mapping[int, Streams]
+    console: frozenset[int]
+    term_timeout: float
+    stop_timeout: float
+    signals: tuple[str, ...]
+    master_addr: str
+    master_port: int | None
+
+    @classmethod
+    def of(cls, given: argparse.Namespace, count_devices: Callable[[str], int]) -> LaunchOptions:
+        """Return the options of a parsed command line.
+
+        Args:
+            given: the parsed command line.
+            count_devices: counts what "auto", "cpu", "gpu" and "xpu" mean on this node.
+
+        Raises:
+            ConfigurationError: when a value is wrong, or two contradict each other.
+        """
+        least, most = _nodes(given.nnodes)
+        if given.module and given.no_python:
+            raise _wrong("--no-python", "given together with --module", "give one of them")
+        if given.max_restarts < 0:
+            raise _wrong("--max-restarts", f"{given.max_restarts} is negative", "0 means no restart")
+        workers = _workers(given.nproc_per_node, count_devices)
+        return cls(
+            min_nodes=least, max_nodes=most, workers=workers, run_id=given.rdzv_id, max_restarts=given.max_restarts,
+            role=given.role, script=given.training_script, arguments=tuple(given.training_script_args),
+            module=given.module, no_python=given.no_python, run_path=given.run_path, log_dir=given.log_dir,
+            redirects=_streams("--redirects", given.redirects, workers), tee=_streams("--tee", given.tee, workers),
+            console=_ranks(given.local_ranks_filter), term_timeout=_seconds("--term-timeout", given.term_timeout),
+            stop_timeout=_seconds(
+                "--workers-stop-timeout",
+                given.workers_stop_timeout if given.shutdown_timeout is None else given.shutdown_timeout,
+            ),
+            signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=given.master_addr,
+            master_port=given.master_port,
+        )  # fmt: skip
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 0 < least <= most:
+        raise _wrong("--nnodes", f"{text!r} is no number of nodes", "write 2, or 2:4 for 2 to 4 nodes")
+    return least, most
+
+
+def _workers(text: str, count_devices: Callable[[str], int]) -> int:
+    if text in ("auto", "cpu", "gpu", "xpu"):
+        return count_devices(text)
+    if not text.isdigit() or int(text) < 1:
+        raise _wrong("--nproc-per-node", f"{text!r} is no positive number", "write one, or auto, cpu, gpu or xpu")
+    return int(text)
+
+
+def _streams(option: str, text: str, workers: int) -> dict[int, Streams]:
+    """Read "3", or "0:1,1:3" by local rank, as torchrun does."""
+    if text in STREAMS:
+        return dict.fromkeys(range(workers), Streams(*STREAMS[text]))
+    by_rank = dict.fromkeys(range(workers), Streams())
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+):([0-3])", part)
+        if not found:
+            raise _wrong(option, f"{text!r} names no streams", "write 0, 1, 2 or 3 for all, or as in 0:3,1:1")
+        by_rank[int(found[1])] = Streams(*STREAMS[found[2]])
+    return by_rank
+
+
+def _ranks(text: str) -> frozenset[int]:
+    if text and not re.fullmatch(r"\d+(,\d+)*", text):
+        raise _wrong("--local-ranks-filter", f"{text!r} are no local ranks", "write them as in 0,2")
+    return frozenset(map(int, filter(None, text.split(","))))
+
+
+def _seconds(option: str, value: float) -> float:
+    if not 0 <= value < float("inf"):
+        raise _wrong(option, f"{value:g} is no duration", "write a number of seconds, 0 or more")
+    return value
+
+
+def _wrong(option: str, problem: str, advice: str) -> ConfigurationError:
+    return ConfigurationError("command line", option, problem, advice)

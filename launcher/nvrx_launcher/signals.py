@@ -1,0 +1,64 @@
+"""Signals to the launcher, as events of its loop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from nvrx_core.errors import ConfigurationError
+
+__all__ = ["signal_numbers", "signals_as_events"]
+
+
+def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
+    """Return signals by name.
+
+    Raises:
+        ConfigurationError: when there is no such signal, or it cannot be handled.
+    """
+    found = []
+    for name in names:
+        if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
+            problem = f"{name!r} is no signal that can be handled"
+            raise ConfigurationError("command line", "--signals-to-handle", problem, "write names as in SIGTERM,SIGINT")
+        found.append(signal.Signals[name])
+    return found
+
+
+@contextmanager
+def signals_as_events(
+    signals: Iterable[int], received: Callable[[int], object]
+) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Handle signals in a loop, not in a handler.
+
+    Args:
+        signals: which ones.
+        received: called for each signal that has arrived, in the loop.
+
+    Yields:
+        The descriptor to watch, and what to call when it is readable.
+    """
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {number: signal.signal(number, _ignore) for number in signals}
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def read() -> None:
+        for number in os.read(reader, 4096):
+            if number in before:
+                received(number)
+
+    try:
+        yield reader, read
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def _ignore(_: int, __: FrameType | None) -> None:
+    """The number arrives by the wakeup descriptor."""

@@ -1,0 +1,171 @@
+"""ft_launcher on one node, with real workers: restarts, signals, logs, and nothing that outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.process.monitored import LAUNCHER, await_true
+
+WORKER = Path(__file__).parents[1] / "harness" / "process" / "workers" / "launched.py"
+
+
+class Launch:
+    """One launcher with two workers."""
+
+    def __init__(self, folder: Path, case: str, *options: str) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
+        ours = {"PYTHONPATH": os.pathsep.join(sys.path), "NVRX_RUNTIME_DIR": str(folder / "run")}
+        self.folder = folder
+        command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options, str(WORKER), case]
+        self.process = subprocess.Popen(
+            command, env={**clean, **ours}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.events = list[dict[str, Any]]()
+
+    def read(self, count: int, event: str) -> list[dict[str, Any]]:
+        """Wait until there are so many events of this kind; returns them."""
+        assert self.process.stdout is not None
+        while len(found := [each for each in self.events if each["event"] == event]) < count:
+            line = self.process.stdout.readline()
+            assert line, self.process.communicate()[1]
+            self.events.append(json.loads(line))
+        return found
+
+    def finish(self, within: float = 60.0) -> tuple[int, str]:
+        """Wait for its end; returns its exit code and its log."""
+        out, errors = self.process.communicate(timeout=within)
+        self.events += [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        return self.process.returncode, errors
+
+    def pids(self) -> list[int]:
+        return [each[key] for each in self.events for key in ("pid", "child") if key in each]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
+    launched: list[Launch] = []
+
+    def launch(case: str, *options: str) -> Launch:
+        launched.append(Launch(tmp_path, case, *options))
+        return launched[-1]
+
+    yield launch
+    for each in launched:
+        each.process.kill()
+        with each.process:
+            pass
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_killed_worker_is_restarted_with_all_others(launch: Callable[..., Launch]) -> None:
+    job = launch("killed", "--max-restarts", "2")
+    code, log = job.finish()
+    assert code == 0
+    starts = sorted((each["cycle"], each["rank"]) for each in job.events if each["event"] == "start")
+    assert starts == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert "rank 1 (local rank 1, pid " in log
+    assert "was ended by SIGKILL" in log
+
+
+def test_a_job_fails_when_its_restarts_are_spent(launch: Callable[..., Launch]) -> None:
+    code, log = launch("fails", "--max-restarts", "1").finish()
+    assert code == 1
+    assert "the job ends with code 1: a worker failed after 1 restarts" in log
+    assert "has failed with exit code 3" in log
+
+
+def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launch: Callable[..., Launch]) -> None:
+    job = launch("hangs", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1")
+    code, log = job.finish()
+    assert code == 0
+    assert "rank 1" in log
+    assert "is hung: section 'step' open for 1." in log
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_and_ends_the_job(launch: Callable[..., Launch], signum: int) -> None:
+    job = launch("waits")
+    job.read(2, "start")
+    job.process.send_signal(signum)
+    code, _ = job.finish()
+    assert code == 128 + signum
+    assert not any(map(is_there, job.pids()))
+
+
+def test_what_ignores_the_signal_is_killed(launch: Callable[..., Launch]) -> None:
+    job = launch("family", "--term-timeout", "0.3")
+    job.read(2, "family")
+    job.process.send_signal(signal.SIGTERM)
+    code, log = job.finish()
+    assert code == 128 + signal.SIGTERM
+    assert "did not end in time and are killed" in log
+    assert not any(map(is_there, job.pids()))
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(launch: Callable[..., Launch]) -> None:
+    job = launch("family")
+    job.read(2, "family")
+    job.process.kill()
+    await_true(lambda: not any(map(is_there, job.pids())), within=10.0)
+    await_true(lambda: not left_in(job.folder), within=10.0)
+
+
+def left_in(folder: Path) -> list[int]:
+    """The processes whose environment names the folder of a launcher's sockets, such as monitors and guardians."""
+    mark, found = f"NVRX_RUNTIME_DIR={folder}/run".encode(), []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark in Path(f"/proc/{name}/environ").read_bytes() and is_there(int(name)):
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_rank_can_ask_that_the_job_ends(launch: Callable[..., Launch]) -> None:
+    code, log = launch("asks", "--max-restarts", "3").finish()
+    assert code == 93
+    assert "rank 0 has asked for ShutdownWorkload: the loss is not finite" in log
+
+
+def test_output_goes_where_it_is_asked_to_go(launch: Callable[..., Launch], tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    job = launch("prints", "--log-dir", str(logs), "-r", "2", "-t", "1", "--local-ranks-filter", "1")
+    out, errors = job.process.communicate(timeout=60)
+    assert job.process.returncode == 0
+    assert "to stderr" not in errors
+    console = out.splitlines()
+    assert "[default1]:to stdout" in console
+    assert not [line for line in console if line.startswith("[default0]")]
+    assert any(line.startswith("[default1]:no end") for line in console)
+    (run,) = logs.iterdir()
+    for rank in ("0", "1"):
+        assert (run / "attempt_0" / rank / "stdout.log").read_text().splitlines()[1] == "to stdout"
+        assert (run / "attempt_0" / rank / "stderr.log").read_text() == "to stderr\n"
+
+
+@pytest.mark.parametrize("launcher", [["-m", "nvrx_launcher"], ["-m", "nvrx_launcher.cli"]])
+def test_a_script_that_is_not_there_fails_as_python_does(launcher: list[str], tmp_path: Path) -> None:
+    if launcher[1].endswith("cli"):
+        launcher = ["-c", "import sys; from nvrx_launcher.cli import main; sys.exit(main())"]
+    ours = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "NVRX_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, *launcher, "no_such.py"], env=ours, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert "can't open file" in done.stderr
