@@ -1,65 +1,37 @@
 """Breaks a training on purpose and shows how it recovers: `python examples/inprocess/demo.py`, or `make demo`.
 
-A small transformer learns to write Python from the standard library's own sources, on CPU ranks over gloo. A schedule
-of faults strikes it; each restart is shown as it happens, with what it cost. At the end stand a table and a picture,
-beside an undisturbed run of the same training.
+A small transformer learns to write Python from the standard library's own sources, on CPU ranks over gloo: undisturbed,
+with a schedule of faults under nvrx, and with the same faults under torchrun. At the end stand what each fault cost,
+what each run came to, and a picture. With `--play` the faults are the viewer's.
 
-Exit codes: 0 when every fault of the schedule was followed by its restart, the training was finished and no process
-was left behind; 1 otherwise; 2 for options that cannot be met; 130 after Ctrl-C, 128 + n after signal n.
+Exit codes: 0 when every fault of the schedule was followed by its restart under nvrx, the training was finished and no
+process was left behind; 1 otherwise; 2 for options that cannot be met; 130 after Ctrl-C, 128 + n after
+signal n. With `--play` Ctrl-C is the way to end it, with code 0.
 """
 
 from __future__ import annotations
 
 import io
-import shutil
-import signal
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from demo_parts.journal import Follower
+from demo_parts.following import Following
 from demo_parts.options import Options, parse_options
-from demo_parts.picture import draw
-from demo_parts.processes import ENDING, Run, StartError
-from demo_parts.report import failures_of, restart_table, summary
+from demo_parts.picture import draw_runs
+from demo_parts.play import play
+from demo_parts.recording import draw_terminal
+from demo_parts.report import Outcome, failures_of, fault_table, legend, run_table
+from demo_parts.runs import NvrxRun, StartError, TorchrunRun
 from demo_parts.schedule import KINDS, PlannedFault
-from demo_parts.settings import Settings
+from demo_parts.signals import Ended, raise_on_signals
 from demo_parts.story import Story
 from demo_parts.terminal import Style, Terminal
 from demo_parts.view import View
 
 __all__ = ["main"]
 
-FRAME = 0.1
-"""Seconds between two looks at what the ranks have written."""
-SILENCE = 60.0
-"""Seconds without a word from any rank after which a run is given up."""
-
-
-class IterationResult(BaseException):
-    """A signal asks the demo to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = signal.Signals(number)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A run that is over.
-
-    Attributes:
-        story: what happened.
-        start_up: seconds from the start of the processes to the first step.
-        failures: what is not as it should be, in sentences.
-    """
-
-    story: Story
-    start_up: float
-    failures: tuple[str, ...]
+SAMPLE_LINES = 4
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,104 +39,87 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    for ending in ENDING:
-        signal.signal(ending, _leave)
+    raise_on_signals()
     terminal = Terminal(sys.stdout)
     try:
-        return demonstrate(options, terminal)
+        return play(options, terminal) if options.play else demonstrate(options, terminal)
     except StartError as error:
         terminal.say(f"failed: {error}", Style.RED)
         return 1
-    except IterationResult as ended:
+    except Ended as ended:
         terminal.end_bar()
         terminal.say(f"Ended by {ended.signal.name}; every process of the run has been ended, too.")
         return 128 + ended.signal
 
 
 def demonstrate(options: Options, terminal: Terminal) -> int:
-    """The undisturbed run, if it is wanted, then the one with the faults, then what there is to say of them."""
+    """One run after another, then what there is to say of them."""
     terminal.say(
         f"A small transformer learns to write Python: {options.ranks} ranks, {options.steps} steps.", Style.BOLD
     )
-    undisturbed = None
-    if options.reference:
+    outcomes = []
+    if options.undisturbed:
         terminal.say("\nFirst undisturbed, to compare with:")
-        undisturbed = train(options, (), options.output / "undisturbed", terminal)
-    terminal.say(f"\nNow with {len(options.faults)} faults:")
-    for fault in options.faults:
-        terminal.say(
-            f"  step {fault.step:>{len(str(options.steps))}}  rank {fault.initial_rank}  {KINDS[fault.kind].text}"
-        )
-    disturbed = train(options, options.faults, options.output / "disturbed", terminal)
-    report(options, undisturbed, disturbed, terminal)
-    failures = [*(undisturbed.failures if undisturbed else ()), *disturbed.failures]
+        outcomes.append(under_nvrx("undisturbed", options, terminal))
+    terminal.say(f"\nNow with {len(options.faults)} faults, under nvrx:")
+    outcomes.append(under_nvrx("nvrx", options, terminal, faults=options.faults, spares=options.spares))
+    if options.torchrun:
+        terminal.say("\nThe same faults under plain torchrun, which starts all processes anew:")
+        outcomes.append(under_torchrun(options, terminal))
+    report(options, outcomes, terminal)
+    if options.svg:
+        options.svg.write_text(draw_terminal(terminal.recording, "make demo"), encoding="utf-8")
+    failures = [failure for outcome in outcomes for failure in outcome.failures]
     for failure in failures:
         terminal.say(f"failed: {failure}", Style.RED)
     return 1 if failures else 0
 
 
-def train(options: Options, faults: tuple[PlannedFault, ...], folder: Path, terminal: Terminal) -> Outcome:
-    """One run, shown while it goes on."""
-    settings = Settings(str(folder.resolve()), options.steps, options.seed, faults, max(options.steps // 22, 5))
-    _empty(settings.records, settings.checkpoints)
-    story = Story(options.ranks)
-    started = time.time()
-    with Run(settings, options.ranks) as run:
-        follow(run, settings, story, terminal)
+def under_nvrx(
+    name: str, options: Options, terminal: Terminal, *, faults: tuple[PlannedFault, ...] = (), spares: int = 0
+) -> Outcome:
+    """A run that the wrapper protects."""
+    for fault in faults:
+        terminal.say(f"  step {fault.step:>{len(str(options.steps))}}  rank {fault.rank}  {KINDS[fault.kind].text}")
+    settings, story = options.settings(name, faults), Story(options.ranks, spares)
+    with NvrxRun(settings, spares) as run:
+        Following(run, story, View(terminal, story, settings.steps)).to_the_end()
         exit_codes = run.exit_codes
-    left_behind = [f"processes were left behind: {run.left_behind}"] if run.left_behind else []
-    start_up = story.points[0].wall - started if story.points else 0.0
-    return Outcome(story, start_up, (*failures_of(story, faults, exit_codes, folder), *left_behind))
+    left_behind = [f"processes were left behind: {sorted(run.left_behind)}"] if run.left_behind else []
+    failures = failures_of(story, faults, exit_codes, Path(settings.folder))
+    return Outcome(name, story, (*failures, *left_behind))
 
 
-def follow(run: Run, settings: Settings, story: Story, terminal: Terminal) -> None:
-    """Shows a run until it is over, or nothing is heard of it any more."""
-    view, follower = View(terminal, story, settings.steps), Follower(settings.records)
-    heard, running = time.monotonic(), True
-    while running and time.monotonic() < heard + SILENCE:
-        running = run.wait(FRAME)
-        if lines := follower.lines():
-            heard = time.monotonic()
-        for happening in story.read(lines):
-            view.show(happening)
-        view.progress()
-    view.end()
+def under_torchrun(options: Options, terminal: Terminal) -> Outcome:
+    """A run that torchrun restarts: it is measured, and nothing is expected of it."""
+    settings, story = options.settings("torchrun", options.faults), Story(options.ranks, protected=False)
+    with TorchrunRun(settings) as run:
+        Following(run, story, View(terminal, story, settings.steps)).to_the_end()
+    return Outcome("torchrun", story)
 
 
-def report(options: Options, undisturbed: Outcome | None, disturbed: Outcome, terminal: Terminal) -> None:
-    """The table, the two runs side by side, what the model has learned, and the picture."""
-    story = disturbed.story
-    if not story.points or (undisturbed and not undisturbed.story.points):
+def report(options: Options, outcomes: Sequence[Outcome], terminal: Terminal) -> None:
+    """What the model has learned, what each fault cost, what each run came to, and the pictures."""
+    stories = {outcome.name: outcome.story for outcome in outcomes}
+    story, torchrun = stories["nvrx"], stories.get("torchrun")
+    if not story.points:
         return
-    if story.restarts:
-        terminal.say("\nThe restarts, in milliseconds, phase by phase on the slowest rank:\n", Style.BOLD)
-    for row in restart_table(story) if story.restarts else ():
-        terminal.say(f"  {row}")
-    terminal.say()
-    if undisturbed:
-        terminal.say(f"  undisturbed  {summary(undisturbed.story)}")
-    terminal.say(f"  with faults  {summary(story)}")
-    terminal.say(
-        f"  starting all processes took {disturbed.start_up:.1f} s: what a restart of the job would cost each time"
-    )
-    terminal.say("\nWhat the model writes by now:\n", Style.BOLD)
-    for line in story.sample.splitlines():
+    terminal.say("\nWhat the model writes by now:", Style.BOLD)
+    for line in story.sample.splitlines()[:SAMPLE_LINES]:
         terminal.say(f"  │ {line}", Style.DIM)
-    picture = options.output / "loss.svg"
-    title = f"{options.ranks} ranks, {len(story.strikes)} faults, {len(story.restarts)} restarts"
-    picture.write_text(draw(story, undisturbed.story if undisturbed else None, title), encoding="utf-8")
+    if story.recoveries:
+        terminal.say("\nWhat each fault cost:\n", Style.BOLD)
+        for row in fault_table(story, torchrun):
+            terminal.say(f"  {row}")
+        terminal.say()
+        for row in legend(torchrun):
+            terminal.say(f"  {row}", Style.DIM)
+    terminal.say("\nWhat each run came to:\n", Style.BOLD)
+    for row in run_table(outcomes):
+        terminal.say(f"  {row}")
+    picture = options.svg.with_stem(f"{options.svg.stem}-runs") if options.svg else options.output / "runs.svg"
+    picture.write_text(draw_runs(stories), encoding="utf-8")
     terminal.say(f"\nThe picture: {picture}", Style.BOLD)
-
-
-def _empty(*folders: Path) -> None:
-    """Makes the folders; what an earlier run left in them goes."""
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-
-
-def _leave(number: int, _: object) -> NoReturn:
-    raise IterationResult(number)
 
 
 if __name__ == "__main__":

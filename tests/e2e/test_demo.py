@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +22,8 @@ from nvrx_core.events import timeline
 DEMO = Path(__file__).parents[2] / "examples" / "inprocess" / "demo.py"
 LIMIT = 240
 """Seconds within which even a busy machine is through with it."""
+SVG = "{http://www.w3.org/2000/svg}"
+COLUMNS = 100
 
 
 def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +33,7 @@ def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The command lines that name the folder: each rank's does, and its monitor's."""
+    """The command lines that name the folder: each rank's does, its monitor's, and torchrun's."""
     found = (Path(process.path, "cmdline") for process in os.scandir("/proc") if process.name.isdigit())
     return [text for line in found if str(folder) in (text := read(line).replace("\0", " "))]
 
@@ -41,35 +49,138 @@ def test_every_scheduled_fault_is_followed_by_its_restart(tmp_path: Path) -> Non
     done = run_demo("--quick", "--output", str(tmp_path))
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
-    restarts = timeline.restarts(timeline.read(tmp_path / "disturbed" / "records"))
+    restarts = timeline.restarts(timeline.read(tmp_path / "nvrx" / "records"))
     assert len(restarts) >= 4, told
     lost = [rank for restart in restarts for rank in restart.lost]
     assert lost[0] == 0, told
     assert len(lost) == 2, told
     assert "160/160" in told
+    assert re.search(r"SIGKILL +0 .* → spare \d", told)
+    assert re.search(r"hang in recv\(\) .* 2 s \+ \d+ ms", told)
+    assert re.search(r"hang, GIL held .* 4 s \+ \d+ ms", told)
+    assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= COLUMNS, told
     assert processes_of(tmp_path) == []
 
 
-def test_the_picture_shows_the_loss_and_every_fault(tmp_path: Path) -> None:
-    done = run_demo("--faults", "exception:1@12,kill:0@20", "--ranks", "2", "--steps", "30", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    picture = ElementTree.parse(tmp_path / "loss.svg")
-    texts = [element.text or "" for element in picture.iter("{http://www.w3.org/2000/svg}text")]
-    assert any(text.startswith("exception, rank 1: restart") for text in texts)
-    assert any(text.startswith("kill, rank 0: restart") for text in texts)
-    lines = list(picture.iter("{http://www.w3.org/2000/svg}polyline"))
-    assert len(lines) == 4  # undisturbed, and three stretches between two faults
+def test_the_runs_are_compared_in_the_table_and_in_the_pictures(tmp_path: Path) -> None:
+    """Where no rank is missing, faults change no bit of the weights."""
+    drawn = tmp_path / "images" / "demo.svg"
+    faults = ("--faults", "exception:1@12,kill:0@20", "--ranks", "2", "--spares", "1", "--steps", "30")
+    done = run_demo(*faults, "--output", str(tmp_path), "--svg", str(drawn))
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    weights = dict(re.findall(r"^  (undisturbed|nvrx|torchrun) .*  ([0-9a-f]{12})\b", told, re.MULTILINE))
+    assert {weights["undisturbed"]} == {weights["nvrx"]}, told
+    assert re.search(r"^  fault .* torchrun$", told, re.MULTILINE), told
+    runs = ElementTree.parse(drawn.with_stem("demo-runs"))
+    assert {line.get("class") for line in runs.iter(f"{SVG}polyline")} == {"undisturbed", "nvrx", "torchrun"}
+    texts = [element.text or "" for element in runs.iter(f"{SVG}text")]
+    assert any(text.startswith("exception: ") for text in texts)
+    assert any(text.startswith("SIGKILL: ") for text in texts)
+    terminal = ElementTree.parse(drawn)
+    assert any("SHA-256" in "".join(line.itertext()) for line in terminal.iter(f"{SVG}text"))
+    assert processes_of(tmp_path) == []
 
 
-def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
-    command = [sys.executable, str(DEMO), "--faults", "none", "--no-reference", "--output", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("options", "moment"),
+    [
+        (("--faults", "none"), "First undisturbed"),
+        (("--faults", "none", "--no-undisturbed"), "steps/s"),
+        (
+            ("--faults", "hang_recv:0@5", "--ranks", "2", "--spares", "0", "--steps", "20", "--no-undisturbed"),
+            "torchrun",
+        ),
+    ],
+    ids=["starting", "training", "torchrun"],
+)
+def test_an_interrupted_demo_leaves_no_process_behind(options: tuple[str, ...], moment: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(DEMO), *options, "--output", str(tmp_path)]
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as demo:
         assert demo.stdout is not None
-        line = next((line for line in demo.stdout if "steps/s" in line), "")  # the training is under way
+        line = next((line for line in demo.stdout if moment in line), "")
         demo.send_signal(signal.SIGINT)
         rest, _ = demo.communicate(timeout=LIMIT)
     assert demo.returncode == 130, line + rest
     assert "Ended by SIGINT" in rest
+    assert processes_of(tmp_path) == []
+
+
+class Viewer:
+    """Watches `--play` on a terminal of its own, and strikes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._terminal, child = pty.openpty()
+        command = [sys.executable, str(DEMO), "--play", "--ranks", "2", "--spares", "1", "--output", str(folder)]
+        self.demo = subprocess.Popen(command, stdin=child, stdout=child, stderr=child, start_new_session=True)
+        os.close(child)
+        self.seen = ""
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Waits until something new is shown; what is shown up to its end counts as seen."""
+        until, shown = time.monotonic() + LIMIT, ""
+        while (match := re.search(pattern, shown)) is None:
+            assert time.monotonic() < until, f"no {pattern} in: {self.seen}{shown}"
+            if select.select([self._terminal], [], [], 1.0)[0]:
+                shown += self._read()
+        self.seen += shown
+        return match
+
+    def press(self, key: str) -> None:
+        os.write(self._terminal, key.encode())
+
+    def end(self) -> int:
+        """Reads to the end; the exit code."""
+        with suppress(OSError):  # a terminal whose last process has closed it
+            while shown := self._read():
+                self.seen += shown
+        return self.demo.wait(LIMIT)
+
+    def close(self) -> None:
+        self.demo.kill()
+        self.demo.wait()
+        os.close(self._terminal)
+
+    def _read(self) -> str:
+        return re.sub(r"\x1b\[[?\d]*[a-zA-Z]", "", os.read(self._terminal, 65536).decode(errors="replace"))
+
+
+@contextmanager
+def viewer(folder: Path) -> Iterator[Viewer]:
+    watching = Viewer(folder)
+    try:
+        yield watching
+    finally:
+        watching.close()
+
+
+def pids(text: str) -> dict[str, int]:
+    return {name: int(pid) for name, pid in re.findall(r"(rank \d+|spare): (\d+)", text)}
+
+
+def test_the_viewer_kills_and_stops_processes_and_the_training_goes_on(tmp_path: Path) -> None:
+    line = r"rank 0: \d+ +rank 1: \d+[^\r\n]*[\r\n]"
+    with viewer(tmp_path) as watching:
+        first = pids(watching.wait_for(line)[0])
+        watching.wait_for("q or Ctrl-C")
+        os.kill(first["rank 0"], signal.SIGKILL)
+        second = pids(watching.wait_for(rf"spare 2 is rank 0[^§]*?{line}")[0])
+        assert second == {"rank 0": first["spare"], "rank 1": first["rank 1"]}
+        os.kill(second["rank 1"], signal.SIGSTOP)
+        third = pids(watching.wait_for(r"process 1 is lost[^§]*?rank 0: \d+[\r\n]")[0])
+        assert third == {"rank 0": second["rank 0"]}
+        watching.press("q")
+        assert watching.end() == 0, watching.seen
+    assert "2 restarts; every process has been ended" in watching.seen
+    assert processes_of(tmp_path) == []
+
+
+def test_ctrl_c_ends_the_play_in_order(tmp_path: Path) -> None:
+    with viewer(tmp_path) as watching:
+        watching.wait_for("steps/s")
+        watching.demo.send_signal(signal.SIGINT)
+        assert watching.end() == 0, watching.seen
+    assert "0 restarts; every process has been ended" in watching.seen
     assert processes_of(tmp_path) == []
 
 
@@ -79,19 +190,22 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
         (["--faults", "boom"], "'boom' is no kind of fault; there are exception,"),
         (["--faults", "kill@"], "'kill@' is not KIND[:RANK][@STEP]"),
         (["--faults", ""], "'' is not KIND[:RANK][@STEP]"),
-        (["--faults", "kill@0"], "kill at step 0: it can strike steps 1 to 1199"),
-        (["--faults", "kill@1200"], "it can strike steps 1 to 1199"),
+        (["--faults", "kill@0"], "kill at step 0: it can strike steps 1 to 399"),
+        (["--faults", "kill@400"], "it can strike steps 1 to 399"),
         (["--faults", "kill@160", "--quick"], "it can strike steps 1 to 159"),
         (["--faults", "exception@7,hang_recv@7"], "two faults at one step"),
-        (["--faults", "kill:4"], "rank 4 is none of those there by then, [0, 1, 2, 3]"),
-        (["--faults", "kill:1,exception:1"], "rank 1 is none of those there by then, [0, 2, 3]"),
-        (["--faults", "kill,stop", "--ranks", "2"], "kill, stop end 2 ranks or more, and there are 2"),
+        (["--faults", "kill:4"], "kill at step 200: there are ranks 0 to 3 by then"),
+        (["--faults", "kill:1,exception:3", "--spares", "0"], "there are ranks 0 to 2 by then"),
+        (["--faults", "kill,stop", "--ranks", "2", "--spares", "0"], "kill, stop end 2 processes, and there are 2"),
         (["--ranks", "1"], "'1' is no whole number from 2 to 16"),
         (["--ranks", "four"], "'four' is no whole number from 2 to 16"),
+        (["--spares", "9"], "'9' is no whole number from 0 to 8"),
         (["--steps", "-5"], "argument --steps"),
         (["--steps", "1e3"], "'1e3' is no whole number from 20"),
         (["--seed", "0.5"], "'0.5' is no whole number from 0"),
         (["--output", __file__], "cannot be made a folder"),
+        (["--svg", f"{__file__}/demo.svg"], "cannot be made a folder"),
+        (["--play", "--svg", "demo.svg"], "it draws the runs of the schedule"),
         (["--fault", "kill"], "unrecognized arguments: --fault kill"),
     ],
 )

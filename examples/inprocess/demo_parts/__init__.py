@@ -1,7 +1,8 @@
 """The parts of the demo.
 
-In the ranks run `train` and what it needs: `text`, `model`, `checkpoints`, `journal`. In the demo's own process,
-which never imports torch, run `options` and `schedule` (what is asked for), `processes` (the store and the ranks),
-`story` (what happened, by the files that the ranks write), and `view`, `terminal`, `report` and `picture`, which show
-it.
+In the ranks run `under_nvrx` or `under_torchrun`, both of which call `train`, with what it needs: `text`, `model`,
+`checkpoints`, `injection`, `journal`, `settings`. In the demo's own process, which never imports torch, run `options`
+and `schedule` (what is asked for), `processes` and `runs` (how it is started, and ended), `following` and `story` (what
+happens, by the files that the ranks write), `play` and `keys` (the viewer breaks it), and `view`, `terminal`, `report`,
+`picture`, `recording` and `svg`, which show it.
 """

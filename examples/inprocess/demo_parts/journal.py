@@ -1,6 +1,7 @@
 """JSON lines: what a rank tells the demo, and how the demo reads files that still grow.
 
-Each line is one write to a file opened for appending: a rank that is killed or interrupted leaves whole lines.
+Each line is one write to a file opened for appending: a rank that is killed or interrupted leaves whole lines. All
+times are seconds of the machine's monotonic clock, which its processes share.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Journal:
         )
 
     def write(self, event: str, **fields: object) -> None:
-        """Appends one line."""
-        line = {"event": event, "initial_rank": self.initial_rank, "wall": time.time(), **fields}
+        """Appends one line; its time is now, unless `monotonic` is among the fields."""
+        line = {"event": event, "initial_rank": self.initial_rank, "monotonic": time.monotonic(), **fields}
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
 
@@ -44,9 +45,9 @@ class Follower:
         self._read: dict[Path, int] = {}
 
     def lines(self) -> list[Line]:
-        """The new lines of all files, in the order of their wall clock."""
+        """The new lines of all files, in the order of their time."""
         fresh = [line for path in self._folder.glob("*.jsonl") for line in self._new_lines(path)]
-        return sorted(fresh, key=lambda line: line["wall"])
+        return sorted(fresh, key=lambda line: line["monotonic"])
 
     def _new_lines(self, path: Path) -> list[Line]:
         with path.open("rb") as file:

@@ -1,30 +1,72 @@
-"""What a run comes to: the table of its restarts, one line that sums it up, and what is not as it should be."""
+"""What the runs come to: a table of the faults, a line for each run, and what is not as it should be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from demo_parts.schedule import KINDS, PlannedFault
-from demo_parts.story import Restart, Story, Strike
-from nvrx_core.events.phases import PHASES
+from demo_parts.durations import duration
+from demo_parts.runs import TorchrunRun
+from demo_parts.schedule import HARD_TIMEOUT, KINDS, SOFT_TIMEOUT, PlannedFault
+from demo_parts.story import Recovery, Story, Strike
+from demo_parts.view import measured
 
-__all__ = ["failures_of", "restart_table", "summary"]
-
-
-def restart_table(story: Story) -> list[str]:
-    """A column for each restart: who was struck by what, and milliseconds by phase, in sum, and to the next step."""
-    heads = ("", "rank", "at step", "ranks", *PHASES, "restart", "next step", "steps repeated")
-    columns = [heads, *(_column(story, restart) for restart in story.restarts)]
-    widths = [max(map(len, column)) for column in columns]
-    return [_line(cells, widths) for cells in zip(*columns, strict=True)]
+__all__ = ["Outcome", "failures_of", "fault_table", "legend", "run_table"]
 
 
-def summary(story: Story) -> str:
-    """How far a run came, in what time, with what loss and how many ranks."""
-    seconds = story.points[-1].wall - story.points[0].wall
-    ranks = f"{story.ranks - len(story.lost)} of {story.ranks} ranks at the end"
-    return f"{story.reached} steps in {seconds:.1f} s, loss {story.points[-1].loss:.3f}, {ranks}"
+@dataclass(frozen=True)
+class Outcome:
+    """A run that is over.
+
+    Attributes:
+        name: of the run.
+        story: what happened.
+        failures: what is not as it should be, in sentences.
+    """
+
+    name: str
+    story: Story
+    failures: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """From the first step to the last."""
+        points = self.story.points
+        return points[-1].at - points[0].at if points else 0.0
+
+
+def fault_table(story: Story, torchrun: Story | None) -> list[str]:
+    """A row for each fault: what it cost under nvrx, phase by phase, and under torchrun."""
+    heads = ["fault", "rank", "step", "noticed", "back in", "next step", "process", *(["torchrun"] if torchrun else [])]
+    rows = [heads]
+    for strike in story.strikes:
+        other = [_under_torchrun(torchrun, strike)] if torchrun else []
+        recovery = story.recovery_after(strike)
+        rows.append([KINDS[strike.kind].name, str(strike.rank), str(strike.step), *_cells(recovery), *other])
+    rows += [_unplanned(recovery) for recovery in story.recoveries if recovery.strike is None]
+    return _aligned(rows, left=(0, 6))
+
+
+def legend(torchrun: Story | None) -> Iterator[str]:
+    """What the columns are, a line for each."""
+    yield "each time: from the fault (a hang: its last sign of life) to the slowest rank, by one clock, until"
+    timeouts = f"'{SOFT_TIMEOUT:g} s +': after the soft timeout, '{HARD_TIMEOUT:g} s +': after the hard one"
+    yield f"noticed    it knows of the fault; {timeouts}"
+    yield "back in    it is in the training function again, in the same process"
+    yield "next step  it has done its first step, from the last checkpoint on"
+    if torchrun:
+        restarts = f"--max-restarts={TorchrunRun.MAX_RESTARTS}"
+        yield f"torchrun   the same next step under `torchrun {restarts}`, in new processes"
+        yield f"           with {TorchrunRun.VARIABLE}=1: without it torch 2.13 often fails to restart"
+        if torchrun.cut_off:
+            yield "           hung: no end in sight (torch's timeout is 30 minutes), so the demo killed that process"
+
+
+def run_table(outcomes: Sequence[Outcome]) -> list[str]:
+    """A row for each run: how long it took, and whether its weights are those of the first, bit for bit."""
+    heads = ["", "took", "stood still", "steps repeated", "loss", "ranks", "SHA-256 of the weights"]
+    return _aligned([heads, *(_run(outcome, outcomes[0]) for outcome in outcomes)], left=(0, 6))
 
 
 def failures_of(
@@ -33,12 +75,12 @@ def failures_of(
     """What is not as the schedule foresees it, in sentences."""
     for fault in faults:
         if missing := _missing(story, fault):
-            yield f"{fault.kind} on rank {fault.initial_rank} at step {fault.step} {missing}"
-    lost = {fault.initial_rank for fault in faults if KINDS[fault.kind].lethal}
+            yield f"{fault.kind} on rank {fault.rank} at step {fault.step} {missing}"
+    lost = {strike.initial_rank for strike in story.strikes if KINDS[strike.kind].lethal}
     for rank, code in enumerate(exit_codes):
         if rank not in lost and (code != 0 or rank not in story.finished):
             end = "was still there" if code is None else f"ended with code {code}"
-            yield f"rank {rank} {end} and did not finish the training; see {logs / f'rank-{rank}.log'}"
+            yield f"process {rank} {end} and did not finish the training; see {logs / f'rank-{rank}.log'}"
 
 
 def _missing(story: Story, fault: PlannedFault) -> str:
@@ -46,38 +88,80 @@ def _missing(story: Story, fault: PlannedFault) -> str:
     strike = next((strike for strike in story.strikes if strike.is_planned(fault)), None)
     if strike is None:
         return "did not strike"
-    restart = story.restart_after(strike)
-    if restart is None:
-        return "was followed by no restart event"
-    if (fault.initial_rank in restart.costs.lost) != KINDS[fault.kind].lethal:
-        return (
-            f"should have {'ended' if KINDS[fault.kind].lethal else 'spared'} its rank; lost are {restart.costs.lost}"
-        )
+    recovery = story.recovery_after(strike)
+    if recovery is None:
+        return "was followed by no restart"
+    if (strike.initial_rank in recovery.lost) != KINDS[fault.kind].lethal:
+        expected = "ended" if KINDS[fault.kind].lethal else "spared"
+        return f"should have {expected} its process; lost are {list(recovery.lost)}"
     return ""
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    name, *values = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-    return "   ".join((f"{name.strip():<{widths[0]}}", *values))
+def _cells(recovery: Recovery | None) -> list[str]:
+    if recovery is None or recovery.noticed is None or recovery.entered is None:
+        return ["", "", "no restart", ""]
+    times = (recovery.noticed, recovery.entered, recovery.resumed)
+    return [*(measured(seconds, recovery) for seconds in times), _process(recovery)]
 
 
-def _column(story: Story, restart: Restart) -> tuple[str, ...]:
-    costs = restart.costs
-    strike = story.strike_before(costs.iteration)
-    milliseconds = [f"{1000 * seconds:.1f}" for seconds in (*costs.phases.values(), costs.total)]
-    ranks = f"{restart.before} → {restart.after}"
-    return (*_struck(strike, restart), ranks, *milliseconds, *_again(story, restart, strike))
+def _process(recovery: Recovery) -> str:
+    """What became of the process that was struck, and of its rank."""
+    if not recovery.lost:
+        return "kept"
+    if recovery.took_over:
+        return f"→ spare {', '.join(map(str, recovery.took_over))}"
+    return f"lost, {recovery.world_size} left"
 
 
-def _struck(strike: Strike | None, restart: Restart) -> tuple[str, str, str]:
-    """What struck whom at which step; a restart that the schedule did not ask for is named by its cause."""
-    if strike is None:
-        return f"({restart.interruption})", str(restart.costs.cause["initial_rank"]), ""
-    return strike.kind, str(strike.initial_rank), str(strike.step)
+def _unplanned(recovery: Recovery) -> list[str]:
+    """A restart that the schedule did not ask for is named by its cause."""
+    cause = recovery.cause
+    return [str(cause.get("interruption", "?")).lower(), str(cause.get("rank", "?")), "", *_cells(recovery)]
 
 
-def _again(story: Story, restart: Restart, strike: Strike | None) -> tuple[str, str]:
-    again = story.again_after(restart)
-    if again is None or strike is None:
-        return "", ""
-    return f"{1000 * (again.wall - strike.wall):.1f}", str(again.reached - again.step)
+def _under_torchrun(story: Story, strike: Strike) -> str:
+    """What the same fault cost there: recovered, hung first, crashed again, or never recovered."""
+    same = next((other for other in story.strikes if (other.kind, other.step) == (strike.kind, strike.step)), None)
+    if same is None:
+        return "never came to it"
+    hung = "hung, " if same in story.cut_off else ""
+    recovery = story.recovery_after(same)
+    if recovery is None:
+        return f"{hung}did not recover"
+    attempts = recovery.iteration - same.iteration
+    again = f", {attempts} attempts" if attempts > 1 else ""
+    return f"{hung}{duration(recovery.resumed)}{again}"
+
+
+def _run(outcome: Outcome, first: Outcome) -> list[str]:
+    story = outcome.story
+    if not story.points:
+        return [outcome.name, "never began", "", "", "", "", ""]
+    still = sum(recovery.resumed for recovery in story.recoveries)
+    repeated = sum(recovery.repeated for recovery in story.recoveries)
+    loss = f"{story.points[-1].loss:.3f}"
+    return [
+        outcome.name, f"{outcome.seconds:.1f} s", f"{still:.1f} s", str(repeated), loss, str(len(story.places)),
+        _weights(outcome, first),
+    ]  # fmt: skip
+
+
+def _weights(outcome: Outcome, first: Outcome) -> str:
+    story = outcome.story
+    if not story.weights:
+        return f"ended at step {story.reached}"
+    shown = story.weights[:12]
+    if outcome is first:
+        return shown
+    if not story.kept_its_size:
+        return f"{shown}, of fewer ranks"
+    return f"{shown}, {'the same bits' if story.weights == first.story.weights else 'other bits'}"
+
+
+def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))]
+    return ["  ".join(_padded(cell, widths[i], i in left) for i, cell in enumerate(row)).rstrip() for row in rows]
+
+
+def _padded(cell: str, width: int, left: bool) -> str:
+    return f"{cell:<{width}}" if left else f"{cell:>{width}}"

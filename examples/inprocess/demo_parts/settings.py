@@ -18,6 +18,7 @@ class Settings:
 
     Attributes:
         folder: everything the ranks write lies in it.
+        ranks: how many ranks train; further processes wait in reserve.
         steps: how many steps the training takes.
         seed: of the model's first weights and of the order of the samples.
         faults: what strikes it.
@@ -25,6 +26,7 @@ class Settings:
     """
 
     folder: str
+    ranks: int
     steps: int
     seed: int
     faults: tuple[PlannedFault, ...]

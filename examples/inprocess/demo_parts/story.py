@@ -1,68 +1,120 @@
 """What happened in a run, told by the lines its ranks wrote.
 
-The journals tell of steps and of faults as they struck; the wrapper's events tell of restarts, and
-`nvrx_core.events.timeline` says what each one cost. No clock and no files here.
+The journals tell of steps, and of faults as they struck; the wrapper's events tell of restarts. No clock and no files
+here. All times are seconds of the one monotonic clock that the processes of a machine share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from demo_parts.journal import Line
 from demo_parts.schedule import PlannedFault
-from nvrx_core.events import timeline
 
-__all__ = ["Again", "Point", "Restart", "Story", "Strike"]
+__all__ = ["Began", "Happening", "Point", "Recovery", "Story", "Strike", "is_timeout"]
 
 
 @dataclass(frozen=True)
 class Point:
     """One step: when it was done, and its loss."""
 
-    wall: float
+    at: float
     step: int
     loss: float
     iteration: int
 
 
 @dataclass(frozen=True)
-class Strike:
-    """A fault, as its victim told of it a moment before."""
+class Began:
+    """All ranks have done their first step."""
 
-    wall: float
+
+@dataclass(frozen=True)
+class Strike:
+    """A fault of the schedule, as its victim told of it a moment before."""
+
+    at: float
     kind: str
+    rank: int
     initial_rank: int
     step: int
     iteration: int
+    pid: int
 
     def is_planned(self, fault: PlannedFault) -> bool:
         """Whether it is this fault of the schedule."""
-        return (self.kind, self.initial_rank, self.step) == (fault.kind, fault.initial_rank, fault.step)
+        return (self.kind, self.rank, self.step) == (fault.kind, fault.rank, fault.step)
 
 
 @dataclass(frozen=True)
-class Restart:
-    """A restart, with how many ranks there were before and after."""
+class Recovery:
+    """How a run went on after a fault. Durations are seconds from the fault, on the slowest rank.
 
-    costs: timeline.Restart
-    before: int
-    after: int
+    Attributes:
+        strike: the fault, when it was one of the schedule.
+        cause: what the wrapper says had happened, and to which initial rank; nothing without a wrapper.
+        since: when the fault struck; for a hang that a timeout ended, its last sign of life before.
+        iteration: of the training that followed.
+        noticed: until it knew of the fault; None without a wrapper.
+        entered: until it was back in the training function; None without a wrapper.
+        resumed: until it had done its first step.
+        step: that step.
+        reached: how many steps had been done before the fault.
+        world_size: how many ranks train now.
+        lost: the initial ranks of the processes that are lost.
+        took_over: the initial ranks that have left the reserve, each with its rank.
+    """
 
-    @property
-    def interruption(self) -> str:
-        """What the ranks were told had happened."""
-        return str(self.costs.cause["interruption"])
-
-
-@dataclass(frozen=True)
-class Again:
-    """The first step after a restart: `step`, where `reached` steps had been done before."""
-
-    wall: float
+    strike: Strike | None
+    cause: Mapping[str, object]
+    since: float
     iteration: int
+    noticed: float | None
+    entered: float | None
+    resumed: float
     step: int
     reached: int
+    world_size: int
+    lost: tuple[int, ...]
+    took_over: Mapping[int, int]
+
+    @property
+    def repeated(self) -> int:
+        """How many steps were done once more."""
+        return self.reached - self.step
+
+
+def is_timeout(cause: Mapping[str, object]) -> bool:
+    """Whether a hang was the cause, which a timeout ended."""
+    return str(cause.get("interruption")).endswith("TIMEOUT")
+
+
+Happening = Began | Strike | Recovery
+"""What a viewer wants to hear of."""
+
+
+@dataclass
+class _Round:
+    """What has been heard of one iteration: its restart events, and the first step of each of its ranks."""
+
+    entries: list[Line] = field(default_factory=list)
+    resumed: list[Line] = field(default_factory=list)
+
+    def is_whole(self, *, restarted: bool) -> bool:
+        steps = bool(self.resumed) and len(self.resumed) == self.resumed[0]["world_size"]
+        events = bool(self.entries) and len(self.entries) == self.entries[0]["world_size"]
+        return steps and (events or not restarted)
+
+    @property
+    def struck(self) -> float:
+        """When the fault struck, as the wrapper knows it."""
+        return min(float(entry["marks"]["struck"]) for entry in self.entries)
+
+    def last(self, mark: str) -> float:
+        """When the slowest of the ranks that train had come to a mark of the restart."""
+        return max(float(entry["marks"][mark]) for entry in self.entries if entry["active"])
 
 
 @dataclass
@@ -70,75 +122,126 @@ class Story:
     """A run so far.
 
     Attributes:
-        ranks: how many ranks it began with.
+        ranks: how many ranks train at first.
+        spares: how many processes wait in reserve at first.
+        protected: whether the wrapper protects it.
         points: the steps, those that were repeated, too.
-        lost: the initial ranks that are lost, and when.
+        places: the rank of each process that trains, by initial rank.
+        lost: the initial ranks of the processes that are lost, and when.
+        cut_off: the faults whose process the demo had to end, and when.
         finished: the initial ranks that came to the end.
+        weights: the digest of the last weights, and `world_size`, the ranks that came to them.
         sample: what the model wrote at the end.
     """
 
     ranks: int
+    spares: int = 0
+    protected: bool = True
     points: list[Point] = field(default_factory=list)
     strikes: list[Strike] = field(default_factory=list)
-    restarts: list[Restart] = field(default_factory=list)
-    agains: list[Again] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
     lost: dict[int, float] = field(default_factory=dict)
+    cut_off: dict[Strike, float] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
+    weights: str = ""
+    world_size: int = 0
     sample: str = ""
-    _entries: dict[int, list[Line]] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=dict)
+    _rounds: defaultdict[int, _Round] = field(default_factory=lambda: defaultdict(_Round))
 
-    def read(self, lines: Iterable[Line]) -> Iterator[Strike | Restart | Again]:
-        """Takes in new lines; yields what a viewer wants to hear of."""
+    def __post_init__(self) -> None:
+        self.places = {rank: rank for rank in range(self.ranks)}
+        self.world_size = self.ranks
+
+    def read(self, lines: Iterable[Line]) -> Iterator[Happening]:
+        """Takes in new lines."""
         for line in lines:
-            event = line["event"]
-            if event == "step":
-                yield from self._step(Point(line["wall"], line["step"], line["loss"], line["iteration"]))
-            elif event == "struck":
-                yield self._struck(line)
-            elif event == "restart":
-                yield from self._entered(line)
-            elif event == "finished":
-                self.finished.add(line["initial_rank"])
-                self.sample = line["sample"]
+            match str(line["event"]):
+                case "step":
+                    self.points.append(Point(line["monotonic"], line["step"], line["loss"], line["iteration"]))
+                case "struck":
+                    yield self._struck(line)
+                case "resumed":
+                    yield from self._heard(line, self._rounds[line["iteration"]].resumed)
+                case "restart":
+                    yield from self._heard(line, self._rounds[line["iteration"]].entries)
+                case "trained":
+                    self.weights, self.sample, self.world_size = line["weights"], line["sample"], line["world_size"]
+                case "finished":
+                    self.finished.add(line["initial_rank"])
+                case _:
+                    pass
 
     @property
     def reached(self) -> int:
         """How many steps have been done at least once."""
-        return max((point.step + 1 for point in self.points), default=0)
+        return self._reached_before(max((point.iteration for point in self.points), default=0) + 1)
 
-    def restart_after(self, strike: Strike) -> Restart | None:
-        """The restart that answered a fault: the one that ended its iteration."""
-        return next((restart for restart in self.restarts if restart.costs.ended_iteration == strike.iteration), None)
+    @property
+    def pending(self) -> Strike | None:
+        """The last fault, while the run has not gone on after it."""
+        answered = self.recoveries[-1].iteration if self.recoveries else 0
+        return self.strikes[-1] if self.strikes and self.strikes[-1].iteration >= answered else None
 
-    def strike_before(self, iteration: int) -> Strike | None:
-        """The fault of the schedule that led to an iteration, if it was one of the schedule."""
-        return next((strike for strike in self.strikes if strike.iteration == iteration - 1), None)
+    @property
+    def reserve(self) -> list[int]:
+        """The initial ranks of the processes that wait."""
+        return [rank for rank in range(self.ranks + self.spares) if rank not in self.places and rank not in self.lost]
 
-    def again_after(self, restart: Restart) -> Again | None:
-        """The first step after a restart."""
-        return next((again for again in self.agains if again.iteration == restart.costs.iteration), None)
+    @property
+    def kept_its_size(self) -> bool:
+        """Whether as many ranks as at first have trained all the time."""
+        return all(recovery.world_size == self.ranks for recovery in self.recoveries)
+
+    def recovery_after(self, strike: Strike) -> Recovery | None:
+        """How the run went on after a fault of the schedule."""
+        return next((recovery for recovery in self.recoveries if recovery.iteration > strike.iteration), None)
+
+    def _reached_before(self, iteration: int) -> int:
+        return max((point.step + 1 for point in self.points if point.iteration < iteration), default=0)
 
     def _struck(self, line: Line) -> Strike:
-        self.strikes.append(Strike(line["wall"], line["kind"], line["initial_rank"], line["step"], line["iteration"]))
+        told = {name: line[name] for name in ("kind", "rank", "initial_rank", "step", "iteration", "pid")}
+        self.strikes.append(Strike(line["monotonic"], **told))
         return self.strikes[-1]
 
-    def _step(self, point: Point) -> Iterator[Again]:
-        if self.points and self.points[-1].iteration != point.iteration:
-            self.agains.append(Again(point.wall, point.iteration, point.step, self.reached))
-            yield self.agains[-1]
-        self.points.append(point)
+    def _heard(self, line: Line, heard: list[Line]) -> Iterator[Began | Recovery]:
+        """A restart is told of when its events and the first step of each rank are known."""
+        heard.append(line)
+        iteration, round_ = line["iteration"], self._rounds[line["iteration"]]
+        if not round_.is_whole(restarted=self.protected and iteration > 0):
+            return
+        if iteration == 0:
+            yield Began()
+        else:
+            self.recoveries.append(self._recovery(iteration, round_))
+            yield self.recoveries[-1]
 
-    def _entered(self, line: Line) -> Iterator[Restart]:
-        """A restart is told of once all its ranks have entered."""
-        entries = self._entries.setdefault(line["iteration"], [])
-        entries.append(line)
-        if len(entries) == line["world_size"]:
-            (costs,) = timeline.restarts(entries)
-            self.restarts.append(Restart(costs, before=self.ranks - len(self.lost), after=len(entries)))
-            self.lost.update({rank: self._lost_at(rank, costs.iteration, line["wall"]) for rank in costs.lost})
-            yield self.restarts[-1]
+    def _recovery(self, iteration: int, round_: _Round) -> Recovery:
+        strike, cause = self.pending, round_.entries[0]["cause"] if round_.entries else {}
+        since = strike.at if strike and not is_timeout(cause) else round_.struck
+        lost, took_over = self._regroup(round_.entries, since) if round_.entries else ((), {})
+        return Recovery(
+            strike=strike,
+            cause=cause,
+            since=since,
+            iteration=iteration,
+            noticed=round_.last("noticed") - since if round_.entries else None,
+            entered=round_.last("entered") - since if round_.entries else None,
+            resumed=max(line["monotonic"] for line in round_.resumed) - since,
+            step=round_.resumed[0]["step"],
+            reached=self._reached_before(iteration),
+            world_size=len(round_.resumed),
+            lost=lost,
+            took_over=took_over,
+        )
 
-    def _lost_at(self, rank: int, iteration: int, entered: float) -> float:
-        """When a rank was lost: by its own fault, or, when it had none, by the time the others went on."""
-        strike = self.strike_before(iteration)
-        return strike.wall if strike and strike.initial_rank == rank else entered
+    def _regroup(self, entries: Iterable[Line], since: float) -> tuple[tuple[int, ...], dict[int, int]]:
+        """Each process has its new rank; returns who is lost, and who has left the reserve."""
+        ranks = {entry["initial_rank"]: entry["rank"] for entry in entries if entry["active"]}
+        there = {entry["initial_rank"] for entry in entries}
+        lost = tuple({*self.places, *self.reserve} - there)
+        took_over = {initial: rank for initial, rank in ranks.items() if initial not in self.places}
+        self.lost |= dict.fromkeys(lost, since)
+        self.places = ranks
+        return lost, took_over

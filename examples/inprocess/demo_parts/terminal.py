@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import enum
 import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TextIO
 
-__all__ = ["Style", "Terminal"]
-
+__all__ = ["Recording", "Style", "Terminal"]
 
 NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
+STYLING = re.compile(r"\x1b\[\d+m")
 
 
 class Style(enum.Enum):
     """How a piece of text looks, where colours are shown."""
 
+    PLAIN = "0"
     BOLD = "1"
     DIM = "2"
     RED = "31"
@@ -23,36 +28,66 @@ class Style(enum.Enum):
     BLUE = "34"
 
 
-class Terminal:
-    """Writes to a stream; `interactive` says whether a bar can be redrawn in place."""
+@dataclass
+class Recording:
+    """What was shown, with styling, and when: the lines that stayed, and what the bar showed."""
 
-    def __init__(self, stream: TextIO) -> None:
+    lines: list[tuple[float, str]] = field(default_factory=list)
+    bars: list[tuple[float, str]] = field(default_factory=list)
+
+
+class Terminal:
+    """Writes to a stream.
+
+    Args:
+        stream: where to.
+        clock: monotonic seconds, for the recording.
+
+    Attributes:
+        interactive: whether a bar can be redrawn in place.
+        recording: all that was shown, in colours and with the bar, also where the stream has neither.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self.interactive = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.recording = Recording()
         self._colours = self.interactive and "NO_COLOR" not in os.environ
-        self._stream = stream
+        self._stream, self._clock = stream, clock
         self._bar = ""
 
-    def styled(self, text: str, style: Style) -> str:
-        """The text in a style, or as it is where colours are not shown."""
-        return f"\x1b[{style.value}m{text}\x1b[0m" if self._colours else text
+    @staticmethod
+    def styled(text: str, style: Style) -> str:
+        """The text in a style."""
+        return f"\x1b[{style.value}m{text}\x1b[0m"
 
-    def say(self, text: str = "", style: Style | None = None) -> None:
-        """A line that stays, above the bar."""
-        self._write(f"{self._erase()}{self.styled(text, style) if style else text}\n{self._bar}")
+    def say(self, text: str = "", style: Style = Style.PLAIN) -> None:
+        """Lines that stay, above the bar."""
+        for line in text.split("\n"):
+            shown = self.styled(line, style) if style is not Style.PLAIN else line
+            self.recording.lines.append((self._clock(), shown))
+            self._write(f"{self._erase()}{shown}\n{self._bar}")
 
     def bar(self, text: str) -> None:
-        """Replaces the bar; only where it can be redrawn."""
-        erase, self._bar = self._erase(), f"{NO_WRAP}{text}{WRAP}"
-        self._write(f"{erase}{self._bar}")
+        """Replaces the bar."""
+        self.recording.bars.append((self._clock(), text))
+        if self.interactive:
+            erase, self._bar = self._erase(), f"{NO_WRAP}{text}{WRAP}"
+            self._write(f"{erase}{self._bar}")
 
     def end_bar(self) -> None:
         """The bar is taken away."""
+        self.recording.bars.append((self._clock(), ""))
         erase, self._bar = self._erase(), ""
         self._write(erase)
+
+    def instead_of_bar(self, text: str) -> None:
+        """A line that stays, only where no bar can be redrawn."""
+        if not self.interactive:
+            self._write(f"{text}\n")
 
     def _erase(self) -> str:
         return "\r\x1b[2K" if self._bar else ""
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
+        self._stream.write(text if self._colours else STYLING.sub("", text))
         self._stream.flush()

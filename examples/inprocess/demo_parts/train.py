@@ -1,14 +1,13 @@
-"""The training as a rank runs it: `python -m demo_parts.train SETTINGS`, with RANK and WORLD_SIZE in the environment.
+"""The training: plain PyTorch. It creates its group, builds its model, goes on from the last checkpoint, takes steps.
 
-`train` is plain PyTorch: it creates its group, builds its model, goes on from the last checkpoint and takes steps.
-What makes it survive is the `Wrapper` around it, in `main`; what breaks it is `Strikes`, at the start of a step.
+`under_nvrx` calls it through the wrapper, `under_torchrun` without; the training is the same.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from datetime import timedelta
+import hashlib
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,55 +15,61 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from demo_parts import checkpoints
+from demo_parts.injection import Injection
 from demo_parts.journal import Journal
 from demo_parts.model import ByteTransformer, write_on
 from demo_parts.settings import Settings
-from demo_parts.text import Batches, load_text
-from nvrx_core import inprocess
-from nvrx_core.testing import faults
+from demo_parts.text import Batches
 
-__all__ = ["Strikes", "main", "train"]
+__all__ = ["Call", "train"]
 
 LEARNING_RATE = 8e-3
 WARM_UP_STEPS = 20
+SAMPLE_BYTES = 160
 
 
-class Strikes:
-    """The faults of this rank: each strikes once, however often its step is repeated."""
+class Call(Protocol):
+    """What the training uses of the wrapper's `CallWrapper`."""
 
-    def __init__(self, settings: Settings, journal: Journal) -> None:
-        self._pending = [fault for fault in settings.faults if fault.initial_rank == journal.initial_rank]
-        self._journal = journal
+    @property
+    def iteration(self) -> int:
+        """How often the training was restarted."""
 
-    def inject(self, step: int, call: inprocess.CallWrapper) -> None:
-        """Breaks this process if a fault is due at `step`; the journal knows of it a moment before."""
-        if self._pending and self._pending[0].step == step:
-            kind = self._pending.pop(0).kind
-            self._journal.write("struck", kind=kind, step=step, iteration=call.iteration)
-            faults.inject(kind, stamp=lambda moment: None, call=call)
+    def progress(self, step: int) -> None:
+        """Reports a completed step."""
+
+    def atomic(self) -> AbstractContextManager[object]:
+        """A context that no restart interrupts."""
 
 
 def train(
-    settings: Settings, batches: Batches, *, journal: Journal, strikes: Strikes, call: inprocess.CallWrapper
+    settings: Settings, batches: Batches, *, journal: Journal, injection: Injection, call_wrapper: Call
 ) -> ByteTransformer:
     """Trains to the last step, from the last checkpoint on; returns what has learned."""
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    iteration = call_wrapper.iteration
     torch.manual_seed(settings.seed)
     network = ByteTransformer(context=batches.context)
     optimizer = torch.optim.AdamW(network.parameters())
     first = checkpoints.resume(settings.checkpoints, network, optimizer)
-    model = DistributedDataParallel(network)
+    # Without the flag DDP regroups the gradients after its first step; a restart would then change the last bits.
+    model = DistributedDataParallel(network, find_unused_parameters=True)
     for step in range(first, settings.steps):
-        strikes.inject(step, call)
+        injection.inject(step, rank, call_wrapper)
         set_learning_rate(optimizer, step, settings.steps)
         loss = take_step(model, optimizer, batches.share(step, rank, world_size), batches.tokens)
-        call.progress(step)
+        call_wrapper.progress(step)
+        if step == first:
+            journal.write("resumed", step=step, iteration=iteration, world_size=world_size)
         if rank == 0:
-            journal.write("step", step=step, loss=loss, iteration=call.iteration)
+            journal.write("step", step=step, loss=loss, iteration=iteration)
             if (step + 1) % settings.checkpoint_every == 0:
-                with call.atomic():
+                with call_wrapper.atomic():
                     checkpoints.save(settings.checkpoints, step + 1, network, optimizer)
+    if rank == 0:
+        sample = write_on(network, "def ", SAMPLE_BYTES, seed=settings.seed)
+        journal.write("trained", weights=digest(network), sample=sample, world_size=world_size)
     dist.destroy_process_group()
     return network
 
@@ -87,30 +92,9 @@ def take_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rows: to
     return total.item()
 
 
-def warm_up() -> None:
-    """Uses what torch prepares at first use, its compiler above all: it takes seconds, in which nothing is wrong."""
-    torch.compiler.reset()
-    network = ByteTransformer()
-    network(torch.zeros(1, 8, dtype=torch.long)).sum().backward()
-    torch.optim.AdamW(network.parameters()).step()
-
-
-def main() -> None:
-    """One rank, from its start to the end of the training."""
-    torch.set_num_threads(1)
-    warm_up()
-    settings = Settings.from_json(sys.argv[1])
-    journal = Journal(settings.records, initial_rank=int(os.environ["RANK"]))
-    wrapper = inprocess.Wrapper(
-        soft_timeout=timedelta(seconds=2),
-        hard_timeout=timedelta(seconds=4),
-        no_progress_limit=3,
-        events_dir=settings.records,
-    )
-    batches = Batches(load_text(), seed=settings.seed)
-    network = wrapper(train)(settings, batches, journal=journal, strikes=Strikes(settings, journal))
-    journal.write("finished", sample=write_on(network, "def ", 200, seed=settings.seed))
-
-
-if __name__ == "__main__":
-    main()
+def digest(network: torch.nn.Module) -> str:
+    """The SHA-256 of all weights: two networks have the same one if they are the same, bit for bit."""
+    sha = hashlib.sha256()
+    for weight in network.state_dict().values():
+        sha.update(weight.contiguous().view(torch.uint8).numpy().data)
+    return sha.hexdigest()

@@ -1,17 +1,18 @@
-"""A run while it goes on: its bar, each fault as it strikes, and what the restart cost, phase by phase."""
+"""A run while it goes on: its bar, each fault as it strikes, and how the run went on after it."""
 
 from __future__ import annotations
 
 from itertools import takewhile
 
-from demo_parts.schedule import KINDS
-from demo_parts.story import Again, Restart, Story, Strike
+from demo_parts.durations import after_timeout, duration
+from demo_parts.schedule import HARD_TIMEOUT, KINDS, SOFT_TIMEOUT
+from demo_parts.story import Began, Happening, Recovery, Story, Strike, is_timeout
 from demo_parts.terminal import Style, Terminal
 
-__all__ = ["View"]
+__all__ = ["View", "measured"]
 
 BAR_CELLS = 24
-LINES_WITHOUT_BAR = 10
+LINES_WITHOUT_BAR = 4
 """How often progress is told where no bar can be redrawn."""
 RATE_OVER = 2.0
 """Seconds that the steps per second are taken over."""
@@ -23,79 +24,117 @@ class View:
     Args:
         terminal: where it is shown.
         story: the run.
-        steps: how many steps it has to take.
+        steps: how many steps it has to take; None when it has no end.
     """
 
-    def __init__(self, terminal: Terminal, story: Story, steps: int) -> None:
+    def __init__(self, terminal: Terminal, story: Story, steps: int | None) -> None:
         self._terminal = terminal
         self._story = story
         self._steps = steps
-        self._tenths_told = 0
+        self._parts_told = 0
 
-    def show(self, happening: Strike | Restart | Again) -> None:
+    def show(self, happening: Happening) -> None:
         """Says what has just happened."""
         match happening:
+            case Began():
+                pass
             case Strike():
                 self._strike(happening)
-            case Restart():
-                self._restart(happening)
-            case Again():
-                self._again(happening)
+            case Recovery():
+                self._recovery(happening)
+
+    def cut_off(self, strike: Strike, seconds: float) -> None:
+        """Says that the demo had to end a process."""
+        text = f"    still hung after {duration(seconds)}: the demo ends process {strike.pid}, as its owner would"
+        self._terminal.say(text, Style.YELLOW)
 
     def progress(self) -> None:
         """Moves the bar; without one, says now and then how far the run is."""
-        if self._terminal.interactive:
-            self._terminal.bar(self._line())
-            return
-        tenths = self._story.reached * LINES_WITHOUT_BAR // self._steps
-        if tenths > self._tenths_told:
-            self._tenths_told = tenths
-            self._terminal.say(self._line())
+        self._terminal.bar(self._line())
+        if self._steps is not None:
+            parts = self._story.reached * LINES_WITHOUT_BAR // self._steps
+            if self._parts_told < parts < LINES_WITHOUT_BAR:
+                self._parts_told = parts
+                self._terminal.instead_of_bar(self._line())
 
     def end(self) -> None:
         """Lets the bar stand as it is."""
-        if self._terminal.interactive:
-            self._terminal.end_bar()
-            self._terminal.say(self._line())
+        self._terminal.end_bar()
+        self._terminal.say(self._line())
 
     def _line(self) -> str:
-        if not self._story.points:
-            return self._terminal.styled(f"  {self._story.ranks} processes are starting ...", Style.DIM)
-        last = self._story.points[-1]
-        step = f"step {last.step + 1:>{len(str(self._steps))}}/{self._steps}"
-        return (
-            f"  {self._bar(last.step + 1)} {step}  loss {last.loss:.3f}  {self._rate():4.1f} steps/s  {self._lights()}"
-        )
+        story, styled = self._story, self._terminal.styled
+        if not story.points:
+            spares = f" and {story.spares} spares" if story.spares else ""
+            return styled(f"  {story.ranks} ranks{spares} are starting ...", Style.DIM)
+        last = story.points[-1]
+        if self._steps is None:
+            step = f"step {last.step + 1}"
+        else:
+            done = f"{last.step + 1:>{len(str(self._steps))}}/{self._steps}"
+            step = f"{self._bar(last.step + 1, self._steps)} step {done}"
+        return f"  {step}  loss {last.loss:.3f}  {self._rate():4.1f} steps/s  {self._lights()}"
 
-    def _bar(self, steps: int) -> str:
-        cells = BAR_CELLS * steps // self._steps
+    def _bar(self, done: int, steps: int) -> str:
+        cells = BAR_CELLS * done // steps
         styled = self._terminal.styled
         return styled("█" * cells, Style.BLUE) + styled("░" * (BAR_CELLS - cells), Style.DIM)
 
     def _rate(self) -> float:
         """Steps per second of late, repeated ones included."""
         points = self._story.points
-        late = list(takewhile(lambda point: point.wall > points[-1].wall - RATE_OVER, reversed(points)))
-        spent = late[0].wall - late[-1].wall
+        late = list(takewhile(lambda point: point.at > points[-1].at - RATE_OVER, reversed(points)))
+        spent = late[0].at - late[-1].at
         return (len(late) - 1) / spent if spent else 0.0
 
     def _lights(self) -> str:
-        """One sign a rank, by initial rank: there or lost."""
-        there, lost = self._terminal.styled("●", Style.GREEN), self._terminal.styled("✗", Style.RED)
-        return "ranks " + "".join(lost if rank in self._story.lost else there for rank in range(self._story.ranks))
+        """One sign a process, by initial rank: it trains, waits in reserve, or is lost."""
+        return "".join(self._light(rank) for rank in range(self._story.ranks + self._story.spares))
+
+    def _light(self, initial_rank: int) -> str:
+        styled = self._terminal.styled
+        if initial_rank in self._story.lost:
+            return styled("✗", Style.RED)
+        return styled("●", Style.GREEN) if initial_rank in self._story.places else styled("○", Style.DIM)
 
     def _strike(self, strike: Strike) -> None:
-        self._terminal.say(f"  ✗ step {strike.step}, rank {strike.initial_rank}: {KINDS[strike.kind].text}", Style.RED)
+        self._terminal.say(f"  ✗ step {strike.step}, rank {strike.rank}: {KINDS[strike.kind].text}", Style.RED)
 
-    def _restart(self, restart: Restart) -> None:
-        costs = restart.costs
-        phases = " · ".join(f"{phase} {1000 * seconds:.1f}" for phase, seconds in costs.phases.items())
-        ranks = f"{restart.before} → {restart.after} ranks"
-        cost = f"{1000 * costs.total:.1f} ms"
-        self._terminal.say(f"  ↻ restart {costs.iteration} ({restart.interruption}, {ranks}): {cost}", Style.YELLOW)
-        self._terminal.say(f"    {phases}", Style.DIM)
+    def _recovery(self, recovery: Recovery) -> None:
+        if recovery.noticed is None or recovery.entered is None:
+            resumed = f"{duration(recovery.resumed)} after the fault, {_resumed(recovery)}"
+            self._terminal.say(f"  ✓ {resumed}", Style.GREEN)
+            return
+        if recovery.strike is None:
+            cause = recovery.cause
+            self._terminal.say(f"  ✗ process {cause['initial_rank']}: {cause['message']}", Style.RED)
+        entered, resumed = (measured(seconds, recovery) for seconds in (recovery.entered, recovery.resumed))
+        back = f"all back in the function after {entered}, first step after {resumed}"
+        self._terminal.say(f"  ✓ {_noticed(recovery)}; {back}", Style.GREEN)
+        self._terminal.say(f"    {_resumed(recovery)}{_changes(recovery)}", Style.DIM)
 
-    def _again(self, again: Again) -> None:
-        strike = self._story.strike_before(again.iteration)
-        after = f" {1000 * (again.wall - strike.wall):.0f} ms after the fault" if strike else ""
-        self._terminal.say(f"  ✓ first step{after}; it goes on from the checkpoint of step {again.step}", Style.GREEN)
+
+def measured(seconds: float, recovery: Recovery) -> str:
+    """A duration of a recovery; where a timeout ended a hang, apart from it."""
+    return after_timeout(seconds) if is_timeout(recovery.cause) else duration(seconds)
+
+
+def _noticed(recovery: Recovery) -> str:
+    """How the fault was noticed: at once, or by which timeout."""
+    assert recovery.noticed is not None
+    noticed, interruption = recovery.noticed, recovery.cause.get("interruption")
+    for name, timeout, what in (("SOFT_TIMEOUT", SOFT_TIMEOUT, "soft"), ("HARD_TIMEOUT", HARD_TIMEOUT, "hard")):
+        if interruption == name and noticed >= timeout:
+            return f"noticed {duration(noticed - timeout)} after the {timeout:g} s {what} timeout"
+    return f"noticed after {duration(noticed)}"
+
+
+def _resumed(recovery: Recovery) -> str:
+    return f"{recovery.world_size} ranks go on from step {recovery.step}"
+
+
+def _changes(recovery: Recovery) -> str:
+    """Who is lost, and who has taken whose place."""
+    lost = [f"process {rank} is lost" for rank in recovery.lost]
+    took_over = [f"spare {spare} is rank {rank}" for spare, rank in recovery.took_over.items()]
+    return "".join(f"; {change}" for change in (*lost, *took_over))
