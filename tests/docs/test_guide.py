@@ -11,14 +11,14 @@ import torch
 
 from nvrx_core.events import timeline
 from nvrx_core.store import serve
-from tests.docs.test_code_blocks import free_port
+from tests.harness.process.host import free_ports
 
 HERE = pathlib.Path(__file__).parent
 GUIDE = HERE.parents[1] / "docs" / "how-to" / "plain-pytorch.md"
 PLAIN, CONVERTED = HERE / "guide" / "plain.py", HERE / "guide" / "converted.py"
 STEPS = re.compile(r"^## (\d)\. ", re.MULTILINE)
 OF_A_STEP = re.compile(r"  # step (\d)$")
-RANKS, EPOCHS, LIMIT = 3, 8, 60
+RANKS, EPOCHS, LIMIT = 3, 6, 60
 
 
 def test_each_line_that_the_conversion_adds_belongs_to_a_step_of_the_guide() -> None:
@@ -34,7 +34,7 @@ def test_each_line_that_the_conversion_adds_belongs_to_a_step_of_the_guide() -> 
 def start(folder: pathlib.Path, endpoint: str) -> list[subprocess.Popen[str]]:
     """The commands of the guide's last step, with all output in one file for each rank."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "TORCHELASTIC_"))}
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()), "WORLD_SIZE": str(RANKS)}
     job |= {"NVRX_STORE_ENDPOINT": endpoint, "NVRX_EVENTS_DIR": str(folder / "events"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(CONVERTED), "--epochs", str(EPOCHS), "--workers", "1"]
     return [

@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tests.docs.test_code_blocks import free_port
+from tests.harness.process.host import free_ports
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
 LIMIT = 60
-STEPS = 800
+STEPS = 300
 DONE = f"to {STEPS - 1}, loss"
 
 
@@ -32,7 +32,7 @@ def example() -> str:
 def commands() -> list[str]:
     """The commands, with free ports instead of those of the README."""
     text = "\0".join(blocks("Start it"))
-    return text.replace("29500", str(free_port())).replace("29400", str(free_port())).split("\0")
+    return text.replace("29500", str(free_ports())).replace("29400", str(free_ports())).split("\0")
 
 
 @contextmanager

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from tests.docs.test_code_blocks import free_port
 from tests.docs.test_readme import DONE, LIMIT, example, kill_a_rank, shell
+from tests.harness.process.host import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "how-to" / "plain-pytorch.md").read_text()
@@ -42,13 +42,13 @@ def write_job(folder: pathlib.Path, name: str) -> str:
     tasks = " ".join(map(str, range(TASKS)))
     stand_in.write_text(STAND_IN.format(tasks=tasks, variables=VARIABLES[name].format(size=TASKS)))
     stand_in.chmod(0o755)
-    return start.replace("29500", str(free_port())).replace("29400", str(free_port()))
+    return start.replace("29500", str(free_ports())).replace("29400", str(free_ports()))
 
 
 @pytest.mark.parametrize("name", ["Slurm", "mpirun"])
 def test_a_job_of_a_scheduler_survives_the_loss_of_a_rank(name: str, tmp_path: pathlib.Path) -> None:
     start = write_job(tmp_path, name)
-    more = {"SLURM_JOB_ID": tmp_path.name, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    more = {"SLURM_JOB_ID": tmp_path.name, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports())}
     with shell(start, tmp_path, **more) as job:
         kill_a_rank(job, tmp_path / "checkpoint.pt")
         output = job.communicate(timeout=LIMIT)[0]
