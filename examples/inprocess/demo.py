@@ -23,7 +23,7 @@ from demo_parts.play import play
 from demo_parts.recording import draw_terminal
 from demo_parts.report import Outcome, failures_of, fault_table, legend, run_table
 from demo_parts.runs import NvrxRun, StartError, TorchrunRun
-from demo_parts.schedule import KINDS, PlannedFault
+from demo_parts.schedule import PlannedFault
 from demo_parts.signals import Ended, raise_on_signals
 from demo_parts.story import Story
 from demo_parts.terminal import Style, Terminal
@@ -31,7 +31,7 @@ from demo_parts.view import View
 
 __all__ = ["main"]
 
-SAMPLE_LINES = 4
+SAMPLE_LINES = 3
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,8 +79,6 @@ def under_nvrx(
     name: str, options: Options, terminal: Terminal, *, faults: tuple[PlannedFault, ...] = (), spares: int = 0
 ) -> Outcome:
     """A run that the wrapper protects."""
-    for fault in faults:
-        terminal.say(f"  step {fault.step:>{len(str(options.steps))}}  rank {fault.rank}  {KINDS[fault.kind].text}")
     settings, story = options.settings(name, faults), Story(options.ranks, spares)
     with NvrxRun(settings, spares) as run:
         Following(run, story, View(terminal, story, settings.steps)).to_the_end()
@@ -105,7 +103,7 @@ def report(options: Options, outcomes: Sequence[Outcome], terminal: Terminal) ->
     if not story.points:
         return
     terminal.say("\nWhat the model writes by now:", Style.BOLD)
-    for line in story.sample.splitlines()[:SAMPLE_LINES]:
+    for line in [line for line in story.sample.splitlines() if line.strip()][:SAMPLE_LINES]:
         terminal.say(f"  │ {line}", Style.DIM)
     if story.recoveries:
         terminal.say("\nWhat each fault cost:\n", Style.BOLD)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from demo_parts.journal import Follower
 from demo_parts.runs import Run
+from demo_parts.schedule import CUT_OFF
 from demo_parts.story import Happening, Story
 from demo_parts.view import View
 
@@ -16,8 +17,6 @@ FRAME = 0.1
 """Seconds between two looks at what the ranks have written."""
 SILENCE = 45.0
 """Seconds without a word from any rank after which a run is given up."""
-CUT_OFF = 5.0
-"""Seconds that a rank may hang where nothing watches it, before the demo ends it."""
 
 
 class Following:

@@ -144,7 +144,8 @@ def _lanes(frame: Frame, story: Story, top: float) -> Iterator[str]:
         yield svg.rectangle(frame.x(joined), y, frame.x(end) - frame.x(joined), LANE - 8, kind="trains", rounded=2)
         for strike in story.strikes:
             if strike.initial_rank == initial_rank:
-                x, lost = frame.x(strike.at - begin), story.lost.get(initial_rank) == strike.at
+                recovery, x = story.recovery_after(strike), frame.x(strike.at - begin)
+                lost = recovery is not None and initial_rank in recovery.lost
                 yield svg.mark(x, y + (LANE - 8) / 2, "lost" if lost else "struck", cross=lost)
 
 

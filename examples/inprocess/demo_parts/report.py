@@ -8,7 +8,7 @@ from pathlib import Path
 
 from demo_parts.durations import duration
 from demo_parts.runs import TorchrunRun
-from demo_parts.schedule import HARD_TIMEOUT, KINDS, SOFT_TIMEOUT, PlannedFault
+from demo_parts.schedule import CUT_OFF, HARD_TIMEOUT, KINDS, SOFT_TIMEOUT, PlannedFault
 from demo_parts.story import Recovery, Story, Strike
 from demo_parts.view import measured
 
@@ -60,7 +60,8 @@ def legend(torchrun: Story | None) -> Iterator[str]:
         yield f"torchrun   the same next step under `torchrun {restarts}`, in new processes"
         yield f"           with {TorchrunRun.VARIABLE}=1: without it torch 2.13 often fails to restart"
         if torchrun.cut_off:
-            yield "           hung: no end in sight (torch's timeout is 30 minutes), so the demo killed that process"
+            hung = f"hung: the demo killed the process after {CUT_OFF:g} s; torch would have waited 30 minutes"
+            yield f"           {hung}"
 
 
 def run_table(outcomes: Sequence[Outcome]) -> list[str]:

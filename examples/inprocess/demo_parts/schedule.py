@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["HARD_TIMEOUT", "KINDS", "SOFT_TIMEOUT", "Kind", "PlannedFault", "plan_faults"]
+__all__ = ["CUT_OFF", "HARD_TIMEOUT", "KINDS", "SOFT_TIMEOUT", "Kind", "PlannedFault", "plan_faults"]
 
 SOFT_TIMEOUT, HARD_TIMEOUT = 2.0, 4.0
 """The wrapper's timeouts for a rank without progress, in seconds: the rank is interrupted, or ended."""
+CUT_OFF = 5.0
+"""Seconds that a rank may hang where nothing watches it, before the demo ends it."""
 
 _ENTRY = re.compile(r"(?P<kind>\w+)(?::(?P<rank>\d+))?(?:@(?P<step>\d+))?")
 

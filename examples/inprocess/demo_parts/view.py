@@ -45,7 +45,7 @@ class View:
 
     def cut_off(self, strike: Strike, seconds: float) -> None:
         """Says that the demo had to end a process."""
-        text = f"    still hung after {duration(seconds)}: the demo ends process {strike.pid}, as its owner would"
+        text = f"    still hung after {duration(seconds)}: the demo ends process {strike.pid}, as an operator would"
         self._terminal.say(text, Style.YELLOW)
 
     def progress(self) -> None:
@@ -102,16 +102,15 @@ class View:
 
     def _recovery(self, recovery: Recovery) -> None:
         if recovery.noticed is None or recovery.entered is None:
-            resumed = f"{duration(recovery.resumed)} after the fault, {_resumed(recovery)}"
+            resumed = f"first step after {duration(recovery.resumed)}, {_resumed(recovery)}"
             self._terminal.say(f"  ✓ {resumed}", Style.GREEN)
             return
         if recovery.strike is None:
             cause = recovery.cause
             self._terminal.say(f"  ✗ process {cause['initial_rank']}: {cause['message']}", Style.RED)
         entered, resumed = (measured(seconds, recovery) for seconds in (recovery.entered, recovery.resumed))
-        back = f"all back in the function after {entered}, first step after {resumed}"
-        self._terminal.say(f"  ✓ {_noticed(recovery)}; {back}", Style.GREEN)
-        self._terminal.say(f"    {_resumed(recovery)}{_changes(recovery)}", Style.DIM)
+        self._terminal.say(f"  ✓ {_noticed(recovery)}, all back in the function after {entered}", Style.GREEN)
+        self._terminal.say(f"    first step after {resumed}, {_resumed(recovery)}{_changes(recovery)}", Style.DIM)
 
 
 def measured(seconds: float, recovery: Recovery) -> str:
@@ -130,7 +129,7 @@ def _noticed(recovery: Recovery) -> str:
 
 
 def _resumed(recovery: Recovery) -> str:
-    return f"{recovery.world_size} ranks go on from step {recovery.step}"
+    return f"{recovery.world_size} ranks from step {recovery.step} on"
 
 
 def _changes(recovery: Recovery) -> str:
