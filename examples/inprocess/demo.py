@@ -116,8 +116,9 @@ def report(options: Options, outcomes: Sequence[Outcome], terminal: Terminal) ->
     for row in run_table(outcomes):
         terminal.say(f"  {row}")
     picture = options.svg.with_stem(f"{options.svg.stem}-runs") if options.svg else options.output / "runs.svg"
+    pictures = [str(picture), *([str(options.svg)] if options.svg else [])]
     picture.write_text(draw_runs(stories), encoding="utf-8")
-    terminal.say(f"\nThe picture: {picture}", Style.BOLD)
+    terminal.say(f"\nAs a picture: {', '.join(pictures)}", Style.BOLD)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ __all__ = ["draw_runs"]
 
 WIDTH, LEFT, RIGHT, TOP, PLOT_HEIGHT, LANE = 960, 90, 40, 92, 300, 20
 MOST_TICKS = 10
+LETTER = 6.8
 TICKS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, math.inf)
 STYLE = """
 .card{fill:#fff;stroke:#d0d7de}.ink{fill:#1f2328}.faint{fill:#656d76}.grid{stroke:#d8dee4;fill:none}
@@ -117,15 +118,16 @@ def _labels(frame: Frame, name: str, story: Story) -> Iterator[str]:
     """What each fault cost, above the line of nvrx and below that of torchrun; and how long the run took."""
     begin, shift = story.points[0].at, -8 if story.protected else 17
     for recovery in story.recoveries:
-        x, y = frame.x(recovery.since - begin) + 6, frame.y(recovery.reached)
-        yield svg.text(x, y + shift, _label(story, recovery), name)
+        label, y = _label(story, recovery), frame.y(recovery.reached) + shift
+        x = min(frame.x(recovery.since - begin) + 6, WIDTH - 10 - LETTER * len(label))
+        yield svg.text(x, y, label, name)
     end, anchor = frame.x(_seconds(story)), "start" if name == "nvrx" else "end"
     yield svg.text(end, TOP - 14, f"{name} {_seconds(story):.0f} s", name, anchor=anchor, size=13)
 
 
 def _label(story: Story, recovery: Recovery) -> str:
     strike = recovery.strike
-    fault = KINDS[strike.kind].name if strike else str(recovery.cause.get("interruption", "fault")).lower()
+    fault = KINDS[strike.kind].name if strike else recovery.name
     killed = ", then killed" if strike in story.cut_off else ""
     return f"{fault}{killed}: {duration(recovery.resumed)}"
 

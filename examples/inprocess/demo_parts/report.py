@@ -116,8 +116,7 @@ def _process(recovery: Recovery) -> str:
 
 def _unplanned(recovery: Recovery) -> list[str]:
     """A restart that the schedule did not ask for is named by its cause."""
-    cause = recovery.cause
-    return [str(cause.get("interruption", "?")).lower(), str(cause.get("rank", "?")), "", *_cells(recovery)]
+    return [recovery.name, str(recovery.cause.get("rank", "?")), "", *_cells(recovery)]
 
 
 def _under_torchrun(story: Story, strike: Strike) -> str:

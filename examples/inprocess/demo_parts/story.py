@@ -15,6 +15,9 @@ from demo_parts.schedule import PlannedFault
 
 __all__ = ["Began", "Happening", "Point", "Recovery", "Story", "Strike", "is_timeout"]
 
+ENDED_BY = "process ended by "
+"""How the wrapper begins to tell of a process that a signal has ended."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -79,6 +82,12 @@ class Recovery:
     world_size: int
     lost: tuple[int, ...]
     took_over: Mapping[int, int]
+
+    @property
+    def name(self) -> str:
+        """What the wrapper calls the fault: the signal that ended a process, or the kind of interruption."""
+        kind, message = str(self.cause.get("interruption", "fault")), str(self.cause.get("message", ""))
+        return message.removeprefix(ENDED_BY) if message.startswith(ENDED_BY) else kind.replace("_", " ").lower()
 
     @property
     def repeated(self) -> int:
