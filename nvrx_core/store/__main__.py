@@ -10,35 +10,49 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-
-from nvrx_core.store.endpoint import StoreConnectionError
-from nvrx_core.store.hosting import serve
+from typing import Final
 
 __all__ = ["main"]
 
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal ends it; 0 then, 2 when the port cannot be used."""
+    """Serve until a signal ends it; 0 then, 2 when the port cannot be used.
+
+    Until the store serves, the signals have their default action: it ends the process at any moment, also within an
+    import, and without a traceback.
+    """
+    for signum in _ENDS:
+        signal.signal(signum, signal.SIG_DFL)
     parser = argparse.ArgumentParser("nvrx-store", description="Host a control store outside the ranks.")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on and to print (default %(default)s)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address of this machine to listen on and to print (default %(default)s)"
+    )
     parser.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (default %(default)s)")
     options = parser.parse_args(argv)
     if not 0 <= options.port < 65536:
         parser.error(f"--port {options.port}: not in the range 0 to 65535")
-    ends = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    return _serve(options.host, options.port, ends)
+    if not options.host:
+        parser.error("--host is empty: give an address of this machine, or 0.0.0.0 for all that it has")
+    return _serve(options.host, options.port)
 
 
-def _serve(host: str, port: int, ends: set[signal.Signals]) -> int:
+def _serve(host: str, port: int) -> int:
+    import torch.distributed  # noqa: F401 (takes seconds; the signals still end the process)
+
+    from nvrx_core.store.endpoint import StoreConnectionError, listen
+    from nvrx_core.store.hosting import serve_on
+
     try:
-        server = serve(host, port)
-    except (StoreConnectionError, OSError) as error:
+        listener = listen(host, port, name="--host")
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+        with serve_on(listener, host) as server:
+            print(server.endpoint, flush=True)
+            signal.sigwait(_ENDS)
+    except StoreConnectionError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with server:
-        print(server.endpoint, flush=True)
-        signal.sigwait(ends)
     return 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import select
 import socket
 import threading
@@ -105,32 +104,43 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
         watcher.join()
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket for a store's server, bound to the interface of `host`, or to all when `host` is none of ours.
+def listen(
+    host: str, port: int, *, anywhere: bool = False, name: str = "host", choose: str = "port 0 takes a free one"
+) -> socket.socket:
+    """A listening socket for a store's server, bound to the interface of `host`.
+
+    Args:
+        host: an address of this machine, or its name.
+        port: the port; 0 takes a free one.
+        anywhere: listen on all interfaces where `host` is no address of this machine, as behind a translated one.
+        name: what the caller's user calls the host, for the error.
+        choose: how the caller's user chooses another port, for the error.
 
     Raises:
-        StoreConnectionError: when the port is in use.
+        StoreConnectionError: when the port is in use, or the host is no address of this machine.
     """
     try:
-        return _bound(host, port)
+        return _bound(host, port, anywhere)
     except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:
-            raise StoreConnectionError(
-                f"cannot host the control store on {host}:{port}: {os.strerror(error.errno or 0)}; "
-                "free the port, or choose another by store_kwargs={'port': ...}"
-            ) from None
-    return _bound("", port)
+        reason = f"cannot host the control store on {host}:{port}: {error.strerror}"
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            cure = f"{name} must be an address of this machine ({socket.gethostname()}), or 0.0.0.0 for all that it has"
+        else:
+            cure = f"free the port, or choose another: {choose}"
+        raise StoreConnectionError(f"{reason}; {cure}") from None
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, anywhere: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError:
+    except OSError as error:
         listener.close()
+        if error.errno == errno.EADDRNOTAVAIL and anywhere:
+            return _bound("0.0.0.0", port, False)
         raise
     return listener
 

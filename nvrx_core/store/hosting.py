@@ -5,11 +5,13 @@ from __future__ import annotations
 import resource
 import socket
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from nvrx_core.store.endpoint import listen
 
 __all__ = ["StoreServer", "serve", "serve_on"]
+
+ALL_INTERFACES: Final = ("0.0.0.0", "::")
 
 
 class StoreServer:
@@ -47,13 +49,12 @@ def serve(host: str = "127.0.0.1", port: int = 0) -> StoreServer:
     Each rank holds three connections, so the process's soft limit of open files is raised to the hard one.
 
     Args:
-        host: the address that the ranks connect to. When it is no address of this host, as behind a translated one,
-            the store listens on all interfaces.
+        host: an address of this machine, which the ranks connect to; "0.0.0.0" or "::" listens on all interfaces, and
+            the endpoint then has this machine's host name.
         port: the port; 0 takes a free one.
 
     Raises:
-        StoreConnectionError: when the port is in use.
-        OSError: when the host has no address.
+        StoreConnectionError: when the port is in use, or the host is no address of this machine.
     """
     return serve_on(listen(host, port), host)
 
@@ -71,4 +72,4 @@ def serve_on(listener: socket.socket, host: str) -> StoreServer:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     server = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-    return StoreServer(host, port, server)
+    return StoreServer(socket.gethostname() if host in ALL_INTERFACES else host, port, server)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from nvrx_core.errors import require, require_type
 from nvrx_core.settings.environment import master, rank_and_world_size, store_endpoint
 from nvrx_core.store.endpoint import answer_deadline, await_listener, listen
 from nvrx_core.store.mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
@@ -20,6 +21,7 @@ RECONNECT_TIMEOUT: Final = timedelta(seconds=2)
 """For a connection in the place of a broken one: the server may have been on its way out when it was found."""
 CONNECT_TIMEOUT: Final = timedelta(seconds=8)
 """For the connection alone: the listener is known to be there, and torch would try again for as long as this."""
+_CHOOSE: Final = "Wrapper(store_kwargs={'port': 29555}); is RANK=0 started twice, or an earlier start still running?"
 
 Factory = Callable[..., dist.Store]
 
@@ -50,6 +52,10 @@ class TCPStore(StoreMixin, dist.TCPStore):
         multi_tenant: bool = False,
         use_libuv: bool = True,
     ) -> None:
+        if port is not None:
+            require_type("port", port, int)
+            require(0 < port < 65536, "port", port, "in the range 1 to 65535")
+        require_type("timeout", timeout, timedelta)
         elsewhere = store_endpoint()
         address, master_port = master()
         host, chosen = elsewhere or (host_name or address, port or master_port + 1)
@@ -63,7 +69,9 @@ class TCPStore(StoreMixin, dist.TCPStore):
             "use_libuv": use_libuv,
         }
         if self.hosted:
-            options["master_listen_fd"] = listen(host, chosen).detach()
+            options["master_listen_fd"] = listen(
+                host, chosen, anywhere=True, name="MASTER_ADDR", choose=_CHOOSE
+            ).detach()
         else:
             await_listener(host, chosen, min(timeout, FURTHER_TIMEOUT) if client_only() else timeout)
         with answer_deadline(host, chosen):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.harness.process import host
-from tests.harness.process.job import Job
+from tests.harness.process.job import ROOT, Job
 from tests.harness.process.oracle import assert_no_process_left
 
 from .conftest import Launch
@@ -86,6 +90,47 @@ def test_a_rank_that_nothing_interrupts_is_killed_when_the_store_is_lost(launch:
     job.finish(30)
     assert job.codes[1] in (-signal.SIGTERM, -signal.SIGKILL)
     assert_left_with_one_line(job, {0}, job.endpoint)
+
+
+def store_command(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "nvrx_core.store", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"), [("192.0.2.1", "Cannot assign"), ("no.such.host", "ot known"), ("", "empty")]
+)
+def test_the_store_command_listens_nowhere_but_on_the_address_it_was_given(address: str, why: str) -> None:
+    with store_command("--host", address) as store:
+        said, told = store.communicate(timeout=60)
+    assert (store.returncode, said) == (2, "")
+    last = told.splitlines()[-1]
+    assert "error: " in last
+    assert why in last
+    assert "0.0.0.0 for all that it has" in last
+    assert "Traceback" not in told
+
+
+def test_the_store_command_listens_on_all_interfaces_when_told_to(prepare: Launch) -> None:
+    with store_command("--host", "0.0.0.0") as store:
+        assert store.stdout is not None
+        name, _, port = store.stdout.readline().strip().rpartition(":")
+        assert name == socket.gethostname()
+        socket.create_connection(("127.0.0.1", int(port)), timeout=5).close()
+        store.terminate()
+        assert store.wait(10) == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_the_store_command_ends_on_a_signal_while_it_imports_torch(signum: signal.Signals) -> None:
+    with store_command("--port", "0") as store:
+        maps = Path(f"/proc/{store.pid}/maps")
+        assert host.eventually(lambda: "libtorch_cpu" in maps.read_text(), 30)
+        store.send_signal(signum)
+        _, told = store.communicate(timeout=10)
+    assert store.returncode in (-signum, 0)
+    assert told == ""
 
 
 def test_the_store_command_prints_its_endpoint_and_ends_on_sigterm(prepare: Launch) -> None:

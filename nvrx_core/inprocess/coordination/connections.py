@@ -219,7 +219,7 @@ class Connections:
 
     def _listener(self) -> socket.socket:
         if self._offered is None:
-            self._offered = listen(self._address, 0)
+            self._offered = listen(self._address, 0, anywhere=True)
         return self._offered
 
     @cached_property
