@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-import pytest
+import socket
+from datetime import timedelta
 
-from tests.harness.process.job import TRAIN
+import pytest
+import torch.distributed as dist
+
+from nvrx_core.store.keys import StoreKeys
+from tests.harness.process import host
+from tests.harness.process.job import TRAIN, Job
 from tests.harness.process.oracle import assert_no_process_left
 
 from .conftest import Launch
+
+BARRIER = {"soft_timeout": 0.5, "hard_timeout": 1.0, "heartbeat_timeout": 1.5, "barrier_timeout": 2.0}
+
+
+def start(job: Job, key: int, rank: int, **more: str) -> None:
+    """Starts a process under a key of its own, which names its output, with any RANK."""
+    environment = job.environment(key, RANK=str(rank), **more)
+    job.pids[key] = job.template.fork(TRAIN, [], environment, job.directory / f"rank-{key}")
+
+
+def await_claim(job: Job, rank: int) -> None:
+    """Waits until a rank is on its way in, and would hear of a contradiction."""
+    place, port = (job.endpoint or f"127.0.0.1:{job.port + 1}").split(":")
+    assert host.eventually(lambda: int(port) in host.listening(), 20)
+    store = dist.TCPStore(place, int(port), is_master=False, wait_for_workers=False)
+    store.wait([StoreKeys("job", 0, 0).claim(rank)], timedelta(seconds=20))
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["the larger world first", "the smaller world first"])
@@ -17,8 +39,7 @@ def test_ranks_that_were_told_other_world_sizes_end_alike(prepare: Launch, first
     if not hosted:
         job.start_store()
     for rank in (first, 1 - first):
-        environment = job.environment(rank, WORLD_SIZE="3" if rank == 0 else "2")
-        job.pids[rank] = job.template.fork(TRAIN, [], environment, job.directory / f"rank-{rank}")
+        start(job, rank, rank, WORLD_SIZE="3" if rank == 0 else "2")
     job.finish(20)
     assert job.codes == {0: 1, 1: 1}
     for rank in (0, 1):
@@ -27,4 +48,42 @@ def test_ranks_that_were_told_other_world_sizes_end_alike(prepare: Launch, first
         assert "WORLD_SIZE=2" in told
         assert "rank 0 (" in told
         assert "rank 1 (" in told
+    assert_no_process_left(job)
+
+
+@pytest.mark.parametrize("hosted", [False, True], ids=["own store", "hosted by rank 0"])
+def test_two_processes_with_one_rank_end_with_all_others(prepare: Launch, hosted: bool) -> None:
+    job = prepare(world=3, store=not hosted)
+    if not hosted:
+        job.start_store()
+    start(job, 0, 0)
+    await_claim(job, 0)
+    for key in (1, 2):
+        start(job, key, 1)
+    job.finish(20)
+    assert job.codes == {0: 1, 1: 1, 2: 1}
+    name = socket.gethostname()
+    for key in job.codes:
+        (told,) = [line for line in job.errors(key).splitlines() if "started with the same RANK" in line]
+        assert "JobMismatch" in told
+        assert {f"{name} pid {job.pids[twin]}" in told for twin in (1, 2)} == {True}
+    assert_no_process_left(job)
+
+
+@pytest.mark.parametrize("hosted", [False, True], ids=["own store", "hosted by rank 0"])
+def test_a_rank_that_is_never_started_is_named_by_all_others(prepare: Launch, hosted: bool) -> None:
+    job = prepare(world=4, store=not hosted, wrapper=BARRIER)
+    if not hosted:
+        job.start_store()
+    for rank in (0, 1, 3):
+        start(job, rank, rank)
+    job.finish(20)
+    assert job.codes == {0: 1, 1: 1, 3: 1}
+    for rank in job.codes:
+        told = job.errors(rank).splitlines()[-1]
+        assert (
+            "BarrierTimeout: not all ranks have entered within 2 s; missing ranks: 2 (of 4); present: 0-1, 3 on "
+            in told
+        )
+        assert "start the missing ranks" in told
     assert_no_process_left(job)

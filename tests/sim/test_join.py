@@ -7,6 +7,7 @@ A new start comes after the old one: all its processes are dead, and their monit
 from __future__ import annotations
 
 import copy
+import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,10 +16,13 @@ from typing import Any
 import pytest
 
 from nvrx_core.inprocess.protocol.join import (
+    BY,
     MET,
     MOVED,
+    Agree,
     Claim,
     Close,
+    Conflicting,
     Count,
     Join,
     Joined,
@@ -45,9 +49,11 @@ class Entrant:
     joined: int = -1
     dead: bool = False
     told: bool = False  # its monitor process is done
+    unique: bool = False
 
     def __post_init__(self) -> None:
-        self.join = Join(len(RANKS), f"{self.rank}.{self.life}")
+        terms = json.dumps({BY: str(self.rank)}) if self.unique else ""
+        self.join = Join(len(RANKS), f"{self.rank}.{self.life}", terms=terms, unique=self.unique)
         self.step = self.join.start()
 
 
@@ -70,13 +76,15 @@ class World:
     def carry_out(self, entrant: Entrant, step: Step) -> Step | None:  # noqa: PLR0911 (one answer for each step)
         """One operation on the store; None while it has to wait."""
         join, g = entrant.join, step.generation
-        if isinstance(step, Joined | Superseded):
+        if isinstance(step, Joined | Superseded | Conflicting):
             return None
         match step:
             case Look():
                 return join.looked(g, self.verdicts.get(g))
             case Claim():
                 return join.claim_read(g, self.claims.setdefault((g, entrant.rank), join.incarnation))
+            case Agree():
+                return join.terms_read(g, join.terms)
             case Count():
                 self.counts[g] = self.counts.get(g, 0) + 1
                 return join.counted(g, self.counts[g])
@@ -174,3 +182,26 @@ def test_two_ranks_join_whenever_they_die_and_restart(restarts: bool, lives: int
         assert len(seen) < STATES_MOST
     print(f"{len(seen)} states")
     assert len(seen) >= least
+
+
+def test_of_two_processes_of_one_rank_at_most_one_joins() -> None:
+    start = World(restarts=False, lives=0)  # nobody dies
+    start.entrants = [Entrant(0, 0, unique=True), Entrant(1, 0, unique=True), Entrant(1, 1, unique=True)]
+    seen, queue, ends = {start.key()}, deque([start]), set[frozenset[str]]()
+    while queue:
+        world = queue.popleft()
+        following = [after for number in range(3) for after in world._moved(number)]
+        for after in following:
+            if (key := after.key()) not in seen:
+                seen.add(key)
+                queue.append(after)
+        if not following:
+            _, *rivals = world.entrants
+            assert sum(isinstance(entrant.step, Joined) for entrant in rivals) <= 1
+            conflicts = {entrant.step.generation for entrant in rivals if isinstance(entrant.step, Conflicting)}
+            assert len(conflicts) <= 1
+            assert all(entrant.claimed > max(conflicts) for entrant in world.entrants
+                       if conflicts and isinstance(entrant.step, Wait))  # fmt: skip
+            ends.add(frozenset(type(entrant.step).__name__ for entrant in rivals))
+    assert ends == {frozenset({"Conflicting"}), frozenset({"Joined", "Superseded"}), frozenset({"Joined", "Wait"})}
+    print(f"{len(seen)} states")

@@ -21,8 +21,10 @@ from typing import Final
 from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
+from nvrx_core.inprocess.coordination.presence import Presence, Reminders, claimed_ranks, find_presence
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import (
+    EXPIRED,
     MET,
     MOVED,
     Agree,
@@ -30,6 +32,7 @@ from nvrx_core.inprocess.protocol.join import (
     Close,
     Conflicting,
     Count,
+    Expired,
     Join,
     Joined,
     Look,
@@ -37,6 +40,7 @@ from nvrx_core.inprocess.protocol.join import (
     Step,
     Superseded,
     Wait,
+    process_of,
 )
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.store.keys import StoreKeys
@@ -44,10 +48,11 @@ from nvrx_core.store.keys import StoreKeys
 __all__ = ["Entrant", "Joining", "join_for_dead"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-LINE_EVERY: Final = 10.0
+THREAD_ENDS_WITHIN: Final = 10.0
 READ_WITHIN: Final = timedelta(seconds=2)
-NAMED: Final = 256
-"""Ranks of a job up to which those that are missing are named; finding them takes a request each."""
+REMINDERS: Final = Reminders()
+Outcome = Wait | Joined | Superseded | Conflicting | Expired
+"""Where a rank has no more to do on its way in, but to wait."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +79,14 @@ class Joining:
         links: the call's connections, with the keys of no particular generation.
         page: where the monitor process reads how far this rank has come.
         entrant: this rank.
+        reminders: when a line says who is missing.
     """
 
-    def __init__(self, links: Connections, page: Page, entrant: Entrant) -> None:
+    def __init__(self, links: Connections, page: Page, entrant: Entrant, reminders: Reminders = REMINDERS) -> None:
         self.links, self.store, self.keys = links, links.main_store, links.keys
-        self.page, self.member = page, entrant.member
+        self.page, self.member, self.reminders = page, entrant.member, reminders
         self.size = page.world_size
-        self.join = Join(self.size, entrant.incarnation, terms=entrant.terms)
+        self.join = Join(self.size, entrant.incarnation, terms=entrant.terms, unique=not entrant.restarts)
 
     def run(self, timeout: timedelta) -> StoreKeys:
         """Meet the other ranks; returns the keys of the generation.
@@ -98,18 +104,21 @@ class Joining:
             step = self._play(self.join.decided(step.generation, verdict))
         if isinstance(step, Superseded):
             raise RankDiscarded(
-                f"another process has entered as rank {self.member} after this one ({self.join.incarnation}): "
-                f"{step.by}; is RANK={self.member} given twice?",
+                f"another process ({process_of(step.by)}) has entered as rank {self.member} after this one "
+                f"({process_of(self.join.incarnation)})",
                 rank=self.member,
             )
-        if isinstance(step, Conflicting):
+        if isinstance(step, Conflicting | Expired):
             self._await_readers(step.generation)
+        if isinstance(step, Conflicting):
             raise JobMismatch(f"the ranks of this job contradict each other: {step.text}")
+        if isinstance(step, Expired):
+            raise _timed_out(step.text, timeout.total_seconds())
         self.page[ProgressField.GENERATION] = step.generation + 1
         return self.keys.of(step.generation)
 
-    def _play(self, step: Step) -> Wait | Joined | Superseded | Conflicting:
-        while not isinstance(step, Wait | Joined | Superseded | Conflicting):
+    def _play(self, step: Step) -> Outcome:
+        while not isinstance(step, Outcome):
             if isinstance(step, Claim):
                 self.page[ProgressField.CLAIMED] = step.generation + 1
             if isinstance(step, Close) and step.verdict == MOVED:
@@ -119,24 +128,22 @@ class Joining:
 
     def _await_verdict(self, generation: int, started: float, timeout: float) -> str:
         """The verdict on the generation, which is waited for in a thread of its own: a signal reaches this one."""
-        key = self.keys.verdict(generation)
+        key, deadline = self.keys.verdict(generation), started + timeout
         with self._waiting_for(key) as answers:
-            line_at = time.monotonic() + LINE_EVERY
-            while (now := time.monotonic()) < started + timeout:
+            line_at = time.monotonic() + self.reminders.first
+            while (now := time.monotonic()) < deadline:
                 try:
-                    return _verdict(answers.get(timeout=min(line_at, started + timeout) - now))
+                    return _verdict(answers.get(timeout=max(0.0, min(line_at, deadline) - now)))
                 except queue.Empty:
-                    waited, missing = time.monotonic() - started, self._missing(generation)
-                    log.warning("waiting since %.0f s for ranks that have not entered: %s", waited, missing)
-                    line_at += LINE_EVERY
-            if (verdict := self.store.put_once(key, MOVED).decode()) == MET:
-                return verdict
-            raise BarrierTimeout(
-                f"not all of {self.size} ranks were in the barrier before the first iteration; missing: "
-                f"{self._missing(generation)}",
-                barrier="entry",
-                seconds=timeout,
-            )
+                    if time.monotonic() < deadline:
+                        waited, present = time.monotonic() - started, self._presence(generation)
+                        log.warning("waiting at entry since %.0f s; %s", waited, present)
+                    line_at += self.reminders.every
+            verdict = f"{EXPIRED}{self._presence(generation).encode()}"
+            return self.store.put_once(key, verdict).decode()
+
+    def _presence(self, generation: int) -> Presence:
+        return find_presence(self.store, self.keys.of(generation), self.size, self.member)
 
     @contextmanager
     def _waiting_for(self, key: str) -> Iterator[queue.SimpleQueue[bytes | StoreFailure]]:
@@ -156,25 +163,29 @@ class Joining:
             self.links.cut()
             raise
         finally:
-            thread.join(LINE_EVERY)
+            thread.join(THREAD_ENDS_WITHIN)
 
     def _await_readers(self, generation: int) -> None:
-        """Let all ranks read the verdict before the store ends with this process, if it is the host."""
+        """Let all ranks that are there read the verdict before the store ends with this process, if it is the host."""
         keys = self.keys.of(generation)
-        self.store.put(keys.left(self.member), "")
+        if self.join.claimed == generation:  # else this place is another process's
+            self.store.put(keys.left(self.member), "")
         if self.links.is_hosted_by(self.member):
-            claimed = self._claimed(keys)
-            self.store.wait([keys.left(rank) for rank in claimed], READ_WITHIN)
+            self.store.wait([keys.left(rank) for rank in claimed_ranks(self.store, keys, self.size)], READ_WITHIN)
 
-    def _missing(self, generation: int) -> str:
-        keys = self.keys.of(generation)
-        if self.size > NAMED:
-            return f"{self.size - int(self.store.look(keys.claims()) or 0)} of {self.size}"
-        return str(sorted({*range(self.size)} - {*self._claimed(keys)}))
 
-    def _claimed(self, keys: StoreKeys) -> list[int]:
-        """The ranks that have claimed their place, of the first `NAMED`."""
-        return [rank for rank in range(min(self.size, NAMED)) if self.store.has([keys.claim(rank)])]
+def _timed_out(text: str, seconds: float) -> BarrierTimeout:
+    with guard():
+        present = Presence.decode(text)
+    return BarrierTimeout(
+        f"not all ranks have entered within {seconds:g} s; {present}",
+        barrier="entry",
+        arrived=present.entered,
+        expected=present.size,
+        missing=present.missing,
+        seconds=seconds,
+        advice="start the missing ranks, look at their logs, or raise barrier_timeout",
+    )
 
 
 def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: Entrant) -> StoreKeys | None:
@@ -204,11 +215,11 @@ def _close(store: GuardedStore, keys: StoreKeys, claimed: int) -> int:
 def _claim(store: GuardedStore, keys: StoreKeys, member: int, join: Join) -> int:
     """The generation in which the dead rank's place is its own; -1 when another incarnation has come."""
     step = join.start()
-    while not isinstance(step, Wait | Joined | Superseded | Conflicting):
+    while not isinstance(step, Outcome):
         if isinstance(step, Close) and step.verdict == MOVED:
             return -1
         step = _carry_out(store, keys, join, step, member=member)
-    return -1 if isinstance(step, Superseded | Conflicting) else step.generation
+    return step.generation if isinstance(step, Wait | Joined) else -1
 
 
 def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, member: int) -> Step:

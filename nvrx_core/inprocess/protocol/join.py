@@ -8,7 +8,9 @@ number of claims closes it as met. The first verdict on a generation stands, and
 
 Before a rank counts its claim, it compares its terms (world size, version, parameters that must agree) with those that
 the first rank in the generation has left. Terms that differ may be those of an earlier start, so the generation is
-closed as moved; terms that differ again and again are those of a living rank, and the job has a conflict.
+closed as moved; terms that differ again and again are those of a living rank, and the job has a conflict. So it has
+where no launcher starts a rank again, and a rank that lives finds its place claimed by another process. A rank that has
+waited for too long closes its generation as expired: all that wait in it give up together, and know for whom.
 
 `Join` asks for one operation at a time and is told its answer.
 """
@@ -24,6 +26,7 @@ from nvrx_core.parsing import parse_object
 __all__ = [
     "BY",
     "CONFLICT",
+    "EXPIRED",
     "MET",
     "MOVED",
     "Agree",
@@ -31,18 +34,22 @@ __all__ = [
     "Close",
     "Conflicting",
     "Count",
+    "Expired",
     "Join",
     "Joined",
     "Look",
     "ReadClaims",
     "Superseded",
     "Wait",
+    "process_of",
 ]
 
 MET: Final = "met"
 MOVED: Final = "moved"
 CONFLICT: Final = "conflict: "
 """Begins the verdict that ends the job; what differs follows."""
+EXPIRED: Final = "expired: "
+"""Begins the verdict that not all have come in time; who is missing follows."""
 STRIKES: Final = 3
 """Generations in a row with other terms, after which they are not those of an earlier start."""
 BY: Final = "by"
@@ -122,7 +129,15 @@ class Conflicting:
     text: str
 
 
-Step = Look | Claim | Agree | Conflicting | Count | ReadClaims | Close | Wait | Joined | Superseded
+@dataclass(frozen=True)
+class Expired:
+    """Not all ranks of the job have come in time."""
+
+    generation: int
+    text: str
+
+
+Step = Look | Claim | Agree | Conflicting | Expired | Count | ReadClaims | Close | Wait | Joined | Superseded
 
 
 class Join:
@@ -133,11 +148,16 @@ class Join:
         incarnation: what tells this process from every other one; the value of its claim.
         claimed: the generation that it has claimed already, -1 for none.
         terms: what must agree between ranks, as JSON; "" for a rank that asks for no agreement.
+        unique: nobody starts a rank again: another living process with this one's rank is a contradiction.
     """
 
-    def __init__(self, world_size: int, incarnation: str, claimed: int = -1, terms: str = "") -> None:
+    def __init__(
+        self, world_size: int, incarnation: str, claimed: int = -1, terms: str = "", *, unique: bool = False
+    ) -> None:
         self.world_size, self.incarnation, self.claimed, self.terms = world_size, incarnation, claimed, terms
+        self.unique = unique
         self._strikes = 0
+        self._rival = ""
         self._ended, self._open, self._stride = -1, -1, 1
 
     def start(self) -> Step:
@@ -153,6 +173,8 @@ class Join:
             self._open = generation
         else:
             self._ended = generation
+        if self.claimed >= 0 and (end := _end(generation, verdict or "")) is not None:
+            return end  # of ranks that live: this one was on its way before it
         if self._open < 0:
             self._stride *= 2
             return Look(self._ended + self._stride // 2)
@@ -165,9 +187,12 @@ class Join:
         if value == self.incarnation:
             self.claimed = generation
             return Agree(generation) if self.terms else Count(generation)
-        if self.claimed >= 0:
+        if self.claimed < 0:
+            return Close(generation, MOVED)
+        if not self.unique:
             return Superseded(generation, value)
-        return Close(generation, MOVED)
+        self._rival = value
+        return Close(generation, f"{CONFLICT}{_same_rank(self.terms, value)}")
 
     def terms_read(self, generation: int, terms: str) -> Step:
         """These are the terms of the first rank in the generation.
@@ -191,12 +216,33 @@ class Join:
 
     def decided(self, generation: int, verdict: str) -> Step:
         """This is the generation's verdict."""
+        end = _end(generation, verdict)
+        if end is not None and (self.claimed == generation or self._rival):
+            return end
+        rival, self._rival = self._rival, ""
+        if verdict == MET and rival:
+            return Superseded(generation, rival)
         if verdict == MET and self.claimed == generation:
             return Joined(generation)
-        if verdict.startswith(CONFLICT) and self.claimed == generation:
-            return Conflicting(generation, verdict.removeprefix(CONFLICT))
         self._ended, self._open, self._stride = generation, -1, 1
         return Look(generation + 1)
+
+
+def _end(generation: int, verdict: str) -> Conflicting | Expired | None:
+    """What the verdict says to those who wait in the generation, if it ends the job."""
+    if verdict.startswith(CONFLICT):
+        return Conflicting(generation, verdict.removeprefix(CONFLICT))
+    return Expired(generation, verdict.removeprefix(EXPIRED)) if verdict.startswith(EXPIRED) else None
+
+
+def process_of(incarnation: str) -> str:
+    """The process that an incarnation is of, for people."""
+    host, pid, *_ = (*incarnation.split("/"), "?")
+    return f"{host} pid {pid}"
+
+
+def _same_rank(mine: str, rival: str) -> str:
+    return f"{parse_object(mine).get(BY)} and another process ({process_of(rival)}) were started with the same RANK"
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from nvrx_core.inprocess.coordination.joining import _carry_out
 from nvrx_core.inprocess.protocol.join import (
     BY,
     CONFLICT,
+    EXPIRED,
     MET,
     MOVED,
     Agree,
@@ -18,6 +19,7 @@ from nvrx_core.inprocess.protocol.join import (
     Close,
     Conflicting,
     Count,
+    Expired,
     Join,
     Joined,
     Look,
@@ -26,6 +28,10 @@ from nvrx_core.inprocess.protocol.join import (
     Wait,
 )
 from nvrx_core.store.keys import StoreKeys
+
+
+def terms(by, **values):
+    return json.dumps({BY: by, **values})
 
 
 @pytest.mark.parametrize("ended", range(40))
@@ -77,12 +83,44 @@ def test_who_finds_its_place_taken_after_it_had_one_is_superseded():
     assert join.claim_read(1, "another") == Superseded(1, "another")
 
 
+def contested():
+    join = Join(2, "node1/11/me", terms=terms("rank 1 (node1 pid 11)"), unique=True)
+    join.claim_read(0, join.incarnation)
+    join.decided(0, MOVED)
+    told = "rank 1 (node1 pid 11) and another process (node2 pid 22) were started with the same RANK"
+    assert join.claim_read(1, "node2/22/you") == Close(1, CONFLICT + told)
+    return join, told
+
+
+def test_two_living_processes_of_one_rank_are_a_conflict_that_names_both():
+    join, told = contested()
+    assert join.decided(1, CONFLICT + told) == Conflicting(1, told)
+
+
+def test_the_other_process_may_have_met_the_others_by_then():
+    join, _ = contested()
+    assert join.decided(1, MET) == Superseded(1, "node2/22/you")
+
+
+def test_a_generation_that_has_moved_meanwhile_is_not_contested():
+    join, _ = contested()
+    assert join.decided(1, MOVED) == Look(2)
+    assert join.claim_read(2, join.incarnation) == Agree(2)
+
+
+@pytest.mark.parametrize(("verdict", "end"), [(CONFLICT, Conflicting), (EXPIRED, Expired)])
+def test_an_end_that_a_rank_on_its_way_finds_is_its_own(verdict, end):
+    early, late = Join(2, "me"), Join(2, "me")
+    early.claim_read(0, "me")
+    assert early.decided(0, MOVED) == Look(1)
+    assert early.looked(1, f"{verdict}why") == end(1, "why")
+    assert late.looked(0, f"{verdict}why") == Look(1), "it may be of an earlier start"
+    assert late.claim_read(1, "me") == Count(1)
+    assert late.decided(1, f"{verdict}why") == end(1, "why")
+
+
 def test_who_goes_on_for_a_dead_rank_begins_with_its_claim():
     assert Join(2, "me", claimed=4).start() == Claim(4)
-
-
-def terms(by, **values):
-    return json.dumps({BY: by, **values})
 
 
 def test_the_terms_of_the_first_rank_are_those_of_all():

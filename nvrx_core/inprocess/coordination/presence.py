@@ -1,0 +1,130 @@
+"""Who has entered a call and who is missing, for the people who wait: found by their claims in the store.
+
+In a large job, only one rank looks and says it: the lowest of those ranks that are 0 or a power of two and have
+entered. Thousands of ranks that looked would keep the store from answering those who enter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
+from nvrx_core.parsing import integer, integers, parse_object, string
+from nvrx_core.store.keys import StoreKeys
+
+__all__ = ["Presence", "Reminders", "claimed_ranks", "find_presence", "ranges"]
+
+SMALL: Final = 256
+"""Ranks of a job up to which each of them looks for those that are missing."""
+REQUESTS: Final = 2048
+"""The most questions to the store of one look."""
+HOSTS: Final = 32
+"""The most hosts that are named."""
+
+
+@dataclass(frozen=True)
+class Reminders:
+    """When those who wait are told for whom.
+
+    Attributes:
+        first: seconds until the first line.
+        every: seconds between two further lines.
+    """
+
+    first: float = 10.0
+    every: float = 60.0
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Who has entered.
+
+    Attributes:
+        size: how many ranks the job has.
+        entered: how many have entered.
+        missing: those that have not; empty where this rank has not looked.
+        hosts: which ranks have entered on which host; likewise.
+    """
+
+    size: int
+    entered: int
+    missing: tuple[int, ...] = ()
+    hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def __str__(self) -> str:
+        if not self.missing:
+            return f"missing: {self.size - self.entered} of {self.size} ranks"
+        named = ", ".join(f"{ranges(ranks)} on {host}" for host, ranks in self.hosts[:HOSTS])
+        more = ", and others" if self.entered > sum(len(ranks) for _, ranks in self.hosts[:HOSTS]) else ""
+        return f"missing ranks: {ranges(self.missing)} (of {self.size}); present: {named or 'none'}{more}"
+
+    def encode(self) -> str:
+        """As JSON, without the hosts beyond `HOSTS`."""
+        return json.dumps({**vars(self), "hosts": self.hosts[:HOSTS]})
+
+    @classmethod
+    def decode(cls, text: str) -> Presence:
+        """What `encode` wrote.
+
+        Raises:
+            ValueError: when the text is none.
+        """
+        data = parse_object(text)
+        hosts = data.get("hosts")
+        if not isinstance(hosts, list) or not all(isinstance(each, list) and len(each) == 2 for each in hosts):
+            raise ValueError(f"not a list of hosts: {hosts!r:.100}")
+        return cls(
+            size=integer(data.get("size")),
+            entered=integer(data.get("entered")),
+            missing=integers(data.get("missing")),
+            hosts=tuple((string(host), integers(ranks)) for host, ranks in hosts),
+        )
+
+
+def find_presence(store: GuardedStore, keys: StoreKeys, size: int, member: int) -> Presence:
+    """Look who has entered the generation of `keys`; a rank of a large job may only count them.
+
+    Raises:
+        StoreFailure: when the store fails.
+    """
+    if size > SMALL and not _looks(store, keys, member):
+        return Presence(size, min(size, int(store.look(keys.claims()) or 0)))
+    entered = claimed_ranks(store, keys, size)
+    missing = tuple(sorted({*range(size)}.difference(entered)))
+    found = dict[str, list[int]]()
+    for rank, claim in zip(entered, store.read_all([keys.claim(rank) for rank in entered]), strict=True):
+        found.setdefault(claim.decode(errors="replace").partition("/")[0], []).append(rank)
+    return Presence(size, len(entered), missing, tuple((host, tuple(ranks)) for host, ranks in found.items()))
+
+
+def claimed_ranks(store: GuardedStore, keys: StoreKeys, size: int) -> list[int]:
+    """The ranks that have claimed their place; a part whose ranks have all done so costs one question."""
+    parts = [range(first, min(first + BATCH, size)) for first in range(0, size, BATCH)]
+    found, requests = list[int](), 0
+    while parts and requests < REQUESTS:
+        part, requests = parts.pop(), requests + 1
+        if store.has([keys.claim(rank) for rank in part]):
+            found.extend(part)
+        elif len(part) > 1:
+            parts += (part[: len(part) // 2], part[len(part) // 2 :])
+    return sorted(found)
+
+
+def _looks(store: GuardedStore, keys: StoreKeys, member: int) -> bool:
+    """Whether this rank is the one that looks."""
+    ahead = [0, *(1 << power for power in range(member.bit_length()))]
+    return member in ahead and not any(store.has([keys.claim(rank)]) for rank in ahead if rank < member)
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Ascending ranks as text, neighbours as a range: "0-3, 7"."""
+    runs = list[tuple[int, int]]()
+    for rank in ranks:
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1] = runs[-1][0], rank
+        else:
+            runs.append((rank, rank))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
