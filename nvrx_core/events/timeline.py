@@ -258,7 +258,8 @@ def _restart_lines(restart: Restart) -> str:
     process = f"rank {cause.get('initial_rank', '?')} ({cause.get('host', '?')} pid {cause.get('pid', '?')})"
     fault = f"{cause.get('interruption', 'unknown')} on {process}: {_one_line(cause.get('message', ''))}{where}"
     head = f"restart {restart.ended_iteration} -> {restart.iteration}: {fault}"
-    total = f"{1e3 * restart.total:.1f} ms on rank {restart.slowest_rank}, the slowest of {len(restart.ranks)}"
+    last = f"rank {restart.slowest_rank}, the last of {len(restart.ranks)}"
+    total = f"the job: {1e3 * restart.total:.1f} ms until {last}, runs again"
     blame = f"culprits {list(restart.culprits) or 'none'}, lost {list(restart.lost) or 'none'}"
     phases = "  ".join(f"{name} {1e3 * restart.phases[name]:.1f}" for name in PHASES)
     indent = "\n" + " " * 15

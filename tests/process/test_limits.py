@@ -109,7 +109,7 @@ def test_a_mistake_in_the_script_restarts_ever_more_slowly_and_ends_the_job(prep
     told = job.errors(1)
     assert told.count("the function fails on initial rank 1 in iteration 0:\nTraceback (most recent call last):") == 1
     assert "in mistake\n    optimiser.step()" in told
-    assert "fails alike, 5 times in a row: NameError" in told
+    assert "fails alike, 2 times in a row: NameError" in told
     assert "nvrx_core/" not in told.partition("fails alike")[0].partition("Traceback")[2].partition("NameError")[0]
     assert "5 in a row with no step reported (no_progress_limit=5, None for no limit)" in job.errors(0).splitlines()[-1]
     assert_nothing_left(job)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.fault_maker import FaultMaker
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
@@ -49,6 +50,7 @@ class RestartTrace:
         self._housekeeping, self._defer = housekeeping, defer
         self._marks: dict[str, float] = {}
         self._ended: RoundView | None = None
+        self._rate = LogRate()
 
     def mark(self, name: str) -> None:
         """Note the time of a step, by a name of `nvrx_core.events.phases.MARKS`."""
@@ -82,7 +84,10 @@ class RestartTrace:
             marks.setdefault(missed, time.monotonic())
         if decision.cause is not None:
             marks["struck"], marks["announced"] = self._faults.on_my_clock(decision.cause)
+        left_out = self._rate.line(_failure(decision), now=time.monotonic())
         self._defer(lambda: _report(self._events, state, decision, marks))
+        if left_out is not None:
+            self._defer(lambda: _log(state, decision, marks, left_out))
         self._housekeeping.decided(state.rank, decision)
 
 
@@ -100,15 +105,35 @@ def _report(events: EventLog, state: PureState, decision: Decision, marks: Mappi
         active=state.mode is Mode.ACTIVE,
         marks=dict(marks),
     )
+
+
+def _failure(decision: Decision) -> object:
+    """What equal failures have in common."""
+    cause = decision.cause
+    return cause and (cause.error_type, cause.interruption, cause.origin, decision.culprits, decision.lost)
+
+
+def _log(state: PureState, decision: Decision, marks: Mapping[str, float], left_out: int) -> None:
+    """Write the log line; the latency is that of this rank, the timeline has that of the job."""
     total = (marks.get("entered", 0.0) - marks.get("struck", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
-    active = f"{state.active_world_size} of {state.world_size} ranks active"
-    log.log(level, "restart %d in %.1f ms: %s; %s; %s", state.iteration, total, decision.cause, _who(decision), active)
+    more = f"; {left_out} restarts before it were not logged" if left_out else ""
+    what = f"{decision.cause}; {_blamed(decision)}; {_left(state, decision)}{more}"
+    log.log(level, "restart %d in %.1f ms (this rank): %s", state.iteration, total, what)
 
 
-def _who(decision: Decision) -> str:
-    blamed = f"initial ranks to blame: {list(decision.culprits)}" if decision.culprits else "all ranks stalled alike"
-    return f"{blamed}, lost: {list(decision.lost) or 'none'}"
+def _blamed(decision: Decision) -> str:
+    return f"initial ranks to blame: {list(decision.culprits)}" if decision.culprits else "all ranks stalled alike"
+
+
+def _left(state: PureState, decision: Decision) -> str:
+    """Who is lost, and how many of the others are active, unless it is all of them."""
+    active, size = state.active_world_size, state.world_size
+    of = f"{active} of {size} ranks active"
+    if not decision.lost:
+        return f"none lost, {of}"
+    lost = f"{len(decision.lost)} lost: {list(decision.lost)}"
+    return f"{lost}, {size} left" if active == size else f"{lost}, {of}"
 
 
 def _cause(fault: FaultRecord | None) -> dict[str, object] | None:

@@ -10,34 +10,26 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.fault.log_rate import LogRate
+from nvrx_core.inprocess.call.user_errors import user_traceback
 from nvrx_core.process.bounded import call_all_bounded
 
-__all__ = ["SurvivedErrors", "user_traceback"]
+__all__ = ["SurvivedErrors"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-PACKAGE: Final = str(Path(__file__).parents[2]) + "/"
 READ_WITHIN: Final = timedelta(seconds=2)
 """The bound on reading the source lines."""
 MAX_FRAMES: Final = 100
 """The innermost frames that are kept."""
 _Key = tuple[type[BaseException], tuple[tuple[str, int | None], ...]]
-
-
-def user_traceback(trace: TracebackType | None) -> TracebackType | None:
-    """Strip the frames of this package that lead to the user's function; all of them remain where there is no other."""
-    found = trace
-    while found is not None and found.tb_frame.f_code.co_filename.startswith(PACKAGE):
-        found = found.tb_next
-    return found or trace
 
 
 class SurvivedErrors:
@@ -52,10 +44,10 @@ class SurvivedErrors:
     def __init__(self, initial_rank: int, events: EventLog, defer: Callable[[Callable[[], None]], None]) -> None:
         self._initial_rank, self._events, self._defer = initial_rank, events, defer
         self._last: _Key | None = None
-        self._times = 0
+        self._times, self._rate = 0, LogRate()
 
     def survived(self, error: BaseException, iteration: int) -> None:
-        """Log the exception that ended the function in `iteration`; a repetition of the last one is a single line."""
+        """Log the exception that ended the function in `iteration`; a repetition is a line, or less."""
         with suppress(MemoryError):  # which may be what the function has failed with
             self._note(error, iteration)
 
@@ -66,11 +58,12 @@ class SurvivedErrors:
         key = type(error), tuple((frame.filename, frame.lineno) for frame in captured.stack)
         self._times = self._times + 1 if key == self._last else 1
         self._last, times = key, self._times
-        if times > 1:
+        wanted = self._rate.line(key, now=time.monotonic()) is not None
+        if times > 1 and wanted:
             last = "".join(captured.format_exception_only()).strip()
             told = "initial rank %d fails alike, %d times in a row: %s"
             self._defer(lambda: log.error(told, self._initial_rank, times, last))
-        else:
+        elif times == 1:
             self._defer(lambda: self._start(captured, iteration))
 
     def _start(self, captured: traceback.TracebackException, iteration: int) -> None:

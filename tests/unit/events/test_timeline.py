@@ -145,7 +145,7 @@ def test_the_text_has_each_event_and_each_phase_in_milliseconds(write):
         "     +0.500 s  rank 2    iteration 0   call_entered world_size=4",
         "     +1.000 s  rank 2    iteration 0   fault interruption=EXCEPTION message=boom loud",
         "     +1.050 s  restart 0 -> 1: EXCEPTION on rank 2 (a pid 77): boom at train.py:7",
-        "               50.0 ms on rank 0, the slowest of 1; culprits none, lost none",
+        "               the job: 50.0 ms until rank 0, the last of 1, runs again; culprits none, lost none",
         f"               ms: {'  '.join(f'{phase} 5.0' for phase in PHASES)}",
         "     +2.000 s  rank 0    iteration 1   completed",
         "1 malformed lines skipped",
