@@ -119,9 +119,12 @@ class TimeoutError(RestartError):
 
 
 class JobMismatch(RestartError):
-    """The ranks of a job contradict each other: world size, version of nvrx, or parameters."""
+    """The ranks of a job contradict each other: rank, world size, version of nvrx, or parameters."""
 
-    advice = "start all ranks with the same WORLD_SIZE, the same version of nvrx and the same parameters of Wrapper"
+    advice = (
+        "start each rank once, with a RANK of its own, and all of them with the same WORLD_SIZE, version of nvrx and "
+        "parameters of Wrapper"
+    )
 
 
 class BarrierError(RestartError):
@@ -250,7 +253,8 @@ class ParameterTypeError(TypeError):
         self.parameter, self.value, self.expected, self.instead = parameter, value, expected, instead
 
     def __str__(self) -> str:
-        hint = self._COMMA if isinstance(self.value, tuple) else _write(self.instead)
+        comma = isinstance(self.value, tuple) and len(self.value) == 1
+        hint = self._COMMA if comma else _write(self.instead)
         found = type(self.value).__name__
         return f"{self.parameter}={self.value!r}: must be of type {self.expected}, not {found}{hint}"
 
@@ -306,13 +310,30 @@ def shown(value: object) -> str:
 
 
 def _instead(parameter: str, value: object, expected: type) -> str:
-    if expected is timedelta and isinstance(value, int | float):
-        return f"{parameter}=timedelta(seconds={value!r})"
-    if expected is int and isinstance(value, str) and value.lstrip("-").isdigit():
-        return f"{parameter}={value}"
+    """What to write instead of a value of the wrong type, "" where the value does not show it."""
     if isinstance(value, type) and issubclass(value, expected):
         return f"{parameter}={value.__name__}()"
+    if expected is timedelta:
+        seconds = _number(value)
+        return "" if seconds is None else f"{parameter}=timedelta(seconds={seconds:g})"
+    if expected is int:
+        number = _number(value)
+        of_a_signal = isinstance(value, str) and value.startswith("SIG")
+        return f"{parameter}=signal.{value}" if of_a_signal else "" if number is None else f"{parameter}={number:g}"
+    if isinstance(value, list | tuple) and value and all(isinstance(each, expected) for each in value):
+        return f"{parameter}=Compose({', '.join(type(each).__name__ + '(...)' for each in value)})"
+    if callable(value) and getattr(expected, "__abstractmethods__", ()) == {"__call__"}:
+        return (
+            f"{parameter}=..., an instance of a class that derives from {expected.__name__}, with that as its __call__"
+        )
     return ""
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except ValueError:
+        return None
 
 
 def _write(instead: str) -> str:

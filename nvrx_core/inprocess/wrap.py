@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, T
 
 import torch.distributed as dist
 
-from nvrx_core.errors import RestartAbort
 from nvrx_core.inprocess.call.call import Call
 from nvrx_core.inprocess.call.environment_checks import warn_about_environment
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
-from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_shape
+from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_arguments, refuse_shape
+from nvrx_core.inprocess.call.one_call import one_call
 from nvrx_core.inprocess.call.parameters import Parameters
-from nvrx_core.inprocess.call.survived_errors import user_traceback
+from nvrx_core.inprocess.call.user_errors import plainly, trim
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.rank_assignment.base import FrozenState
+from nvrx_core.settings.environment import check_variables
 from nvrx_core.settings.parameter import parameter
 
 __all__ = ["CallWrapper", "HealthCheckPassed", "Wrapper"]
@@ -66,8 +66,15 @@ class CallWrapper:
         return self._handles.state.iteration
 
     def ping(self) -> None:
-        """Report progress; from the first ping of an iteration on, the timeouts apply to pings as well."""
-        self._page.words[ProgressField.PING] = time.monotonic_ns()
+        """Report progress; from the first ping of an iteration on, the timeouts apply to pings as well.
+
+        Raises:
+            RuntimeError: after the call.
+        """
+        try:
+            self._page.words[ProgressField.PING] = time.monotonic_ns()
+        except ValueError:
+            raise _after_call("ping") from None
 
     def progress(self, step: int) -> None:
         """Report a completed step.
@@ -75,11 +82,17 @@ class CallWrapper:
         Within an iteration, a step higher than all previous ones is a sign of life: from the first call on, the
         timeouts apply to it as well. For `no_progress_limit`, progress is a step higher than all previous ones of the
         call, across restarts.
+
+        Raises:
+            RuntimeError: after the call.
         """
         words = self._page.words
-        if step >= words[ProgressField.STEP]:
-            words[ProgressField.STEP] = step + 1
-            words[ProgressField.STEP_AT] = time.monotonic_ns()
+        try:
+            if step >= words[ProgressField.STEP]:
+                words[ProgressField.STEP] = step + 1
+                words[ProgressField.STEP_AT] = time.monotonic_ns()
+        except ValueError:
+            raise _after_call("progress") from None
 
     def atomic(self) -> Atomic:
         """Return a context that no restart interrupts; other ranks wait for its end. It can be nested."""
@@ -164,17 +177,16 @@ class Wrapper(Parameters):
         ValueError, TypeError: for a value that violates its rule; nothing is started.
     """
 
-    enabled: bool = parameter(True, "False returns functions as they are.")
+    enabled: bool = parameter(True, "False returns functions as they are.", kind=bool)
 
     __signature__: ClassVar[inspect.Signature]
     if not TYPE_CHECKING:  # where checkers see the parameters
 
-        def __new__(cls, *given: object, **_: object) -> Self:
-            """Refuse `@Wrapper` without its parentheses."""
-            if given and cls is Wrapper:
-                raise TypeError(
-                    f"Wrapper takes its parameters by name; to wrap {given[0]!r}, write @Wrapper() above it"
-                )
+        @plainly
+        def __new__(cls, *given: object, **named: object) -> Self:
+            """Refuse `@Wrapper` without its parentheses, and unknown parameters."""
+            if cls is Wrapper:
+                refuse_arguments(cls.__signature__, given, named)
             return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -196,6 +208,7 @@ class Wrapper(Parameters):
     @overload
     def __call__(self, fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]: ...
 
+    @plainly
     def __call__(self, fn: Callable[..., Result]) -> Callable[..., Result]:
         """Wrap `fn`; each call of the returned function is one restartable job of all ranks.
 
@@ -209,33 +222,43 @@ class Wrapper(Parameters):
 
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Result:
-            if dist.is_initialized():
-                raise ValueError(
-                    "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
-                    "create it inside the wrapped function, or destroy it before the call"
-                )
-            if GroupObserver.current is not None:
-                raise RestartAbort(
-                    "a wrapped function was called inside another wrapped function",
-                    advice="wrap the outer function only; its restarts cover what it calls",
-                )
-            free = bind(fn, names, args, kwargs)
-            call = Call(self, next(_calls))
-            warn_about_environment(self.hard_timeout)
-
-            def function() -> Any:
-                return fn(*args, **{**kwargs, **dict.fromkeys(free, CallWrapper(call.handles, self))})
-
+            call: Call | None = None
             try:
-                result: Result = call.run(function)
+                with one_call():
+                    free, call = self._prepare(fn, names, args, kwargs)
+                    result: Result = call.run(self._injected(call, free, functools.partial(fn, *args, **kwargs)))
             except BaseException as error:  # boundary: the caller sees the frames of its function, not those in between
-                error.__traceback__ = user_traceback(error.__traceback__)
+                trim(error, started=call is not None)
                 raise
             return result
 
         return wrapped
 
+    def _injected(self, call: Call, free: tuple[str, ...], fn: Callable[..., Any]) -> Callable[[], Any]:
+        """Call the function with a `CallWrapper` for those of its parameters, in each iteration a new one."""
+        return lambda: fn(**dict.fromkeys(free, CallWrapper(call.handles, self)))
+
+    def _prepare(
+        self, fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[str, ...], Call]:
+        """Check what can be checked before anything is started."""
+        if dist.is_initialized():
+            raise ValueError(
+                "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
+                "create it inside the wrapped function, or destroy it before the call"
+            )
+        free = bind(fn, names, args, kwargs)
+        check_variables()
+        call = Call(self, next(_calls))
+        warn_about_environment(self.hard_timeout)
+        return free, call
+
+
+def _after_call(what: str) -> RuntimeError:
+    return RuntimeError(f"{what}() after the call of the wrapped function: a CallWrapper belongs to one iteration")
+
 
 Wrapper.__signature__ = inspect.Signature(
     [each for name, each in inspect.signature(Wrapper.__init__).parameters.items() if name != "self"]
 )
+Wrapper.__init__ = plainly(Wrapper.__init__)  # type: ignore[method-assign]

@@ -162,6 +162,10 @@ class RankAssignmentCtx:
 class RankAssignment(ABC):
     """A function that computes, on each rank, its rank in the next iteration."""
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"{type(self).__name__}({given})"
+
     @abstractmethod
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         """Assign.

@@ -6,7 +6,7 @@ with 0 <= active_rank < active_world_size, or inactive with active_rank None.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from nvrx_core.errors import ParameterError, RankAssignmentError, RankDiscarded, RestartAbort, require_type
@@ -35,12 +35,16 @@ def check(assignment: object) -> None:
     Raises:
         TypeError: when it is not a `RankAssignment`; for a tuple the error mentions the trailing comma.
         ValueError: when a built-in move runs after a filter, whose choice of active ranks it would invalidate; when no
-            stage removes the ranks that a filter terminates; when a `Tree` is composed with another stage.
+            stage removes the ranks that are lost, or that a filter terminates; when a `Tree` is composed with another
+            stage.
     """
     require_type("rank_assignment", assignment, RankAssignment)
     stages = list(_stages(assignment))
     if len(stages) > 1 and any(isinstance(stage, Tree) for stage in stages):
         raise ParameterError("rank_assignment", assignment, "a Tree alone: it decides all that the others decide")
+    if all(isinstance(stage, RankFilter) and _is_built_in(stage) for stage in stages):
+        rule = "composed with ShiftRanks() or FillGaps(), which removes the ranks that are lost"
+        raise ParameterError("rank_assignment", assignment, rule, _listed([*stages[::-1], ShiftRanks()]))
     filtered = terminating = None
     for stage in stages:
         if isinstance(stage, RankFilter):
@@ -52,11 +56,22 @@ def check(assignment: object) -> None:
             if isinstance(stage, RankMove) and filtered is not None:
                 names = type(stage).__name__, type(filtered).__name__
                 rule = "composed so that {0} runs before {1}: list {0} after {1}".format(*names)
-                raise ParameterError("rank_assignment", assignment, rule)
+                raise ParameterError("rank_assignment", assignment, rule, _moves_last(stages))
     if terminating is not None:
         name = type(terminating).__name__
         rule = f"composed so that ShiftRanks or FillGaps runs after {name} and removes the terminated ranks: list "
         raise ParameterError("rank_assignment", assignment, f"{rule}{name} after it")
+
+
+def _moves_last(stages: Sequence[object]) -> str:
+    """The same stages, listed so that the moves run first."""
+    listed = stages[::-1]
+    moves = [stage for stage in listed if isinstance(stage, RankMove)]
+    return _listed([*(stage for stage in listed if stage not in moves), *moves])
+
+
+def _listed(stages: Iterable[object]) -> str:
+    return f"rank_assignment=Compose({', '.join(map(repr, stages))})"
 
 
 def declare(assignment: RankAssignment, state: State, iteration: int) -> tuple[str, ...]:
@@ -149,7 +164,10 @@ def settle(ctx: RankAssignmentCtx) -> RankAssignmentCtx:
     if not _valid(state):
         raise _error(state, f"rank_assignment left an impossible state: {state}")
     if state.active_world_size == 0:
-        raise RestartAbort(f"rank_assignment leaves none of {state.world_size} ranks active")
+        raise RestartAbort(
+            f"rank_assignment leaves none of {state.world_size} ranks active",
+            advice="let MaxActiveWorldSize, ActiveWorldSizeDivisibleBy or a filter of yours leave at least one",
+        )
     return ctx
 
 

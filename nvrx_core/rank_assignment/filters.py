@@ -7,7 +7,7 @@ therefore stays at its limit, and a stale value cannot shrink it permanently.
 
 from __future__ import annotations
 
-from nvrx_core.errors import require
+from nvrx_core.errors import require, require_type
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, RankFilter, State
 
 __all__ = ["ActivateAllRanks", "ActiveWorldSizeDivisibleBy", "MaxActiveWorldSize", "activate"]
@@ -37,11 +37,14 @@ class MaxActiveWorldSize(RankFilter):
         max_active_world_size: the limit; None for no limit.
 
     Raises:
-        ValueError: when the limit is negative.
+        TypeError: when the limit is no int.
+        ValueError: when it is negative.
     """
 
     def __init__(self, max_active_world_size: int | None = None) -> None:
         limit = max_active_world_size
+        if limit is not None:
+            require_type("max_active_world_size", limit, int)
         require(limit is None or limit >= 0, "max_active_world_size", limit, "at least 0, or None for no limit")
         self.max_active_world_size = limit
 
@@ -60,10 +63,12 @@ class ActiveWorldSizeDivisibleBy(RankFilter):
         divisor: the divisor.
 
     Raises:
-        ValueError: when the divisor is below 1.
+        TypeError: when the divisor is no int.
+        ValueError: when it is below 1.
     """
 
     def __init__(self, divisor: int = 1) -> None:
+        require_type("divisor", divisor, int)
         require(divisor >= 1, "divisor", divisor, "at least 1")
         self.divisor = divisor
 

@@ -53,7 +53,10 @@ class KeyFunction:
         key: Any = self.key_or_fn
         if callable(key):
             key = key(state.rank, state.world_size) if self._older else key(state)
-        hash(key)
+        try:
+            hash(key)
+        except TypeError:
+            raise ParameterTypeError("the key of key_or_fn", key, "Hashable", "return str(key), or a tuple") from None
         return _bounded(str(key))
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 __all__ = [
+    "check_variables",
     "events_directory",
     "flight_record_directory",
     "flight_recorder_is_on",
@@ -65,8 +66,13 @@ def rank_and_world_size() -> tuple[int, int]:
             f"environment: {given[0]}={os.environ[given[0]]!r} is set alone; set RANK and WORLD_SIZE, or neither"
         )
     rank, world_size = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    if world_size < 1:
+        raise ValueError(f"environment: WORLD_SIZE={world_size} is below 1; write WORLD_SIZE=1 for a job of one rank")
     if not 0 <= rank < world_size:
-        raise ValueError(f"environment: RANK={rank} is not in the range 0 <= RANK < WORLD_SIZE={world_size}")
+        raise ValueError(
+            f"environment: RANK={rank} is not in the range 0 <= RANK < WORLD_SIZE={world_size}; the ranks of a job of "
+            f"{world_size} are 0 to {world_size - 1}"
+        )
     return rank, world_size
 
 
@@ -117,8 +123,26 @@ def runtime_directory() -> str:
 
 
 def master() -> tuple[str, int]:
-    """Return MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and 29500."""
-    return os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT", 29500)
+    """Return MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and 29500.
+
+    Raises:
+        ValueError: when the port is none, or leaves no room for the one after it.
+    """
+    port = _number("MASTER_PORT", 29500)
+    if not 0 < port < 65535:
+        raise ValueError(f"environment: MASTER_PORT={port} is not in the range 1 to 65534; write MASTER_PORT=29500")
+    return os.environ.get("MASTER_ADDR", "127.0.0.1"), port
+
+
+def check_variables() -> None:
+    """Check the variables that a call reads.
+
+    Raises:
+        ValueError: when one is wrong, with what to write instead.
+    """
+    rank_and_world_size()
+    master()
+    store_endpoint()
 
 
 def has_master() -> bool:
@@ -243,4 +267,6 @@ def _number(name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"environment: {name}={text!r} is not a whole number (host {socket.gethostname()})") from None
+        example = f"; write {name}={default}" if default > 1 else ""
+        host = socket.gethostname()
+        raise ValueError(f"environment: {name}={text!r} is not a whole number (host {host}){example}") from None

@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final
 
-from nvrx_core.errors import ParameterError, require, require_type, shown
+from nvrx_core.errors import ParameterError, require_type, shown
 from nvrx_core.settings.forms import Form, Misread, is_none
 
 __all__ = [
@@ -182,7 +182,18 @@ def _check_order(owner: Any, name: str, longer: str, *, upper_bound: bool) -> No
     if by_default and bound != getattr(type(owner), longer):
         rule = f"longer than {name}={shown(value)}, which is the default"
         raise ParameterError(longer, bound, rule, f"{name}=timedelta(...) as well, shorter than that")
-    raise ParameterError(name, value, f"shorter than {longer}={shown(bound)}")
+    raise ParameterError(name, value, f"shorter than {longer}={shown(bound)}", _in_seconds(name, value))
+
+
+def _in_seconds(name: str, value: object) -> str:
+    """What to write instead of days that were meant as seconds, or of a negative time; "" for any other value."""
+    if not isinstance(value, timedelta):
+        return ""
+    if value < timedelta(0):
+        return f"{name}=timedelta(seconds={-value.total_seconds():g})"
+    if value and value == timedelta(value.days):
+        return f"{name}=timedelta(seconds={value.days}): timedelta({value.days}) counts days"
+    return ""
 
 
 def _check_value(name: str, value: object, declared: Declaration) -> None:
@@ -190,5 +201,5 @@ def _check_value(name: str, value: object, declared: Declaration) -> None:
         return
     if declared.kind is not None:
         require_type(name, value, declared.kind)
-    if declared.rule is not None:
-        require(declared.rule.holds(value), name, value, declared.rule.text)
+    if declared.rule is not None and not declared.rule.holds(value):
+        raise ParameterError(name, value, declared.rule.text, _in_seconds(name, value))

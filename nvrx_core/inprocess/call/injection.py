@@ -1,14 +1,15 @@
-"""The wrapped function: its shape, its signature, and which of its parameters get the `CallWrapper`."""
+"""What a user writes around the wrapped function: `Wrapper(...)`, its shape, its signature, its `CallWrapper`."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["NAMES", "bind", "parameters_for", "refuse_shape"]
+__all__ = ["NAMES", "bind", "parameters_for", "refuse_arguments", "refuse_shape"]
 
 NAMES: Final = ("call_wrapper", "inprocess_call_wrapper")
 _SHAPES: Final = (
@@ -18,6 +19,23 @@ _SHAPES: Final = (
 )
 
 
+def refuse_arguments(signature: inspect.Signature, given: tuple[object, ...], named: Mapping[str, object]) -> None:
+    """Refuse arguments that `Wrapper` does not have: such without a name, and unknown names.
+
+    Raises:
+        TypeError: with what to write instead.
+    """
+    if given:
+        instead = (
+            f"to wrap {given[0]!r}, write @Wrapper() above it" if callable(given[0]) else "write Wrapper(name=...)"
+        )
+        raise TypeError(f"Wrapper takes its parameters by name, not {given[0]!r}; {instead}")
+    for name in named.keys() - signature.parameters:
+        close = difflib.get_close_matches(name, signature.parameters, 1, 0.5)
+        instead = f"write {close[0]}=" if close else f"it has {', '.join(signature.parameters)}"
+        raise TypeError(f"Wrapper has no parameter {name}; {instead}")
+
+
 def refuse_shape(fn: object) -> None:
     """Refuse what is no function, or one whose call returns before its body has run: that body would be unprotected.
 
@@ -25,8 +43,11 @@ def refuse_shape(fn: object) -> None:
         TypeError: with what to wrap instead.
     """
     name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    if isinstance(fn, classmethod | staticmethod):
+        kind = type(fn).__name__
+        raise TypeError(f"Wrapper wraps a function, and {name} is a {kind}; write @{kind} above @Wrapper()")
     if not callable(fn):
-        raise TypeError(f"Wrapper()(...) wraps a function, not {fn!r} of type {type(fn).__name__}")
+        raise TypeError(f"Wrapper wraps a function, not {fn!r}; write Wrapper()(train), and call what it returns")
     for is_of_shape, shape, body in _SHAPES:
         if is_of_shape(fn) or is_of_shape(getattr(fn, "__call__", None)):  # noqa: B004 (its shape is asked for)
             instead = body.format(name=name)
@@ -59,8 +80,17 @@ def bind(
         free = tuple(name for name in names if name not in filled)
         signature.bind(*args, **{**kwargs, **dict.fromkeys(free)})
     except TypeError as error:
-        raise TypeError(f"{getattr(fn, '__qualname__', fn)}(): {error}") from None
+        raise TypeError(_called_wrongly(fn, signature, names, str(error))) from None
     return free
+
+
+def _called_wrongly(fn: Callable[..., Any], signature: inspect.Signature, names: tuple[str, ...], why: str) -> str:
+    name = getattr(fn, "__qualname__", fn)
+    own = [each for each in signature.parameters.values() if each.name not in names]
+    text = f"{name}(): {why}; call it as {name}{signature.replace(parameters=own, return_annotation=signature.empty)}"
+    if names or not why.startswith("missing"):
+        return text
+    return f"{text}; a parameter gets the CallWrapper by its annotation, call_wrapper: CallWrapper, or by this name"
 
 
 def _signature(fn: Callable[..., Any], *attempts: bool) -> inspect.Signature | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from nvrx_core.errors import ParameterTypeError, require, shown
+from nvrx_core.errors import ParameterError, ParameterTypeError, require, shown
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
@@ -21,7 +21,7 @@ from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
 from nvrx_core.rank_assignment.composition import check as check_assignment
 from nvrx_core.rank_assignment.filters import ActivateAllRanks
 from nvrx_core.rank_assignment.moves import ShiftRanks
-from nvrx_core.settings.parameter import ABSOLUTE_PATH, NOT_NEGATIVE, at_least, check, one_of, parameter, time_parameter
+from nvrx_core.settings.parameter import NOT_NEGATIVE, Rule, at_least, check, one_of, parameter, time_parameter
 from nvrx_core.store.mixin import StoreMixin
 from nvrx_core.store.torch_stores import Factory, TCPStore
 
@@ -31,6 +31,16 @@ _ALIKE: Final = (
     "soft_timeout", "hard_timeout", "heartbeat_timeout", "barrier_timeout", "completion_timeout", "last_call_wait",
 )  # fmt: skip
 _SECOND: Final = timedelta(seconds=1)
+
+
+def _names_rank_at_most(path: str) -> bool:
+    try:
+        return os.path.isabs(path.format(rank=0))
+    except (LookupError, ValueError):
+        return False
+
+
+_RANK_PATH: Final = Rule("an absolute path, in which {rank} is the only field", _names_rank_at_most)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,10 +117,10 @@ class Parameters:
         timedelta(seconds=5), "Time from SIGTERM to SIGKILL, for a process that handles SIGTERM.", rule=NOT_NEGATIVE
     )
     monitor_process_logfile: str | None = parameter(
-        None, "The monitor process's log file, an absolute path; may hold `{rank}`.", kind=str, rule=ABSOLUTE_PATH
+        None, "The monitor process's log file, an absolute path; may hold `{rank}`.", kind=str, rule=_RANK_PATH
     )
     monitor_process_pidfile: str | None = parameter(
-        None, "The monitor process's pid file, an absolute path; may hold `{rank}`.", kind=str, rule=ABSOLUTE_PATH
+        None, "The monitor process's pid file, an absolute path; may hold `{rank}`.", kind=str, rule=_RANK_PATH
     )
     completion: Completion | Compose | None = parameter(None, "Runs when all ranks have completed.", kind=Completion)
     terminate: Terminate | Compose | None = parameter(
@@ -147,12 +157,27 @@ class Parameters:
         }
 
     def __post_init__(self) -> None:
-        if not (inspect.isclass(self.store_factory) and issubclass(self.store_factory, StoreMixin)):
-            expected = "class that derives from inprocess.store.StoreMixin"
-            raise ParameterTypeError("store_factory", self.store_factory, expected, _our_store(self.store_factory))
+        _check_store(self.store_factory, self.store_kwargs)
+        if not isinstance(self.events_dir, str | os.PathLike | None):
+            raise ParameterTypeError("events_dir", self.events_dir, "str or os.PathLike")
         check(self)
         check_assignment(self.rank_assignment)
         _check_signal(self.interrupt_signal)
+
+
+def _check_store(factory: Any, kwargs: object) -> None:
+    if not (inspect.isclass(factory) and issubclass(factory, StoreMixin)):
+        expected = "class that derives from inprocess.store.StoreMixin"
+        raise ParameterTypeError("store_factory", factory, expected, _our_store(factory))
+    if not isinstance(kwargs, dict):
+        return
+    try:
+        inspect.signature(factory).bind(**kwargs)
+    except TypeError as error:
+        names = ", ".join(inspect.signature(factory).parameters)
+        raise ParameterError("store_kwargs", kwargs, f"arguments of {factory.__name__}({names}); {error}") from None
+    except ValueError:  # it has no signature
+        return
 
 
 def _our_store(factory: object) -> str:

@@ -221,7 +221,7 @@ def test_the_error_for_a_tuple_mentions_the_comma(value):
 
 
 def test_an_object_that_is_no_rank_assignment_is_refused():
-    with pytest.raises(TypeError, match=r"must be of type RankAssignment, not function$"):
+    with pytest.raises(TypeError, match=r"must be of type RankAssignment, not function; write .* an instance"):
         check(lambda ctx: ctx)
 
 

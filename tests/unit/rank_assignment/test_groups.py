@@ -217,7 +217,7 @@ def test_other_parameters_are_refused():
 
 
 def test_a_key_that_is_not_hashable_is_refused():
-    with pytest.raises(TypeError, match="unhashable"):
+    with pytest.raises(TypeError, match="must be of type Hashable, not list; write return str"):
         KeyFunction(lambda state: [state.rank])(FROZEN)
 
 

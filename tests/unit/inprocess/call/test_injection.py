@@ -89,7 +89,7 @@ class Asynchronous:
         (Asynchronous(), "an async function"),
         (async_generator, "async_generator is an async generator function"),
         (generator, "generator is a generator function"),
-        (3, "wraps a function, not 3 of type int"),
+        (3, "Wrapper wraps a function, not 3; write"),
     ],
 )
 def test_a_body_that_would_run_after_the_call_is_refused(function, shape):

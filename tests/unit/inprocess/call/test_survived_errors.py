@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 
 from nvrx_core.events.log import EventLog
-from nvrx_core.inprocess.call.survived_errors import PACKAGE, SurvivedErrors, user_traceback
+from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
+from nvrx_core.inprocess.call.user_errors import PACKAGE, user_traceback
 
 
 @pytest.fixture

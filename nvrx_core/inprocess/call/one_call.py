@@ -1,0 +1,52 @@
+"""A process runs one wrapped function at a time: it is one rank of the job."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from nvrx_core.errors import RestartAbort
+
+__all__ = ["one_call"]
+
+Holder = tuple[int, int]
+"""The process and the thread that run a wrapped function."""
+_running: Final[dict[str, Holder]] = {}
+
+
+@contextmanager
+def one_call() -> Iterator[None]:
+    """Hold the process for one call.
+
+    Raises:
+        RestartAbort: when a call is under way in this process, or in the one that it was forked from.
+    """
+    mine = os.getpid(), threading.get_ident()
+    holder = _running.setdefault("call", mine)  # atomic: two threads may come at once
+    if holder is not mine:
+        raise _refusal(holder, mine)
+    try:
+        yield
+    finally:
+        _running.pop("call", None)
+
+
+def _refusal(holder: Holder, mine: Holder) -> RestartAbort:
+    if holder[0] != mine[0]:
+        return RestartAbort(
+            f"a wrapped function was called in process {mine[0]}, a child of the rank in process {holder[0]}, which "
+            "runs one",
+            advice="call it in the rank only; a child that is to be a rank is started anew, with a RANK of its own",
+        )
+    if holder[1] != mine[1]:
+        return RestartAbort(
+            "a wrapped function was called in a second thread while another thread runs one",
+            advice="call one after the other: a process is one rank, and runs one wrapped function at a time",
+        )
+    return RestartAbort(
+        "a wrapped function was called inside another wrapped function",
+        advice="wrap the outer function only; its restarts cover what it calls",
+    )

@@ -1,0 +1,13 @@
+"""Runs a user's script in a rank, as `python script.py` would: the file is the one argument."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    script = sys.argv.pop(1)
+    sys.argv[0] = script
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
