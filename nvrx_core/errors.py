@@ -68,15 +68,15 @@ class StoreLost(_Explained, SystemExit):
         port: the port of the store.
     """
 
-    advice = "find out why its process exited; a store outside the ranks (python -m nvrx_core.store) outlives them"
+    advice = "find out why its process exited; a store outside the ranks (nvrx-store) outlives them"
 
     def __init__(self, host: str = "", port: int = 0, *, advice: str | None = None) -> None:
         super().__init__(f"the control store at {host}:{port} is lost", advice=advice)
         self.code = STORE_LOST
         self.host, self.port = host, port
 
-    def __reduce__(self) -> tuple[type[StoreLost], tuple[str, int]]:
-        return type(self), (self.host, self.port)
+    def __reduce__(self) -> tuple[type[StoreLost], tuple[str, int], dict[str, object]]:
+        return type(self), (self.host, self.port), vars(self)
 
 
 class RestartError(_Explained, Exception):

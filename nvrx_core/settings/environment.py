@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 __all__ = [
     "check_variables",
+    "cpp_log_level",
     "events_directory",
     "flight_record_directory",
     "flight_recorder_is_on",
@@ -188,6 +189,11 @@ def flight_recorder_is_on() -> bool:
 def variables(prefix: str) -> dict[str, str]:
     """Return the variables whose names begin with `prefix` and that are not empty."""
     return {name: value for name, value in os.environ.items() if name.startswith(prefix) and value}
+
+
+def cpp_log_level() -> str | None:
+    """Return `TORCH_CPP_LOG_LEVEL`, None when it is not set."""
+    return os.environ.get("TORCH_CPP_LOG_LEVEL") or None
 
 
 def nccl_variables() -> dict[str, str]:

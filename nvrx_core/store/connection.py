@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from nvrx_core.process.sockets import bound_reading, is_whole, keep_alive, socket_inodes, tcp_sockets
+from nvrx_core.store.cpp_log_level import FATAL, quiet
 from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener
 from nvrx_core.store.torch_stores import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Factory, another
 
@@ -44,7 +45,7 @@ def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) ->
     if not port:
         return another(store, factory, kwargs)
     await_listener(host, port, FURTHER_TIMEOUT)
-    with answer_deadline(host, port), _connect_deadline(store) as timeout:
+    with answer_deadline(host, port), quiet(FATAL), _connect_deadline(store) as timeout:
         found = another(store, factory, kwargs)
     found.set_timeout(timeout)
     return found

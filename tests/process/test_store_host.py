@@ -29,8 +29,10 @@ TRAINS_ON = 6
 def assert_left_with_one_line(job: Job, ranks: set[int], endpoint: str) -> None:
     for rank in ranks:
         assert job.codes[rank] == STORE_LOST, job.codes
-        said = [line for line in job.errors(rank).splitlines() if endpoint in line and "[c10d]" not in line]
+        said = [line for line in job.errors(rank).splitlines() if endpoint in line]
         assert len(said) == 1, f"rank {rank} named the store in {len(said)} lines"
+        assert ("nvrx-store" in said[0]) == (job.store_pid is None), "advice to do what is done"
+        assert "frame #" not in job.errors(rank)
     assert_no_process_left(job)
 
 

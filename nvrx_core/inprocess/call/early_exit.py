@@ -68,13 +68,13 @@ class EarlyExit:
     def store_lost(self, why: str) -> StoreLost:
         """The store is gone: the rank leaves, or its monitor process ends it; returns what the call ends with."""
         host, port = self._connections.endpoint
-        if self._decide(lambda: StoreLost(host, port)):
+        if self._decide(self._connections.lost):
             self._monitor.store_lost()
-            log.error("%s (%s)", StoreLost(host, port), why)
+            log.error("%s (%s)", self._connections.lost(), why)
             self._events.write("store_lost", self._state.iteration, endpoint=f"{host}:{port}")
             self._connections.cut()
             self._interrupt_main_thread()
-        return StoreLost(host, port)
+        return self._connections.lost()
 
     def watcher_failed(self, error: BaseException) -> None:
         """The calling thread, one of the wrapper's own, ends by `error`."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import nvrx_core
-from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, StoreLost
+from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
@@ -37,6 +37,7 @@ from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
+from nvrx_core.store.cpp_log_level import quiet
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Resources", "acquire"]
@@ -84,6 +85,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     freeze_on_entry()
     cleanup.enter_context(environment.restored())
     cleanup.enter_context(own_stream_handlers())
+    cleanup.enter_context(quiet())
     directory = p.events_dir or environment.events_directory()
     events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
     page = cleanup.enter_context(_page(state.initial_world_size))
@@ -165,7 +167,7 @@ def _connect(
     try:
         connections.use(Joining(connections, page, entrant).run(p.barrier_timeout))
     except StoreFailure as failure:
-        lost = StoreLost(*connections.endpoint)
+        lost = connections.lost()
         log.error("%s (%s)", lost, failure)
         raise lost from None
     return connections

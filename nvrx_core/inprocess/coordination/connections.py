@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import torch.distributed as dist
 
+from nvrx_core.errors import StoreLost
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
@@ -30,6 +31,8 @@ from nvrx_core.store.torch_stores import Factory, another
 __all__ = ["Connections"]
 
 HOST_CLOSES_WITHIN: Final = 5.0
+OUTSIDE: Final = "find out why it ended or cannot be reached, and start it and the job again"
+"""What to do when a store is lost that no rank hosts."""
 MAPPED: Final = "::ffff:"
 """What an IPv4 address begins with on a socket of IPv6."""
 TURN: Final = timedelta(seconds=0.2)
@@ -123,6 +126,10 @@ class Connections:
     def is_hosted_by(self, initial_rank: int) -> bool:
         """Whether this process, which is `initial_rank`, hosts the store."""
         return initial_rank in self.critical if self._hosted is None else self._hosted
+
+    def lost(self) -> StoreLost:
+        """What a call ends with whose store is lost."""
+        return StoreLost(*self.endpoint, advice=None if self.critical else OUTSIDE)
 
     def use(self, keys: StoreKeys) -> None:
         """Work with the keys of the generation that the ranks have agreed on."""

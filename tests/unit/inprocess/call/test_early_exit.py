@@ -25,6 +25,9 @@ class Part:
     def is_running(self):
         return self.running
 
+    def lost(self):
+        return StoreLost(*self.endpoint)
+
 
 def early_exit(part):
     return EarlyExit(
