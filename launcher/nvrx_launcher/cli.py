@@ -31,14 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"{name}: {where}" for name, where in config.explain().items()))
         return 0
     try:
-        options = LaunchOptions.of(arguments, count_devices)
+        options = LaunchOptions.of(arguments, count_devices, os.environ)
     except ConfigurationError as error:
         print(f"ft_launcher: error: {error}", file=sys.stderr)
         return USAGE_ERROR
     from nvrx_launcher.agent import Agent
 
     logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s [ft_launcher] %(message)s")
-    return Agent(options, config, os.environ).run()
+    return Agent(options, config, dict(os.environ)).run()
 
 
 def count_devices(kind: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.options import LaunchOptions
 
 __all__ = ["Monitors"]
 
@@ -21,16 +22,13 @@ class Monitors:
         loop: where their channels are watched.
         config: how to watch.
         folder: for their sockets.
-        workers: how many there are.
-        world_size: the job's.
+        options: how many workers there are, here and in the job.
     """
 
-    def __init__(
-        self, loop: EventLoop, config: FaultToleranceConfig, folder: Path, workers: int, *, world_size: int
-    ) -> None:
-        self._loop = loop
-        self._paths = [folder / f"rank-{local_rank}.socket" for local_rank in range(workers)]
-        self._monitors = [RankMonitorProcess(config, path, world_size=world_size) for path in self._paths]
+    def __init__(self, loop: EventLoop, config: FaultToleranceConfig, folder: Path, options: LaunchOptions) -> None:
+        self._loop, size = loop, options.min_nodes * options.workers
+        self._paths = [folder / f"rank-{local_rank}.socket" for local_rank in range(options.workers)]
+        self._monitors = [RankMonitorProcess(config, path, world_size=size) for path in self._paths]
 
     def start(self) -> None:
         """Start all; a worker that connects to one that is not ready waits for it."""

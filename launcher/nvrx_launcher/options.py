@@ -15,6 +15,7 @@ from nvrx_core.errors import ConfigurationError
 
 __all__ = ["LaunchOptions", "Streams"]
 
+DEFAULT_PORT: Final = 29500
 STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
 
 
@@ -46,6 +47,11 @@ class LaunchOptions:
         signals: names of the signals that are passed on.
         master_addr: where the workers of one node meet.
         master_port: the port; None: a free one.
+        endpoint: host and port of the rendezvous.
+        local_addr: the address of this node; None: that of the interface that leads to the endpoint.
+        order: this node's rank by the infrastructure; -1 for none.
+        join_timeout: seconds within which enough nodes must have joined.
+        last_call: seconds for which more nodes are waited for.
     """
 
     min_nodes: int
@@ -68,19 +74,28 @@ class LaunchOptions:
     signals: tuple[str, ...]
     master_addr: str
     master_port: int | None
+    endpoint: tuple[str, int]
+    local_addr: str | None
+    order: int
+    join_timeout: float
+    last_call: float
 
     @classmethod
-    def of(cls, given: argparse.Namespace, count_devices: Callable[[str], int]) -> LaunchOptions:
+    def of(
+        cls, given: argparse.Namespace, count_devices: Callable[[str], int], environ: Mapping[str, str]
+    ) -> LaunchOptions:
         """Return the options of a parsed command line.
 
         Args:
             given: the parsed command line.
             count_devices: counts what "auto", "cpu", "gpu" and "xpu" mean on this node.
+            environ: the launcher's environment.
 
         Raises:
             ConfigurationError: when a value is wrong, or two contradict each other.
         """
-        least, most = _nodes(given.nnodes)
+        least, most = (1, 1) if given.standalone else _nodes(given.nnodes)
+        settings = _settings(given.rdzv_conf)
         if given.module and given.no_python:
             raise _wrong("--no-python", "given together with --module", "give one of them")
         if given.max_restarts < 0:
@@ -97,7 +112,10 @@ class LaunchOptions:
                 given.workers_stop_timeout if given.shutdown_timeout is None else given.shutdown_timeout,
             ),
             signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=given.master_addr,
-            master_port=given.master_port,
+            master_port=given.master_port, endpoint=_endpoint(given), local_addr=given.local_addr,
+            order=_order(environ),
+            join_timeout=_seconds("--rdzv-conf join_timeout", _number(settings, "join_timeout", 600.0)),
+            last_call=_seconds("--rdzv-conf last_call_timeout", _number(settings, "last_call_timeout", 1.0)),
         )  # fmt: skip
 
 
@@ -107,6 +125,37 @@ def _nodes(text: str) -> tuple[int, int]:
     if not 0 < least <= most:
         raise _wrong("--nnodes", f"{text!r} is no number of nodes", "write 2, or 2:4 for 2 to 4 nodes")
     return least, most
+
+
+def _settings(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise _wrong("--rdzv-conf", f"{wrong[0]!r} has no value", "write <key>=<value>,<key>=<value>")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _number(settings: Mapping[str, str], key: str, default: float) -> float:
+    try:
+        return float(settings.get(key, default))
+    except ValueError:
+        raise _wrong("--rdzv-conf", f"{key}={settings[key]!r} is no number", "write seconds") from None
+
+
+def _endpoint(given: argparse.Namespace) -> tuple[str, int]:
+    if not given.rdzv_endpoint:
+        return given.master_addr, given.master_port or DEFAULT_PORT
+    host, _, port = given.rdzv_endpoint.rpartition(":")
+    if host and port.isdigit() and 0 < int(port) < 65536:
+        return host.strip("[]"), int(port)
+    if not host and "/" not in given.rdzv_endpoint:
+        return given.rdzv_endpoint, DEFAULT_PORT
+    raise _wrong("--rdzv-endpoint", f"{given.rdzv_endpoint!r} is no <host>:<port>", "write it as in node0:29500")
+
+
+def _order(environ: Mapping[str, str]) -> int:
+    """The node's rank by the infrastructure."""
+    found = next((environ[name] for name in ("SLURM_PROCID", "GROUP_RANK") if environ.get(name, "").isdigit()), "-1")
+    return int(found)
 
 
 def _workers(text: str, count_devices: Callable[[str], int]) -> int:

@@ -41,7 +41,7 @@ def test_an_option_is_what_it_is_in_torchrun(name):
 
 
 def options(*argv, environ=None):
-    return LaunchOptions.of(parse_arguments([*argv, "train.py"], environ or {})[0], lambda _: 4)
+    return LaunchOptions.of(parse_arguments([*argv, "train.py"], environ or {})[0], lambda _: 4, environ or {})
 
 
 def test_defaults_come_from_the_environment_and_options_win():
@@ -61,7 +61,7 @@ def test_streams_are_given_for_all_or_by_rank():
 
 
 def test_what_follows_the_script_is_the_scripts():
-    found = LaunchOptions.of(parse_arguments(["train.py", "--max-restarts", "9", "-m"], {})[0], lambda _: 1)
+    found = LaunchOptions.of(parse_arguments(["train.py", "--max-restarts", "9", "-m"], {})[0], lambda _: 1, {})
     assert (found.max_restarts, found.arguments) == (0, ("--max-restarts", "9", "-m"))
 
 

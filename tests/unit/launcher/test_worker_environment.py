@@ -15,7 +15,7 @@ PLACEMENT = Placement(
 
 
 def options(*argv):
-    return LaunchOptions.of(parse_arguments(argv, {})[0], lambda kind: {"cpu": 2}[kind])
+    return LaunchOptions.of(parse_arguments(argv, {})[0], lambda kind: {"cpu": 2}[kind], {})
 
 
 def environment(**inherited):

@@ -94,8 +94,14 @@ def asks() -> None:
     time.sleep(60)
 
 
+def restarted() -> None:
+    """Waits in the first cycle, and is done in the next one."""
+    if CYCLE == 0:
+        time.sleep(120)
+
+
 CASES: dict[str, Callable[[], None]] = {
-    case.__name__: case for case in (done, killed, fails, waits, family, hangs, prints, asks)
+    case.__name__: case for case in (done, killed, fails, waits, family, hangs, prints, asks, restarted)
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,93 @@
+"""A node's connection to the coordinator of its job."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from nvrx_launcher.coordinator import Coordinator
+from nvrx_launcher.messages import Decision, Message, MessageKind, NodeDescription
+
+__all__ = ["Coordination", "LocalCoordination", "NodeEvents"]
+
+
+class NodeEvents(Protocol):
+    """What a node is told; in the thread of its event loop."""
+
+    def joined(self, node: int) -> None:
+        """It has joined, and has a number."""
+
+    def decided(self, decision: Decision) -> None:
+        """Something was decided for all nodes."""
+
+    def coordinator_lost(self, code: int, reason: str) -> None:
+        """The coordinator is lost; the code is what the launcher exits with."""
+
+
+class Coordination(Protocol):
+    """How a node talks to the coordinator, wherever it is."""
+
+    @property
+    def store_endpoint(self) -> str:
+        """Where the store of in-process restart listens, `host:port`."""
+
+    @property
+    def deadline(self) -> float:
+        """When it wants `tick`, monotonic seconds."""
+
+    def join(self) -> None:
+        """Join the job; the node is told its number."""
+
+    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
+        """Tell the coordinator."""
+
+    def tick(self) -> None:
+        """Take the time."""
+
+
+class LocalCoordination:
+    """The coordinator of a job of one node, in the launcher itself.
+
+    Args:
+        coordinator: decides.
+        describe: describes this node, anew for each cycle.
+        node: told of each decision, after what has led to it is done.
+        store_endpoint: where the store of in-process restart listens.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        describe: Callable[[], NodeDescription],
+        node: NodeEvents,
+        *,
+        store_endpoint: str,
+    ) -> None:
+        self._coordinator, self._describe, self._node = coordinator, describe, node
+        self.store_endpoint = store_endpoint
+        self._decisions = deque[Decision]()
+
+    @property
+    def deadline(self) -> float:
+        """When it wants `tick`, monotonic seconds."""
+        return -math.inf if self._decisions else self._coordinator.deadline
+
+    def join(self) -> None:
+        """Join the job."""
+        self._coordinator.start(now=time.monotonic())
+        self._node.joined(0)
+
+    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
+        """Tell the coordinator."""
+        description = self._describe() if kind is MessageKind.READY else None
+        message = Message(0, kind, cycle, reason, description)
+        self._decisions += self._coordinator.received(message, now=time.monotonic())
+
+    def tick(self) -> None:
+        """Take the time, and hand on what was decided."""
+        self._decisions += self._coordinator.tick(now=time.monotonic())
+        while self._decisions:
+            self._node.decided(self._decisions.popleft())

@@ -1,0 +1,142 @@
+"""How a node comes to the coordinator of its job.
+
+A job of one node has it in its own launcher. Of several nodes, the one that can listen at the rendezvous endpoint hosts
+store and coordinator; launchers may be started in any order.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import socket
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from nvrx_core.settings import environment
+from nvrx_core.store.endpoint import await_listener, local_address
+from nvrx_launcher.coordination import Coordination, LocalCoordination, NodeEvents
+from nvrx_launcher.coordinator import Coordinator
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.mailbox import Mailbox
+from nvrx_launcher.messages import NodeDescription
+from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.rendezvous_keys import RendezvousKeys
+from nvrx_launcher.store_host import StoreHost
+
+if TYPE_CHECKING:
+    from nvrx_core.store.connection import Connection
+
+__all__ = ["free_port", "join_job"]
+
+log = logging.getLogger("nvrx_launcher")
+BACKLOG: Final = 4096
+REQUEST_WITHIN: Final = timedelta(seconds=30)
+"""For one request to the store."""
+
+
+def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents) -> Coordination:
+    """Return the way to the coordinator.
+
+    Args:
+        options: the job.
+        loop: where descriptors are watched.
+        cleanup: gives back what is acquired.
+        node: told of what happens.
+
+    Raises:
+        StoreConnectionError: when nobody listens at the rendezvous endpoint in time.
+        OSError: when an address cannot be used.
+    """
+    coordinator = Coordinator(
+        options.min_nodes, options.max_nodes, options.max_restarts,
+        last_call=options.last_call, join_timeout=options.join_timeout,
+    )  # fmt: skip
+    if options.max_nodes > 1:
+        with environment.quiet_torch():
+            return _join_over_store((options, coordinator), loop, cleanup, node)
+    store = _host_store(options.master_addr, loop, cleanup)
+    describe = functools.partial(_describe, options, options.master_addr)
+    return LocalCoordination(coordinator, describe, node, store_endpoint=store.endpoint)
+
+
+def _join_over_store(
+    job: tuple[LaunchOptions, Coordinator], loop: EventLoop, cleanup: ExitStack, node: NodeEvents
+) -> Coordination:
+    from nvrx_launcher.store_coordination import CoordinatorHost, StoreCoordination
+
+    options, coordinator = job
+    host, port = options.endpoint
+    keys, mailbox = RendezvousKeys(options.run_id), Mailbox(loop)
+    cleanup.callback(mailbox.close)
+    listener = _listen(host, port)
+    address = options.local_addr or local_address(host, port)
+    if listener is not None:
+        _host_rendezvous(listener, host, cleanup)
+    connect = functools.partial(_connect, host, port, options.join_timeout)
+    own = None
+    if listener is not None:
+        endpoint = _host_store(address, loop, cleanup).endpoint
+        connect().set(keys.endpoint, endpoint)
+        own = CoordinatorHost(coordinator, connect, keys, mailbox)
+    describe = functools.partial(_describe, options, address)
+    coordination = StoreCoordination(connect, keys, mailbox, node, describe=describe, host=own)
+    cleanup.callback(coordination.close, loop)
+    return coordination
+
+
+def _listen(host: str, port: int) -> socket.socket | None:
+    """Listen at the endpoint; None when it is another host's, or another launcher listens there."""
+    try:
+        return socket.create_server((host, port), backlog=BACKLOG)
+    except OSError as error:
+        if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+            raise
+        return None
+
+
+def _host_rendezvous(listener: socket.socket, host: str, cleanup: ExitStack) -> None:
+    from nvrx_core.store.hosting import serve_on
+
+    log.info("host the rendezvous at %s:%d", host, listener.getsockname()[1])
+    cleanup.enter_context(serve_on(listener, host))
+
+
+def _connect(host: str, port: int, join_timeout: float) -> Connection:
+    """Open a connection to the rendezvous store, as soon as somebody listens there."""
+    import torch.distributed as dist
+
+    from nvrx_core.store.connection import Connection
+
+    await_listener(host, port, timedelta(seconds=join_timeout))
+
+    def open_store() -> dist.TCPStore:
+        return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=REQUEST_WITHIN)
+
+    return Connection(open_store, open_store, {})
+
+
+def _host_store(address: str, loop: EventLoop, cleanup: ExitStack) -> StoreHost:
+    """Listen for the store of in-process restart; it is started when a rank connects."""
+    store = StoreHost(address)
+    cleanup.callback(store.close)
+
+    def start() -> None:
+        loop.forget(store.fileno())
+        store.start(os.getpid())
+
+    loop.watch(store.fileno(), start)
+    return store
+
+
+def _describe(options: LaunchOptions, address: str) -> NodeDescription:
+    port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
+    return NodeDescription(socket.gethostname(), address, port, options.workers, options.order)
+
+
+def free_port() -> int:
+    """Return a port that nobody uses at the moment."""
+    with socket.create_server(("", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -1,0 +1,40 @@
+"""What threads hand to the event loop."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from nvrx_launcher.loop import EventLoop
+
+__all__ = ["Mailbox"]
+
+
+class Mailbox:
+    """Calls that threads ask for, and the loop makes.
+
+    Args:
+        loop: the loop.
+    """
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop, self._calls = loop, SimpleQueue[Callable[[], object]]()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        loop.watch(self._wake, self._deliver)
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have the loop's thread call this; from any thread."""
+        self._calls.put(call)
+        os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """Deliver no more; the descriptor stays, for threads that may still write to it."""
+        self._loop.forget(self._wake)
+
+    def _deliver(self) -> None:
+        os.eventfd_read(self._wake)
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()()

@@ -1,0 +1,167 @@
+"""What nodes tell the coordinator of the job, and what it decides; JSON on the wire. Pure.
+
+A cycle is one run of all workers. Its number is the same on all nodes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from nvrx_core.parsing import integer, parse_object, string
+
+__all__ = ["Decision", "Member", "Message", "MessageKind", "NodeDescription", "Verdict"]
+
+MAX_WORKERS = 1 << 12
+MAX_PORT = (1 << 16) - 1
+
+
+class MessageKind(enum.Enum):
+    """What a node says."""
+
+    READY = "ready"  # its workers are not running; it can take part in a cycle
+    FAILED = "failed"  # a worker of it has failed in the cycle
+    DONE = "done"  # all its workers are done
+    STOP = "stop"  # a rank has asked that the job ends
+    LEFT = "left"  # it takes part no more
+
+
+@dataclass(frozen=True)
+class NodeDescription:
+    """A node.
+
+    Attributes:
+        host: its name.
+        address: where other nodes reach it.
+        port: a free port, for the workers to meet at when it has the first rank.
+        workers: how many it starts.
+        order: its rank by the infrastructure; -1 for none.
+    """
+
+    host: str
+    address: str
+    port: int
+    workers: int
+    order: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the wire."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read it.
+
+        Raises:
+            ValueError: when it is malformed.
+        """
+        return cls(
+            string(data.get("host")), string(data.get("address")), integer(data.get("port"), 1, MAX_PORT),
+            integer(data.get("workers"), 1, MAX_WORKERS), integer(data.get("order"), -1),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Message:
+    """A node's message.
+
+    Attributes:
+        node: its number, which it has got when it joined.
+        kind: what it says.
+        cycle: of which cycle; for READY the last one it knows of, -1 for none.
+        reason: for people.
+        description: with READY.
+    """
+
+    node: int
+    kind: MessageKind
+    cycle: int = -1
+    reason: str = ""
+    description: NodeDescription | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the wire."""
+        description = None if self.description is None else self.description.to_json()
+        return {
+            "node": self.node, "kind": self.kind.value, "cycle": self.cycle, "reason": self.reason,
+            "description": description,
+        }  # fmt: skip
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> Self:
+        """Read it.
+
+        Raises:
+            ValueError: when it is malformed.
+        """
+        data = parse_object(text)
+        description = data.get("description")
+        return cls(
+            integer(data.get("node"), 0), MessageKind(data.get("kind")), integer(data.get("cycle"), -1),
+            string(data.get("reason")), None if description is None else NodeDescription.from_json(description),
+        )  # fmt: skip
+
+
+class Verdict(enum.Enum):
+    """What the coordinator decides."""
+
+    RUN = "run"
+    STOP = "stop"
+    END = "end"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node that takes part in a cycle, and the global rank of its first worker."""
+
+    node: int
+    first_rank: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision, for all nodes.
+
+    Attributes:
+        verdict: what it is.
+        cycle: of which cycle.
+        reason: for people.
+        code: with END, the exit code of all launchers.
+        members: with RUN, the nodes that take part, by their rank; all others are spares.
+        master_addr, master_port: with RUN, where the workers meet.
+    """
+
+    verdict: Verdict
+    cycle: int
+    reason: str
+    code: int = 0
+    members: tuple[Member, ...] = ()
+    master_addr: str = ""
+    master_port: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """How many workers there are."""
+        return sum(member.workers for member in self.members)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the wire."""
+        members = [[member.node, member.first_rank, member.workers] for member in self.members]
+        return {**vars(self), "verdict": self.verdict.value, "members": members}
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> Self:
+        """Read it.
+
+        Raises:
+            ValueError: when it is malformed.
+        """
+        data = parse_object(text)
+        members = tuple(Member(*(integer(part, 0) for part in member)) for member in data.get("members", ()))
+        return cls(
+            Verdict(data.get("verdict")), integer(data.get("cycle"), 0), string(data.get("reason")),
+            integer(data.get("code"), 0), members, string(data.get("master_addr")), integer(data.get("master_port"), 0),
+        )  # fmt: skip

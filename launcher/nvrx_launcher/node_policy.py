@@ -1,0 +1,188 @@
+"""What the launcher of one node does: by the ends of its workers, by the job's decisions, by signals. Pure.
+
+WAITING --RUN--> RUNNING --all workers are done--> DONE
+   ^                |                                |
+   |                +--a worker fails, STOP----------+--STOP--> STOPPING --all are gone--> WAITING, or ENDED
+   +-------------------------------------------------------------------------+
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from nvrx_launcher.messages import Decision, Member, MessageKind, Verdict
+
+__all__ = ["Cause", "EndLaunch", "NodeAction", "NodePolicy", "StartWorkers", "StopWorkers", "Tell"]
+
+SIGNALLED: Final = 128
+"""Added to the number of a signal that has ended the launcher."""
+
+
+class Cause(enum.Enum):
+    """Why something is done."""
+
+    DECISION = "decision"
+    WORKER_FAILED = "worker failed"
+    SIGNAL = "signal"
+    STORE_LOST = "store lost"
+
+
+class _Phase(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class StartWorkers:
+    """Start this node's workers, at this place of a decision."""
+
+    decision: Decision
+    group_rank: int
+    place: Member
+
+
+@dataclass(frozen=True)
+class StopWorkers:
+    """Send a signal to all workers, and kill those that are there after `grace` seconds."""
+
+    signum: int
+    grace: float
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Tell the coordinator."""
+
+    kind: MessageKind
+    cycle: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class EndLaunch:
+    """End the launcher; its workers are gone."""
+
+    code: int
+    cause: Cause
+    reason: str
+
+
+NodeAction = StartWorkers | StopWorkers | Tell | EndLaunch
+
+
+class NodePolicy:
+    """Decides about one node's workers.
+
+    Args:
+        workers: how many there are.
+        stop_signal: what asks a worker to end.
+        stop_grace: seconds that it has.
+        signal_grace: seconds that it has when the launcher passes a signal on.
+
+    Attributes:
+        cycle: the cycle that runs, or has run last; -1 for none.
+    """
+
+    def __init__(self, workers: int, *, stop_signal: int, stop_grace: float, signal_grace: float) -> None:
+        self.workers = workers
+        self._stop_signal, self._stop_grace, self._signal_grace = stop_signal, stop_grace, signal_grace
+        self.cycle = -1
+        self._phase = _Phase.WAITING
+        self._node = -1
+        self._running = frozenset[int]()
+        self._end: EndLaunch | None = None
+
+    def joined(self, node: int) -> tuple[NodeAction, ...]:
+        """Take this node's number."""
+        self._node = node
+        return (Tell(MessageKind.READY, self.cycle),)
+
+    def decided(self, decision: Decision) -> tuple[NodeAction, ...]:
+        """Take a decision for all nodes."""
+        if self._phase is _Phase.ENDED:
+            return ()
+        match decision.verdict:
+            case Verdict.RUN:
+                return self._run(decision)
+            case Verdict.STOP:
+                return self._stop_for(decision)
+            case Verdict.END:
+                self._end = self._end or EndLaunch(decision.code, Cause.DECISION, decision.reason)
+                return self._stop(self._stop_signal, self._stop_grace, Cause.DECISION, decision.reason)
+
+    def worker_exited(self, local_rank: int, code: int, report: str = "") -> tuple[NodeAction, ...]:
+        """Take the end of a worker.
+
+        Args:
+            local_rank: which one.
+            code: how it ended, negative for a signal.
+            report: the same, for people.
+        """
+        self._running -= {local_rank}
+        if self._phase is _Phase.STOPPING:
+            return () if self._running else self._all_gone()
+        if code:
+            told = Tell(MessageKind.FAILED, self.cycle, report or f"local rank {local_rank} has failed")
+            return (told, *self._stop(self._stop_signal, self._stop_grace, Cause.WORKER_FAILED, told.reason))
+        if self._running:
+            return ()
+        self._phase = _Phase.DONE
+        return (Tell(MessageKind.DONE, self.cycle),)
+
+    def signalled(self, signum: int) -> tuple[NodeAction, ...]:
+        """Take a signal to the launcher: it is passed on, and the node leaves the job."""
+        if self._phase is _Phase.ENDED:
+            return ()
+        reason = f"the launcher has received signal {signum}"
+        self._end = EndLaunch(SIGNALLED + signum, Cause.SIGNAL, reason)
+        left = Tell(MessageKind.LEFT, self.cycle, reason)
+        return (left, *self._stop(signum, self._signal_grace, Cause.SIGNAL, reason))
+
+    def coordination_lost(self, code: int, reason: str) -> tuple[NodeAction, ...]:
+        """Take the loss of the coordinator: this node cannot go on."""
+        if self._phase is _Phase.ENDED:
+            return ()
+        self._end = self._end or EndLaunch(code, Cause.STORE_LOST, reason)
+        return self._stop(self._stop_signal, self._stop_grace, Cause.STORE_LOST, reason)
+
+    def check(self) -> None:
+        """Raise AssertionError when an invariant does not hold."""
+        assert bool(self._running) == (self._phase in (_Phase.RUNNING, _Phase.STOPPING))
+
+    def _run(self, decision: Decision) -> tuple[NodeAction, ...]:
+        if self._phase is not _Phase.WAITING:
+            return ()
+        for group_rank, place in enumerate(decision.members):
+            if place.node == self._node:
+                self.cycle, self._phase = decision.cycle, _Phase.RUNNING
+                self._running = frozenset(range(self.workers))
+                return (StartWorkers(decision, group_rank, place),)
+        return ()
+
+    def _stop_for(self, decision: Decision) -> tuple[NodeAction, ...]:
+        if decision.cycle != self.cycle or self._phase is _Phase.WAITING:
+            return ()
+        return self._stop(self._stop_signal, self._stop_grace, Cause.DECISION, decision.reason)
+
+    def _stop(self, signum: int, grace: float, cause: Cause, reason: str) -> tuple[NodeAction, ...]:
+        """Stop the workers, if there are any; those that are being stopped get no second signal by a decision."""
+        if not self._running:
+            return self._all_gone()
+        if self._phase is _Phase.STOPPING and cause is Cause.DECISION:
+            return ()
+        self._phase = _Phase.STOPPING
+        return (StopWorkers(signum, grace, cause, reason),)
+
+    def _all_gone(self) -> tuple[NodeAction, ...]:
+        if self._end is not None:
+            self._phase = _Phase.ENDED
+            return (Tell(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
+        self._phase = _Phase.WAITING
+        return (Tell(MessageKind.READY, self.cycle),)

@@ -1,0 +1,192 @@
+"""A node's way to a coordinator over a torch store; on the store's host, the coordinator as well."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from nvrx_core.liveness.lease import LeaseTable
+from nvrx_launcher.coordination import NodeEvents
+from nvrx_launcher.coordinator import Coordinator
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.mailbox import Mailbox
+from nvrx_launcher.messages import Decision, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous_keys import RendezvousKeys
+from nvrx_launcher.store_threads import Follower, Requests, Store, multi_get
+
+__all__ = ["CoordinatorHost", "StoreCoordination"]
+
+LEASE_TIMEOUT: Final = 5.0
+"""Seconds without a move of its lease after which a node is lost."""
+STORE_LOST: Final = 75
+"""The exit code of launchers that have lost the store."""
+HEARD_WITHIN: Final = 5.0
+"""Seconds that the coordinator's launcher waits at most until all nodes have left."""
+SAYS_WITHIN: Final = 2.0
+"""Seconds that a launcher takes at most to hand on its last message."""
+
+
+class CoordinatorHost:
+    """Runs the coordinator beside a launcher, in the launcher's event loop.
+
+    Args:
+        coordinator: decides.
+        connect: opens a connection to the store.
+        keys: the job's.
+        mailbox: hands on what threads find.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, connect: Callable[[], Store], keys: RendezvousKeys, mailbox: Mailbox
+    ) -> None:
+        self._coordinator, self._keys, self._mailbox = coordinator, keys, mailbox
+        self._decided = itertools.count(1)
+        self._leases, self._nodes = LeaseTable(LEASE_TIMEOUT), frozenset[int]()
+        self._requests = Requests(connect(), self._watch_leases, _ignore)
+        self._inbox = Follower(
+            connect(), keys.message, found=self._found, failed=_ignore, count=lambda store: store.add(keys.inbox, 0)
+        )
+
+    def start(self) -> None:
+        """Begin to gather nodes."""
+        self._coordinator.start(now=time.monotonic())
+        self._requests.start()
+        self._inbox.start("nvrx-inbox")
+
+    @property
+    def deadline(self) -> float:
+        """When it wants `tick`, monotonic seconds."""
+        return self._coordinator.deadline
+
+    def tick(self) -> None:
+        """Take the time."""
+        self._publish(self._coordinator.tick(now=time.monotonic()))
+
+    def close(self, loop: EventLoop) -> None:
+        """End the job if it goes on, and wait until all nodes know of it."""
+        self._publish(self._coordinator.abandon(STORE_LOST, "the launcher that hosts the rendezvous has ended"))
+        deadline = time.monotonic() + HEARD_WITHIN
+        while self._coordinator.nodes and time.monotonic() < deadline:
+            loop.turn(deadline)
+        self._inbox.stop()
+        self._requests.finish(SAYS_WITHIN)
+
+    def _found(self, text: bytes) -> None:
+        try:
+            message = Message.from_text(text)
+        except ValueError:  # nobody of ours has written it
+            return
+        self._mailbox.post(lambda: self._received(message))
+
+    def _received(self, message: Message) -> None:
+        self._publish(self._coordinator.received(message, now=time.monotonic()))
+        self._nodes = self._coordinator.nodes
+
+    def _lost(self, node: int) -> None:
+        reason = f"node {node} has not moved its lease for {LEASE_TIMEOUT:g} s"
+        self._publish(self._coordinator.lost(node, reason, now=time.monotonic()))
+        self._nodes = self._coordinator.nodes
+
+    def _publish(self, decisions: tuple[Decision, ...]) -> None:
+        for decision in decisions:
+            key, text = self._keys.decision(next(self._decided)), json.dumps(decision.to_json())
+            self._requests.ask(lambda store, key=key, text=text: store.set(key, text))  # type: ignore[misc]
+
+    def _watch_leases(self, store: Store) -> None:
+        """In the thread of requests: see whose lease has moved."""
+        nodes = sorted(self._nodes)
+        self._leases.keep(nodes)
+        for node, lease in zip(nodes, multi_get(store, map(self._keys.lease, nodes)), strict=True):
+            self._leases.observe(node, lease, now=time.monotonic())
+        for node in self._leases.stale(now=time.monotonic()):
+            self._mailbox.post(lambda node=node: self._lost(node))  # type: ignore[misc]
+
+
+def _ignore(_: str) -> None:
+    """The store is this launcher's own: when it is lost, so is this launcher."""
+
+
+class StoreCoordination:
+    """Talks to the coordinator over the store.
+
+    Args:
+        connect: opens a connection to the store.
+        keys: the job's.
+        mailbox: hands on what threads find.
+        node: told of it.
+        describe: describes this node, anew for each cycle.
+        host: the coordinator, where this launcher runs it.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Store],
+        keys: RendezvousKeys,
+        mailbox: Mailbox,
+        node: NodeEvents,
+        *,
+        describe: Callable[[], NodeDescription],
+        host: CoordinatorHost | None,
+    ) -> None:
+        self._keys, self._mailbox, self._describe = keys, mailbox, describe
+        self._events, self._host, self._node = node, host, -1
+        self._beats = itertools.count(1)
+        first = connect()
+        self.store_endpoint = first.get(keys.endpoint).decode()
+        self._requests = Requests(first, self._move_lease, self.store_lost)
+        self._decisions = Follower(connect(), keys.decision, found=self._found, failed=self.store_lost)
+
+    @property
+    def deadline(self) -> float:
+        """When it wants `tick`, monotonic seconds."""
+        return math.inf if self._host is None else self._host.deadline
+
+    def join(self) -> None:
+        """Join the job."""
+        if self._host is not None:
+            self._host.start()
+        self._requests.start()
+        self._requests.ask(self._join)
+
+    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
+        """Tell the coordinator."""
+        description = self._describe() if kind is MessageKind.READY else None
+        text = json.dumps(Message(self._node, kind, cycle, reason, description).to_json())
+        self._requests.ask(lambda store: store.set(self._keys.message(store.add(self._keys.inbox, 1)), text))
+
+    def tick(self) -> None:
+        """Take the time."""
+        if self._host is not None:
+            self._host.tick()
+
+    def store_lost(self, why: str) -> None:
+        """Say that the store is lost; from any thread."""
+        self._mailbox.post(lambda: self._events.coordinator_lost(STORE_LOST, f"the rendezvous store is lost: {why}"))
+
+    def close(self, loop: EventLoop) -> None:
+        """Hand on the last messages, and end."""
+        self._decisions.stop()
+        self._requests.finish(SAYS_WITHIN)
+        if self._host is not None:
+            self._host.close(loop)
+
+    def _join(self, store: Store) -> None:
+        self._node = store.add(self._keys.nodes, 1) - 1
+        self._move_lease(store)
+        self._decisions.start("nvrx-decisions")
+        self._mailbox.post(lambda: self._events.joined(self._node))
+
+    def _move_lease(self, store: Store) -> None:
+        if self._node >= 0:
+            store.set(self._keys.lease(self._node), str(next(self._beats)))
+
+    def _found(self, text: bytes) -> None:
+        try:
+            decision = Decision.from_text(text)
+        except ValueError:  # nobody of ours has written it
+            return
+        self._mailbox.post(lambda: self._events.decided(decision))

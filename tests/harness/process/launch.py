@@ -1,0 +1,81 @@
+"""Starts launchers, and reads what their workers print."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.harness.process.monitored import LAUNCHER
+
+__all__ = ["Launch", "is_there", "left_in"]
+
+WORKER = Path(__file__).parent / "workers" / "launched.py"
+
+
+class Launch:
+    """One launcher with two workers.
+
+    Args:
+        folder: for the sockets of the launch.
+        case: what its workers do, a function of `workers.launched`.
+        options: of the launcher.
+    """
+
+    def __init__(self, folder: Path, case: str, *options: str) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
+        ours = {"PYTHONPATH": os.pathsep.join(sys.path), "NVRX_RUNTIME_DIR": str(folder / "run")}
+        self.folder = folder
+        command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options, str(WORKER), case]
+        self.process = subprocess.Popen(
+            command, env={**clean, **ours}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.events = list[dict[str, Any]]()
+
+    def read(self, count: int, event: str, cycle: int = 0) -> list[dict[str, Any]]:
+        """Wait until its workers have said so often that this has happened in a cycle; returns what they have said."""
+        assert self.process.stdout is not None
+        while len(found := [e for e in self.events if (e["event"], e["cycle"]) == (event, cycle)]) < count:
+            line = self.process.stdout.readline()
+            assert line, self.process.communicate()[1]
+            self.events.append(json.loads(line))
+        return found
+
+    def finish(self, within: float = 60.0) -> tuple[int, str]:
+        """Wait for its end; returns its exit code and its log."""
+        out, errors = self.process.communicate(timeout=within)
+        self.events += [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        return self.process.returncode, errors
+
+    def pids(self) -> list[int]:
+        """Return the processes that its workers have named."""
+        return [each[key] for each in self.events for key in ("pid", "child") if key in each]
+
+    def close(self) -> None:
+        """Kill it if it is still there, and close its pipes."""
+        self.process.kill()
+        with self.process:
+            pass
+
+
+def is_there(pid: int) -> bool:
+    """Return whether a process exists and has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def left_in(folder: Path) -> list[int]:
+    """Return the processes of launches in a folder, such as monitors and guardians, by their environment."""
+    mark, found = f"NVRX_RUNTIME_DIR={folder}/run".encode(), []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if mark in Path(f"/proc/{name}/environ").read_bytes() and is_there(int(name)):
+                found.append(int(name))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,122 @@
+"""ft_launcher on several nodes: one launcher each, on one machine, over a real torch store."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.harness.process.launch import Launch, is_there, left_in
+from tests.harness.process.monitored import await_true
+
+Nodes = Callable[..., list[Launch]]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    launched: list[Launch] = []
+
+    def nodes(count: int, case: str, *options: str) -> list[Launch]:
+        port = str(free_port())
+        new = [
+            Launch(tmp_path, case, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", *options)
+            for _ in range(count)
+        ]
+        launched.extend(new)
+        return new
+
+    yield nodes
+    for each in launched:
+        each.close()
+
+
+def free_port() -> int:
+    while True:
+        port = random.randrange(12_000, 31_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def hosts(log: str) -> bool:
+    return "host the rendezvous" in log
+
+
+def test_a_failure_on_one_node_restarts_all_nodes(nodes: Nodes) -> None:
+    jobs = nodes(2, "killed", "--nnodes", "2", "--max-restarts", "1")
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert sum(hosts(log) for _, log in ends) == 1
+    second = [event for job in jobs for event in job.events if (event["event"], event["cycle"]) == ("start", 1)]
+    assert sorted(event["rank"] for event in second) == [0, 1, 2, 3]
+    assert all("was ended by SIGKILL" in log for _, log in ends)
+
+
+def test_a_job_that_fails_ends_alike_on_all_nodes(nodes: Nodes) -> None:
+    assert [job.finish()[0] for job in nodes(2, "fails", "--nnodes", "2")] == [1, 1]
+
+
+def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+    jobs = nodes(3, "restarted", "--nnodes", "2:3", "--max-restarts", "1")
+    victim = next(job for job in first_active(jobs, 2) if not is_host(job))
+    victim.process.kill()
+    ends = [job.finish() for job in jobs if job is not victim]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert any("has not moved its lease for 5 s" in log for _, log in ends)
+    await_true(lambda: not any(map(is_there, victim.pids())), within=10.0)
+    await_true(lambda: not left_in(tmp_path), within=10.0)
+
+
+def first_active(jobs: list[Launch], count: int) -> list[Launch]:
+    """The launchers whose workers have started; the others are spares."""
+    active = dict[int, Launch]()
+    by_stream = {job.process.stdout: job for job in jobs}
+    while len(active) < count:
+        for stream in select.select([each for each in by_stream if id(each) not in active], [], [], 60)[0]:
+            by_stream[stream].read(2, "start")
+            active[id(stream)] = by_stream[stream]
+    return list(active.values())
+
+
+def is_host(job: Launch) -> bool:
+    """Whether it listens for the others."""
+    inodes = set()
+    for link in Path(f"/proc/{job.process.pid}/fd").iterdir():
+        with suppress(OSError):
+            inodes.add(os.readlink(link))
+    command = Path(f"/proc/{job.process.pid}/cmdline").read_text().split("\0")
+    port = int(command[command.index("--rdzv-endpoint") + 1].rpartition(":")[2])
+    listening = [
+        f"socket:[{fields[9]}]"
+        for fields in map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])
+        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
+    ]
+    return bool(inodes & set(listening))
+
+
+def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes, tmp_path: Path) -> None:
+    jobs = nodes(2, "family", "--nnodes", "2", "--workers-stop-timeout", "0.5")
+    for job in jobs:
+        job.read(2, "family")
+    victim = next(job for job in jobs if is_host(job))
+    other = next(job for job in jobs if job is not victim)
+    victim.process.send_signal(signal.SIGKILL)
+    code, log = other.finish()
+    assert code == 75
+    assert "the rendezvous store is lost" in log
+    assert "c10d" not in log
+    await_true(lambda: not left_in(tmp_path), within=10.0)
+
+
+def test_a_node_that_nobody_joins_says_so(nodes: Nodes) -> None:
+    (job,) = nodes(1, "done", "--nnodes", "2", "--rdzv-conf", "join_timeout=1")
+    code, log = job.finish()
+    assert code == 1
+    assert "1 of 2 nodes have joined in 1 s" in log

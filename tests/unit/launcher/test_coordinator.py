@@ -1,0 +1,354 @@
+"""What is decided for all nodes of a job, and what each node does about it; together, under any order of events."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import signal
+from collections import deque
+
+import pytest
+from nvrx_launcher.coordinator import Coordinator
+from nvrx_launcher.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.node_policy import EndLaunch, NodePolicy, StartWorkers, StopWorkers, Tell
+
+LAST_CALL, JOIN = 1.0, 600.0
+
+
+def described(node, *, order=-1, workers=2):
+    return NodeDescription(f"host{node}", f"10.0.0.{node}", 29500 + node, workers, order)
+
+
+def ready(node, cycle=-1, **more):
+    return Message(node, MessageKind.READY, cycle, description=described(node, **more))
+
+
+def coordinator(least=2, most=2, max_restarts=1):
+    made = Coordinator(least, most, max_restarts, last_call=LAST_CALL, join_timeout=JOIN)
+    made.start(now=0.0)
+    return made
+
+
+def running(**options):
+    made = coordinator(**options)
+    made.received(ready(0), now=0.0)
+    made.received(ready(1), now=0.0)
+    return made
+
+
+def test_a_cycle_begins_when_all_nodes_are_ready():
+    made = coordinator()
+    assert made.received(ready(1), now=0.0) == ()
+    assert made.deadline == JOIN
+    (decision,) = made.received(ready(0), now=1.0)
+    assert decision == Decision(
+        Verdict.RUN, 0, "2 nodes, 0 spare", members=(Member(0, 0, 2), Member(1, 2, 2)),
+        master_addr="10.0.0.0", master_port=29500,
+    )  # fmt: skip
+    assert decision.world_size == 4
+    assert made.deadline == math.inf
+
+
+def test_the_infrastructure_orders_the_ranks():
+    made = coordinator()
+    made.received(ready(0, order=1), now=0.0)
+    (decision,) = made.received(ready(1, order=0), now=0.0)
+    assert [member.node for member in decision.members] == [1, 0]
+
+
+def test_more_nodes_are_waited_for_until_the_last_call_is_over():
+    made = coordinator(least=1, most=3)
+    made.received(ready(0), now=5.0)
+    assert made.deadline == 6.0
+    assert made.tick(now=5.5) == ()
+    (decision,) = made.tick(now=6.0)
+    assert [member.node for member in decision.members] == [0]
+
+
+def test_spares_wait_and_take_the_place_of_a_lost_node():
+    made = coordinator(least=2, most=3)
+    for node in range(3):
+        decisions = made.received(ready(node), now=0.0)
+    assert decisions[0].reason == "2 nodes, 1 spare"
+    (stop,) = made.lost(0, "node 0 has vanished", now=1.0)
+    assert (stop.verdict, stop.cycle) == (Verdict.STOP, 0)
+    (run,) = made.received(ready(1, cycle=0), now=2.0)
+    assert (run.cycle, [member.node for member in run.members]) == (1, [1, 2])
+
+
+def test_too_few_nodes_end_the_job_with_their_names():
+    made = coordinator()
+    made.received(ready(1), now=0.0)
+    (end,) = made.tick(now=JOIN)
+    assert (end.verdict, end.code) == (Verdict.END, 1)
+    assert end.reason == "1 of 2 nodes have joined in 600 s: ['host1']"
+
+
+def test_a_failure_stops_all_nodes_once():
+    made = running()
+    (stop,) = made.received(Message(1, MessageKind.FAILED, 0, "rank 3 has failed"), now=1.0)
+    assert stop == Decision(Verdict.STOP, 0, "rank 3 has failed")
+    assert made.received(Message(0, MessageKind.FAILED, 0, "rank 0 has failed, too"), now=1.0) == ()
+    assert made.received(ready(1, cycle=0), now=2.0) == ()
+    (run,) = made.received(ready(0, cycle=0), now=3.0)
+    assert (run.verdict, run.cycle) == (Verdict.RUN, 1)
+
+
+def test_the_job_ends_when_all_nodes_are_done():
+    made = running()
+    assert made.received(Message(0, MessageKind.DONE, 0), now=1.0) == ()
+    (end,) = made.received(Message(1, MessageKind.DONE, 0), now=1.0)
+    assert end == Decision(Verdict.END, 0, "all workers are done")
+    assert made.nodes == {0, 1}
+    made.received(Message(0, MessageKind.LEFT, 0), now=1.0)
+    assert made.nodes == {1}
+
+
+@pytest.mark.parametrize(("max_restarts", "spent"), [(0, "with --max-restarts 0"), (1, "after 1 restarts")])
+def test_the_job_fails_when_its_restarts_are_spent(max_restarts, spent):
+    made = running(max_restarts=max_restarts)
+    for cycle in range(max_restarts + 1):
+        (decision,) = made.received(Message(0, MessageKind.FAILED, cycle, "rank 0 has failed"), now=1.0)
+        made.received(ready(0, cycle=cycle), now=1.0)
+        made.received(ready(1, cycle=cycle), now=1.0)
+    assert decision == Decision(Verdict.END, max_restarts, f"rank 0 has failed, {spent}", code=1)
+
+
+def test_news_of_an_earlier_cycle_changes_nothing():
+    made = running()
+    made.received(Message(0, MessageKind.FAILED, 0, "x"), now=1.0)
+    made.received(ready(0, cycle=0), now=1.0)
+    made.received(ready(1, cycle=0), now=1.0)
+    assert made.received(Message(1, MessageKind.FAILED, 0, "late"), now=1.0) == ()
+    assert made.received(Message(1, MessageKind.DONE, 0), now=1.0) == ()
+
+
+def test_a_node_that_begins_anew_stops_the_cycle():
+    (stop,) = running().received(ready(1), now=1.0)
+    assert stop.reason == "host1 has begun anew"
+
+
+def test_a_rank_can_ask_that_the_job_ends():
+    (end,) = running().received(Message(0, MessageKind.STOP, 0, "the loss is not finite"), now=1.0)
+    assert (end.code, end.reason) == (93, "the loss is not finite")
+
+
+def test_the_end_of_its_launcher_ends_the_job():
+    made = running()
+    assert made.abandon(75, "gone")[0].code == 75
+    assert made.abandon(75, "gone") == ()
+
+
+def test_a_spare_that_leaves_disturbs_nobody():
+    made = coordinator(least=2, most=3)
+    for node in range(3):
+        made.received(ready(node), now=0.0)
+    assert made.received(Message(2, MessageKind.LEFT, -1), now=1.0) == ()
+    assert made.lost(9, "unknown", now=1.0) == ()
+
+
+def node(number=0, workers=2):
+    made = NodePolicy(workers, stop_signal=signal.SIGTERM, stop_grace=15.0, signal_grace=1800.0)
+    assert made.joined(number) == (Tell(MessageKind.READY, -1),)
+    return made
+
+
+RUN = Decision(Verdict.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1)
+
+
+def test_a_node_starts_its_workers_at_its_place():
+    assert node().decided(RUN) == (StartWorkers(RUN, 1, Member(0, 2, 2)),)
+
+
+def test_a_spare_starts_nothing_and_stops_nothing():
+    made = node(number=7)
+    assert made.decided(RUN) == ()
+    assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
+
+
+def test_a_failed_worker_is_told_of_and_the_others_are_stopped():
+    made = node()
+    made.decided(RUN)
+    told, stop = made.worker_exited(1, -9, "rank 3 was ended by SIGKILL")
+    assert told == Tell(MessageKind.FAILED, 0, "rank 3 was ended by SIGKILL")
+    assert (stop.signum, stop.grace) == (signal.SIGTERM, 15.0)
+    assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
+    assert made.worker_exited(0, -15) == (Tell(MessageKind.READY, 0),)
+
+
+def test_a_node_that_is_done_can_be_asked_to_begin_anew():
+    made = node()
+    made.decided(RUN)
+    made.worker_exited(0, 0)
+    assert made.worker_exited(1, 0) == (Tell(MessageKind.DONE, 0),)
+    assert made.decided(Decision(Verdict.STOP, 0, "x")) == (Tell(MessageKind.READY, 0),)
+
+
+def test_a_signal_is_passed_on_and_the_node_leaves():
+    made = node()
+    made.decided(RUN)
+    left, stop = made.signalled(signal.SIGINT)
+    assert left.kind is MessageKind.LEFT
+    assert (stop.signum, stop.grace) == (signal.SIGINT, 1800.0)
+    made.worker_exited(0, -2)
+    assert isinstance(made.worker_exited(1, -2)[-1], EndLaunch)
+    assert made.signalled(signal.SIGINT) == made.decided(RUN) == made.coordination_lost(75, "x") == ()
+
+
+def test_an_end_that_all_are_told_of_stops_the_workers_first():
+    made = node()
+    made.decided(RUN)
+    (stop,) = made.decided(Decision(Verdict.END, 0, "asked", code=93))
+    assert isinstance(stop, StopWorkers)
+    made.worker_exited(0, -15)
+    assert made.worker_exited(1, -15)[-1].code == 93
+
+
+def test_a_node_without_a_coordinator_ends():
+    made = node()
+    made.decided(RUN)
+    made.coordination_lost(75, "the store is lost")
+    made.worker_exited(0, -15)
+    assert made.worker_exited(1, -15)[-1].code == 75
+
+
+@pytest.mark.parametrize("thing", [RUN, Decision(Verdict.STOP, 3, "x"), Decision(Verdict.END, 3, "x", code=93)])
+def test_a_decision_survives_the_wire(thing):
+    import json
+
+    assert Decision.from_text(json.dumps(thing.to_json())) == thing
+
+
+def test_a_message_survives_the_wire():
+    import json
+
+    for thing in (ready(3), Message(1, MessageKind.LEFT, 2, "x")):
+        assert Message.from_text(json.dumps(thing.to_json())) == thing
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"node": -1, "kind": "ready", "cycle": 0, "reason": ""}', '{"node": 0}']
+)
+def test_what_nobody_of_ours_has_written_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011
+        Message.from_text(text)
+    with pytest.raises(ValueError):  # noqa: PT011
+        Decision.from_text(text)
+
+
+class Job:
+    """A coordinator and its nodes in virtual time; messages of one node keep their order, all else is at random."""
+
+    def __init__(self, dice, *, least, most, max_restarts):
+        self.dice, self.now = dice, 0.0
+        self.coordinator = Coordinator(least, most, max_restarts, last_call=1.0, join_timeout=60.0)
+        self.coordinator.start(now=0.0)
+        self.nodes, self.ends = {}, {}
+        self.to_coordinator, self.to_nodes = {}, {}
+        self.workers, self.history = {}, []
+        self.least = least
+
+    def join(self):
+        number = len(self.to_nodes)
+        self.to_coordinator[number], self.to_nodes[number] = deque(), deque(self.history)
+        self.nodes[number] = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0)
+        self.workers[number] = {}
+        self.carry_out(number, self.nodes[number].joined(number))
+
+    def carry_out(self, number, actions):
+        for action in actions:
+            match action:
+                case StartWorkers(decision, group_rank, place):
+                    assert not self.workers[number]
+                    assert decision.members[group_rank] == place
+                    self.workers[number] = dict.fromkeys(range(2), decision.cycle)
+                case StopWorkers():
+                    pass
+                case Tell(kind, cycle, reason):
+                    description = described(number) if kind is MessageKind.READY else None
+                    self.to_coordinator[number].append(Message(number, kind, cycle, reason, description))
+                case EndLaunch():
+                    assert not self.workers[number]
+                    self.ends[number] = action.code
+        self.nodes[number].check()
+        running = {cycle for each in self.workers.values() for cycle in each.values()}
+        assert len(running) <= 2, "no more than one cycle that ends and one that begins"
+
+    def publish(self, decisions):
+        self.coordinator.check()
+        for decision in decisions:
+            self.history.append(decision)
+            for inbox in self.to_nodes.values():
+                inbox.append(decision)
+            if decision.verdict is Verdict.RUN:
+                assert len(decision.members) == self.least
+                assert [member.first_rank for member in decision.members] == [2 * n for n in range(self.least)]
+
+    def kill(self, number):
+        self.workers[number] = {}
+        self.ends[number] = -9
+        self.to_coordinator[number].clear()
+        self.publish(self.coordinator.lost(number, f"node {number} is lost", now=self.now))
+
+    def steps(self):
+        """What can happen next, apart from faults."""
+        for number in self.nodes:
+            if number in self.ends and not self.to_coordinator[number]:
+                continue
+            if self.to_coordinator[number]:
+                yield lambda n=number: self.publish(
+                    self.coordinator.received(self.to_coordinator[n].popleft(), now=self.now)
+                )
+            if self.to_nodes[number] and number not in self.ends:
+                yield lambda n=number: self.carry_out(n, self.nodes[n].decided(self.to_nodes[n].popleft()))
+
+    def finish_worker(self, number, code):
+        local_rank = self.dice.choice(sorted(self.workers[number]))
+        del self.workers[number][local_rank]
+        self.carry_out(number, self.nodes[number].worker_exited(local_rank, code))
+
+    def step(self):
+        self.now += self.dice.choice((0.0, 0.01, 0.5))
+        possible = list(self.steps())
+        if possible:
+            self.dice.choice(possible)()
+            return True
+        busy = [number for number, workers in self.workers.items() if workers]
+        if busy:
+            self.finish_worker(self.dice.choice(busy), 0)
+            return True
+        if self.coordinator.deadline < math.inf:
+            self.now = max(self.now, self.coordinator.deadline)
+            self.publish(self.coordinator.tick(now=self.now))
+            return True
+        return False
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_any_order_of_events_and_faults_ends_the_job_alike_on_all_nodes(seed):
+    dice = random.Random(seed)
+    least, spare, max_restarts = dice.randint(1, 4), dice.randint(0, 2), dice.randint(0, 3)
+    job = Job(dice, least=least, most=least + spare, max_restarts=max_restarts)
+    faults = dice.randint(0, 6)
+    for _ in range(least):
+        job.join()
+    for steps in itertools.count():
+        assert steps < 20_000, "it does not end"
+        alive = [number for number in job.nodes if number not in job.ends]
+        if spare and dice.random() < 0.1:
+            spare -= 1
+            job.join()
+        elif faults and alive and dice.random() < 0.1:
+            faults -= 1
+            victim = dice.choice(alive)
+            if dice.random() < 0.3:
+                job.kill(victim)
+            elif job.workers[victim]:
+                job.finish_worker(victim, dice.choice((1, -9)))
+            continue
+        if not job.step():
+            break
+    codes = {code for code in job.ends.values() if code != -9}
+    assert len(codes) <= 1, codes
+    assert set(job.ends) == set(job.nodes)
