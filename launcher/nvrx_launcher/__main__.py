@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+from nvrx_launcher.cli import run
 
-from nvrx_launcher.cli import main
-
-__all__ = ["main"]
+__all__ = ["run"]
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_launcher.arguments import USAGE_ERROR, parse_arguments
 from nvrx_launcher.options import LaunchOptions
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 COUNT: Final = """\
 import sys, torch
@@ -39,6 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s [ft_launcher] %(message)s")
     return Agent(options, config, dict(os.environ)).run()
+
+
+def run() -> NoReturn:
+    """Run a job, and end this process at once: torch aborts an interpreter that ends while a thread waits for a key."""
+    code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def count_devices(kind: str) -> int:

@@ -106,7 +106,7 @@ def test_output_goes_where_it_is_asked_to_go(launch: Callable[..., Launch], tmp_
 @pytest.mark.parametrize("launcher", [["-m", "nvrx_launcher"], ["-m", "nvrx_launcher.cli"]])
 def test_a_script_that_is_not_there_fails_as_python_does(launcher: list[str], tmp_path: Path) -> None:
     if launcher[1].endswith("cli"):
-        launcher = ["-c", "import sys; from nvrx_launcher.cli import main; sys.exit(main())"]
+        launcher = ["-c", "from nvrx_launcher.cli import run; run()"]
     ours = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "NVRX_RUNTIME_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, *launcher, "no_such.py"], env=ours, capture_output=True, text=True, check=False, timeout=60
