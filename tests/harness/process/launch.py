@@ -13,7 +13,7 @@ from tests.harness.process.monitored import LAUNCHER
 
 __all__ = ["Launch", "is_there", "left_in"]
 
-WORKER = Path(__file__).parent / "workers" / "launched.py"
+WORKER = Path(__file__).parent / "workers" / "launcher_worker.py"
 
 
 class Launch:
@@ -21,7 +21,7 @@ class Launch:
 
     Args:
         folder: for the sockets of the launch.
-        case: what its workers do, a function of `workers.launched`.
+        case: what its workers do, a function of `workers.launcher_worker`.
         options: of the launcher.
     """
 

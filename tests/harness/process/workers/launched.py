@@ -1,110 +1,42 @@
-"""A worker of a launcher: `launched.py CASE`. Each line of output is a JSON object, with an `event`."""
+"""A rank whose iterations end when the test says so, by a key in the control store.
+
+Initial rank 1 raises in iterations 0 and 2, initial rank 0 is killed in iteration 1, the others return from the last.
+Each leaves keys of its own in every iteration.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from typing import Any
+from datetime import timedelta
 
-RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-IGNORES_SIGTERM = """\
-import signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("ready", flush=True)
-time.sleep(60)
-"""
+from nvrx_core import inprocess
+from nvrx_core.inprocess import Compose
+from nvrx_core.inprocess.initialize import RetryController
+
+LONG = timedelta(seconds=60)
+LEAST, LAST = 2, 3
 
 
-def say(event: str, **fields: Any) -> None:
-    line = json.dumps({"event": event, "rank": RANK, "cycle": CYCLE, "pid": os.getpid(), **fields})
-    os.write(1, f"{line}\n".encode())  # in one piece: the workers share a pipe
+def main() -> None:
+    """Be such a rank."""
+    me = int(os.environ["RANK"])
 
-
-def done() -> None:
-    """Ends at once."""
-
-
-def killed() -> None:
-    """Rank 1 is killed in the first cycle."""
-    if CYCLE == 0:
-        if RANK == 1:
+    @inprocess.Wrapper(initialize=Compose(RetryController(min_world_size=LEAST), RetryController(max_iterations=5)))
+    def function(call: inprocess.CallWrapper) -> None:
+        store = call.iteration_store()
+        store.set(f"mine/{me}", "x" * 100)
+        store.add("ours", 1)
+        call.base_store.wait([f"end/{call.iteration}"], LONG)
+        if me == 1 and call.iteration in (0, 2):
+            raise RuntimeError("as planned")
+        if (me, call.iteration) == (0, 1):
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
+        if call.iteration < LAST:
+            call.base_store.wait(["never"], LONG)
 
+    function()
 
-def fails() -> None:
-    """Rank 1 fails in each cycle."""
-    if RANK == 1:
-        sys.exit(3)
-    time.sleep(60)
-
-
-def waits() -> None:
-    """Waits for a signal."""
-    time.sleep(60)
-
-
-def family() -> None:
-    """Has a child that ignores SIGTERM, and one in a session of its own; it ignores SIGTERM itself."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for new_session in (False, True):
-        child = subprocess.Popen(
-            [sys.executable, "-c", IGNORES_SIGTERM], start_new_session=new_session, stdout=subprocess.PIPE
-        )
-        assert child.stdout is not None
-        child.stdout.readline()
-        say("child", child=child.pid)
-    say("family")
-    time.sleep(60)
-
-
-def hangs() -> None:
-    """Rank 1 hangs in a section in the first cycle."""
-    from nvrx_core.fault_tolerance import RankMonitorClient
-
-    client = RankMonitorClient()
-    client.init_workload_monitoring()
-    client.start_section("step")
-    if CYCLE == 0:
-        time.sleep(0.2 if RANK == 0 else 60)
-    client.end_section("step")
-    if CYCLE == 0:
-        time.sleep(60)
-
-
-def prints() -> None:
-    """Prints to both streams, the last line without an end."""
-    print("to stdout", flush=True)
-    print("to stderr", file=sys.stderr, flush=True)
-    sys.stdout.write("no end")
-
-
-def asks() -> None:
-    """Rank 0 asks that the job ends."""
-    from nvrx_core.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
-
-    if RANK == 0:
-        request = WorkloadControlRequest(WorkloadAction.ShutdownWorkload, "the loss is not finite")
-        RankMonitorClient().send_workload_control_request(request)
-    time.sleep(60)
-
-
-def restarted() -> None:
-    """Waits in the first cycle, and is done in the next one."""
-    if CYCLE == 0:
-        time.sleep(120)
-
-
-CASES: dict[str, Callable[[], None]] = {
-    case.__name__: case for case in (done, killed, fails, waits, family, hangs, prints, asks, restarted)
-}
 
 if __name__ == "__main__":
-    say("start")
-    CASES[sys.argv[1]]()
-    say("done")
+    main()

@@ -1,0 +1,110 @@
+"""A worker of a launcher: `launcher_worker.py CASE`. Each line of output is a JSON object, with an `event`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+IGNORES_SIGTERM = """\
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def say(event: str, **fields: Any) -> None:
+    line = json.dumps({"event": event, "rank": RANK, "cycle": CYCLE, "pid": os.getpid(), **fields})
+    os.write(1, f"{line}\n".encode())  # in one piece: the workers share a pipe
+
+
+def done() -> None:
+    """Ends at once."""
+
+
+def killed() -> None:
+    """Rank 1 is killed in the first cycle."""
+    if CYCLE == 0:
+        if RANK == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+
+def fails() -> None:
+    """Rank 1 fails in each cycle."""
+    if RANK == 1:
+        sys.exit(3)
+    time.sleep(60)
+
+
+def waits() -> None:
+    """Waits for a signal."""
+    time.sleep(60)
+
+
+def family() -> None:
+    """Has a child that ignores SIGTERM, and one in a session of its own; it ignores SIGTERM itself."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for new_session in (False, True):
+        child = subprocess.Popen(
+            [sys.executable, "-c", IGNORES_SIGTERM], start_new_session=new_session, stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        say("child", child=child.pid)
+    say("family")
+    time.sleep(60)
+
+
+def hangs() -> None:
+    """Rank 1 hangs in a section in the first cycle."""
+    from nvrx_core.fault_tolerance import RankMonitorClient
+
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.start_section("step")
+    if CYCLE == 0:
+        time.sleep(0.2 if RANK == 0 else 60)
+    client.end_section("step")
+    if CYCLE == 0:
+        time.sleep(60)
+
+
+def prints() -> None:
+    """Prints to both streams, the last line without an end."""
+    print("to stdout", flush=True)
+    print("to stderr", file=sys.stderr, flush=True)
+    sys.stdout.write("no end")
+
+
+def asks() -> None:
+    """Rank 0 asks that the job ends."""
+    from nvrx_core.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
+
+    if RANK == 0:
+        request = WorkloadControlRequest(WorkloadAction.ShutdownWorkload, "the loss is not finite")
+        RankMonitorClient().send_workload_control_request(request)
+    time.sleep(60)
+
+
+def restarted() -> None:
+    """Waits in the first cycle, and is done in the next one."""
+    if CYCLE == 0:
+        time.sleep(120)
+
+
+CASES: dict[str, Callable[[], None]] = {
+    case.__name__: case for case in (done, killed, fails, waits, family, hangs, prints, asks, restarted)
+}
+
+if __name__ == "__main__":
+    say("start")
+    CASES[sys.argv[1]]()
+    say("done")
