@@ -1,17 +1,17 @@
 """The documents make a site without a warning: no dead link, every public name in the reference, nothing fetched."""
 
+import html
 import importlib
-import os
 import pathlib
 import pkgutil
 import re
-import subprocess
-import sys
+import tomllib
 import zlib
 
 import pytest
 import yaml
 
+import nvrx_core
 import nvrx_core.testing
 from nvrx_core import inprocess
 
@@ -41,16 +41,6 @@ def public_modules() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
 def documented(site: pathlib.Path) -> set[str]:
     """The names in the site's inventory: four lines of text, then a name and its place on each line."""
     lines = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4])
@@ -73,3 +63,16 @@ def test_a_page_fetches_nothing_when_it_is_read(site: pathlib.Path) -> None:
 def test_every_document_is_in_the_navigation() -> None:
     listed = set(re.findall(r"\S+\.md", yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])))
     assert listed == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+
+
+def test_each_page_shows_the_version_and_leads_to_the_repository(site: pathlib.Path) -> None:
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    page = (site / "how-to" / "plain-pytorch" / "index.html").read_text()
+    assert nvrx_core.__version__ in page
+    assert f'href="{address}/edit/main/docs/how-to/plain-pytorch.md"' in page
+
+
+def test_a_signature_shows_defaults_and_not_their_declarations(site: pathlib.Path) -> None:
+    page = html.unescape(re.sub(r"<[^>]+>", "", (site / "reference" / "wrapper" / "index.html").read_text()))
+    assert "soft_timeout: timedelta = timedelta(seconds=60)" in page
+    assert "parameter(" not in page
