@@ -20,7 +20,9 @@ import pytest
 from tests.docs.test_code_blocks import blocks, one_rank
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
+PACKAGES = [ROOT / path for path in SETTINGS["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
 LIMIT = 120
 
 
@@ -69,10 +71,10 @@ def metadata(wheel: Path) -> Message:
 
 def test_the_wheel_holds_the_package_its_types_and_its_license(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0].partition("-")[0] for name in names} == {"nvrx_core", "nvrx"}
-    assert "nvrx_core/py.typed" in names
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"nvrx", *(folder.name for folder in PACKAGES)}
+    assert {f"{folder.name}/py.typed" for folder in PACKAGES} <= {*names}
     assert any(name.endswith("/licenses/LICENSE") for name in names)
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "nvrx_core").rglob("*.py")}
+    modules = {str(path.relative_to(folder.parent)) for folder in PACKAGES for path in folder.rglob("*.py")}
     assert modules == {name for name in names if name.endswith(".py")}
 
 
@@ -109,7 +111,8 @@ def test_the_readme_example_runs_from_the_wheel(environment: Path, tmp_path: Pat
 def test_a_command_explains_itself_under_its_name(environment: Path, tmp_path: Path, command: str) -> None:
     done = run(environment, command, "--help", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"usage: {command} ")
+    name = re.match(r"usage: (\S+) ", done.stdout)[1]
+    assert PROJECT["scripts"][name] == PROJECT["scripts"][command], "an alias shows the command's first name"
 
 
 def test_nvrx_store_serves_until_it_is_ended(environment: Path, tmp_path: Path) -> None:
