@@ -255,7 +255,7 @@ class ParameterTypeError(TypeError):
     def __str__(self) -> str:
         comma = isinstance(self.value, tuple) and len(self.value) == 1
         hint = self._COMMA if comma else _write(self.instead)
-        found = type(self.value).__name__
+        found = "the class itself" if isinstance(self.value, type) else type(self.value).__name__
         return f"{self.parameter}={self.value!r}: must be of type {self.expected}, not {found}{hint}"
 
 

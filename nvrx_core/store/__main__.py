@@ -39,13 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(host: str, port: int) -> int:
-    import torch.distributed  # noqa: F401 (takes seconds; the signals still end the process)
-
     from nvrx_core.store.endpoint import StoreConnectionError, listen
     from nvrx_core.store.hosting import serve_on
 
     try:
         listener = listen(host, port, name="--host")
+        import torch.distributed  # noqa: F401 (takes seconds; the signals still end the process)
+
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
         with serve_on(listener, host) as server:
             print(server.endpoint, flush=True)

@@ -37,7 +37,7 @@ def test_a_rank_that_cannot_start_says_what_it_lacks(
         assert job.codes[1] == 1, f"limit {limit}"
         assert any(word in job.errors(1) for word in words), job.errors(1)
         assert job.lines("enter", initial_rank=1) == []
-        told = job.codes[0] == 0 or "not all of 2 ranks were in the barrier" in job.errors(0)
+        told = job.codes[0] == 0 or "missing ranks: 1 (of 2); present: 0 on " in job.errors(0)
         assert told, f"limit {limit}: rank 0 ended with {job.codes[0]}: {job.errors(0)}"
     for job in jobs.values():
         assert_nothing_left(job)
@@ -109,10 +109,24 @@ def test_a_mistake_in_the_script_restarts_ever_more_slowly_and_ends_the_job(prep
     told = job.errors(1)
     assert told.count("the function fails on initial rank 1 in iteration 0:\nTraceback (most recent call last):") == 1
     assert "in mistake\n    optimiser.step()" in told
+    (event,) = job.events("exception", initial_rank=1)
+    assert "in mistake\n    optimiser.step()" in event["traceback"]
     assert "fails alike, 2 times in a row: NameError" in told
     assert "nvrx_core/" not in told.partition("fails alike")[0].partition("Traceback")[2].partition("NameError")[0]
     assert "5 in a row with no step reported (no_progress_limit=5, None for no limit)" in job.errors(0).splitlines()[-1]
     assert_nothing_left(job)
+
+
+def test_a_mistake_without_a_limit_is_logged_once_a_second(prepare: Launch) -> None:
+    job = start(prepare, "mistake", 0)
+    first = job.await_line("enter", initial_rank=1, iteration=3)["at"]
+    last = job.await_line("enter", initial_rank=1, iteration=40)["at"]
+    for rank in (0, 1):
+        job.kill(rank)
+    job.finish(20)
+    for rank, what in ((0, "restart "), (1, "fails alike")):
+        lines = [line for line in job.errors(rank).splitlines() if what in line]
+        assert 1 <= len(lines) <= 5 + (last - first), lines
 
 
 def test_a_rank_whose_monitor_process_reaches_no_store_is_not_waited_for(prepare: Launch) -> None:

@@ -26,10 +26,10 @@ def refuse_arguments(signature: inspect.Signature, given: tuple[object, ...], na
         TypeError: with what to write instead.
     """
     if given:
-        instead = (
-            f"to wrap {given[0]!r}, write @Wrapper() above it" if callable(given[0]) else "write Wrapper(name=...)"
-        )
-        raise TypeError(f"Wrapper takes its parameters by name, not {given[0]!r}; {instead}")
+        if callable(given[0]):
+            name = getattr(given[0], "__qualname__", given[0])
+            raise TypeError(f"Wrapper takes its parameters by name; to wrap {name}, write @Wrapper() above it")
+        raise TypeError(f"Wrapper takes its parameters by name, not {given[0]!r}; write Wrapper(name=...)")
     for name in named.keys() - signature.parameters:
         close = difflib.get_close_matches(name, signature.parameters, 1, 0.5)
         instead = f"write {close[0]}=" if close else f"it has {', '.join(signature.parameters)}"

@@ -167,7 +167,7 @@ class Parameters:
 
 def _check_store(factory: Any, kwargs: object) -> None:
     if not (inspect.isclass(factory) and issubclass(factory, StoreMixin)):
-        expected = "class that derives from inprocess.store.StoreMixin"
+        expected = "type[inprocess.store.StoreMixin]"
         raise ParameterTypeError("store_factory", factory, expected, _our_store(factory))
     if not isinstance(kwargs, dict):
         return

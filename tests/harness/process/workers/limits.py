@@ -47,7 +47,7 @@ def main() -> None:
         Path(os.environ["NVRX_TEST_CGROUP"], "cgroup.procs").write_text(f"{os.getpid()}\n")
     settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in SHORT.items()}
 
-    @inprocess.Wrapper(no_progress_limit=limit if case == "mistake" else 3, **settings)
+    @inprocess.Wrapper(no_progress_limit=(limit or None) if case == "mistake" else 3, **settings)
     def train(call: CallWrapper) -> int:
         record("enter", iteration=call.iteration, rank=os.environ["RANK"], world_size=os.environ["WORLD_SIZE"])
         if exhaust is None or (call.iteration and case not in ("files_for_good", "mistake")):

@@ -1,6 +1,8 @@
 """A restart is reported once: when the function is entered again, or when the next iteration has failed before that."""
 
 import logging
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -91,7 +93,8 @@ def test_a_restart_is_reported_when_the_function_is_entered(trace, state, events
         "interrupted", "noticed", "aborted", "initialized", "entered", "struck", "announced",
     }  # fmt: skip
     assert housekeeping.told == [("decided", 0), ("entered", 1)]
-    assert "restart 1 in" in caplog.text
+    (line,) = caplog.messages
+    assert re.fullmatch(r"restart 1 in [\d.]+ ms \(this rank\): EXCEPTION on .*; none lost, .* ranks active", line)
 
 
 def test_a_restart_whose_iteration_fails_before_it_is_entered_is_reported_all_the_same(trace, events, deferred):
@@ -109,3 +112,24 @@ def test_a_restart_is_reported_once(trace, events, deferred):
     trace.entered()
     run(deferred)
     assert len(events.written) == 1
+
+
+def test_the_line_says_who_is_lost(trace, state, deferred, caplog):
+    view = ended_round()
+    view.decision = replace(view.decision, lost=(2,))
+    state.world_size = state.active_world_size = 3
+    trace.round_ended(view, {})
+    trace.entered()
+    with caplog.at_level(logging.INFO):
+        run(deferred)
+    assert caplog.messages[0].endswith("; 1 lost: [2], 3 left")
+
+
+def test_equal_restarts_are_all_events_but_not_all_lines(trace, events, deferred, caplog):
+    with caplog.at_level(logging.INFO):
+        for iteration in range(20):
+            trace.round_ended(ended_round(iteration), {})
+            trace.entered()
+            run(deferred)
+    assert len(events.written) == 20
+    assert len(caplog.messages) == 2
