@@ -55,7 +55,7 @@ class Processes:
         common = {"PYTHONPATH": path, "NVRX_JOB_ID": self.name, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         with self.log_of(name).open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", *arguments],
+                [sys.executable, "-P", "-m", "demo_parts.child", str(os.getpid()), *arguments],
                 env={**os.environ, **common, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log if stdout is None else stdout,

@@ -16,6 +16,7 @@ from demo_parts.journal import Journal
 from demo_parts.settings import Settings
 from demo_parts.text import Batches, load_text
 from demo_parts.train import train
+from nvrx_core.process.lifeline import ParentDeathSignal
 
 __all__ = ["Attempt", "main"]
 
@@ -40,6 +41,7 @@ class Attempt:
 
 def main() -> None:
     """One rank, from its start to the end of the training."""
+    ParentDeathSignal(os.getppid()).set()  # should torchrun itself be killed
     torch.set_num_threads(1)
     settings = Settings.from_json(sys.argv[1])
     journal = Journal(settings.records, initial_rank=int(os.environ["RANK"]))

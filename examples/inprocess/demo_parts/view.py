@@ -65,7 +65,7 @@ class View:
     def _line(self) -> str:
         story, styled = self._story, self._terminal.styled
         if not story.points:
-            spares = f" and {story.spares} spares" if story.spares else ""
+            spares = f", {story.spares} in reserve" if story.spares else ""
             return styled(f"  {story.ranks} ranks{spares} are starting ...", Style.DIM)
         last = story.points[-1]
         if self._steps is None:
