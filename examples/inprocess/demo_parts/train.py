@@ -43,7 +43,7 @@ class Call(Protocol):
 
 
 def train(
-    settings: Settings, batches: Batches, *, journal: Journal, injection: Injection, call_wrapper: Call
+    call_wrapper: Call, *, settings: Settings, batches: Batches, journal: Journal, injection: Injection
 ) -> ByteTransformer:
     """Trains to the last step, from the last checkpoint on; returns what has learned."""
     dist.init_process_group("gloo")

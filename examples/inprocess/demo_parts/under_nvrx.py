@@ -39,7 +39,8 @@ def main() -> None:
         no_progress_limit=3,
         events_dir=settings.records,
     )
-    wrapper(train)(settings, batches, journal=journal, injection=Injection(settings, journal))
+    injection = Injection(settings, journal)
+    wrapper(train)(settings=settings, batches=batches, journal=journal, injection=injection)
     journal.write("finished")
 
 

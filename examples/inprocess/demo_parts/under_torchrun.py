@@ -47,7 +47,8 @@ def main() -> None:
     journal = Journal(settings.records, initial_rank=int(os.environ["RANK"]))
     journal.write("started")
     batches = Batches(load_text(), seed=settings.seed)
-    train(settings, batches, journal=journal, injection=Injection(settings, journal), call_wrapper=Attempt())
+    injection = Injection(settings, journal)
+    train(Attempt(), settings=settings, batches=batches, journal=journal, injection=injection)
     journal.write("finished")
 
 
