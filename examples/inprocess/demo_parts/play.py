@@ -6,7 +6,6 @@ import signal
 from dataclasses import dataclass
 
 from demo_parts.following import Following
-from demo_parts.keys import keyboard, pressed
 from demo_parts.options import Options
 from demo_parts.processes import wait_for
 from demo_parts.report import fault_table, legend
@@ -14,7 +13,7 @@ from demo_parts.runs import NvrxRun, Run
 from demo_parts.schedule import HARD_TIMEOUT
 from demo_parts.signals import Ended
 from demo_parts.story import Began, Recovery, Story
-from demo_parts.terminal import Style, Terminal
+from demo_parts.terminal import Style, Terminal, keyboard, pressed
 from demo_parts.view import View
 
 __all__ = ["play"]

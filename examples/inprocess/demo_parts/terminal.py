@@ -1,16 +1,20 @@
-"""Lines that stay, and one bar below them that is redrawn in place where the output is a terminal."""
+"""The terminal: lines that stay, and one bar below them that is redrawn in place; and the viewer's keyboard."""
 
 from __future__ import annotations
 
 import enum
 import os
 import re
+import sys
+import termios
 import time
-from collections.abc import Callable
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-__all__ = ["Recording", "Style", "Terminal"]
+__all__ = ["Recording", "Style", "Terminal", "keyboard", "pressed"]
 
 NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
 STYLING = re.compile(r"\x1b\[\d+m")
@@ -91,3 +95,23 @@ class Terminal:
     def _write(self, text: str) -> None:
         self._stream.write(text if self._colours else STYLING.sub("", text))
         self._stream.flush()
+
+
+@contextmanager
+def keyboard() -> Iterator[int | None]:
+    """A descriptor that can be read once a key was pressed, Ctrl-C apart; None without a keyboard."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield descriptor
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def pressed(descriptor: int) -> str:
+    """The next key, waited for; nothing when the keyboard is gone."""
+    return os.read(descriptor, 1).decode(errors="replace")
