@@ -112,15 +112,17 @@ def test_what_torchrun_made_of_a_fault_is_told_as_it_was() -> None:
     fault = struck(1.0, "kill", 0, 10)
     recovered = under_torchrun(fault, resumed(9.0, 0, 8, 1), resumed(10.2, 1, 8, 1))
     twice = under_torchrun(fault, resumed(9.0, 0, 8, 1), resumed(20.0, 0, 8, 2), resumed(20.0, 1, 8, 2))
-    gave_up = under_torchrun(fault, resumed(9.0, 0, 8, 1))
+    gave_up, silent = (under_torchrun(fault, resumed(9.0, 0, 8, 1)) for _ in range(2))
+    gave_up.over, silent.over, silent.silent = 13.34, 55.0, True
     hung = under_torchrun(fault, resumed(15.0, 0, 8, 1), resumed(15.0, 1, 8, 1))
     hung.cut_off[hung.strikes[0]] = 6.0
     never = under_torchrun()
     told = [
         fault_table(nvrx, story)[1].partition("spare 3")[2].strip()
-        for story in (recovered, twice, gave_up, hung, never)
+        for story in (recovered, twice, gave_up, silent, hung, never)
     ]
-    assert told == ["9.2 s", "19.0 s, 2 attempts", "did not recover", "hung, 14.0 s", "never came to it"]
+    ends = ["gave up after 12.3 s", "hung after 54.0 s", "hung, 14.0 s", "never came to it"]
+    assert told == ["9.2 s", "19.0 s, 2 attempts", *ends]
 
 
 def test_weights_are_compared_where_no_rank_was_missing() -> None:

@@ -37,6 +37,7 @@ class Following:
         """Follows the run until it is over, or nothing is heard of it any more."""
         for _ in self.happenings():
             pass
+        self._story.over, self._story.silent = time.monotonic(), any(code is None for code in self._run.exit_codes)
         self._view.end()
 
     def happenings(self, until: int | None = None) -> Iterator[Happening]:

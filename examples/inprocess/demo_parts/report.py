@@ -124,10 +124,10 @@ def _under_torchrun(story: Story, strike: Strike) -> str:
     same = next((other for other in story.strikes if (other.kind, other.step) == (strike.kind, strike.step)), None)
     if same is None:
         return "never came to it"
-    hung = "hung, " if same in story.cut_off else ""
     recovery = story.recovery_after(same)
     if recovery is None:
-        return f"{hung}did not recover"
+        return f"{'hung' if story.silent else 'gave up'} after {duration(story.over - same.at)}"
+    hung = "hung, " if same in story.cut_off else ""
     attempts = recovery.iteration - same.iteration
     again = f", {attempts} attempts" if attempts > 1 else ""
     return f"{hung}{duration(recovery.resumed)}{again}"

@@ -141,6 +141,8 @@ class Story:
         finished: the initial ranks that came to the end.
         weights: the digest of the last weights, and `world_size`, the ranks that came to them.
         sample: what the model wrote at the end.
+        over: when the run was over.
+        silent: whether it was given up then, because nothing was heard of it any more.
     """
 
     ranks: int
@@ -155,6 +157,8 @@ class Story:
     weights: str = ""
     world_size: int = 0
     sample: str = ""
+    over: float = 0.0
+    silent: bool = False
     places: dict[int, int] = field(default_factory=dict)
     _rounds: defaultdict[int, _Round] = field(default_factory=lambda: defaultdict(_Round))
 
