@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import socket
@@ -165,7 +164,7 @@ class TorchrunRun(Run):
             *("--log-dir", str(self.settings.records / "torchrun")),
             *("-m", "demo_parts.under_torchrun", self.settings.to_json()),
         )
-        environment = {self.VARIABLE: os.environ.get(self.VARIABLE, "1")}
+        environment = {self.VARIABLE: "1"}
         self.started.append(self._processes.start("torchrun", *command, environment=environment))
 
     def stop(self) -> None:
