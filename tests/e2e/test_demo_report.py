@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "inprocess"))
 from demo_parts.durations import after_timeout, duration
 from demo_parts.picture import draw_runs
@@ -99,6 +101,24 @@ def test_a_timeout_is_shown_apart_from_what_came_after_it_and_counts_from_the_la
     assert "2 s + 20 ms  2 s + 30 ms  2 s + 50 ms" in fault_table(story, None)[1]
     assert [after_timeout(seconds) for seconds in (1.994, 2.018, 4.2)] == ["2.0 s", "2 s + 18 ms", "4 s + 200 ms"]
     assert [duration(seconds) for seconds in (0.0234, 0.9996, 9.16)] == ["23 ms", "1.0 s", "9.2 s"]
+
+
+@pytest.mark.parametrize(
+    ("interruption", "message", "name"),
+    [
+        ("TERMINATED", "process ended by SIGKILL", "SIGKILL"),
+        ("BASE_EXCEPTION", "KeyboardInterrupt: ", "KeyboardInterrupt"),
+        ("EXCEPTION", "package.module.Broken: a: b", "Broken"),
+        ("HARD_TIMEOUT", "no progress for 4 s", "hard timeout"),
+    ],
+)
+def test_a_fault_of_the_viewers_is_named_by_what_the_wrapper_tells(interruption: str, message: str, name: str) -> None:
+    story = Story(ranks=2)
+    entries = [restart(rank, rank, 1.2, cause=interruption, world_size=2) for rank in range(2)]
+    for entry in entries:
+        entry["cause"]["message"] = message
+    list(story.read([*began(), *entries, *(resumed(1.5, rank, 8, 1) for rank in range(2))]))
+    assert fault_table(story, None)[1].startswith(f"{name} ")
 
 
 def under_torchrun(*lines: Line) -> Story:

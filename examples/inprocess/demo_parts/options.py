@@ -47,7 +47,7 @@ class Options:
 
     def settings(self, run: str, faults: tuple[PlannedFault, ...] = ()) -> Settings:
         """What the ranks of a run are told."""
-        folder, checkpoint_every = str((self.output / run).resolve()), min(max(self.steps // 22, 5), 100)
+        folder, checkpoint_every = str((self.output / run).resolve()), min(max(self.steps // 22, 5), 20)
         return Settings(folder, self.ranks, self.steps, self.seed, faults, checkpoint_every)
 
 

@@ -86,16 +86,16 @@ class _Session:
         pids = list(self._pids().values())
         first, last = pids[0], pids[-1]
         advice = {
-            f"kill -9 {first}": "the process is lost; a spare takes its place, or the others go on",
+            f"kill -9 {first}": "it is lost, and a spare takes its rank",
             f"kill -STOP {last}": f"it stands still, and is ended after {HARD_TIMEOUT:g} s",
-            f"kill -STOP {last}; sleep 3; kill -CONT {last}": "it was only slow: it restarts with the others",
-            f"kill -INT {first}": "KeyboardInterrupt: it leaves, the others go on",
+            f"kill -STOP {last}; sleep 3; kill -CONT {last}": "it was only slow, and restarts with all",
+            f"kill -INT {first}": "it leaves by KeyboardInterrupt",
         }
         self.terminal.say("The processes, by their pids:", BOLD)
         self.terminal.say(f"    {self._processes()}\n")
         self.terminal.say("Break it from another terminal:", BOLD)
         for command, outcome in advice.items():
-            self.terminal.say(f"    {command:<42} {outcome}")
+            self.terminal.say(f"    {command:<46} {outcome}")
         self.terminal.say(f"{'q or ' if self.keys is not None else ''}Ctrl-C ends the training.\n", BOLD)
 
 

@@ -85,8 +85,10 @@ class Recovery:
 
     @property
     def name(self) -> str:
-        """What the wrapper calls the fault: the signal that ended a process, or the kind of interruption."""
+        """What the wrapper calls the fault: a signal that ended a process, an exception, or another interruption."""
         kind, message = str(self.cause.get("interruption", "fault")), str(self.cause.get("message", ""))
+        if kind.endswith("EXCEPTION"):
+            return message.partition(":")[0].rpartition(".")[2]
         return message.removeprefix(ENDED_BY) if message.startswith(ENDED_BY) else kind.replace("_", " ").lower()
 
     @property

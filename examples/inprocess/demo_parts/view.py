@@ -107,7 +107,8 @@ class View:
             return
         if recovery.strike is None:
             cause = recovery.cause
-            self._terminal.say(f"  ✗ process {cause['initial_rank']}: {cause['message']}", Style.RED)
+            message = str(cause["message"]).strip(" :")
+            self._terminal.say(f"  ✗ process {cause['initial_rank']}: {message}", Style.RED)
         entered, resumed = (measured(seconds, recovery) for seconds in (recovery.entered, recovery.resumed))
         self._terminal.say(f"  ✓ {_noticed(recovery)}, all back in the function after {entered}", Style.GREEN)
         self._terminal.say(f"    first step after {resumed}, {_resumed(recovery)}{_changes(recovery)}", Style.DIM)
