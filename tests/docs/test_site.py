@@ -13,12 +13,14 @@ import yaml
 
 import nvrx_core
 import nvrx_core.testing
-from nvrx_core import inprocess
+from nvrx_core import fault_tolerance, inprocess
 
 ROOT = pathlib.Path(__file__).parents[2]
 INTERNAL = {
     "INJECTORS",
+    "LocalMonitor",
     "MonitorThread",
+    "NOT_IMPLEMENTED",
     "RoundView",
     "as_client",
     "another",
@@ -37,7 +39,8 @@ def public_modules() -> list[str]:
     homes = [f"nvrx_core.inprocess.{name}" for name in inprocess._MODULES if name not in NAMED_ONLY]
     testing = [f"nvrx_core.testing.{module.name}" for module in pkgutil.iter_modules(nvrx_core.testing.__path__)]
     others = ["errors", "failpoint", "events.schema", "events.timeline", "inprocess", "testing"]
-    return homes + testing + [f"nvrx_core.{name}" for name in others]
+    monitors = [f"nvrx_core.fault_tolerance.{name}" for name in fault_tolerance._MODULES]
+    return homes + testing + monitors + [f"nvrx_core.{name}" for name in others]
 
 
 @pytest.fixture(scope="module")

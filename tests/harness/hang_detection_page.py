@@ -1,0 +1,148 @@
+"""The state diagrams in docs/explanation/hang-detection.md, made by playing the machines of a rank monitor.
+
+Write them anew: python -m tests.harness.hang_detection_page
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from nvrx_core.fault_tolerance.policy import MonitorAction, MonitorPolicy, QueryPeers
+from nvrx_core.fault_tolerance.states import RankMonitorState, RankMonitorStateMachine
+from nvrx_core.progress.limits import RankSample
+
+__all__ = ["PAGE", "with_diagrams"]
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "explanation" / "hang-detection.md"
+BEGIN: Final = "<!-- {} made by python -m tests.harness.hang_detection_page -->\n"
+END: Final = "<!-- end of what is made -->\n"
+
+INTERVAL, GRACE, TIMEOUT = 5.0, 15.0, 100.0
+SILENT: Final = RankSample(attached_at=0.0, heartbeat_at=0.0, heartbeat_timeout=TIMEOUT)
+EXPIRED, LONG_EXPIRED = TIMEOUT, 2 * TIMEOUT
+Actions = tuple[MonitorAction, ...]
+Play = tuple[MonitorPolicy, Actions, float]
+
+
+def with_diagrams(text: str) -> str:
+    """The page's text with the diagrams as they are to be.
+
+    Raises:
+        ValueError: when the page has no place for one.
+    """
+    return _with(_with(text, "verdicts", _verdicts()), "states", _states())
+
+
+def _with(text: str, name: str, arrows: list[tuple[str, str, str]]) -> str:
+    before, begin, rest = text.partition(BEGIN.format(name))
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"no place for the diagram: {BEGIN.format(name)}{END}")
+    return f"{before}{begin}\n```text\n{_drawn(arrows)}\n```\n\n{end}{after}"
+
+
+def _drawn(arrows: list[tuple[str, str, str]]) -> str:
+    longest = max(len(source) for source, _, _ in arrows)
+    widest = max(len(label) for _, label, _ in arrows)
+    return "\n".join(
+        f"{source:{longest}} ── {label} {'─' * (widest - len(label))}─▶ {target}" for source, label, target in arrows
+    )
+
+
+# The policy: what it does about its rank
+
+
+def _verdicts() -> list[tuple[str, str, str]]:
+    return [(source, _label(when, played[1]), _name(played)) for source, when, played in _plays()]
+
+
+def _label(when: str, actions: Actions) -> str:
+    return " / ".join((when, *(type(action).__name__ for action in actions)))
+
+
+def _name(played: Play) -> str:
+    policy, actions, now = played
+    state = policy.state(now=now)
+    if any(isinstance(action, QueryPeers) for action in actions):
+        return "asking"
+    if state.terminated < math.inf:
+        return "ended"
+    return "excused" if state.excused > 0 else "overdue" if state.asked else "watched"
+
+
+def _plays() -> Iterator[tuple[str, str, Play]]:
+    """Each state, what may happen in it, and the machine to which it has happened."""
+    yield "watched", "a limit has expired", _looks(_watched(), EXPIRED)
+    yield "asking", "a peer is behind", _answered(True)
+    yield "asking", "no peer is behind", _answered(False)
+    yield "excused", "the rank moves", _moves(_excused())
+    yield "excused", "the excuse is over, the limit still expired", _looks(_excused(), EXPIRED + TIMEOUT / 2)
+    yield "excused", "twice the timeout is over", _looks(_excused(), LONG_EXPIRED)
+    yield "overdue", "the rank moves", _moves(_overdue())
+    yield "overdue", "the limit is still expired", _looks(_overdue(), EXPIRED)
+    yield "ended", "the process is there after the grace time", _looks(_ended(), EXPIRED + GRACE)
+
+
+def _watched() -> MonitorPolicy:
+    return MonitorPolicy(INTERVAL, GRACE)
+
+
+def _asked(at: float = EXPIRED) -> tuple[MonitorPolicy, QueryPeers]:
+    policy = _watched()
+    (question,) = policy.evaluate(SILENT, now=at)
+    assert isinstance(question, QueryPeers)
+    return policy, question
+
+
+def _answered(behind: bool, at: float = EXPIRED) -> Play:
+    policy, question = _asked(at)
+    policy.peers_behind(question.limit, behind, now=at)
+    return policy, (), at
+
+
+def _excused() -> MonitorPolicy:
+    return _answered(True)[0]
+
+
+def _overdue() -> MonitorPolicy:
+    return _answered(False)[0]
+
+
+def _ended() -> MonitorPolicy:
+    return _looks(_overdue(), EXPIRED)[0]
+
+
+def _looks(policy: MonitorPolicy, now: float) -> Play:
+    return policy, policy.evaluate(SILENT, now=now), now
+
+
+def _moves(policy: MonitorPolicy) -> Play:
+    moved = RankSample(attached_at=0.0, heartbeat_at=EXPIRED, heartbeat_timeout=TIMEOUT)
+    return policy, policy.evaluate(moved, now=EXPIRED), EXPIRED
+
+
+# The states in the log lines
+
+
+EVENTS: Final[dict[str, Callable[[RankMonitorStateMachine], None]]] = {
+    "a rank is watched": RankMonitorStateMachine.attached,
+    "its process is gone": RankMonitorStateMachine.connection_lost,
+    "the monitor ends": RankMonitorStateMachine.finish,
+}
+
+
+def _states() -> list[tuple[str, str, str]]:
+    arrows = []
+    for state in RankMonitorState:
+        for event, happens in EVENTS.items():
+            machine = RankMonitorStateMachine()
+            machine.state = state
+            happens(machine)
+            if machine.state is not state:
+                arrows.append((state.name, event, machine.state.name))
+    return arrows
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_diagrams(PAGE.read_text()))
