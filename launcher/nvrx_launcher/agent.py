@@ -24,7 +24,7 @@ from nvrx_launcher.joining import join_job
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.messages import Decision, MessageKind
 from nvrx_launcher.monitors import Monitors
-from nvrx_launcher.node_policy import EndLaunch, NodeAction, NodePolicy, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodeAction, NodePolicy, StartWorkers, StopWorkers, Tell
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.output import Logs
 from nvrx_launcher.signals import signal_numbers, signals_as_events
@@ -89,7 +89,7 @@ class Agent:
         self._loop.watch(*cleanup.enter_context(signals))
         self._coordination = join_job(self.options, self._loop, cleanup, self)
         self._environ |= control.environment()
-        self._environ.setdefault("NVRX_STORE_ENDPOINT", self._coordination.store_endpoint)
+        self._environ.setdefault("NVRX_STORE_ENDPOINT", self._coordination.store.endpoint)
         self._workers = WorkerGroup(
             self.options, self._loop, Logs(self.options, folder, self._environ), exited=self._exited
         )
@@ -106,6 +106,8 @@ class Agent:
                     self._workers.send(signum)
                 case Tell(kind, cycle, reason):
                     self._coordination.tell(kind, cycle, reason)
+                case AwaitRound(local_rank, rank):
+                    self._await_round(local_rank, rank)
                 case EndLaunch(code, _, reason):
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._code = code
@@ -131,7 +133,20 @@ class Agent:
         self._carry_out(self._policy.signalled(signum))
 
     def _exited(self, local_rank: int, code: int, report: str) -> None:
-        self._carry_out(self._policy.worker_exited(local_rank, code, report))
+        in_process = self._coordination.store.is_in_use
+        self._carry_out(self._policy.worker_exited(local_rank, code, report, in_process=in_process))
+
+    def _await_round(self, local_rank: int, rank: int) -> None:
+        """Leave the end of a worker to the wrapped call that it was in, if it was in one."""
+        cycle = self._policy.cycle
+
+        def answered(entered: bool) -> None:
+            if entered:
+                log.warning("the job goes on in process without rank %d", rank)
+            policy = self._policy.round_entered if entered else self._policy.no_round
+            self._carry_out(policy(cycle, local_rank))
+
+        self._coordination.store.ask(rank, self.config.inprocess_grace, answered)
 
     def _requested(self, rank: int, request: WorkloadControlRequest) -> None:
         log.warning("rank %d asks for %s: %s", rank, request.action.name, request.description)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from nvrx_launcher.coordinator import Coordinator
 from nvrx_launcher.messages import Decision, Message, MessageKind, NodeDescription
+from nvrx_launcher.store_host import ControlStore
 
 __all__ = ["Coordination", "LocalCoordination", "NodeEvents"]
 
@@ -31,8 +32,8 @@ class Coordination(Protocol):
     """How a node talks to the coordinator, wherever it is."""
 
     @property
-    def store_endpoint(self) -> str:
-        """Where the store of in-process restart listens, `host:port`."""
+    def store(self) -> ControlStore:
+        """The store of in-process restart."""
 
     @property
     def deadline(self) -> float:
@@ -55,7 +56,7 @@ class LocalCoordination:
         coordinator: decides.
         describe: describes this node, anew for each cycle.
         node: told of each decision, after what has led to it is done.
-        store_endpoint: where the store of in-process restart listens.
+        store: the store of in-process restart.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class LocalCoordination:
         describe: Callable[[], NodeDescription],
         node: NodeEvents,
         *,
-        store_endpoint: str,
+        store: ControlStore,
     ) -> None:
         self._coordinator, self._describe, self._node = coordinator, describe, node
-        self.store_endpoint = store_endpoint
+        self.store = store
         self._decisions = deque[Decision]()
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import functools
 import logging
-import os
 import socket
 from contextlib import ExitStack
 from datetime import timedelta
@@ -24,7 +23,7 @@ from nvrx_launcher.mailbox import Mailbox
 from nvrx_launcher.messages import NodeDescription
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous_keys import RendezvousKeys
-from nvrx_launcher.store_host import StoreHost
+from nvrx_launcher.store_host import ControlStore
 
 if TYPE_CHECKING:
     from nvrx_core.store.connection import Connection
@@ -57,9 +56,10 @@ def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: 
     if options.max_nodes > 1:
         with environment.quiet_torch():
             return _join_over_store((options, coordinator), loop, cleanup, node)
-    store = _host_store(options.master_addr, loop, cleanup)
+    store = ControlStore(loop, options.run_id, address=options.master_addr)
+    cleanup.callback(store.close)
     describe = functools.partial(_describe, options, options.master_addr)
-    return LocalCoordination(coordinator, describe, node, store_endpoint=store.endpoint)
+    return LocalCoordination(coordinator, describe, node, store=store)
 
 
 def _join_over_store(
@@ -76,13 +76,16 @@ def _join_over_store(
     if listener is not None:
         _host_rendezvous(listener, host, cleanup)
     connect = functools.partial(_connect, host, port, options.join_timeout)
-    own = None
+    first, own = connect(), None
     if listener is not None:
-        endpoint = _host_store(address, loop, cleanup).endpoint
-        connect().set(keys.endpoint, endpoint)
         own = CoordinatorHost(coordinator, connect, keys, mailbox)
+        store = ControlStore(loop, options.run_id, address=address, hosted=own.store_in_use)
+        first.set(keys.endpoint, store.endpoint)
+    else:
+        store = ControlStore(loop, options.run_id, endpoint=first.get(keys.endpoint).decode())
+    cleanup.callback(store.close)
     describe = functools.partial(_describe, options, address)
-    coordination = StoreCoordination(connect, keys, mailbox, node, describe=describe, host=own)
+    coordination = StoreCoordination(connect, keys, mailbox, node, describe=describe, store=store, host=own)
     cleanup.callback(coordination.close, loop)
     return coordination
 
@@ -116,19 +119,6 @@ def _connect(host: str, port: int, join_timeout: float) -> Connection:
         return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=REQUEST_WITHIN)
 
     return Connection(open_store, open_store, {})
-
-
-def _host_store(address: str, loop: EventLoop, cleanup: ExitStack) -> StoreHost:
-    """Listen for the store of in-process restart; it is started when a rank connects."""
-    store = StoreHost(address)
-    cleanup.callback(store.close)
-
-    def start() -> None:
-        loop.forget(store.fileno())
-        store.start(os.getpid())
-
-    loop.watch(store.fileno(), start)
-    return store
 
 
 def _describe(options: LaunchOptions, address: str) -> NodeDescription:

@@ -14,7 +14,7 @@ from typing import Final
 
 from nvrx_launcher.messages import Decision, Member, MessageKind, Verdict
 
-__all__ = ["Cause", "EndLaunch", "NodeAction", "NodePolicy", "StartWorkers", "StopWorkers", "Tell"]
+__all__ = ["AwaitRound", "Cause", "EndLaunch", "NodeAction", "NodePolicy", "StartWorkers", "StopWorkers", "Tell"]
 
 SIGNALLED: Final = 128
 """Added to the number of a signal that has ended the launcher."""
@@ -74,7 +74,15 @@ class EndLaunch:
     reason: str
 
 
-NodeAction = StartWorkers | StopWorkers | Tell | EndLaunch
+@dataclass(frozen=True)
+class AwaitRound:
+    """Find out whether the job goes on without a rank, in process; answer with `round_entered` or `no_round`."""
+
+    local_rank: int
+    rank: int
+
+
+NodeAction = StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound
 
 
 class NodePolicy:
@@ -97,6 +105,8 @@ class NodePolicy:
         self._phase = _Phase.WAITING
         self._node = -1
         self._running = frozenset[int]()
+        self._doubtful = dict[int, str]()
+        self._first_rank = 0
         self._end: EndLaunch | None = None
 
     def joined(self, node: int) -> tuple[NodeAction, ...]:
@@ -117,24 +127,38 @@ class NodePolicy:
                 self._end = self._end or EndLaunch(decision.code, Cause.DECISION, decision.reason)
                 return self._stop(self._stop_signal, self._stop_grace, Cause.DECISION, decision.reason)
 
-    def worker_exited(self, local_rank: int, code: int, report: str = "") -> tuple[NodeAction, ...]:
+    def worker_exited(
+        self, local_rank: int, code: int, report: str = "", *, in_process: bool = False
+    ) -> tuple[NodeAction, ...]:
         """Take the end of a worker.
 
         Args:
             local_rank: which one.
             code: how it ended, negative for a signal.
             report: the same, for people.
+            in_process: the job may go on without it, in process.
         """
         self._running -= {local_rank}
         if self._phase is _Phase.STOPPING:
             return () if self._running else self._all_gone()
+        if code and in_process:
+            self._doubtful[local_rank] = report
+            return (AwaitRound(local_rank, self._first_rank + local_rank),)
         if code:
-            told = Tell(MessageKind.FAILED, self.cycle, report or f"local rank {local_rank} has failed")
-            return (told, *self._stop(self._stop_signal, self._stop_grace, Cause.WORKER_FAILED, told.reason))
-        if self._running:
+            return self._fail(report or f"local rank {local_rank} has failed")
+        return self._done_if_all_are()
+
+    def round_entered(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
+        """Take that the job goes on without a worker."""
+        if cycle != self.cycle or self._doubtful.pop(local_rank, None) is None:
             return ()
-        self._phase = _Phase.DONE
-        return (Tell(MessageKind.DONE, self.cycle),)
+        return self._done_if_all_are()
+
+    def no_round(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
+        """Take that the job does not go on without a worker."""
+        if cycle != self.cycle or (report := self._doubtful.pop(local_rank, None)) is None:
+            return ()
+        return self._fail(report)
 
     def signalled(self, signum: int) -> tuple[NodeAction, ...]:
         """Take a signal to the launcher: it is passed on, and the node leaves the job."""
@@ -154,7 +178,20 @@ class NodePolicy:
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
-        assert bool(self._running) == (self._phase in (_Phase.RUNNING, _Phase.STOPPING))
+        assert bool(self._running or self._doubtful) == (self._phase in (_Phase.RUNNING, _Phase.STOPPING))
+
+    def _fail(self, reason: str) -> tuple[NodeAction, ...]:
+        told = Tell(MessageKind.FAILED, self.cycle, reason)
+        return (told, *self._stop(self._stop_signal, self._stop_grace, Cause.WORKER_FAILED, reason))
+
+    def _done_if_all_are(self) -> tuple[NodeAction, ...]:
+        """Say that this node is done, unless it is not known yet whether the job goes on without one of its workers."""
+        if self._running:
+            return ()
+        if self._doubtful:
+            return ()
+        self._phase = _Phase.DONE
+        return (Tell(MessageKind.DONE, self.cycle),)
 
     def _run(self, decision: Decision) -> tuple[NodeAction, ...]:
         if self._phase is not _Phase.WAITING:
@@ -163,6 +200,7 @@ class NodePolicy:
             if place.node == self._node:
                 self.cycle, self._phase = decision.cycle, _Phase.RUNNING
                 self._running = frozenset(range(self.workers))
+                self._first_rank = place.first_rank
                 return (StartWorkers(decision, group_rank, place),)
         return ()
 
@@ -173,6 +211,7 @@ class NodePolicy:
 
     def _stop(self, signum: int, grace: float, cause: Cause, reason: str) -> tuple[NodeAction, ...]:
         """Stop the workers, if there are any; those that are being stopped get no second signal by a decision."""
+        self._doubtful.clear()
         if not self._running:
             return self._all_gone()
         if self._phase is _Phase.STOPPING and cause is Cause.DECISION:

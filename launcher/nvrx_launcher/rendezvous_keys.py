@@ -40,6 +40,11 @@ class RendezvousKeys:
         """Where the store of in-process restart listens."""
         return self._key("endpoint")
 
+    @property
+    def in_use(self) -> str:
+        """Set when a rank has connected to the store of in-process restart."""
+        return self._key("in-use")
+
     def message(self, number: int) -> str:
         """A message to the coordinator."""
         return self._key(f"inbox/{number}")

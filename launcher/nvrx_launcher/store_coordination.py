@@ -16,6 +16,7 @@ from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.mailbox import Mailbox
 from nvrx_launcher.messages import Decision, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous_keys import RendezvousKeys
+from nvrx_launcher.store_host import ControlStore
 from nvrx_launcher.store_threads import Follower, Requests, Store, multi_get
 
 __all__ = ["CoordinatorHost", "StoreCoordination"]
@@ -50,6 +51,10 @@ class CoordinatorHost:
         self._inbox = Follower(
             connect(), keys.message, found=self._found, failed=_ignore, count=lambda store: store.add(keys.inbox, 0)
         )
+
+    def store_in_use(self) -> None:
+        """Let all nodes know that a rank uses the store of in-process restart."""
+        self._requests.ask(lambda store: store.set(self._keys.in_use, "1"))
 
     def start(self) -> None:
         """Begin to gather nodes."""
@@ -119,6 +124,7 @@ class StoreCoordination:
         mailbox: hands on what threads find.
         node: told of it.
         describe: describes this node, anew for each cycle.
+        store: the store of in-process restart.
         host: the coordinator, where this launcher runs it.
     """
 
@@ -130,15 +136,16 @@ class StoreCoordination:
         node: NodeEvents,
         *,
         describe: Callable[[], NodeDescription],
+        store: ControlStore,
         host: CoordinatorHost | None,
     ) -> None:
         self._keys, self._mailbox, self._describe = keys, mailbox, describe
         self._events, self._host, self._node = node, host, -1
         self._beats = itertools.count(1)
-        first = connect()
-        self.store_endpoint = first.get(keys.endpoint).decode()
-        self._requests = Requests(first, self._move_lease, self.store_lost)
+        self.store = store
+        self._requests = Requests(connect(), self._move_lease, self.store_lost)
         self._decisions = Follower(connect(), keys.decision, found=self._found, failed=self.store_lost)
+        self._in_use = Follower(connect(), lambda _: keys.in_use, found=self._store_in_use, failed=self.store_lost)
 
     @property
     def deadline(self) -> float:
@@ -151,6 +158,7 @@ class StoreCoordination:
             self._host.start()
         self._requests.start()
         self._requests.ask(self._join)
+        self._in_use.start("nvrx-store-in-use")
 
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
         """Tell the coordinator."""
@@ -170,6 +178,7 @@ class StoreCoordination:
     def close(self, loop: EventLoop) -> None:
         """Hand on the last messages, and end."""
         self._decisions.stop()
+        self._in_use.stop()
         self._requests.finish(SAYS_WITHIN)
         if self._host is not None:
             self._host.close(loop)
@@ -179,6 +188,10 @@ class StoreCoordination:
         self._move_lease(store)
         self._decisions.start("nvrx-decisions")
         self._mailbox.post(lambda: self._events.joined(self._node))
+
+    def _store_in_use(self, _: bytes) -> None:
+        self._in_use.stop()
+        self._mailbox.post(self.store.prepare)
 
     def _move_lease(self, store: Store) -> None:
         if self._node >= 0:

@@ -1,66 +1,118 @@
-"""The control store of in-process restart, hosted beside the launcher: rank 0 may die like any other.
+"""The store of in-process restart, beside the launcher: rank 0 may die like any other.
 
-The launcher only listens. The program that hosts the store is started when the first rank connects, and takes the
-listening socket over: a job that does not use it pays nothing.
+The launcher of the job's coordinator listens. The program that hosts the store is started when the first rank connects,
+and takes the listening socket over: a job that does not use it pays nothing. The launchers of other nodes start the
+program then, too, to ask it.
 """
 
 from __future__ import annotations
 
 import logging
-import signal
+import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
 from nvrx_core.process.lifeline import ParentDeathSignal
+from nvrx_launcher.loop import EventLoop
 
-__all__ = ["StoreHost"]
+__all__ = ["ControlStore"]
 
 log = logging.getLogger("nvrx_launcher")
 
 
-class StoreHost:
-    """Listens, and starts the store.
+class ControlStore:
+    """The store, as a launcher knows it.
 
     Args:
-        host: the address that the ranks connect to.
+        loop: where its descriptors are watched.
+        job: the job's name.
+        endpoint: where it listens, if another launcher hosts it; None: it is hosted here.
+        address: the address to host it at.
+        hosted: called when the first rank has connected to the one that is hosted here.
     """
 
-    def __init__(self, host: str) -> None:
-        self._listener = socket.create_server((host, 0), backlog=4096)
-        self.endpoint = f"{host}:{self._listener.getsockname()[1]}"
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(
+        self,
+        loop: EventLoop,
+        job: str,
+        *,
+        endpoint: str | None = None,
+        address: str = "",
+        hosted: Callable[[], object] = bool,
+    ) -> None:
+        self._loop, self._job, self._hosted = loop, job, hosted
+        self._listener: socket.socket | None = None
+        self._program: subprocess.Popen[bytes] | None = None
+        self._answers = dict[int, Callable[[bool], object]]()
+        if endpoint is None:
+            self._listener = socket.create_server((address, 0), backlog=4096)
+            loop.watch(self._listener.fileno(), self._host)
+        self.endpoint = endpoint or f"{address}:{self._listener.getsockname()[1]}"  # type: ignore[union-attr]
 
-    def fileno(self) -> int:
-        """Becomes readable when a rank connects."""
-        return self._listener.fileno()
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a rank has connected to it, as far as this launcher knows."""
+        return self._program is not None
 
-    def start(self, launcher: int) -> None:
-        """Start the store on the listening socket; it ends with the launcher."""
-        fd = self._listener.fileno()
-        command = [sys.executable, "-m", "nvrx_launcher.store_host", str(fd)]
-        log.info("host the store of in-process restart at %s", self.endpoint)
-        self._process = subprocess.Popen(
-            command, pass_fds=(fd,), stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=ParentDeathSignal(launcher).set,  # noqa: PLW1509 - two system calls, no lock
-        )  # fmt: skip
+    def prepare(self) -> None:
+        """Start the program that answers questions, where it does not run: a rank has connected to the store."""
+        if self._program is None and self._listener is None:
+            self._start(self.endpoint)
+
+    def ask(self, rank: int, within: float, answer: Callable[[bool], object]) -> None:
+        """Find out whether the job goes on without a rank; only when the store is in use.
+
+        Args:
+            rank: the rank's RANK when it was started.
+            within: seconds that it has.
+            answer: called in the loop, with whether a round was entered without it.
+        """
+        self._answers[rank] = answer
+        assert self._program is not None
+        assert self._program.stdin is not None
+        self._program.stdin.write(f"{rank} {within}\n".encode())
+        self._program.stdin.flush()
 
     def close(self) -> None:
         """End it."""
+        if self._listener is not None:
+            self._loop.forget(self._listener.fileno())
+            self._listener.close()
+        if self._program is not None and self._program.stdout is not None:
+            self._loop.forget(self._program.stdout.fileno())
+            self._program.kill()
+            self._program.communicate()
+
+    def _host(self) -> None:
+        """Have the store hosted: the first rank connects."""
+        assert self._listener is not None
+        self._loop.forget(self._listener.fileno())
+        log.info("host the store of in-process restart at %s", self.endpoint)
+        self._start(str(self._listener.fileno()), self._listener.fileno())
         self._listener.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self._listener = None
+        self._hosted()
 
+    def _start(self, where: str, *keep: int) -> None:
+        command = [sys.executable, "-m", "nvrx_launcher.store_program", where, self._job]
+        guard = ParentDeathSignal(os.getpid())
+        self._program = subprocess.Popen(
+            command, pass_fds=keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            preexec_fn=guard.set,  # noqa: PLW1509 - two system calls, no lock
+        )  # fmt: skip
+        assert self._program.stdout is not None
+        self._loop.watch(self._program.stdout.fileno(), self._read)
 
-def main() -> None:
-    """Host the store on a listening socket, whose descriptor is the argument, until this process is killed."""
-    from nvrx_core.store.hosting import serve_on
-
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    with serve_on(listener, listener.getsockname()[0]):
-        signal.pause()
-
-
-if __name__ == "__main__":
-    main()
+    def _read(self) -> None:
+        """Hand on the answers; a program that has ended answers no."""
+        assert self._program is not None
+        assert self._program.stdout is not None
+        text = os.read(self._program.stdout.fileno(), 1 << 16).decode()
+        if not text:
+            self._loop.forget(self._program.stdout.fileno())
+        for line in text.splitlines() or [f"{rank} 0" for rank in self._answers]:
+            rank, found = line.split()
+            if answer := self._answers.pop(int(rank), None):
+                answer(found == "1")

@@ -19,8 +19,8 @@ from tests.harness.process.monitored import await_true
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
     launched: list[Launch] = []
 
-    def launch(case: str, *options: str) -> Launch:
-        launched.append(Launch(tmp_path, case, *options))
+    def launch(case: str, *options: str, **more: str) -> Launch:
+        launched.append(Launch(tmp_path, case, *options, **more))
         return launched[-1]
 
     yield launch
@@ -113,3 +113,22 @@ def test_a_script_that_is_not_there_fails_as_python_does(launcher: list[str], tm
     )
     assert done.returncode == 1
     assert "can't open file" in done.stderr
+
+
+def test_a_rank_that_a_wrapped_call_goes_on_without_is_not_missed(
+    launch: Callable[..., Launch], tmp_path: Path
+) -> None:
+    """Rank 0 is the victim: the store of in-process restart lives beside the launcher."""
+    job = launch("0", worker="launcher_wrapped.py")
+    job.await_log("the job goes on in process without rank 0")
+    (tmp_path / "gate").touch()
+    code, log = job.finish()
+    assert code == 0, log
+    assert [each["iteration"] for each in job.events if each["event"] == "done"] == [1]
+
+
+def test_the_job_is_restarted_when_a_wrapped_call_loses_all_its_ranks(launch: Callable[..., Launch]) -> None:
+    job = launch("0,1", "--max-restarts", "1", "--ft-inprocess-grace", "2", worker="launcher_wrapped.py")
+    code, log = job.finish()
+    assert code == 1, log
+    assert {each["cycle"] for each in job.events if each["event"] == "enter"} == {0, 1}

@@ -29,7 +29,7 @@ def test_the_launcher_is_told_of_each_round_and_nothing_is_left(prepare: Launch)
 
     def told_of(iteration: int, pid: int) -> bool:
         announcement = {"generation": 0, "min_world_size": LEAST, "pid": pid}
-        entered = {"generation": 0, "iteration": iteration}
+        entered = {"generation": 0, "iteration": iteration, "lost": [0] if first else []}
         return (told(KEYS.announce()), told(KEYS.entered())) == (announcement, entered)
 
     job.start("tests.harness.process.workers.launched")

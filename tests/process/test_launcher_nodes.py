@@ -23,10 +23,10 @@ Nodes = Callable[..., list[Launch]]
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     launched: list[Launch] = []
 
-    def nodes(count: int, case: str, *options: str) -> list[Launch]:
+    def nodes(count: int, case: str, *options: str, **more: str) -> list[Launch]:
         port = str(free_port())
         new = [
-            Launch(tmp_path, case, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", *options)
+            Launch(tmp_path, case, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", *options, **more)
             for _ in range(count)
         ]
         launched.extend(new)
@@ -120,3 +120,13 @@ def test_a_node_that_nobody_joins_says_so(nodes: Nodes) -> None:
     code, log = job.finish()
     assert code == 1
     assert "1 of 2 nodes have joined in 1 s" in log
+
+
+def test_a_wrapped_call_goes_on_without_a_rank_of_each_node(nodes: Nodes, tmp_path: Path) -> None:
+    jobs = nodes(2, "0,3", "--nnodes", "2", worker="launcher_wrapped.py")
+    for job in jobs:
+        job.await_log("the job goes on in process without rank")
+    (tmp_path / "gate").touch()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert sorted(each["rank"] for job in jobs for each in job.events if each["event"] == "done") == [1, 2]

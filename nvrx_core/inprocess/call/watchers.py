@@ -94,7 +94,7 @@ def start_watchers(
     faults = OwnFaults(maker, state, events, rounds=connections.control_store.rounds, survived=survived)
     thread_faults = ThreadFaults(faults.thread_failed)
     housekeeping = Housekeeping(
-        connections.control_store, state.initial_world_size, least_world_size(p.initialize), watchdog.defer
+        connections.control_store, page, least_world_size(p.initialize), watchdog.defer
     )
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(

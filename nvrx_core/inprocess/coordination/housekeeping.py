@@ -18,6 +18,7 @@ from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State
+from nvrx_core.progress.page import Page
 from nvrx_core.store.keys import LauncherKeys
 
 __all__ = ["Housekeeping", "least_world_size"]
@@ -31,15 +32,15 @@ class Housekeeping:
 
     Args:
         control_store: on a connection that no wait blocks.
-        size: how many members the call had at first.
+        page: the rank's progress page, which names the members that are lost.
         least: how many ranks the call goes on with, at least.
         defer: runs work soon, in a thread that no restart waits for.
     """
 
     def __init__(
-        self, control_store: ControlStore, size: int, least: int, defer: Callable[[Callable[[], None]], None]
+        self, control_store: ControlStore, page: Page, least: int, defer: Callable[[Callable[[], None]], None]
     ) -> None:
-        self.control_store, self.size, self.least = control_store, size, least
+        self.control_store, self.page, self.least = control_store, page, least
         self._defer = defer
         self._announced = self._over = False
         self._telling = threading.Lock()
@@ -54,7 +55,7 @@ class Housekeeping:
         """A round has ended, in which this rank was `rank`."""
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
-            self._defer(lambda: self.control_store.deletion.delete_round(ended, self.size))
+            self._defer(lambda: self.control_store.deletion.delete_round(ended, self.page.world_size))
 
     def close(self) -> None:
         """Write nothing any more: the call's keys may be deleted from here on."""
@@ -64,7 +65,8 @@ class Housekeeping:
     def _tell(self, iteration: int) -> None:
         store, generation = self.control_store.store, self.control_store.keys.generation
         keys = LauncherKeys(self.control_store.keys.job, self.control_store.keys.call)
-        entered = json.dumps({"generation": generation, "iteration": iteration})
+        lost = sorted(set(range(self.page.world_size)) - self.page.members())
+        entered = json.dumps({"generation": generation, "iteration": iteration, "lost": lost})
         announcement = json.dumps({"generation": generation, "min_world_size": self.least, "pid": os.getpid()})
         with self._telling, suppress(StoreFailure):
             if not self._over:

@@ -13,7 +13,7 @@ from tests.harness.process.monitored import LAUNCHER
 
 __all__ = ["Launch", "is_there", "left_in"]
 
-WORKER = Path(__file__).parent / "workers" / "launcher_worker.py"
+WORKERS = Path(__file__).parent / "workers"
 
 
 class Launch:
@@ -23,17 +23,23 @@ class Launch:
         folder: for the sockets of the launch.
         case: what its workers do, a function of `workers.launcher_worker`.
         options: of the launcher.
+        worker: another script, whose argument is the case.
     """
 
-    def __init__(self, folder: Path, case: str, *options: str) -> None:
+    def __init__(self, folder: Path, case: str, *options: str, worker: str = "launcher_worker.py") -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
         ours = {"PYTHONPATH": os.pathsep.join(sys.path), "NVRX_RUNTIME_DIR": str(folder / "run")}
+        ours["NVRX_TEST_GATE"] = str(folder / "gate")
         self.folder = folder
-        command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options, str(WORKER), case]
+        command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options]
         self.process = subprocess.Popen(
-            command, env={**clean, **ours}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, str(WORKERS / worker), case],
+            env={**clean, **ours},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        self.events = list[dict[str, Any]]()
+        self.events, self.log = list[dict[str, Any]](), ""
 
     def read(self, count: int, event: str, cycle: int = 0) -> list[dict[str, Any]]:
         """Wait until its workers have said so often that this has happened in a cycle; returns what they have said."""
@@ -44,11 +50,19 @@ class Launch:
             self.events.append(json.loads(line))
         return found
 
+    def await_log(self, text: str) -> None:
+        """Wait until its log has this text."""
+        assert self.process.stderr is not None
+        while text not in self.log:
+            line = self.process.stderr.readline()
+            assert line, self.log
+            self.log += line
+
     def finish(self, within: float = 60.0) -> tuple[int, str]:
         """Wait for its end; returns its exit code and its log."""
         out, errors = self.process.communicate(timeout=within)
         self.events += [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        return self.process.returncode, errors
+        return self.process.returncode, self.log + errors
 
     def pids(self) -> list[int]:
         """Return the processes that its workers have named."""

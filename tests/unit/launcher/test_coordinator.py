@@ -11,7 +11,7 @@ from collections import deque
 import pytest
 from nvrx_launcher.coordinator import Coordinator
 from nvrx_launcher.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
-from nvrx_launcher.node_policy import EndLaunch, NodePolicy, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodePolicy, StartWorkers, StopWorkers, Tell
 
 LAST_CALL, JOIN = 1.0, 600.0
 
@@ -352,3 +352,51 @@ def test_any_order_of_events_and_faults_ends_the_job_alike_on_all_nodes(seed):
     codes = {code for code in job.ends.values() if code != -9}
     assert len(codes) <= 1, codes
     assert set(job.ends) == set(job.nodes)
+
+
+def doubtful(*others):
+    """A node whose worker 0 has ended in a job with in-process restart, and others before with code 0."""
+    made = node()
+    made.decided(RUN)
+    for local_rank in others:
+        made.worker_exited(local_rank, 0)
+    assert made.worker_exited(0, -9, "rank 2 was ended by SIGKILL", in_process=True) == (AwaitRound(0, 2),)
+    made.check()
+    return made
+
+
+def test_a_worker_is_not_missed_when_the_job_goes_on_without_it():
+    made = doubtful()
+    assert made.round_entered(0, 0) == ()
+    assert made.worker_exited(1, 0) == (Tell(MessageKind.DONE, 0),)
+
+
+def test_the_last_worker_may_be_the_one_that_is_not_missed():
+    assert doubtful(1).round_entered(0, 0) == (Tell(MessageKind.DONE, 0),)
+
+
+def test_a_node_is_not_done_before_it_is_known_whether_a_worker_is_missed():
+    made = doubtful()
+    assert made.worker_exited(1, 0) == ()
+    assert made.no_round(0, 0) == (
+        Tell(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL"),
+        Tell(MessageKind.READY, 0),
+    )
+
+
+def test_a_worker_that_is_missed_fails_the_cycle():
+    told, stop = doubtful().no_round(0, 0)
+    assert told == Tell(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL")
+    assert isinstance(stop, StopWorkers)
+
+
+def test_an_answer_about_an_earlier_cycle_changes_nothing():
+    made = doubtful()
+    assert made.round_entered(-1, 0) == made.no_round(-1, 0) == made.round_entered(0, 1) == made.no_round(0, 1) == ()
+
+
+def test_a_stop_settles_what_is_in_doubt():
+    made = doubtful()
+    made.decided(Decision(Verdict.STOP, 0, "x"))
+    assert made.no_round(0, 0) == ()
+    assert made.worker_exited(1, -15) == (Tell(MessageKind.READY, 0),)

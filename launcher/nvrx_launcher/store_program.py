@@ -1,0 +1,87 @@
+"""The program that knows the store of in-process restart: `python -m nvrx_launcher.store_program STORE JOB`.
+
+STORE is the descriptor of a listening socket, on which it hosts the store, or the endpoint of one that is hosted
+elsewhere. It answers questions, a line each: "<rank> <seconds>" asks whether the job goes on without a rank, in
+process; "<rank> 1" says that a round was entered without it, "<rank> 0" that none was in time, or that no call is under
+way. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any, Final
+
+from nvrx_core.store.keys import LauncherKeys
+
+__all__ = ["goes_on_without", "main"]
+
+LOOKS_EVERY: Final = 0.05
+CALLS: Final = 16
+"""Calls of one process that are looked for."""
+CONNECTS_WITHIN: Final = timedelta(seconds=5)
+
+
+def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
+    """Wait until a round of the job's last call was entered without a rank.
+
+    Args:
+        store: the control store.
+        job: the job's name.
+        rank: the rank's RANK when it was started.
+        within: seconds.
+    """
+    deadline, pause = time.monotonic() + within, threading.Event()
+    keys = _last_call(store, job)
+    while keys is not None and time.monotonic() < deadline:
+        if store.check([keys.entered()]) and rank in json.loads(store.get(keys.entered())).get("lost", ()):
+            return True
+        if not store.check([keys.announce()]):
+            return False
+        pause.wait(LOOKS_EVERY)
+    return False
+
+
+def _last_call(store: Any, job: str) -> LauncherKeys | None:
+    """The keys of the call that is under way."""
+    calls = [LauncherKeys(job, call) for call in range(CALLS)]
+    return next((keys for keys in reversed(calls) if store.check([keys.announce()])), None)
+
+
+def _answer(endpoint: tuple[str, int], job: str, rank: int, within: float) -> None:
+    import torch.distributed as dist
+
+    try:
+        store = dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECTS_WITHIN)
+        found = goes_on_without(store, job, rank, within)
+    except (RuntimeError, OSError, ValueError):  # there is no store, or nobody of ours has written in it
+        found = False
+    os.write(sys.stdout.fileno(), f"{rank} {int(found)}\n".encode())  # in one piece: there are several threads
+
+
+def main() -> None:
+    """Host the store where that is asked for, and answer until the input ends."""
+    where, job = sys.argv[1:]
+    with ExitStack() as cleanup:
+        if where.isdigit():
+            from nvrx_core.store.hosting import serve_on
+
+            listener = socket.socket(fileno=int(where))
+            host, port = listener.getsockname()[:2]
+            cleanup.enter_context(serve_on(listener, host))
+        else:
+            host, _, port = where.rpartition(":")
+        for line in sys.stdin:
+            rank, seconds = line.split()
+            arguments = ((host, int(port)), job, int(rank), float(seconds))
+            threading.Thread(target=_answer, args=arguments, daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""A wrapped training under a launcher: `launcher_wrapped.py RANKS`, which are killed in the first iteration.
+
+The others train until the file at NVRX_TEST_GATE is there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from nvrx_core import inprocess
+from tests.harness.process.workers.launcher_worker import say
+
+ME = os.environ["RANK"]
+GATE = Path(os.environ["NVRX_TEST_GATE"])
+VICTIMS = sys.argv[1].split(",")
+
+
+@inprocess.Wrapper()
+def train(call: inprocess.CallWrapper) -> int:
+    dist.init_process_group("gloo")
+    say("enter", iteration=call.iteration, world=dist.get_world_size())
+    dist.all_reduce(torch.ones(1))
+    if call.iteration == 0 and ME in VICTIMS:
+        os.kill(os.getpid(), signal.SIGKILL)
+    end = torch.zeros(1)
+    while not end.item():
+        end.fill_(GATE.exists())
+        dist.all_reduce(end)
+    dist.destroy_process_group()
+    return call.iteration
+
+
+say("done", iteration=train())
