@@ -16,7 +16,7 @@ import enum
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from nvrx_launcher.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 
@@ -94,6 +94,8 @@ class Coordinator:
                 return self._end(REFUSED, message.reason)
             case MessageKind.LEFT:
                 return self.lost(message.node, message.reason, now=now)
+            case never:
+                assert_never(never)
 
     def lost(self, node: int, reason: str, *, now: float) -> tuple[Decision, ...]:
         """Take the loss of a node."""

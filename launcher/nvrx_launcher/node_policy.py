@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 from nvrx_launcher.messages import Decision, Member, MessageKind, Verdict
 
@@ -126,6 +126,8 @@ class NodePolicy:
             case Verdict.END:
                 self._end = self._end or EndLaunch(decision.code, Cause.DECISION, decision.reason)
                 return self._stop(self._stop_signal, self._stop_grace, Cause.DECISION, decision.reason)
+            case never:
+                assert_never(never)
 
     def worker_exited(
         self, local_rank: int, code: int, report: str = "", *, in_process: bool = False

@@ -161,6 +161,12 @@ def test_a_node_starts_its_workers_at_its_place():
     assert node().decided(RUN) == (StartWorkers(RUN, 1, Member(0, 2, 2)),)
 
 
+def test_a_node_that_runs_does_not_start_again():
+    made = node()
+    made.decided(RUN)
+    assert made.decided(RUN) == ()
+
+
 def test_a_spare_starts_nothing_and_stops_nothing():
     made = node(number=7)
     assert made.decided(RUN) == ()
