@@ -92,11 +92,11 @@ class FaultToleranceConfig(Settings):
     rank_termination_signal: signal.Signals = setting(
         signal.SIGKILL, SIGNAL, "Ends a hung rank; by name or number.", rule=ENDS_A_PROCESS
     )
+    log_level: int = setting(logging.INFO, LOG_LEVEL, "The level of the monitors' and the launcher's log.")
     inprocess_grace: float = setting(
         30.0, SECONDS, "Time that a job with in-process restart has to go on without a rank that has ended.",
         rule=NOT_NEGATIVE,
     )  # fmt: skip
-    log_level: int = setting(logging.INFO, LOG_LEVEL, "The level of the monitors' and the launcher's log.")
     restart_check_interval: float = setting(
         60.0, SECONDS, "Accepted and not used: a restart is noticed when it happens.", rule=POSITIVE
     )

@@ -93,9 +93,7 @@ def start_watchers(
     survived = SurvivedErrors(state.initial_rank, events, watchdog.defer)
     faults = OwnFaults(maker, state, events, rounds=connections.control_store.rounds, survived=survived)
     thread_faults = ThreadFaults(faults.thread_failed)
-    housekeeping = Housekeeping(
-        connections.control_store, page, least_world_size(p.initialize), watchdog.defer
-    )
+    housekeeping = Housekeeping(connections.control_store, page, least_world_size(p.initialize), watchdog.defer)
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(
         operations=connections.waiting,
