@@ -67,7 +67,7 @@ check: $(VENV)/.installed ## ruff, mypy, import contracts
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
-	@$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
+	@PYTHONPATH=integrations:launcher $(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
 bench: $(VENV)/.installed ## how fast it recovers, and what it costs meanwhile
 	@$(PY) tests/benchmarks/bench.py $(BENCH_ARGS)
