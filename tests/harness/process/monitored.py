@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MonitoredRank"]
+__all__ = ["MonitoredRank", "monitors_of"]
 
 WORKER = "tests.harness.process.workers.monitored"
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "TORCHELASTIC_", "FT_", "NVRX_", "SLURM_")
@@ -67,8 +67,13 @@ class MonitoredRank:
 
     def monitors(self) -> list[int]:
         """Return the pids of the processes of its own monitor: the fork server, then the monitor."""
-        servers = children(self.pid)
-        return [*servers, *(worker for server in servers for worker in children(server))]
+        return monitors_of(self.pid)
+
+
+def monitors_of(rank: int) -> list[int]:
+    """Return the pids of the processes of a rank's own monitor: the fork server, then the monitor."""
+    servers = children(rank)
+    return [*servers, *(worker for server in servers for worker in children(server))]
 
 
 def children(pid: int) -> list[int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nvrx_core.fault_tolerance import FaultToleranceConfig, RankMonitorClient, start_local_monitor
+from tests.harness.process.monitored import monitors_of
 
 FOREVER = 60.0
 
@@ -108,7 +109,7 @@ def silent(client: RankMonitorClient) -> None:
     client.shutdown_workload_monitoring()
     client.shutdown_workload_monitoring()
     say("hang")
-    time.sleep(2.0)
+    time.sleep(3.0)
 
 
 def hang() -> None:
@@ -129,7 +130,7 @@ def main() -> None:
         client.init_workload_monitoring()
     else:
         client = start_local_monitor(config)
-    say("monitored", pid=os.getpid())
+    say("monitored", monitors=monitors_of(os.getpid()))
     CASES[sys.argv[1]](client)
     say("done")
 
