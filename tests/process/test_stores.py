@@ -79,7 +79,7 @@ def test_a_run_on_the_keys_of_a_killed_one_starts_afresh(launch: Launch, tmp_pat
     assert_nothing_lost(second, restart("EXCEPTION", {1}))
 
 
-def test_of_two_processes_with_one_rank_the_first_leaves_and_both_are_named(prepare: Launch) -> None:
+def test_two_processes_with_one_rank_leave_and_name_both(prepare: Launch) -> None:
     job = prepare(world=2)
     job.start_store()
     address, _, port = str(job.endpoint).rpartition(":")
@@ -87,9 +87,8 @@ def test_of_two_processes_with_one_rank_the_first_leaves_and_both_are_named(prep
     for key in (0, 1):
         job.pids[key] = job.template.fork(TRAIN, [], job.environment(0), job.directory / f"rank-{key}")
         assert host.eventually(lambda: control.check([StoreKeys("job", 0, 0).claim(0)]), 20)
-    assert host.eventually(lambda: job.finish_ranks(0.1) or job.codes, 20)
-    assert job.codes == {0: 1}
-    assert "another process has entered as rank 0" in job.errors(0)
-    assert f"/{job.pids[0]}/" in job.errors(0)
-    assert f"/{job.pids[1]}/" in job.errors(0)
-    job.template.sweep()
+    job.finish(20)
+    assert job.codes == {0: 1, 1: 1}
+    for key in (0, 1):
+        assert "were started with the same RANK" in job.errors(key)
+        assert all(f"pid {pid})" in job.errors(key) for pid in job.pids.values()), job.errors(key)
