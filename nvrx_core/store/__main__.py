@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 __all__ = ["main"]
@@ -46,14 +48,26 @@ def _serve(host: str, port: int) -> int:
         listener = listen(host, port, name="--host")
         import torch.distributed  # noqa: F401 (takes seconds; the signals still end the process)
 
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-        with serve_on(listener, host) as server:
+        with _end_of_service() as end, serve_on(listener, host) as server:
             print(server.endpoint, flush=True)
-            signal.sigwait(_ENDS)
+            end.recv(1)
     except StoreConnectionError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+@contextmanager
+def _end_of_service() -> Iterator[socket.socket]:
+    """Yield what becomes readable when a signal arrives, in whichever thread of torch's the kernel delivers it."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    with reader, writer:
+        signal.set_wakeup_fd(writer.fileno())
+        for signum in _ENDS:
+            signal.signal(signum, lambda *_: None)
+        yield reader
+        signal.set_wakeup_fd(-1)
 
 
 if __name__ == "__main__":
