@@ -13,12 +13,14 @@ from typing import Any, Final, Self
 from nvrx_core.fault.attribution import Interruption, InterruptionRecord
 from nvrx_core.parsing import integer, number, string
 
-__all__ = ["LATE_COMPLETION", "OUT_OF_MEMORY", "FaultRecord"]
+__all__ = ["JOB_MISMATCH", "LATE_COMPLETION", "OUT_OF_MEMORY", "FaultRecord"]
 
 MAX_BYTES: Final = 16_384
 MAX_TEXT: Final = 2_000
 LATE_COMPLETION: Final = "late completion"
 """The error type of a fault that reports other ranks: they did not complete in time. No exception has this name."""
+JOB_MISMATCH: Final = "job mismatch"
+"""The error type of a fault that ends the job: its ranks contradict each other."""
 OUT_OF_MEMORY: Final = "out of memory"
 """The category of a fault for which memory ran out."""
 KERNEL_KILLED: Final = "and the kernel's OOM killer was active in its cgroup"

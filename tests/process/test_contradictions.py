@@ -70,6 +70,25 @@ def test_two_processes_with_one_rank_end_with_all_others(prepare: Launch, hosted
     assert_no_process_left(job)
 
 
+@pytest.mark.parametrize(("hosted", "late"), [(False, False), (True, True)], ids=["at once", "later"])
+def test_one_process_too_many_ends_a_job_that_has_just_begun(prepare: Launch, hosted: bool, late: bool) -> None:
+    job = prepare(world=2, store=not hosted, steps=5000)
+    if not hosted:
+        job.start_store()
+    for key, rank in enumerate((0, 1, 1)):
+        if late and key == 2:
+            job.await_line("step", initial_rank=1)
+        start(job, key, rank)
+    job.finish(30)
+    assert job.codes == {0: 1, 1: 1, 2: 1}
+    name = socket.gethostname()
+    for key in job.codes:
+        told = job.errors(key).splitlines()[-1]
+        assert "JobMismatch" in told
+        assert all(f"{name} pid {job.pids[twin]}" in told for twin in (1, 2))
+    assert_no_process_left(job)
+
+
 @pytest.mark.parametrize("hosted", [False, True], ids=["own store", "hosted by rank 0"])
 def test_a_rank_that_is_never_started_is_named_by_all_others(prepare: Launch, hosted: bool) -> None:
     job = prepare(world=4, store=not hosted, wrapper=BARRIER)

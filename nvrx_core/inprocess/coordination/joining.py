@@ -20,10 +20,12 @@ from typing import Final
 
 from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.duplicate import Duplicate, end_job
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.presence import Presence, Reminders, claimed_ranks, find_presence
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import (
+    CONFLICT,
     EXPIRED,
     MET,
     MOVED,
@@ -102,6 +104,10 @@ class Joining:
         while isinstance(step, Wait):
             verdict = self._await_verdict(step.generation, started, timeout.total_seconds())
             step = self._play(self.join.decided(step.generation, verdict))
+        if isinstance(step, Superseded) and self.join.unique:
+            text = self.join.shared_with(step.by)
+            end_job(self.store, self.keys.of(step.generation), self.member, text)
+            step = Conflicting(step.generation, text)
         if isinstance(step, Superseded):
             raise RankDiscarded(
                 f"another process ({process_of(step.by)}) has entered as rank {self.member} after this one "
@@ -129,18 +135,27 @@ class Joining:
     def _await_verdict(self, generation: int, started: float, timeout: float) -> str:
         """The verdict on the generation, which is waited for in a thread of its own: a signal reaches this one."""
         key, deadline = self.keys.verdict(generation), started + timeout
+        duplicate = Duplicate(self.store, self.keys.of(generation - 1), self.member, self.reminders.lease)
         with self._waiting_for(key) as answers:
             line_at = time.monotonic() + self.reminders.first
             while (now := time.monotonic()) < deadline:
                 try:
-                    return _verdict(answers.get(timeout=max(0.0, min(line_at, deadline) - now)))
+                    return _verdict(answers.get(timeout=max(0.0, min(line_at, duplicate.due, deadline) - now)))
                 except queue.Empty:
-                    if time.monotonic() < deadline:
-                        waited, present = time.monotonic() - started, self._presence(generation)
-                        log.warning("waiting at entry since %.0f s; %s", waited, present)
+                    now = time.monotonic()
+                if now >= duplicate.due and duplicate.lives() and self.join.unique:
+                    return self._contradict(generation, duplicate)
+                if line_at <= now < deadline:
+                    log.warning("waiting at entry since %.0f s; %s", now - started, self._presence(generation))
                     line_at += self.reminders.every
             verdict = f"{EXPIRED}{self._presence(generation).encode()}"
             return self.store.put_once(key, verdict).decode()
+
+    def _contradict(self, generation: int, duplicate: Duplicate) -> str:
+        """Another process with this RANK is in the job: end this one, and a job that has just begun."""
+        text = self.join.shared_with(duplicate.claim)
+        duplicate.end_young_job(text)
+        return self.store.put_once(self.keys.verdict(generation), f"{CONFLICT}{text}").decode()
 
     def _presence(self, generation: int) -> Presence:
         return find_presence(self.store, self.keys.of(generation), self.size, self.member)

@@ -32,10 +32,12 @@ class Reminders:
     Attributes:
         first: seconds until the first line.
         every: seconds between two further lines.
+        lease: seconds between two looks whether another process with this RANK lives.
     """
 
     first: float = 10.0
     every: float = 60.0
+    lease: float = 2.5
 
 
 @dataclass(frozen=True)

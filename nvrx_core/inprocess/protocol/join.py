@@ -192,7 +192,12 @@ class Join:
         if not self.unique:
             return Superseded(generation, value)
         self._rival = value
-        return Close(generation, f"{CONFLICT}{_same_rank(self.terms, value)}")
+        return Close(generation, f"{CONFLICT}{self.shared_with(value)}")
+
+    def shared_with(self, rival: str) -> str:
+        """What contradicts where another incarnation, which lives as well, has this rank."""
+        by = parse_object(self.terms).get(BY)
+        return f"{by} and another process ({process_of(rival)}) were started with the same RANK"
 
     def terms_read(self, generation: int, terms: str) -> Step:
         """These are the terms of the first rank in the generation.
@@ -239,10 +244,6 @@ def process_of(incarnation: str) -> str:
     """The process that an incarnation is of, for people."""
     host, pid, *_ = (*incarnation.split("/"), "?")
     return f"{host} pid {pid}"
-
-
-def _same_rank(mine: str, rival: str) -> str:
-    return f"{parse_object(mine).get(BY)} and another process ({process_of(rival)}) were started with the same RANK"
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nvrx_core.errors import BarrierTimeout, RankDiscarded, RestartAbort, StoreLost
-from nvrx_core.fault.record import FaultRecord
+from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, RestartAbort, StoreLost
+from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.actions import Action, Announce, AskHolders, GiveUp, LateCompletion, WaitFor
@@ -182,7 +182,8 @@ class MainThread:
         yield effects.RoundEnded(view)
         leaving = yield from self._recover(ended, view.round.iteration)
         decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
-        if leaving or self._is_out_of_retries(decision, ended) or self._is_lost(decision, ended):
+        ends = _contradicts(decision, ended) or self._is_out_of_retries(decision, ended)
+        if leaving or ends or self._is_lost(decision, ended):
             return None
         yield effects.ReleaseFailure(self.failure)
         self.failure = None
@@ -333,3 +334,12 @@ class MainThread:
                 yield effects.DeleteIfOver()
         except StoreFailure:
             return  # its host has ended first: nobody is left who would wait for this rank
+
+
+def _contradicts(decision: Decision, ended: IterationResult) -> bool:
+    """Whether the ranks have turned out to contradict each other; the job ends with it."""
+    cause = decision.cause
+    if cause is None or cause.error_type != JOB_MISMATCH:
+        return False
+    ended.error = JobMismatch(cause.message)
+    return True

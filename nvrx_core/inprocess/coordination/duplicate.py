@@ -1,0 +1,80 @@
+"""Another process with this one's RANK, that has met the others before this one came.
+
+A job that has just begun is ended by it, on all ranks: nobody can tell which of the two processes is meant. One that
+has run for longer goes on, and only the process that came late ends.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from typing import Final
+
+from nvrx_core.events.log import boot_id
+from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.inprocess.protocol.join import MET
+from nvrx_core.store.keys import StoreKeys
+
+__all__ = ["Duplicate", "end_job"]
+
+YOUNG: Final = 60
+"""Renewals of a lease, of which there is one each `heartbeat_interval`, within which a job has just begun."""
+
+
+class Duplicate:
+    """The process that holds this rank's place in the generation before, if there is one.
+
+    It lives if its lease moves while this process waits: the monitor process of a dead one renews it no longer.
+
+    Args:
+        store: the connection.
+        keys: the keys of the generation before.
+        member: this rank.
+        every: seconds between two looks at its lease.
+
+    Attributes:
+        claim: which incarnation it is, "" where there is none.
+        due: monotonic seconds of the next look.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys, member: int, every: float) -> None:
+        self._store, self._keys, self._member, self._every = store, keys, member, every
+        met = keys.generation >= 0 and store.look(keys.verdict(keys.generation)) == MET.encode()
+        self.claim = (store.look(keys.claim(member)) or b"").decode(errors="replace") if met else ""
+        self.due = time.monotonic() + every if self.claim else math.inf
+        self._lease = b""
+
+    def lives(self) -> bool:
+        """Look at its lease; True when it has moved since the last look."""
+        before, self._lease = self._lease, self._store.look(self._keys.lease(self._member)) or b""
+        self.due = time.monotonic() + self._every
+        return bool(before) and before != self._lease
+
+    def end_young_job(self, text: str) -> None:
+        """End the job on all ranks, if it has just begun."""
+        renewals = self._lease.partition(b"/")[0]
+        if renewals.isdigit() and int(renewals) <= YOUNG:
+            end_job(self._store, self._keys, self._member, text)
+
+
+def end_job(store: GuardedStore, keys: StoreKeys, member: int, text: str) -> None:
+    """Announce in the first iteration of a generation that the ranks contradict each other."""
+    now = time.monotonic()
+    fault = FaultRecord(
+        initial_rank=member,
+        rank=member,
+        interruption="BASE_EXCEPTION",
+        message=text,
+        error_type=JOB_MISMATCH,
+        struck=now,
+        announced=now,
+        wall=time.time(),
+        boot_id=boot_id(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+    RoundOperations(store, keys).announce(0, fault)
