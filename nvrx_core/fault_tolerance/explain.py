@@ -13,7 +13,7 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.settings.parameter import declarations
 
-__all__ = ["main"]
+__all__ = ["main", "table"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,11 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     if unknown:
         parser.error(f"unknown argument {unknown[0]}")
-    print("\n".join(_table(config)))
+    print("\n".join(table(config)))
     return 0
 
 
-def _table(config: FaultToleranceConfig) -> list[str]:
+def table(config: FaultToleranceConfig) -> list[str]:
+    """Return a line for each setting: its name, its value and where it comes from."""
     shown = {name: declared.shown(getattr(config, name)) for name, (_, declared) in declarations(config).items()}
     widths = max(map(len, shown)), max(map(len, shown.values()))
     return [f"{name:{widths[0]}}  {shown[name]:{widths[1]}}  {told}" for name, told in config.explain().items()]
