@@ -18,7 +18,7 @@ REFERENCE = ROOT / "docs" / "reference"
 READS_ENVIRONMENT = ROOT / "nvrx_core" / "settings" / "environment.py"
 ROW = re.compile(r"^\| `([A-Z_]+)` \|", re.MULTILINE)
 VARIABLE = re.compile(r"(?:NVRX|NCCL|TORCH|TORCHELASTIC|MASTER)_(?:[A-Z]+_)*[A-Z]+|RANK|WORLD_SIZE")
-ANY_NAME = re.compile(r"[A-Z]{2,}(?:_[A-Z]+)*")
+ANY_NAME = re.compile(r"[A-Z]{2,}(?:_[A-Z]+)+|RANK|TMPDIR")
 COMMANDS = (REFERENCE / "commands.md").read_text()
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 INTERNAL = {"nvrx_core.fault_tolerance"}  # `RankMonitorServer` runs it
@@ -32,7 +32,7 @@ def constants(path: pathlib.Path) -> set[str]:
 
 @functools.cache
 def variables_of_the_code() -> frozenset[str]:
-    """Each name in capitals in the file that reads the environment; those with a known prefix elsewhere."""
+    """Each name of that form in the file that reads the environment; those with a known prefix elsewhere."""
     found = {text for text in constants(READS_ENVIRONMENT) if ANY_NAME.fullmatch(text)}
     for path in (ROOT / "nvrx_core").rglob("*.py"):
         found |= {text for text in constants(path) if VARIABLE.fullmatch(text)}
