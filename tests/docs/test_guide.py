@@ -18,7 +18,7 @@ GUIDE = HERE.parents[1] / "docs" / "how-to" / "plain-pytorch.md"
 PLAIN, CONVERTED = HERE / "guide" / "plain.py", HERE / "guide" / "converted.py"
 STEPS = re.compile(r"^## (\d)\. ", re.MULTILINE)
 OF_A_STEP = re.compile(r"  # step (\d)$")
-RANKS, EPOCHS, LIMIT = 3, 6, 60
+RANKS, EPOCHS, LIMIT = 3, 12, 120
 
 
 def test_each_line_that_the_conversion_adds_belongs_to_a_step_of_the_guide() -> None:
