@@ -36,7 +36,7 @@ SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it recover (DEMO_ARGS=--help)
+demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it recover (DEMO_ARGS=--play: break it yourself; --help)
 	@$(PY) examples/inprocess/demo.py $(DEMO_ARGS)
 
 test: $(if $(SELECTION),test-selection,test-parts) ## every test but the long ones (PYTEST_ARGS="-k name")
