@@ -23,7 +23,9 @@ __all__ = ["Landing", "Verdict", "judge", "location"]
 _STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
 _IMPORT: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 _ENTRIES: Final = frozenset({"__enter__", "__aenter__"})
-_ACQUIRERS: Final = frozenset({"__enter__", "acquire", "_acquireLock"})
+_ACQUIRERS: Final = frozenset(
+    {"__enter__", "acquire", "_acquireLock", "handle", "flush"}  # the last two by `with`, since Python 3.13
+)
 _CLEANUPS: Final = frozenset({"__exit__", "__aexit__", "__del__"})
 _STOPS: Final = ("CALL", "RESUME", "RAISE", "RERAISE", "YIELD", "SEND", "BEFORE_", "LOAD_SPECIAL", "GET_AWAITABLE")
 _HANDLER_KINDS: Final = frozenset(
@@ -111,7 +113,7 @@ def _cleans_up(frame: FrameType) -> bool:
 def _waits_for_lock(frame: FrameType) -> bool:
     """Return whether the frame, in `logging` or `threading`, waits for a re-entrant lock that its thread does not hold.
 
-    A thread that was seen waiting in an `acquire` may have acquired the lock before the signal reached it. Only a
+    A thread that was seen waiting for the lock may have acquired the lock before the signal reached it. Only a
     re-entrant lock knows its owner.
     """
     if frame.f_code.co_name not in _ACQUIRERS or not _is_library(frame):

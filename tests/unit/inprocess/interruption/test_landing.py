@@ -131,8 +131,13 @@ class Owned:
     def acquire(self):
         self.found = judge(sys._getframe(1), test_code()).landing
 
-    def release(self):
+    def __enter__(self):  # which `logging` uses since 3.13
+        self.found = judge(sys._getframe(1), test_code()).landing
+
+    def release(self, *_):
         """Nobody needs it."""
+
+    __exit__ = release
 
     def _is_owned(self):
         return self.owned
