@@ -194,7 +194,7 @@ class Wrapper(Parameters):
             raise ValueError("torch.distributed.is_available() is False: this torch was built without distributed")
         if self.rank_filter is not None:
             text = "rank_filter is deprecated: list it in rank_assignment=Compose(...)"
-            warnings.warn(text, DeprecationWarning, stacklevel=3)
+            warnings.warn(text, DeprecationWarning, stacklevel=4)  # the frames of `plainly` and `__init__`
         super().__post_init__()
 
     @property

@@ -297,7 +297,7 @@ def test_log_lines_go_to_the_applications_terminal_and_not_to_its_file(prepare: 
     terminal = job.errors(0).splitlines()
     (said,) = [line for line in terminal if "restart 1 in" in line]
     assert said.startswith("nvrx_core."), "not the application's format"
-    assert all(word in said for word in (" ms: ", "planted in function", "[1]", "lost: none")), said
+    assert all(word in said for word in (" ms (this rank): ", "planted in function", "[1]", "none lost")), said
     assert any(line.startswith("nvrx_core.") and "swallowed at" in line and "options.py" in line for line in terminal)
     assert (job.directory / "application.log").read_text() == "a line of its own\n"
     assert by_rank(job, "logger", "handlers") == {0: 0, 1: 0}
