@@ -22,13 +22,13 @@ class Monitors:
         loop: where their channels are watched.
         config: how to watch.
         folder: for their sockets.
-        options: how many workers there are, here and in the job.
+        options: how many workers there are.
     """
 
     def __init__(self, loop: EventLoop, config: FaultToleranceConfig, folder: Path, options: LaunchOptions) -> None:
-        self._loop, size = loop, options.min_nodes * options.workers
+        self._loop = loop
         self._paths = [folder / f"rank-{local_rank}.socket" for local_rank in range(options.workers)]
-        self._monitors = [RankMonitorProcess(config, path, world_size=size) for path in self._paths]
+        self._monitors = [RankMonitorProcess(config, path) for path in self._paths]
 
     def start(self) -> None:
         """Start all; a worker that connects to one that is not ready waits for it."""

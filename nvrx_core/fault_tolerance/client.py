@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol
+from contextlib import ExitStack
+from typing import Any
 
+from nvrx_core.fault_tolerance.attachment import AttachedRank, LocalMonitor, ask_launcher, get_page, look
 from nvrx_core.fault_tolerance.collective import maxima
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import (
@@ -18,32 +19,21 @@ from nvrx_core.fault_tolerance.data import (
     SectionTimeouts,
     WorkloadControlRequest,
 )
-from nvrx_core.fault_tolerance.recorder import NotMonitored, Recorder, SignsOfLife, Silent, nanoseconds
-from nvrx_core.fault_tolerance.timeouts import learn_heartbeat, learn_sections
-from nvrx_core.fault_tolerance.watched import start_time
-from nvrx_core.fault_tolerance.wire import Connection, WireError, connect
-from nvrx_core.process.forks import disown_in_children, keep_in_children
+from nvrx_core.fault_tolerance.recorder import NotMonitored, Recorder, SignsOfLife, nanoseconds
+from nvrx_core.fault_tolerance.timeouts import (
+    Measured,
+    from_state,
+    in_force,
+    learn_heartbeat,
+    learn_sections,
+    to_state,
+)
 from nvrx_core.progress import monitored
-from nvrx_core.progress.page import Page, PageError, ProgressField
+from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
 
-__all__ = ["LocalMonitor", "RankMonitorClient"]
-
-ANSWERS_WITHIN: Final = 30.0
-"""Seconds for the monitor's answer on entry; a replacement takes 2 s at most."""
-TELLS_WITHIN: Final = 0.5
-"""Seconds for telling it of new timeouts, which it would notice by itself soon."""
-
-
-class LocalMonitor(Protocol):
-    """A monitor that the rank keeps running itself."""
-
-    def pause(self) -> None:
-        """End the monitor's process."""
-
-    def resume(self) -> None:
-        """Start another one."""
+__all__ = ["RankMonitorClient"]
 
 
 class RankMonitorClient:
@@ -60,7 +50,7 @@ class RankMonitorClient:
         cfg: the monitor's configuration; None before `init_workload_monitoring`.
         rank_info: this rank; None before.
         hb_timeouts: the heartbeat timeouts in force, seconds.
-        section_timeouts: the section timeouts in force, seconds.
+        section_timeouts: the section timeouts in force, seconds. A learned timeout is enforced from 1 s up.
         local_monitor: what keeps the monitor running; None under a launcher that does.
     """
 
@@ -69,42 +59,63 @@ class RankMonitorClient:
         self.rank_info: RankInfo | None = None
         self.hb_timeouts = HeartbeatTimeouts()
         self.section_timeouts = SectionTimeouts()
-        self._strict = strict_sections
-        self._recorder: Recorder | None = None
-        self._signs: SignsOfLife = NotMonitored()
-        self._loaded: Mapping[str, Any] = {}
         self.local_monitor: LocalMonitor | None = None
+        self._strict = strict_sections
+        self._rank: AttachedRank | None = None
+        self._signs: SignsOfLife = NotMonitored()
+        self._loaded: Mapping[str, Any] | None = None
 
     @property
     def is_initialized(self) -> bool:
         """Whether the rank is monitored."""
-        return self._recorder is not None
+        return self._rank is not None
+
+    @property
+    def page(self) -> Page:
+        """The progress page of this process.
+
+        Raises:
+            RankMonitorClientError: before `init_workload_monitoring`.
+        """
+        return self._recorder().page
+
+    @property
+    def timeouts_calc(self) -> Measured:
+        """The longest intervals that this rank has measured so far, in seconds; timeouts are learned from them.
+
+        Raises:
+            RankMonitorClientError: before `init_workload_monitoring`.
+        """
+        return self._recorder().measured()
 
     def init_workload_monitoring(self, num_warmup_iters: int | None = None) -> None:
         """Connect to the rank monitor, which watches this process from here on.
+
+        Another client of the process that is initialised is shut down.
 
         Args:
             num_warmup_iters: how many first runs of section `step` have the timeout of section `warmup`; None: as
                 configured.
 
         Raises:
-            RankMonitorClientError: when it is called twice, or there is no monitor.
+            RankMonitorClientError: when it is called twice, there is no monitor, the monitor watches another process,
+                a section of the configuration is not possible, or a wrapped call goes on for which another client was
+                initialised.
             RuntimeError: when the rank is unknown.
         """
-        if self._recorder is not None:
+        if self._rank is not None:
             raise RankMonitorClientError("init_workload_monitoring() was called before; shut it down first")
-        info = _rank_info()
-        path = environment.rank_monitor_socket()
-        if path is None:
-            raise RankMonitorClientError(
-                "there is no rank monitor: FT_RANK_MONITOR_IPC_SOCKET is not set. Start the script with ft_launcher, "
-                "or call nvrx_core.fault_tolerance.start_local_monitor()"
-            )
-        try:
-            with connect(path, within=ANSWERS_WITHIN) as connection:
-                self._attach(connection, info, num_warmup_iters)
-        except (OSError, PageError) as error:
-            raise RankMonitorClientError(f"the rank monitor at {path} does not answer: {error}") from None
+        self.rank_info = _rank_info()
+        if isinstance(earlier := monitored.current(), AttachedRank):
+            self.local_monitor = earlier.supersede() or self.local_monitor
+        path = self._monitor()
+        page, config = get_page(path)
+        with ExitStack() as failing:
+            failing.callback(page.close)
+            self._rank = self._prepare(page, path, FaultToleranceConfig.from_dict(config), num_warmup_iters)
+            failing.pop_all()
+        self._signs = self._rank.recorder
+        self._rank.begin()
 
     def send_heartbeat(self) -> None:
         """Say that the rank is alive."""
@@ -128,18 +139,18 @@ class RankMonitorClient:
 
     def end_all_sections(self) -> None:
         """Say that all open sections end."""
-        recorder = self._initialized()
+        recorder = self._recorder()
         for section in recorder.open_sections():
             recorder.close(section)
 
     def shutdown_workload_monitoring(self) -> None:
-        """Say that the rank is not to be monitored any more; may be called twice."""
-        if self._recorder is not None:
-            page, self._recorder, self._signs = self._recorder.page, None, NotMonitored()
-            monitored.unregister(self)
-            keep_in_children(self)
-            page[ProgressField.ATTACHED_AT] = 0
-            page.close()
+        """Say that the rank is not to be monitored any more; may be called twice.
+
+        A monitor that `start_local_monitor` has started ends.
+        """
+        if self._rank is not None:
+            rank, self._rank, self._signs = self._rank, None, NotMonitored()
+            rank.end()
 
     def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
         """Learn the heartbeat timeouts from the longest intervals of all ranks. A collective call.
@@ -153,12 +164,12 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: when fewer than two heartbeats were sent on all ranks.
         """
-        recorder = self._initialized()
-        measured = maxima(recorder.measured())
+        measured = maxima(self.timeouts_calc)
         if not measured.has_heartbeats():
             return _not_ready(skip_if_not_ready, "no rank has sent two heartbeats")
-        self.hb_timeouts = learn_heartbeat(self.hb_timeouts, measured, self._config().safety_factor)
-        self._enforce()
+        self.hb_timeouts = learn_heartbeat(self.hb_timeouts, measured, self._safety_factor())
+        if self._rank is not None:
+            self._enforce(self._rank)
         return True
 
     def calculate_and_set_section_timeouts(
@@ -180,7 +191,7 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: when a selected section was completed on no rank.
         """
-        measured = maxima(self._initialized().measured())
+        measured = maxima(self.timeouts_calc)
         completed = {name for name, longest in measured.sections.items() if longest > 0}
         everything = self.section_timeouts.section.keys() | completed
         names = sorted(everything if selected_sections is None else set(selected_sections))
@@ -188,35 +199,28 @@ class RankMonitorClient:
             missing = [name for name in names if name not in completed] or ["out-of-section time"]
             return _not_ready(skip_if_not_ready, f"never measured on any rank: {', '.join(missing)}")
         self.section_timeouts = learn_sections(
-            self.section_timeouts, measured, self._config().safety_factor, names, out_of_section=calc_out_of_section
+            self.section_timeouts, measured, self._safety_factor(), names, out_of_section=calc_out_of_section
         )
-        self._enforce()
+        if self._rank is not None:
+            self._enforce(self._rank)
         return True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the learned timeouts, for a checkpoint."""
-        current = dict[str, Any]()
-        if self.hb_timeouts.were_calculated:
-            hb = self.hb_timeouts
-            current["heartbeat"] = {
-                "initial": hb.initial, "subsequent": hb.subsequent, "were_calculated": hb.were_calculated,
-            }  # fmt: skip
-        sections = self.section_timeouts
-        if sections.calculated_sections or sections.is_out_of_section_calculated:
-            current["section"] = {
-                "section": dict(sections.section),
-                "out_of_section": sections.out_of_section,
-                "calculated_sections": sorted(sections.calculated_sections),
-                "is_out_of_section_calculated": sections.is_out_of_section_calculated,
-            }
-        return {"current_timeouts": current}
+        return to_state(self.hb_timeouts, self.section_timeouts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take learned timeouts from a checkpoint, before or after `init_workload_monitoring`."""
-        self._loaded = state.get("current_timeouts", {})
-        if self._recorder is not None:
-            self._use_loaded()
-            self._enforce()
+        """Take learned timeouts from a checkpoint, before or after `init_workload_monitoring`.
+
+        Configured timeouts stay as they are configured.
+
+        Raises:
+            RankMonitorClientError: when it is no state dict of a client.
+        """
+        self.hb_timeouts, self.section_timeouts = from_state(state, self.hb_timeouts, self.section_timeouts)
+        self._loaded = state
+        if self._rank is not None:
+            self._enforce(self._rank)
 
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
         """Ask something of the launcher.
@@ -229,115 +233,66 @@ class RankMonitorClient:
             raise RankMonitorClientError(
                 "there is no launcher to ask: FT_LAUNCHER_IPC_SOCKET is not set. Start the script with ft_launcher"
             )
-        rank = self.rank_info or _rank_info()
-        message = {
-            "type": "workload_control", "action": request.action.name, "description": request.description,
-            "rank": rank.global_rank,
-        }  # fmt: skip
-        try:
-            with connect(path, within=ANSWERS_WITHIN) as connection:
-                connection.send(message)
-                connection.receive()
-        except OSError as error:
-            raise RankMonitorClientError(f"the launcher at {path} does not answer: {error}") from None
+        ask_launcher(path, request, (self.rank_info or _rank_info()).global_rank)
 
-    @property
-    def page(self) -> Page:
-        """The progress page of this process.
-
-        Raises:
-            RankMonitorClientError: before `init_workload_monitoring`.
-        """
-        return self._initialized().page
-
-    def begin_anew(self) -> None:
-        """Forget the signs of life so far: another iteration of a wrapped call begins."""
-        self._initialized().begin_anew()
-
-    def call_begins(self) -> None:
-        """Leave the judgement of this rank to the monitor process of a wrapped call."""
+    def _monitor(self) -> str:
+        """Where the rank monitor listens."""
         if self.local_monitor is not None:
-            self.local_monitor.pause()
+            return os.fspath(self.local_monitor.path)
+        if (path := environment.rank_monitor_socket()) is None:
+            raise RankMonitorClientError(
+                "there is no rank monitor: FT_RANK_MONITOR_IPC_SOCKET is not set. Start the script with ft_launcher, "
+                "or call nvrx_core.fault_tolerance.start_local_monitor()"
+            )
+        return path
 
-    def call_ends(self) -> None:
-        """Have the rank monitor judge this rank again, after a wrapped call."""
-        if self.page[ProgressField.STAGE] == Stage.LEFT:
-            self.page[ProgressField.STAGE] = Stage.OUTSIDE
-        self.begin_anew()
-        if self.local_monitor is not None:
-            self.local_monitor.resume()
-
-    def disown(self) -> None:
-        """In a child of `os.fork`, which is no rank: say nothing."""
-        self._signs, self._recorder = Silent(), None
-        monitored.unregister(self)
-
-    def _attach(self, connection: Connection, info: RankInfo, num_warmup_iters: int | None) -> None:
-        connection.send({"type": "init", "version": 1})
-        answer, descriptors = connection.receive()
-        if not descriptors:
-            raise WireError(answer.get("cause", "its answer has no page"))
-        with os.fdopen(descriptors[0], "rb") as file:
-            page = Page.attach(file.fileno())
-        self.cfg, self.rank_info = FaultToleranceConfig.from_dict(answer["config"]), info
-        self._begin(page, num_warmup_iters)
-        connection.send({"type": "look"})
-        connection.receive()
-
-    def _begin(self, page: Page, num_warmup_iters: int | None) -> None:
-        config, info = self._config(), self.rank_info
+    def _prepare(
+        self, page: Page, path: str, config: FaultToleranceConfig, num_warmup_iters: int | None
+    ) -> AttachedRank:
+        """Write on the page what the monitor must know before it watches this process."""
+        info = self.rank_info
         assert info is not None
+        if page[ProgressField.STAGE] != Stage.OUTSIDE and page[ProgressField.ATTACHED_PID] == info.pid:
+            raise RankMonitorClientError("a wrapped call of this process is under way, which writes on its page")
         page.begin_rank()
-        self.hb_timeouts = HeartbeatTimeouts(config.initial_rank_heartbeat_timeout, config.rank_heartbeat_timeout)
-        self.section_timeouts = SectionTimeouts(dict(config.rank_section_timeouts), config.rank_out_of_section_timeout)
-        self._signs = self._recorder = Recorder(page)
-        self._recorder.declare(self.section_timeouts.section)
-        self._recorder.strict = self._strict
-        self._use_loaded()
-        self._write_timeouts()
+        heartbeat = HeartbeatTimeouts(config.initial_rank_heartbeat_timeout, config.rank_heartbeat_timeout)
+        sections = SectionTimeouts(dict(config.rank_section_timeouts), config.rank_out_of_section_timeout)
+        if self._loaded is not None:
+            heartbeat, sections = from_state(self._loaded, heartbeat, sections)
+        self.cfg, self.hb_timeouts, self.section_timeouts = config, heartbeat, sections
         warmup = config.num_warmup_iterations if num_warmup_iters is None else num_warmup_iters
         page[ProgressField.WARMUP_STEPS] = warmup
-        page[ProgressField.RANK] = info.global_rank
-        page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = info.pid, start_time(info.pid)
-        page[ProgressField.ATTACHED_AT] = time.monotonic_ns()
-        monitored.register(self)
-        disown_in_children(self)
+        recorder = Recorder(page)
+        self._write_timeouts(recorder)
+        recorder.strict = self._strict
+        return AttachedRank(self, path, recorder, info)
 
-    def _use_loaded(self) -> None:
-        if (heartbeat := self._loaded.get("heartbeat")) is not None:
-            self.hb_timeouts = HeartbeatTimeouts(**heartbeat)
-        if (section := self._loaded.get("section")) is not None:
-            section = {**section, "section": {**self.section_timeouts.section, **section["section"]}}
-            self.section_timeouts = SectionTimeouts(
-                **{**section, "calculated_sections": frozenset(section["calculated_sections"])}
-            )
-
-    def _enforce(self) -> None:
+    def _enforce(self, rank: AttachedRank) -> None:
         """Have the monitor use the timeouts."""
-        self._write_timeouts()
-        path = environment.rank_monitor_socket()
-        try:
-            with connect(path or "", within=TELLS_WITHIN) as connection:
-                connection.send({"type": "look"})
-        except OSError:  # it looks at the page by itself, after workload_check_interval at the latest
-            return
+        self._write_timeouts(rank.recorder)
+        look(rank.path)
 
-    def _write_timeouts(self) -> None:
-        recorder = self._initialized()
-        recorder.declare(self.section_timeouts.section)
-        page = recorder.page
-        page[ProgressField.INITIAL_TIMEOUT] = nanoseconds(self.hb_timeouts.initial)
-        page[ProgressField.HEARTBEAT_TIMEOUT] = nanoseconds(self.hb_timeouts.subsequent)
-        page[ProgressField.OUT_TIMEOUT] = nanoseconds(self.section_timeouts.out_of_section)
+    def _write_timeouts(self, recorder: Recorder) -> None:
+        heartbeat, sections, page = self.hb_timeouts, self.section_timeouts, recorder.page
+        recorder.declare({
+            name: in_force(timeout, learned=name in sections.calculated_sections)
+            for name, timeout in sections.section.items()
+        })  # fmt: skip
+        initial = in_force(heartbeat.initial, learned=heartbeat.were_calculated)
+        subsequent = in_force(heartbeat.subsequent, learned=heartbeat.were_calculated)
+        out_of_section = in_force(sections.out_of_section, learned=sections.is_out_of_section_calculated)
+        page[ProgressField.INITIAL_TIMEOUT] = nanoseconds(initial)
+        page[ProgressField.HEARTBEAT_TIMEOUT] = nanoseconds(subsequent)
+        page[ProgressField.OUT_TIMEOUT] = nanoseconds(out_of_section)
 
-    def _initialized(self) -> Recorder:
-        if self._recorder is None:
+    def _recorder(self) -> Recorder:
+        if self._rank is None:
             raise RankMonitorClientError("call init_workload_monitoring() first")
-        return self._recorder
+        return self._rank.recorder
 
-    def _config(self) -> FaultToleranceConfig:
+    def _safety_factor(self) -> float:
         assert self.cfg is not None
-        return self.cfg
+        return self.cfg.safety_factor
 
 
 def _not_ready(skip: bool, why: str) -> bool:

@@ -12,17 +12,19 @@ import os
 import stat
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+from nvrx_core.fault_tolerance.attachment import AttachedRank
 from nvrx_core.fault_tolerance.client import RankMonitorClient
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.peers import SUFFIX
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.process.heartbeat import Heartbeat
 from nvrx_core.process.waiting import readable
+from nvrx_core.progress import monitored
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.settings import environment
 
@@ -33,10 +35,12 @@ SAMPLES: Final = 20
 """Samples of the main thread in the time of the heartbeat timeout, at least."""
 SAMPLED_EVERY: Final = 1.0
 """Seconds between two samples, at most."""
+ALONE: Final = "alone-"
+"""The folder of a process that is in no job: this, and its pid."""
 
 
 class LocalMonitor:
-    """Keeps the monitor of this process running, from a thread that lives as long as the process.
+    """Keeps the monitor of this process running, from a thread.
 
     Args:
         config: how to watch.
@@ -52,44 +56,49 @@ class LocalMonitor:
     def __init__(self, config: FaultToleranceConfig) -> None:
         self.path, timeout = socket_path(), config.rank_heartbeat_timeout
         self._every = SAMPLED_EVERY if timeout is None else min(SAMPLED_EVERY, timeout / SAMPLES)
-        self._process = RankMonitorProcess(config, self.path, world_size=environment.world_size())
-        self._wanted, self._wake = True, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._answers = SimpleQueue[BaseException | None]()
+        self._process = RankMonitorProcess(config, self.path)
+        self._wanted, self._is_over = True, False
         self._runs = False
-        threading.Thread(target=self._run, name="nvrx-local-monitor", daemon=True).start()
-        self._await()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._answers = SimpleQueue[BaseException | None]()
+        self._thread = threading.Thread(target=self._run, name="nvrx-local-monitor", daemon=True)
+        self._thread.start()
+        if (error := self._answers.get()) is not None:
+            self.end()
+            raise error
 
     def pause(self) -> None:
         """End the monitor's process."""
         self._want(False)
 
     def resume(self) -> None:
-        """Start another one.
+        """Start another one."""
+        if (error := self._want(True)) is not None:
+            log.error("no rank monitor can be started, so this rank is not watched: %s", error)
 
-        Raises:
-            ForkServerError: when no monitor can be started.
-        """
-        self._want(True)
+    def end(self) -> None:
+        """End the monitor for good, and the thread."""
+        self._is_over = True
+        self._want(False)
+        self._thread.join()
+        os.close(self._wake)
 
-    def _want(self, wanted: bool) -> None:
+    def _want(self, wanted: bool) -> BaseException | None:
         self._wanted = wanted
         os.eventfd_write(self._wake, 1)
-        self._await()
-
-    def _await(self) -> None:
-        if (error := self._answers.get()) is not None:
-            raise error
+        return self._answers.get()
 
     def _run(self) -> None:
         """Start, sample and end, all in this thread: the monitor ends with the thread that has started it."""
         self._change()
         heartbeat = Heartbeat()
-        while True:
+        while not self._is_over:
             watched = [self._wake, self._process.sentinel] if self._runs else [self._wake]
             ready = readable(watched, self._every if self._runs else None)
             if self._wake in ready:
                 os.eventfd_read(self._wake)
                 self._change()
+                heartbeat = Heartbeat()  # the old one's answer is from before the pause
             elif ready:
                 self._report(self._process.poll())
             elif answered := heartbeat.poll():
@@ -99,13 +108,15 @@ class LocalMonitor:
         """Start or end the monitor, as wanted, and say how that went."""
         error = None
         try:
-            if self._wanted:
+            if self._is_over:
+                self._process.terminate()
+            elif self._wanted:
                 self._process.start()
             else:
                 self._process.stop()
             self._runs = self._wanted
         except (OSError, RuntimeError) as failure:
-            error = failure
+            error, self._runs = failure, False
         self._answers.put(error)
 
     def _report(self, lost: str | None) -> None:
@@ -113,8 +124,15 @@ class LocalMonitor:
             log.warning("the rank monitor was replaced: %s", lost)
         elif lost is not None:
             log.error("the rank monitor is lost, and is started anew")
-            self._process.stop()
+            self._restart()
+
+    def _restart(self) -> None:
+        self._process.stop()
+        try:
             self._process.start()
+        except (OSError, RuntimeError) as failure:
+            self._runs = False
+            log.error("no rank monitor can be started, so this rank is not watched: %s", failure)
 
 
 def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | None = None) -> RankMonitorClient:
@@ -125,24 +143,32 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
     `rank_heartbeat_timeout`. Under `ft_launcher` the launcher's monitor is used.
 
     Args:
-        config: the configuration, or the path of a YAML file; None: that of the environment variables.
+        config: the configuration, or the path of a YAML file; None: that of the environment variables. Another
+            client of this process is shut down.
 
     Returns:
         The client, which is initialised.
 
     Raises:
         ConfigurationError: when the configuration is wrong.
-        RankMonitorClientError: when the process is monitored already.
+        RankMonitorClientError: when a wrapped call goes on for which another client was initialised, or a section of
+            the configuration is not possible.
         OSError: when there is no folder for the monitor's socket.
         ForkServerError: when no monitor can be started.
     """
+    configuration = _configuration(config)
+    if isinstance(earlier := monitored.current(), AttachedRank) and (local := earlier.supersede()) is not None:
+        local.end()
     client = RankMonitorClient()
-    if environment.rank_monitor_socket() is None:
-        client.local_monitor = monitor = LocalMonitor(_configuration(config))
-        environment.set_rank_monitor_socket(str(monitor.path))
-    client.init_workload_monitoring()
-    if client.local_monitor is not None:
-        client.page[ProgressField.SAMPLED_AT] = time.monotonic_ns()
+    if environment.rank_monitor_socket() is not None:
+        client.init_workload_monitoring()
+        return client
+    with ExitStack() as failing:
+        client.local_monitor = monitor = LocalMonitor(configuration)
+        failing.callback(monitor.end)
+        client.init_workload_monitoring()
+        failing.pop_all()
+    client.page[ProgressField.SAMPLED_AT] = time.monotonic_ns()
     return client
 
 
@@ -165,21 +191,25 @@ def socket_path() -> Path:
         raise OSError(f"{runtime}: not a folder that only this user can enter; set NVRX_RUNTIME_DIR to one")
     folder = runtime / _job_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
-    _remove_dead(folder)
+    _remove_dead(runtime)
     return folder / f"{os.getpid()}{SUFFIX}"
 
 
 def _job_folder() -> str:
     """Return a name that all ranks of the job have on this host, and no other job."""
     if not environment.has_master():
-        return f"alone-{os.getpid()}"
+        return f"{ALONE}{os.getpid()}"
     host, port = environment.master()
     return f"{environment.job_name()}-{host}-{port}".replace("/", "_")[-60:]
 
 
-def _remove_dead(folder: Path) -> None:
-    """Remove the sockets of processes that are gone."""
-    for path in folder.glob(f"*{SUFFIX}"):
+def _remove_dead(runtime: Path) -> None:
+    """Remove the sockets of processes that are gone, and the folders of those that were alone."""
+    for path in runtime.glob(f"*/*{SUFFIX}"):
         if path.stem.isdigit() and not Path(f"/proc/{path.stem}").exists():
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 path.unlink()
+    for folder in runtime.glob(f"{ALONE}*"):
+        if folder.name != f"{ALONE}{os.getpid()}":
+            with suppress(OSError):  # it is not empty, or gone
+                folder.rmdir()

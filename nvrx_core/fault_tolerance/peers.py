@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from nvrx_core.fault_tolerance.wire import Connection, WireError, connect
+from nvrx_core.fault_tolerance.wire import Connection, WireError, close_all, connect
 from nvrx_core.parsing import integer
 from nvrx_core.progress.limits import STEP
 from nvrx_core.progress.page import Page, ProgressField, SectionField
@@ -78,10 +78,11 @@ class Survey:
     Attributes:
         deadline: when to go on without those who have not answered.
         answers: what was answered so far.
+        lost: some monitor is gone, as it is when its rank has died.
     """
 
     def __init__(self, own: Path, *, now: float) -> None:
-        self.deadline, self.answers = now + ANSWERS_WITHIN, list[Progress]()
+        self.deadline, self.answers, self.lost = now + ANSWERS_WITHIN, list[Progress](), False
         self.pending = dict[int, Connection]()
         for path in sorted(own.parent.glob(f"*{SUFFIX}")):
             if path != own:
@@ -94,7 +95,8 @@ class Survey:
     def receive(self, fd: int) -> None:
         """Take an answer from a connection that has become readable."""
         with self.pending.pop(fd) as connection, suppress(WireError, ValueError):
-            answer, _ = connection.receive()
+            answer, descriptors = connection.receive()
+            close_all(descriptors)
             self.answers.append(Progress.from_json(answer))
 
     def close(self) -> None:
@@ -103,7 +105,11 @@ class Survey:
             self.pending.popitem()[1].close()
 
     def _ask(self, path: Path) -> None:
-        with suppress(OSError):
+        try:
             connection = connect(path, within=0.0)
             self.pending[connection.fileno()] = connection
             connection.send({"type": PROGRESS})
+        except ConnectionRefusedError:
+            self.lost = True
+        except OSError:  # it is busy, or no monitor
+            return

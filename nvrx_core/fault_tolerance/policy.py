@@ -21,6 +21,11 @@ __all__ = ["KillRank", "MonitorAction", "MonitorPolicy", "MonitorPolicyState", "
 
 ASK_AGAIN: Final = 0.5
 """Seconds between two questions about peers that are behind, at most; a tenth of the timeout where that is shorter."""
+FIRST_LOOK: Final = 1.0
+"""Seconds for which a rank is excused that is overdue when a monitor first sees it: the machine may have paused, or a
+monitor was lost. Half the timeout where that is shorter."""
+KILL_AGAIN: Final = 1.0
+"""Seconds between two attempts to kill a rank."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,16 @@ class MonitorPolicyState:
     """Everything that later decisions depend on; times are relative to now, and infinite for what has not happened.
 
     Attributes:
-        asked: time since the peers were asked whether they are behind, and were not.
+        asked: the peers were asked whether they are behind, and are not.
         excused: time for which the rank is still excused.
-        terminated: time since the rank was sent its signal.
+        kills_in: time until the rank that was sent its signal is killed, once more.
+        seen: there was a sample.
     """
 
     asked: bool
     excused: float
-    terminated: float
+    kills_in: float
+    seen: bool
 
 
 class MonitorPolicy:
@@ -77,54 +84,57 @@ class MonitorPolicy:
     def __init__(self, interval: float, grace: float) -> None:
         self.interval, self.grace = interval, grace
         self.deadline = -math.inf
-        self._nobody_behind = False
-        self._excused_until = self._terminated_at = -math.inf
+        self._nobody_behind = self._seen = False
+        self._excused_until, self._kill_at = -math.inf, math.inf
 
     @classmethod
     def from_state(cls, interval: float, grace: float, state: MonitorPolicyState, *, now: float) -> MonitorPolicy:
         """Restore a policy from its state; its deadline is now."""
         policy = cls(interval, grace)
         policy.deadline, policy._nobody_behind = now, state.asked
-        policy._excused_until, policy._terminated_at = now + state.excused, now - state.terminated
+        policy._excused_until, policy._kill_at = now + state.excused, now + state.kills_in
+        policy._seen = state.seen
         return policy
 
     def state(self, *, now: float) -> MonitorPolicyState:
         """Return everything that later decisions depend on."""
-        return MonitorPolicyState(self._nobody_behind, self._excused_until - now, now - self._terminated_at)
+        excused = self._excused_until - now if self._excused_until > now else -math.inf
+        return MonitorPolicyState(self._nobody_behind, excused, self._kill_at - now, self._seen)
 
     def check(self) -> None:
         """Raise AssertionError when the invariant does not hold: a rank that was ended is not excused."""
-        assert self._terminated_at == -math.inf or self._excused_until <= self._terminated_at
+        assert self._kill_at == math.inf or self._excused_until < self._kill_at
 
     def evaluate(self, sample: RankSample, *, now: float) -> tuple[MonitorAction, ...]:
         """Return what to do about the rank, by a sample of its page."""
-        if self._terminated_at > -math.inf:
+        if self._kill_at < math.inf:
             return self._evaluate_terminated(now)
-        limit = earliest(sample)
+        limit, first, self._seen = earliest(sample), not self._seen, True
         if limit is None or now < limit.deadline:
             self._nobody_behind, self._excused_until = False, -math.inf
-            self.deadline = min(
-                limit.deadline if limit else math.inf, now + min(self.interval, sample.shortest_timeout)
-            )
+            self.deadline = min(limit.deadline if limit else math.inf, now + min(self.interval, sample.look_within))
             return ()
+        if first:
+            self._excused_until = now + min(FIRST_LOOK, limit.timeout / 2)
         if now < self._excused_until:
             self.deadline = self._excused_until
             return ()
         self.deadline = now
-        if not self._nobody_behind and now < limit.deadline + limit.timeout:
+        if not self._nobody_behind:
             return (QueryPeers(limit),)
-        self._terminated_at, self.deadline = now, now + self.grace
+        self._kill_at = self.deadline = now + self.grace
         return (TerminateRank(limit, limit.reason(now=now)),)
 
     def peers_behind(self, limit: Limit, behind: bool, *, now: float) -> None:
         """Take the answer to `QueryPeers`."""
-        self._nobody_behind = not behind
-        if behind:
-            until = min(now + min(ASK_AGAIN, limit.timeout / 10), limit.deadline + limit.timeout)
-            self._excused_until = self.deadline = until
+        excusable_until = limit.deadline + limit.timeout
+        self._nobody_behind = not behind or now >= excusable_until
+        if not self._nobody_behind:
+            self._excused_until = self.deadline = min(now + min(ASK_AGAIN, limit.timeout / 10), excusable_until)
 
     def _evaluate_terminated(self, now: float) -> tuple[MonitorAction, ...]:
-        if now < self._terminated_at + self.grace:
+        if now < self._kill_at:
+            self.deadline = self._kill_at
             return ()
-        self.deadline = now + 1.0
-        return (KillRank(f"still there {now - self._terminated_at:.3g} s after the termination signal"),)
+        self._kill_at = self.deadline = now + KILL_AGAIN
+        return (KillRank(f"still there, more than {self.grace:g} s after the termination signal"),)

@@ -7,12 +7,14 @@ not be forgotten is on the page, so that a replacement goes on where its predece
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Final
 
 from nvrx_core.fault_tolerance.peers import PROGRESS, Progress, Survey
@@ -20,7 +22,7 @@ from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.policy import KillRank, MonitorPolicy, QueryPeers, TerminateRank
 from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
-from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError
+from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.lifeline import send
 from nvrx_core.progress.limits import Limit
@@ -32,6 +34,9 @@ __all__ = ["RankMonitor"]
 
 log = logging.getLogger("nvrx_core.fault_tolerance.monitor")
 MAX_CONNECTIONS: Final = 64
+SLACK: Final = 0.25
+"""Seconds by which it may wake late; what is more is a pause of the machine, which costs its rank no time."""
+LONGEST_WAIT: Final = 3600.0
 
 
 class RankMonitor:
@@ -45,7 +50,7 @@ class RankMonitor:
 
     def __init__(self, plan: RankMonitorPlan, page: Page, listener: Listener) -> None:
         self.plan, self.page, self.listener = plan, page, listener
-        self.awake = AwakeClock()
+        self.awake = AwakeClock(SLACK)
         self.states = RankMonitorStateMachine(log=plan.is_restarter_logger)
         self._rank: WatchedRank | None = None
         self._policy = MonitorPolicy(plan.interval, plan.grace)
@@ -61,18 +66,22 @@ class RankMonitor:
         _log_to_stderr(self.plan.log_level)
         self.page[ProgressField.RANK_MONITOR_PID] = os.getpid()
         ready()
+        self.awake.woke(math.inf, now=time.monotonic())
         while True:
             due = self._turn()
             readable = self._wait(due)
-            if (pause := self.awake.woke(due, now=time.monotonic())) > 0:
-                log.warning("this process has paused for %.1f s, which no rank is blamed for", pause)
+            self._note_pause(due)
             for fd in readable:
                 self._handle(fd)
 
     def _turn(self) -> float:
-        """Judge the rank; returns when the next turn is, monotonic seconds."""
+        """Judge the rank; returns when the next turn is, monotonic seconds.
+
+        A wrapped call has a monitor process of its own, which judges the rank meanwhile.
+        """
         self._follow_rank()
-        if self._rank is None:
+        if self._rank is None or self.page[ProgressField.STAGE] != Stage.OUTSIDE:
+            self._forget()
             return time.monotonic() + self.plan.interval
         if self._survey is not None and not self._finish_survey(*self._survey):
             return self._survey[1].deadline
@@ -82,18 +91,21 @@ class RankMonitor:
         return self.awake.when(self._policy.deadline)
 
     def _follow_rank(self) -> None:
-        """Watch the process that the page names; a wrapped call has a monitor process of its own, which judges it."""
-        if self._rank is not None and not (self._rank.is_on(self.page) and self._is_ours()):
+        """Watch the process that the page names."""
+        if self._rank is not None and not self._rank.is_on(self.page):
             self._rank.close()
-            self._rank, self._survey = None, None
-        if not self._is_ours():
-            return
+            self._rank = None
+            self._forget()
         if self._rank is None and (rank := WatchedRank.of_page(self.page)) is not None:
-            self._rank, self._policy = rank, MonitorPolicy(self.plan.interval, self.plan.grace)
+            self._rank = rank
             self.states.attached()
 
-    def _is_ours(self) -> bool:
-        return self.page[ProgressField.STAGE] == Stage.OUTSIDE
+    def _forget(self) -> None:
+        """Judge from the beginning."""
+        self._policy = MonitorPolicy(self.plan.interval, self.plan.grace)
+        if self._survey is not None:
+            self._survey[1].close()
+            self._survey = None
 
     def _judge(self, rank: WatchedRank) -> None:
         now = self._now()
@@ -119,9 +131,9 @@ class RankMonitor:
         survey.close()
         own = Progress.of_page(self.page)
         behind = [each.rank for each in survey.answers if each.is_behind(own)]
-        if behind:
-            log.info("rank %d waits for ranks %s, which are behind it", own.rank, behind)
-        self._policy.peers_behind(limit, bool(behind), now=self._now())
+        if behind or survey.lost:
+            log.info("rank %d waits for ranks that are behind it (%s) or have died", own.rank, behind)
+        self._policy.peers_behind(limit, bool(behind) or survey.lost, now=self._now())
         self._survey = None
         return True
 
@@ -131,7 +143,7 @@ class RankMonitor:
             poll.register(fd, select.POLLIN)
         if self._rank is not None:
             poll.register(self._rank.pidfd, select.POLLIN)
-        return [fd for fd, _ in poll.poll(max(0.0, due - time.monotonic()) * 1000 + 0.5)]
+        return [fd for fd, _ in poll.poll(min(max(0.0, due - time.monotonic()), LONGEST_WAIT) * 1000 + 0.5)]
 
     def _asked(self) -> dict[int, Connection]:
         return {} if self._survey is None else self._survey[1].pending
@@ -143,7 +155,7 @@ class RankMonitor:
             self._serve(fd, self._connections[fd])
         elif self._survey is not None and fd in self._survey[1].pending:
             self._survey[1].receive(fd)
-        elif self._rank is not None and fd == self._rank.pidfd:
+        elif self._rank is not None and fd == self._rank.pidfd and self._rank.has_exited():
             self._rank_is_gone(self._rank)
 
     def _rank_is_gone(self, rank: WatchedRank) -> None:
@@ -163,8 +175,7 @@ class RankMonitor:
         """Answer one message; whatever is wrong with it closes this connection only."""
         try:
             message, descriptors = connection.receive()
-            for each in descriptors:
-                os.close(each)
+            close_all(descriptors)
             self._answer(connection, message)
         except (WireError, ValueError):
             self._drop(fd)
@@ -179,22 +190,34 @@ class RankMonitor:
             case "look":
                 connection.send({"type": "ok"})
             case kind if kind == PROGRESS:
-                connection.send(Progress.of_page(self.page).to_json())
+                connection.send(self._progress().to_json())
             case other:
                 raise WireError(f"unknown type {other!r}")
 
     def _answer_init(self, connection: Connection) -> None:
-        """Give the page to a rank, if none is watched at the moment."""
-        self._follow_rank()
-        rank, pid = self._rank, connection.peer().pid
-        if rank is not None and rank.pid != pid and not rank.has_exited():
-            connection.send({"type": "error", "cause": f"pid {rank.pid} is monitored already"})
-            return
+        """Give the page to a rank, if no other process is watched at the moment."""
+        if (other := WatchedRank.of_page(self.page)) is not None:
+            with closing(other):
+                if other.pid != connection.peer().pid and not other.has_exited():
+                    connection.send({"type": "error", "cause": f"pid {other.pid} is monitored already"})
+                    return
         connection.send({"type": "ok", "config": self.plan.config}, [self.page.fileno()])
 
+    def _progress(self) -> Progress:
+        """How far the rank has come; a rank that is gone, or is in a wrapped call, holds nobody up."""
+        judged = self._rank is not None and self.page[ProgressField.STAGE] == Stage.OUTSIDE
+        return Progress.of_page(self.page) if judged else Progress(self.page[ProgressField.RANK], 0, 0)
+
     def _now(self) -> float:
-        """The awake time, in which silence is measured."""
-        return self.awake.at(time.monotonic())
+        """The awake time, in which silence is measured; the process may have been stopped since it last woke."""
+        return self.awake.at(self._note_pause(-math.inf))
+
+    def _note_pause(self, due: float) -> float:
+        """Note by how much it is later than `due` and than the last time that it was awake; returns the time."""
+        now = time.monotonic()
+        if (pause := self.awake.woke(due, now=now)) > 0:
+            log.warning("this process has paused for %.1f s, which no rank is blamed for", pause)
+        return now
 
 
 def _log_to_stderr(level: int) -> None:

@@ -6,6 +6,7 @@ itself, so that whoever reads in between sees a rank that has just moved.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Final, NoReturn, Protocol
@@ -14,8 +15,10 @@ from nvrx_core.fault_tolerance.data import RankMonitorClientError
 from nvrx_core.fault_tolerance.timeouts import Measured
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 
-__all__ = ["NotMonitored", "Recorder", "SignsOfLife", "Silent", "nanoseconds"]
+__all__ = ["NotMonitored", "Recorder", "SignsOfLife", "nanoseconds"]
 
+MAX_SECONDS: Final = 1e9
+"""Seconds of a timeout at most: a word of the page holds no more than 292 years in nanoseconds."""
 _now: Final = time.monotonic_ns
 _LONGEST: Final = int(SectionField.LONGEST)
 _TIMEOUT: Final = int(SectionField.TIMEOUT)
@@ -56,41 +59,39 @@ class NotMonitored:
     open = close = heartbeat
 
 
-class Silent:
-    """The signs of life of a child of `os.fork`, which is no rank: nobody is told."""
-
-    def heartbeat(self, _: str = "") -> None:
-        """Do nothing."""
-
-    open = close = heartbeat
-
-
 class Recorder:
     """Writes the page of the calling process; the first word of a section's slot is the time when it was opened.
+
+    What it has written last of heartbeats, it knows without reading the page: a word costs more than an attribute.
 
     Args:
         page: a page that this process is attached to.
         strict: refuse sections that were not declared.
     """
 
-    __slots__ = ("_closed_at", "_longest_out", "_open", "_slots", "_words", "page", "strict")
+    __slots__ = (
+        "_beat_at", "_beats", "_closed_at", "_declaring", "_longest_beat", "_longest_out", "_open", "_slots", "_words",
+        "page", "strict",
+    )  # fmt: skip
 
     def __init__(self, page: Page, *, strict: bool = False) -> None:
         self.page, self.strict = page, strict
-        self._words = page.words
+        self._words, self._declaring = page.words, threading.Lock()
         self._slots = page.sections()
         self._open = sum(1 for slot in self._slots.values() if self._words[slot])
         self._closed_at, self._longest_out = self._words[_SECTION_AT] or _now(), self._words[_OUT]
+        self._beat_at, self._beats = self._words[_HEARTBEAT_AT], self._words[_HEARTBEATS]
+        self._longest_beat = self._words[_LONGEST_HEARTBEAT]
 
     def heartbeat(self) -> None:
         """Record a heartbeat."""
-        words, now = self._words, _now()
-        before = words[_HEARTBEAT_AT]
-        if not before:
-            words[_FIRST] = max(words[_FIRST], now - words[_ATTACHED_AT])
-        elif now - before > words[_LONGEST_HEARTBEAT]:
-            words[_LONGEST_HEARTBEAT] = now - before
-        words[_HEARTBEATS] += 1
+        now = _now()
+        if now - self._beat_at > self._longest_beat:
+            self._note_interval(now)
+        self._beat_at = now
+        self._beats = beats = self._beats + 1
+        words = self._words
+        words[_HEARTBEATS] = beats
         words[_HEARTBEAT_AT] = now
 
     def open(self, section: str) -> None:
@@ -132,6 +133,16 @@ class Recorder:
         """Record that the rank begins anew; what it has measured stays."""
         self.page.begin_anew()
         self._open, self._closed_at = 0, self._words[_ATTACHED_AT]
+        self._beat_at = self._beats = 0
+
+    def disown(self) -> None:
+        """Go on with a copy of the page, in a child of `os.fork`, which is no rank.
+
+        The page itself stays as it is: the child may be the monitor process of a wrapped call.
+        """
+        page, self.page = self.page, Page(1)
+        self.page.words[:] = page.words
+        self._words = self.page.words
 
     def open_sections(self) -> list[str]:
         """Return the names of the open sections."""
@@ -155,6 +166,14 @@ class Recorder:
             sections={name: words[slot + _LONGEST] / 1e9 for name, slot in self._slots.items()},
         )
 
+    def _note_interval(self, now: int) -> None:
+        """Note the first heartbeat, or the longest interval before one."""
+        words = self._words
+        if self._beat_at:
+            self._longest_beat = words[_LONGEST_HEARTBEAT] = now - self._beat_at
+        else:
+            words[_FIRST] = max(words[_FIRST], now - words[_ATTACHED_AT])
+
     def _declare(self, section: str) -> int:
         if self.strict:
             known = ", ".join(map(repr, self._slots)) or "none"
@@ -165,7 +184,8 @@ class Recorder:
 
     def _reserve(self, section: str) -> int:
         try:
-            slot = self._slots[section] = self.page.declare_section(section)
+            with self._declaring:  # another thread may open its first section, too
+                slot = self._slots[section] = self.page.declare_section(section)
         except (ValueError, AttributeError) as error:
             raise RankMonitorClientError(f"start_section({section!r}): {error}") from None
         return slot
@@ -176,4 +196,4 @@ class Recorder:
 
 def nanoseconds(seconds: float | None) -> int:
     """Return a timeout as the page has it; None, no timeout, is 0, and 0 seconds are one nanosecond."""
-    return 0 if seconds is None else max(1, int(seconds * 1e9))
+    return 0 if seconds is None else max(1, int(min(seconds, MAX_SECONDS) * 1e9))

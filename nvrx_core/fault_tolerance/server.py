@@ -11,10 +11,11 @@ from typing import Any
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.wire import Listener
+from nvrx_core.parsing import MAX_RANKS
 from nvrx_core.process.fork_server import ForkServer
 from nvrx_core.process.lifeline import is_running
 from nvrx_core.process.waiting import readable
-from nvrx_core.progress.page import Page
+from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["RankMonitorProcess", "RankMonitorServer"]
 
@@ -28,7 +29,6 @@ class RankMonitorProcess:
     Args:
         config: how to watch.
         path: where ranks connect.
-        world_size: the job's; a wrapped call shares the page where it has the same.
         is_restarter_logger: log the transitions of the monitor's state machine.
         env: the environment of the monitor; None: that of this process.
 
@@ -37,7 +37,7 @@ class RankMonitorProcess:
         OSError: when the socket cannot be made.
 
     Attributes:
-        page: the page that its rank writes.
+        page: the page that its rank writes, and a wrapped call of the rank.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class RankMonitorProcess:
         config: FaultToleranceConfig,
         path: Path,
         *,
-        world_size: int = 1,
         is_restarter_logger: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
         config.check()
-        self.page, self._listener, self._env = Page.create(world_size), Listener(path), env
+        self._listener, self._env = Listener(path), env
+        self.page = Page.create(MAX_RANKS)
         self._fork_server: ForkServer | None = None
         self._plan = RankMonitorPlan(
             page=self.page.fileno(),
@@ -105,8 +105,7 @@ class RankMonitorProcess:
     @property
     def pid(self) -> int:
         """The pid of the monitor, whichever it is now; 0 for none."""
-        self.poll()
-        return 0 if self._fork_server is None else self._fork_server.worker
+        return 0 if self._fork_server is None else self.page[ProgressField.RANK_MONITOR_PID]
 
     @property
     def sentinel(self) -> int:

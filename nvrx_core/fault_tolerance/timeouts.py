@@ -1,21 +1,24 @@
 """Timeouts that are learned from what was measured. Pure.
 
 A learned timeout is the longest interval that any rank has measured, times the safety factor. One that replaces an
-earlier learned one is the mean of the two; a configured one is replaced.
+earlier learned one is the mean of the two; a configured one is replaced. A checkpoint holds the learned timeouts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
-from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, SectionTimeouts
+from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, RankMonitorClientError, SectionTimeouts
 
-__all__ = ["Measured", "learn_heartbeat", "learn_sections"]
+__all__ = ["Measured", "from_state", "in_force", "learn_heartbeat", "learn_sections", "to_state"]
 
 WEIGHT: Final = 0.5
 """Of the new value, where both the earlier one and the new one are learned."""
+LEAST_LEARNED: Final = 1.0
+"""Seconds from which a learned timeout is enforced: a shorter one would end a rank for a pause of its machine."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,64 @@ def learn_sections(
     earlier = current.out_of_section if current.is_out_of_section_calculated else None
     merged = _merged(earlier, safety_factor * measured.out_of_section)
     return replace(new, out_of_section=merged, is_out_of_section_calculated=True)
+
+
+def in_force(timeout: float | None, *, learned: bool) -> float | None:
+    """Return the timeout that is enforced where one is configured or learned."""
+    return max(timeout, LEAST_LEARNED) if learned and timeout is not None else timeout
+
+
+def to_state(heartbeat: HeartbeatTimeouts, sections: SectionTimeouts) -> dict[str, Any]:
+    """Return a state dict of the timeouts; one of their two kinds is left out where none of it was learned."""
+    current = dict[str, Any]()
+    if heartbeat.were_calculated:
+        current["heartbeat"] = asdict(heartbeat)
+    if sections.calculated_sections or sections.is_out_of_section_calculated:
+        calculated = {"calculated_sections": sorted(sections.calculated_sections)}
+        current["section"] = {**asdict(sections), **calculated}
+    return {"current_timeouts": current}
+
+
+def from_state(
+    state: Mapping[str, Any], heartbeat: HeartbeatTimeouts, sections: SectionTimeouts
+) -> tuple[HeartbeatTimeouts, SectionTimeouts]:
+    """Return these timeouts with those instead that were learned before; configured ones are not taken from a state.
+
+    Raises:
+        RankMonitorClientError: when it is no state dict of these.
+    """
+    try:
+        current = state["current_timeouts"]
+        return _heartbeat_of(current.get("heartbeat"), heartbeat), _sections_of(current.get("section"), sections)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise RankMonitorClientError(f"load_state_dict(): not what state_dict() has returned ({why})") from None
+
+
+def _heartbeat_of(state: Mapping[str, Any] | None, current: HeartbeatTimeouts) -> HeartbeatTimeouts:
+    if state is None or not state["were_calculated"]:
+        return current
+    return HeartbeatTimeouts(_seconds(state["initial"]), _seconds(state["subsequent"]), were_calculated=True)
+
+
+def _sections_of(state: Mapping[str, Any] | None, current: SectionTimeouts) -> SectionTimeouts:
+    if state is None:
+        return current
+    learned = {name: _seconds(state["section"][name]) for name in state["calculated_sections"]}
+    new = replace(
+        current,
+        section={**current.section, **learned},
+        calculated_sections=current.calculated_sections | learned.keys(),
+    )
+    if not state["is_out_of_section_calculated"]:
+        return new
+    return replace(new, out_of_section=_seconds(state["out_of_section"]), is_out_of_section_calculated=True)
+
+
+def _seconds(value: Any) -> float:
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise ValueError(f"not a time in seconds: {value!r}")
+    return float(value)
 
 
 def _merged(earlier: float | None, new: float) -> float:

@@ -12,15 +12,15 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 from nvrx_core.parsing import parse_object
 
-__all__ = ["MAX_MESSAGE", "Connection", "Listener", "WireError", "connect"]
+__all__ = ["MAX_MESSAGE", "Connection", "Listener", "WireError", "close_all", "connect"]
 
 MAX_MESSAGE: Final = 1 << 16
 MAX_DESCRIPTORS: Final = 4
@@ -28,6 +28,7 @@ MAX_PATH: Final = 107
 """Bytes of a socket's path, unix(7)."""
 BACKLOG: Final = 64
 _CREDENTIALS: Final = struct.Struct("iII")
+_TIMEVAL: Final = struct.Struct("@ll")
 
 
 class WireError(ConnectionError):
@@ -96,8 +97,7 @@ class Connection:
                 raise WireError(f"a message from {self._name()} is longer than {MAX_MESSAGE} bytes")
             return parse_object(packet), descriptors
         except (ValueError, WireError) as error:
-            for fd in descriptors:
-                os.close(fd)
+            close_all(descriptors)
             raise error if isinstance(error, WireError) else WireError(f"from {self._name()}: {error}") from None
 
     def close(self) -> None:
@@ -129,15 +129,17 @@ class Listener:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if len(os.fsencode(self.path)) > MAX_PATH:
             raise OSError(f"{self.path}: a socket's path has at most {MAX_PATH} bytes; use a shorter folder")
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._replace_dead()
-        self._channel.bind(os.fspath(self.path))
-        self.path.chmod(0o600)  # before it listens: nobody has connected
-        self._channel.listen(BACKLOG)
-        self._channel.setblocking(False)
+        with ExitStack() as failing:
+            self._channel = failing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            self._channel.bind(os.fspath(self.path))
+            self.path.chmod(0o600)  # before it listens: nobody has connected
+            self._channel.listen(BACKLOG)
+            self._channel.setblocking(False)
+            failing.pop_all()
 
     @classmethod
     def adopt(cls, fd: int, path: str | Path) -> Self:
@@ -177,6 +179,8 @@ class Listener:
         """
         if not self.path.exists():
             return
+        if not self.path.is_socket():  # connect(2) refuses it like a socket that nobody listens on
+            raise OSError(f"{self.path}: this file is no socket; remove it, or use another path")
         try:
             connect(self.path, within=1.0).close()
         except ConnectionRefusedError:
@@ -185,21 +189,29 @@ class Listener:
         raise OSError(f"{self.path}: another process listens there")
 
 
+def close_all(descriptors: Iterable[int]) -> None:
+    """Close descriptors that came with a message, and that nobody has asked for."""
+    for fd in descriptors:
+        os.close(fd)
+
+
 def connect(path: str | Path, *, within: float) -> Connection:
     """Connect to a listener.
 
     Args:
         path: its socket.
-        within: seconds for each operation on the connection.
+        within: seconds for each operation on the connection; 0: none of them waits.
 
     Raises:
-        OSError: when nobody listens there.
+        OSError: when nobody listens there, or its queue stays full.
     """
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    channel.settimeout(within)
-    try:
+    with ExitStack() as failing:
+        channel = failing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        if within > 0:  # with a timeout of Python's, a full queue is an error at once
+            channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(within), int(within % 1 * 1e6)))
+        else:
+            channel.setblocking(False)
         channel.connect(os.fspath(path))
-    except OSError:
-        channel.close()
-        raise
+        channel.settimeout(within)
+        failing.pop_all()
     return Connection(channel)

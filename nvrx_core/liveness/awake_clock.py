@@ -13,7 +13,7 @@ from typing import Final
 __all__ = ["AwakeClock"]
 
 SLACK: Final = 1.0
-"""Seconds by which an observer may wake late without counting as paused: a busy machine delays it too."""
+"""Seconds by which an observer may wake late without counting as paused: a busy machine delays it too. The default."""
 MAX_PAUSES: Final = 64
 """How many pauses are kept; older ones precede every moment that is queried."""
 
@@ -21,12 +21,15 @@ MAX_PAUSES: Final = 64
 class AwakeClock:
     """The awake time of one observer; seconds.
 
+    Args:
+        slack: by how much it may wake late without counting as paused.
+
     Attributes:
         paused: the total length of all pauses.
     """
 
-    def __init__(self) -> None:
-        self.paused = 0.0
+    def __init__(self, slack: float = SLACK) -> None:
+        self.paused, self._slack = 0.0, slack
         self._pauses: list[tuple[float, float]] = []
         self._woken_at = 0.0
 
@@ -38,7 +41,7 @@ class AwakeClock:
             now: monotonic time.
         """
         begin, self._woken_at = max(due, self._woken_at), now
-        if now < begin + SLACK:
+        if now < begin + self._slack:
             return 0.0
         self._pauses = [*self._pauses, (begin, now)][-MAX_PAUSES:]
         self.paused += now - begin

@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["STEP", "WARMUP", "Limit", "LimitKind", "RankSample", "SectionSample", "earliest", "limits"]
+__all__ = ["SHORTEST_LOOK", "STEP", "WARMUP", "Limit", "LimitKind", "RankSample", "SectionSample", "earliest", "limits"]
 
 STEP: Final = "step"
 """The section of a training step; its first runs are the warm-up."""
 WARMUP: Final = "warmup"
 """The section whose timeout is that of `step` during the warm-up."""
+SHORTEST_LOOK: Final = 0.01
+"""Seconds between two samples at least, however short the timeouts are."""
 
 
 class LimitKind(enum.Enum):
@@ -75,10 +77,15 @@ class RankSample:
     sections: tuple[SectionSample, ...] = ()
 
     @property
-    def shortest_timeout(self) -> float:
-        """Seconds before which no rule expires that comes into force later."""
+    def look_within(self) -> float:
+        """Seconds within which to take the next sample.
+
+        No rule expires before that comes into force later. Half the shortest timeout: a pause of the machine that ends
+        before the next look, and is not noticed, costs the rank no more of its time.
+        """
         timeouts = (section.timeout for section in self.sections)
-        return min(self.initial_timeout, self.heartbeat_timeout, self.out_timeout, *timeouts)
+        shortest = min(self.initial_timeout, self.heartbeat_timeout, self.out_timeout, *timeouts)
+        return max(SHORTEST_LOOK, shortest / 2)
 
 
 @dataclass(frozen=True)

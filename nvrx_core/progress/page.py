@@ -52,6 +52,8 @@ class Page:
     """
 
     VERSION: Final = int.from_bytes(b"nvrx") << 32 | 3
+    world_size: int
+    words: memoryview[int]
 
     def __init__(self, world_size: int, fd: int = -1) -> None:
         self._map(mmap.mmap(fd, _size(world_size)), world_size, fd)
@@ -78,7 +80,7 @@ class Page:
         """
         world_size = _check(fd)
         page = cls.__new__(cls)
-        page._map(mmap.mmap(fd, _size(world_size)), world_size, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0))
+        page._map(mmap.mmap(fd, os.fstat(fd).st_size), world_size, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0))
         return page
 
     def fileno(self) -> int:
@@ -102,11 +104,17 @@ class Page:
         self.words[ProgressField.AUTO_HEARTBEAT] = time.monotonic_ns()
         self.words[ProgressField.STAGE] = stage
 
-    def begin_call(self) -> None:
-        """Note that a wrapped call begins, on the page of a rank that may have made calls before."""
+    def begin_call(self, world_size: int) -> None:
+        """Note that a wrapped call begins, on the page of a rank that may have made calls before.
+
+        Args:
+            world_size: how many members the job has; at most as many as the page was made for.
+        """
         for field in _OF_A_CALL:
             self.words[field] = 0
-        self._lost[:] = bytes(len(self._lost))
+        self.words[ProgressField.INITIAL_WORLD_SIZE] = self.world_size = world_size
+        size = (world_size + 7) // 8
+        self._lost[:size] = bytes(size)
 
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
         """Note a new iteration; manual heartbeats start anew with it, and no section is open."""
@@ -118,7 +126,7 @@ class Page:
 
     def begin_rank(self) -> None:
         """Note that another process is to be monitored, which has shown no sign of life so far; in that process."""
-        for field in (ProgressField.ATTACHED_AT, ProgressField.SECTION_COUNT, *_OF_A_RANK):
+        for field in (ProgressField.ATTACHED_AT, ProgressField.SECTION_COUNT, *_OF_A_CALL, *_OF_A_RANK):
             self.words[field] = 0
         start, end = slot_of(0) * 8, slot_of(MAX_SECTIONS) * 8
         self._memory[start:end] = bytes(end - start)
@@ -128,8 +136,10 @@ class Page:
         words = self.words
         for slot in self.sections().values():
             words[slot + SectionField.OPENED_AT] = words[slot + SectionField.COUNT] = 0
-        words[ProgressField.ATTACHED_AT] = time.monotonic_ns()
-        words[ProgressField.HEARTBEAT_AT] = words[ProgressField.SECTION_AT] = 0
+        words[ProgressField.ATTACHED_AT] = now = time.monotonic_ns()
+        if words[ProgressField.SAMPLED_AT]:
+            words[ProgressField.SAMPLED_AT] = now
+        words[ProgressField.HEARTBEAT_AT] = words[ProgressField.HEARTBEATS] = words[ProgressField.SECTION_AT] = 0
 
     def alive_at(self) -> float:
         """Return the time of the oldest sign of life in use, monotonic seconds."""

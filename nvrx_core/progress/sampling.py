@@ -13,7 +13,7 @@ from nvrx_core.progress.limits import RankSample, SectionSample
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["shortest_timeout", "take_sample"]
+__all__ = ["look_within", "take_sample"]
 
 _IN_CALL: Final = (ProgressField.AUTO_HEARTBEAT, ProgressField.MAIN_THREAD_HEARTBEAT)
 
@@ -50,9 +50,9 @@ def take_sample(page: Page, awake: Callable[[float], float]) -> RankSample:
     )
 
 
-def shortest_timeout(page: Page) -> float:
-    """Return the shortest timeout of a rank's heartbeats and sections, in seconds; `inf` when it has none."""
-    return take_sample(page, lambda moment: moment).shortest_timeout if page[ProgressField.ATTACHED_AT] else math.inf
+def look_within(page: Page) -> float:
+    """Return within how many seconds to look at a rank's heartbeats and sections; `inf` when it has none."""
+    return take_sample(page, lambda moment: moment).look_within if page[ProgressField.ATTACHED_AT] else math.inf
 
 
 def _section(page: Page, name: str, slot: int, awake: Callable[[float], float]) -> SectionSample:

@@ -34,12 +34,10 @@ __all__ = [
     "restored",
     "runtime_directory",
     "set_master",
-    "set_rank_monitor_socket",
     "set_ranks",
     "store_endpoint",
     "variables",
     "with_environment_as_now",
-    "world_size",
 ]
 
 _MANAGED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
@@ -87,11 +85,6 @@ def rank_of_launcher() -> int:
     return _first_number(("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"))
 
 
-def world_size() -> int:
-    """Return WORLD_SIZE; 1 when it is not set."""
-    return _number("WORLD_SIZE", 1)
-
-
 def local_rank() -> int:
     """Return this process's number on its host: LOCAL_RANK, else that of SLURM, Open MPI or MPICH; 0 for none."""
     try:
@@ -103,11 +96,6 @@ def local_rank() -> int:
 def rank_monitor_socket() -> str | None:
     """Return `FT_RANK_MONITOR_IPC_SOCKET`, None when it is not set."""
     return os.environ.get("FT_RANK_MONITOR_IPC_SOCKET") or None
-
-
-def set_rank_monitor_socket(path: str) -> None:
-    """Let this process find its rank monitor."""
-    os.environ["FT_RANK_MONITOR_IPC_SOCKET"] = path
 
 
 def launcher_socket() -> str | None:

@@ -115,14 +115,14 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
 
 @contextmanager
 def _page(world_size: int) -> Iterator[Page]:
-    """The page of a rank that is monitored already, where it fits the job, else one of the call's own."""
+    """The page of a rank that is monitored already, else one of the call's own."""
     rank = monitored.current()
-    if rank is None or rank.page.world_size != world_size:
+    if rank is None:
         with closing(Page(world_size)) as page:
             yield page
         return
     rank.call_begins()
-    rank.page.begin_call()
+    rank.page.begin_call(world_size)
     try:
         yield rank.page
     finally:

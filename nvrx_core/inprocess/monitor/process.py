@@ -35,7 +35,7 @@ from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.sampling import shortest_timeout
+from nvrx_core.progress.sampling import look_within
 from nvrx_core.progress.stage import Stage
 
 __all__ = ["MonitorProcess"]
@@ -104,6 +104,7 @@ class MonitorProcess:
             if (pause := self.awake.woke(due, now=time.monotonic())) > 0:
                 log.warning("this process has paused for %.1f s, which nobody is blamed for", pause)
             if readable - {self.plan.wake}:
+                self.page.disown()  # it may become the next rank's
                 self.reporter.report_death(self.hangs.hard_timeout())
                 return
             if readable:
@@ -126,7 +127,7 @@ class MonitorProcess:
             self.hangs.enforce_store_loss()
             store_due = math.inf
         deadlines = self.hangs.deadline, self.gil_stalls.policy.deadline, self.clean_exit.policy.deadline
-        longest = min(self.plan.interval, shortest_timeout(self.page))
+        longest = min(self.plan.interval, look_within(self.page))
         return min(self.awake.when(min(deadlines)), time.monotonic() + longest, store_due)
 
     def _use_store(self) -> None:

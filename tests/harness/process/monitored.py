@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MonitoredRank", "monitors_of"]
+__all__ = ["MonitoredRank", "await_true", "children", "is_monitor", "monitors_of"]
 
 WORKER = "tests.harness.process.workers.monitored"
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "TORCHELASTIC_", "FT_", "NVRX_", "SLURM_")
@@ -28,6 +28,7 @@ class MonitoredRank:
     """
 
     def __init__(self, folder: Path, case: str, config: Mapping[str, Any] | None, **environment: str) -> None:
+        self.folder = folder
         clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
         ours = {"PYTHONPATH": os.pathsep.join(sys.path), "RANK": "0", "NVRX_RUNTIME_DIR": str(folder / "run")}
         arguments = [] if config is None else [json.dumps(config)]
@@ -40,6 +41,12 @@ class MonitoredRank:
             text=True,
         )
         self.lines = list[dict[str, Any]]()
+
+    def tell(self) -> None:
+        """Have it go on."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("x")
+        self.process.stdin.flush()
 
     @property
     def pid(self) -> int:
@@ -70,9 +77,9 @@ class MonitoredRank:
         return monitors_of(self.pid)
 
 
-def monitors_of(rank: int) -> list[int]:
-    """Return the pids of the processes of a rank's own monitor: the fork server, then the monitor."""
-    servers = children(rank)
+def monitors_of(pid: int) -> list[int]:
+    """Return the pids of a process's own monitor: the fork server, then the monitor."""
+    servers = children(pid)
     return [*servers, *(worker for server in servers for worker in children(server))]
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from nvrx_core.fault_tolerance.policy import ASK_AGAIN, KillRank, MonitorPolicy, QueryPeers, TerminateRank
+from nvrx_core.fault_tolerance.policy import ASK_AGAIN, FIRST_LOOK, KillRank, MonitorPolicy, QueryPeers, TerminateRank
 from nvrx_core.progress.limits import Limit, LimitKind, RankSample, SectionSample
 
 INTERVAL, GRACE, TIMEOUT = 5.0, 15.0, 100.0
@@ -19,7 +19,10 @@ def sample(heartbeat_at=0.0, timeout=TIMEOUT):
 
 @pytest.fixture
 def policy():
-    return MonitorPolicy(INTERVAL, GRACE)
+    """A policy that has seen its rank move."""
+    made = MonitorPolicy(INTERVAL, GRACE)
+    assert made.evaluate(sample(), now=0.0) == ()
+    return made
 
 
 def ended(policy):
@@ -39,7 +42,7 @@ def test_it_looks_again_when_the_rank_may_be_overdue(policy):
 def test_it_looks_again_before_a_limit_can_expire_that_comes_up_later(policy):
     step = SectionSample("step", None, 0.5, 0)
     policy.evaluate(RankSample(attached_at=0.0, sections=(step,)), now=10.0)
-    assert policy.deadline == 10.5
+    assert policy.deadline == 10.25
 
 
 def test_it_looks_again_after_its_interval(policy):
@@ -77,11 +80,22 @@ def test_a_rank_that_waits_for_a_slower_one_is_excused_for_a_while(policy):
 
 def test_an_excuse_ends_when_the_rank_is_overdue_for_as_long_as_its_timeout(policy):
     now = TIMEOUT
-    while isinstance(policy.evaluate(sample(), now=now)[0], QueryPeers):
+    while now < 2 * TIMEOUT:
+        assert policy.evaluate(sample(), now=now) == (QueryPeers(LIMIT),)
         policy.peers_behind(LIMIT, True, now=now)
         assert policy.deadline > now
         now = policy.deadline
     assert now == 2 * TIMEOUT
+    policy.evaluate(sample(), now=now)
+    policy.peers_behind(LIMIT, True, now=now)
+    (action,) = policy.evaluate(sample(), now=now)
+    assert isinstance(action, TerminateRank)
+
+
+def test_a_monitor_that_looks_late_takes_a_second_sample_too(policy):
+    assert policy.evaluate(sample(), now=9 * TIMEOUT) == (QueryPeers(LIMIT),)
+    policy.peers_behind(LIMIT, True, now=9 * TIMEOUT)
+    assert policy.evaluate(sample(heartbeat_at=9 * TIMEOUT), now=9 * TIMEOUT) == ()
 
 
 def test_a_short_timeout_is_asked_about_more_often(policy):
@@ -96,8 +110,11 @@ def test_a_rank_that_survives_its_signal_is_killed_every_second(policy):
     assert policy.deadline == TIMEOUT + GRACE
     assert policy.evaluate(sample(), now=TIMEOUT + GRACE - 1) == ()
     (action,) = policy.evaluate(sample(), now=TIMEOUT + GRACE)
-    assert action == KillRank("still there 15 s after the termination signal")
+    assert action == KillRank("still there, more than 15 s after the termination signal")
     assert policy.deadline == TIMEOUT + GRACE + 1
+    assert policy.evaluate(sample(), now=TIMEOUT + GRACE + 0.5) == ()
+    assert policy.deadline == TIMEOUT + GRACE + 1
+    assert policy.evaluate(sample(), now=TIMEOUT + GRACE + 1) == (action,)
 
 
 def test_an_ended_rank_is_not_judged_anew(policy):
@@ -117,5 +134,14 @@ def test_a_policy_goes_on_from_its_state(policy, stage):
     assert again.evaluate(sample(), now=now) == policy.evaluate(sample(), now=now)
 
 
-def test_a_new_policy_wants_a_sample_at_once(policy):
-    assert policy.deadline == -math.inf
+def test_a_new_policy_wants_a_sample_at_once():
+    assert MonitorPolicy(INTERVAL, GRACE).deadline == -math.inf
+
+
+@pytest.mark.parametrize(("timeout", "excused"), [(TIMEOUT, FIRST_LOOK), (0.5, 0.25)])
+def test_a_rank_that_is_overdue_at_first_sight_is_excused_for_a_moment(timeout, excused):
+    policy = MonitorPolicy(INTERVAL, GRACE)
+    assert policy.evaluate(sample(timeout=timeout), now=150.0) == ()
+    assert policy.deadline == 150.0 + excused
+    assert policy.evaluate(sample(heartbeat_at=150.0, timeout=timeout), now=150.0 + excused / 2) == ()
+    assert policy.evaluate(sample(timeout=timeout), now=150.0 + excused) != ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.progress.limits import Limit, LimitKind, RankSample, SectionSample, earliest, limits
+from nvrx_core.progress.limits import SHORTEST_LOOK, Limit, LimitKind, RankSample, SectionSample, earliest, limits
 
 
 def section(name, *, opened_at=None, timeout=math.inf, count=1):
@@ -88,10 +88,11 @@ def test_a_reason_names_what_was_late_and_by_how_much():
     assert Limit(LimitKind.OUT_OF_SECTION, 10.0, 1.0).reason(now=12.5) == "no section opened for 2.5 s (timeout 1 s)"
 
 
-def test_no_rule_expires_sooner_than_the_shortest_timeout():
+def test_the_next_look_is_after_half_the_shortest_timeout_but_not_too_soon():
     sample = RankSample(attached_at=0.0, heartbeat_timeout=9.0, sections=(section("a", timeout=3.0),))
-    assert sample.shortest_timeout == 3.0
-    assert RankSample(attached_at=0.0).shortest_timeout == math.inf
+    assert sample.look_within == 1.5
+    assert RankSample(attached_at=0.0).look_within == math.inf
+    assert RankSample(attached_at=0.0, out_timeout=1e-6).look_within == SHORTEST_LOOK
 
 
 NAMES = ("step", "warmup", "data", "save")

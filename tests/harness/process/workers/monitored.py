@@ -112,6 +112,21 @@ def silent(client: RankMonitorClient) -> None:
     time.sleep(3.0)
 
 
+def beats(client: RankMonitorClient) -> None:
+    """Sends as many heartbeats as its environment says, and then none."""
+    for _ in range(int(os.environ["NVRX_TEST_BEATS"])):
+        client.send_heartbeat()
+    hang()
+
+
+def stands_by(client: RankMonitorClient) -> None:
+    """Opens nothing, until it is told to hang in a section."""
+    say("idle")
+    os.read(0, 1)
+    client.start_section("step")
+    hang()
+
+
 def hang() -> None:
     say("hang")
     time.sleep(FOREVER)
@@ -119,7 +134,20 @@ def hang() -> None:
 
 CASES: dict[str, Callable[[RankMonitorClient], None]] = {
     case.__name__: case
-    for case in (section, nested, crossing, heartbeat, nothing, out_of_section, stopped, forked, healthy, silent)
+    for case in (
+        section,
+        nested,
+        crossing,
+        heartbeat,
+        nothing,
+        out_of_section,
+        stopped,
+        forked,
+        healthy,
+        silent,
+        beats,
+        stands_by,
+    )
 }
 
 

@@ -1,0 +1,202 @@
+"""How a rank reaches its rank monitor and its launcher, and what it is for a wrapped call."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from nvrx_core.fault_tolerance.data import RankInfo, RankMonitorClientError, WorkloadControlRequest
+from nvrx_core.fault_tolerance.recorder import Recorder
+from nvrx_core.fault_tolerance.watched import start_time
+from nvrx_core.fault_tolerance.wire import WireError, close_all, connect
+from nvrx_core.process.forks import disown_in_children, keep_in_children
+from nvrx_core.progress import monitored
+from nvrx_core.progress.page import Page, PageError, ProgressField
+from nvrx_core.progress.stage import Stage
+
+__all__ = ["AttachedRank", "LocalMonitor", "ask_launcher", "get_page", "look"]
+
+ANSWERS_WITHIN: Final = 30.0
+"""Seconds for an answer; a replaced monitor answers after 2 s at most."""
+TELLS_WITHIN: Final = 0.5
+"""Seconds for telling a monitor what it would notice by itself soon."""
+TRIES: Final = 3
+"""A monitor that is lost while it answers is replaced."""
+
+
+class LocalMonitor(Protocol):
+    """A monitor that the rank keeps running itself."""
+
+    @property
+    def path(self) -> str | os.PathLike[str]:
+        """Where it listens."""
+
+    def pause(self) -> None:
+        """End the monitor's process."""
+
+    def resume(self) -> None:
+        """Start another one."""
+
+    def end(self) -> None:
+        """End it for good."""
+
+
+class Owner(Protocol):
+    """The client of an attached rank."""
+
+    local_monitor: LocalMonitor | None
+
+    def shutdown_workload_monitoring(self) -> None:
+        """Give the rank up."""
+
+
+class AttachedRank:
+    """The calling process, which is watched; for a wrapped call, and for children of `os.fork`.
+
+    Args:
+        owner: its client.
+        path: where its monitor listens.
+        recorder: writes its page.
+        info: which rank it is.
+    """
+
+    def __init__(self, owner: Owner, path: str, recorder: Recorder, info: RankInfo) -> None:
+        self.owner, self.path, self.recorder, self._info = owner, path, recorder, info
+        self._in_call = self._is_over = False
+
+    @property
+    def page(self) -> Page:
+        """Its page."""
+        return self.recorder.page
+
+    def begin(self) -> None:
+        """Begin to be watched."""
+        page, info = self.page, self._info
+        page[ProgressField.RANK] = info.global_rank
+        page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = info.pid, start_time(info.pid)
+        page[ProgressField.ATTACHED_AT] = time.monotonic_ns()
+        monitored.register(self)
+        disown_in_children(self)
+        look(self.path)
+
+    def end(self) -> None:
+        """Be watched no longer; a page that a wrapped call writes is closed after it."""
+        monitored.unregister(self)
+        keep_in_children(self)
+        self.page[ProgressField.ATTACHED_AT] = 0
+        self._is_over = True
+        if not self._in_call:
+            self._close()
+
+    def begin_anew(self) -> None:
+        """Forget the signs of life so far: another iteration of a wrapped call begins."""
+        self.recorder.begin_anew()
+
+    def call_begins(self) -> None:
+        """Leave the judgement of this rank to the monitor process of a wrapped call."""
+        self._in_call = True
+        if self.owner.local_monitor is not None:
+            self.owner.local_monitor.pause()
+
+    def call_ends(self) -> None:
+        """Have the rank monitor judge this rank again, after a wrapped call."""
+        self._in_call = False
+        if self._is_over:
+            self._close()
+            return
+        if self.page[ProgressField.STAGE] == Stage.LEFT:
+            self.page[ProgressField.STAGE] = Stage.OUTSIDE
+        self.begin_anew()
+        if self.owner.local_monitor is not None:
+            self.owner.local_monitor.resume()
+        else:
+            look(self.path)
+
+    def supersede(self) -> LocalMonitor | None:
+        """Make room for another client of this process; returns the monitor that the process keeps running itself.
+
+        Raises:
+            RankMonitorClientError: when a wrapped call writes on the page.
+        """
+        if self._in_call:
+            raise RankMonitorClientError(
+                "this rank is monitored already, and a wrapped call is under way: use the client that was initialised "
+                "before the call, or initialise one inside the wrapped function only"
+            )
+        local, self.owner.local_monitor = self.owner.local_monitor, None
+        self.owner.shutdown_workload_monitoring()
+        return local
+
+    def disown(self) -> None:
+        """In a child of `os.fork`, which is no rank: tell nobody."""
+        self.recorder.disown()
+        self.owner.local_monitor = None
+        monitored.unregister(self)
+
+    def _close(self) -> None:
+        self.page.close()
+        if self.owner.local_monitor is not None:
+            self.owner.local_monitor.end()
+            self.owner.local_monitor = None
+
+
+def get_page(path: str) -> tuple[Page, Mapping[str, Any]]:
+    """Ask a rank monitor for the page and the configuration; it watches this process from its next look on.
+
+    Raises:
+        RankMonitorClientError: when it refuses, or does not answer.
+    """
+    for attempt in range(1, TRIES + 1):
+        try:
+            return _get_page(path)
+        except (OSError, PageError) as error:
+            if attempt == TRIES or not isinstance(error, WireError):
+                raise RankMonitorClientError(f"the rank monitor at {path} does not answer: {error}") from None
+    raise AssertionError("not reached")
+
+
+def look(path: str) -> None:
+    """Tell a monitor to look at the page, which it does by itself after `workload_check_interval` at the latest."""
+    with suppress(OSError), connect(path, within=TELLS_WITHIN) as connection:
+        connection.send({"type": "look"})
+
+
+def ask_launcher(path: str, request: WorkloadControlRequest, rank: int) -> None:
+    """Hand a request to the launcher.
+
+    Raises:
+        RankMonitorClientError: when it refuses, or does not answer.
+    """
+    action, description = request.action.name, request.description
+    message = {"type": "workload_control", "action": action, "description": description, "rank": rank}
+    try:
+        with connect(path, within=ANSWERS_WITHIN) as connection:
+            connection.send(message)
+            answer, descriptors = connection.receive()
+    except OSError as error:
+        raise RankMonitorClientError(f"the launcher at {path} does not answer: {error}") from None
+    close_all(descriptors)
+    _check(answer, f"the launcher at {path}")
+
+
+def _get_page(path: str) -> tuple[Page, Mapping[str, Any]]:
+    with connect(path, within=ANSWERS_WITHIN) as connection:
+        connection.send({"type": "init", "version": 1})
+        answer, descriptors = connection.receive()
+    files = [os.fdopen(fd, "rb") for fd in descriptors]
+    try:
+        _check(answer, f"the rank monitor at {path}")
+        if not files or not isinstance(answer.get("config"), dict):
+            raise OSError("its answer has no page")
+        return Page.attach(files[0].fileno()), answer["config"]
+    finally:
+        for file in files:
+            file.close()
+
+
+def _check(answer: Mapping[str, Any], who: str) -> None:
+    if answer.get("type") != "ok":
+        raise RankMonitorClientError(f"{who} refuses: {answer.get('cause', answer)}")

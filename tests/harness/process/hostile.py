@@ -1,0 +1,102 @@
+"""What a stranger may send to a rank monitor's socket: each message ends its own connection, and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from nvrx_core.fault_tolerance.wire import MAX_MESSAGE, connect
+
+__all__ = ["ask", "hostile", "inundate", "messages", "send_descriptors"]
+
+QUESTION = json.dumps({"type": "progress"}).encode()
+
+
+def messages(rng: random.Random) -> Iterator[bytes]:
+    """Malformed, half, oversized and foreign messages, without end."""
+    half = [QUESTION[:length] for length in range(1, len(QUESTION))]
+    foreign = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x80\x05\x95\x00\x00\x00\x00\x00\x00\x00\x00N.",
+        b"\x00\x00\x00\x10" + bytes(16),
+        b"[" * 30_000,
+        b"1" * 10_000,
+        b'{"type": ' * 5_000,
+        b'{"type": {"type": "init"}}',
+        b'{"type": ["look"]}',
+        b'{"type": "shutdown", "version": 1e999}',
+        b'{"version": 1}',
+        b"null",
+        b"NaN",
+        b'"init"',
+        "{\"type\": \"\ud800\"}".encode(errors="surrogatepass"),
+    ]  # fmt: skip
+    makers = (
+        lambda: rng.randbytes(rng.randrange(1, 300)),
+        lambda: rng.choice(half),
+        lambda: rng.choice(foreign),
+        lambda: _mutated(rng),
+        lambda: bytes(MAX_MESSAGE + rng.randrange(1, 5_000)),
+        lambda: b"",
+    )
+    while True:
+        yield rng.choices(makers, weights=(30, 20, 20, 20, 2, 8))[0]()
+
+
+def _mutated(rng: random.Random) -> bytes:
+    changed = bytearray(QUESTION)
+    changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return b"!" + bytes(changed)
+
+
+@contextmanager
+def hostile(path: Path) -> Iterator[socket.socket]:
+    """A bare socket that is connected to a listener."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.connect(os.fspath(path))  # waits while the queue is full
+        channel.settimeout(10.0)
+        yield channel
+
+
+def inundate(path: Path, number: int, seed: int, every: int) -> float:
+    """Send so many messages, each over a connection of its own; returns the longest time of an honest answer, seconds.
+
+    Args:
+        path: where the monitor listens.
+        number: of messages.
+        seed: of what is sent.
+        every: so many messages are sent between two honest questions.
+    """
+    source, longest = messages(random.Random(seed)), 0.0
+    for turn in range(number):
+        message = next(source)
+        with hostile(path) as channel, suppress(BrokenPipeError, ConnectionResetError):
+            channel.send(message)
+            channel.shutdown(socket.SHUT_WR)
+            assert channel.recv(1) == b"", f"an answer to {message[:100]!r}"
+        if turn % every == 0:
+            longest = max(longest, ask(path))
+    return longest
+
+
+def ask(path: Path) -> float:
+    """Ask a monitor an honest question; returns the seconds until its answer."""
+    begun = time.monotonic()
+    with connect(path, within=10.0) as connection:
+        connection.send({"type": "progress"})
+        assert connection.receive()[0].keys() == {"rank", "steps", "heartbeats"}
+    return time.monotonic() - begun
+
+
+def send_descriptors(path: Path, message: bytes, number: int) -> None:
+    """Send a message with descriptors, which are of no use to a monitor."""
+    with hostile(path) as channel, open(os.devnull, "rb") as file:
+        socket.send_fds(channel, [message], [file.fileno()] * number)
+        with suppress(ConnectionResetError):
+            channel.recv(1)

@@ -1,0 +1,165 @@
+"""Every way in which one rank, its monitor and a peer can go on, a tick at a time, until nothing new comes.
+
+In a tick the rank moves or does not, the peer gets ahead or falls behind, and the monitor is lost, is woken, or is not.
+The policy is rebuilt from its state in every step, so that the state is shown to be all that it depends on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from itertools import product
+from types import ModuleType
+from typing import Any, Final
+
+__all__ = ["Explorer", "Violation"]
+
+TICK: Final = 0.5
+TIMEOUT: Final = 3.0
+GRACE: Final = 2.0
+INTERVAL: Final = 1.0
+START: Final = 1000.0
+FIRST_LOOK: Final = 1.0
+UNWATCHED: Final = 2.0
+"""Seconds without a monitor, or with one that has only just come, at most, while the rank does not move."""
+KILLED_EVERY: Final = 1.0
+MOST: Final = 5.0
+"""Seconds; longer ago is all the same."""
+
+
+class Violation(AssertionError):
+    """A rule that does not hold, and the state in which it does not."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What there is; times in seconds before or after now.
+
+    Attributes:
+        silence: since the rank has moved.
+        clear: since the peer was last behind the rank.
+        policy: the state of the monitor's policy.
+        due: until the monitor's next look.
+        unwatched: for how long there was no monitor since the rank has moved.
+        signalled: since the rank has had its signal.
+        killed: since it was killed; a process in the kernel's hands may outlive that.
+    """
+
+    silence: float = 0.0
+    clear: float = MOST
+    policy: Any = None
+    due: float = 0.0
+    unwatched: float = 0.0
+    signalled: float = -math.inf
+    killed: float = math.inf
+
+    def later(self, *, moves: bool, behind: bool) -> World:
+        """The world after a tick, in which the monitor has not looked; all that counts after the signal is the time."""
+        if self.signalled >= 0:
+            after = replace(self, silence=TIMEOUT, clear=MOST, due=max(0.0, self.due - TICK), unwatched=0.0)
+            return replace(after, signalled=min(self.signalled + TICK, GRACE + TICK), killed=self.killed + TICK)
+        return World(
+            silence=0.0 if moves else self.silence + TICK,
+            clear=0.0 if behind else min(self.clear + TICK, MOST),
+            policy=self.policy,
+            due=max(0.0, self.due - TICK),
+            unwatched=0.0 if moves else self.unwatched,
+        )
+
+
+class Explorer:
+    """Explores the world.
+
+    Args:
+        limits: the module, as shipped or with a mistake.
+        policy: likewise.
+    """
+
+    def __init__(self, limits: ModuleType, policy: ModuleType) -> None:
+        self.limits, self.policy = limits, policy
+        self.states = set[World]()
+        self.ended = self.killed = self.excused = 0
+
+    def explore(self) -> int:
+        """Visit all states; returns how many there are.
+
+        Raises:
+            Violation: when a rule does not hold in one.
+        """
+        todo = deque([World(policy=self._fresh())])
+        while todo:
+            world = todo.popleft()
+            if world in self.states:
+                continue
+            self.states.add(world)
+            for moves, behind in product((False, True), repeat=2):
+                after = world.later(moves=moves, behind=behind)
+                if world.signalled < 0 and world.unwatched < UNWATCHED:
+                    todo.append(
+                        replace(after, policy=self._fresh(), due=0.0, unwatched=after.unwatched + TICK + FIRST_LOOK)
+                    )
+                for woken, wakes in product((False, True), repeat=2):
+                    todo.append(self._go_on(after, woken=woken, wakes=wakes))
+        return len(self.states)
+
+    def _fresh(self) -> Any:
+        return self.policy.MonitorPolicy(INTERVAL, GRACE).state(now=0.0)
+
+    def _go_on(self, world: World, *, woken: bool, wakes: bool) -> World:
+        """The monitor looks, when it is due or woken by a message; the rank may move while the peers are asked."""
+        policy = self.policy.MonitorPolicy.from_state(INTERVAL, GRACE, world.policy, now=START - TICK)
+        if world.due <= 0.0 or woken:
+            world = self._look(policy, world, wakes=wakes)
+            world = replace(world, due=min(policy.deadline - START, INTERVAL))
+        world = replace(world, policy=policy.state(now=START))
+        self._check(world)
+        return world
+
+    def _look(self, policy: Any, world: World, *, wakes: bool) -> World:
+        """What the monitor's process does in a turn."""
+        for _ in range(3):
+            actions = policy.evaluate(self._sample(world), now=START)
+            policy.check()
+            for action in actions:
+                if isinstance(action, self.policy.QueryPeers):
+                    policy.peers_behind(action.limit, world.clear == 0.0, now=START)
+                    self.excused += world.clear == 0.0
+                    world = replace(world, silence=0.0, unwatched=0.0) if wakes else world
+                elif isinstance(action, self.policy.TerminateRank):
+                    world = self._end(world)
+                else:
+                    world = self._kill(world)
+            if policy.deadline > START:
+                return world
+        raise Violation(f"the monitor is never done: {world}")
+
+    def _end(self, world: World) -> World:
+        self.ended += 1
+        if not world.policy.seen:
+            raise Violation(f"ended at first sight: {world}")
+        if world.silence < TIMEOUT:
+            raise Violation(f"ended though it is not overdue: {world}")
+        if world.clear == 0.0 and world.silence < 2 * TIMEOUT:
+            raise Violation(f"ended though a peer is behind: {world}")
+        return replace(world, signalled=0.0)
+
+    def _kill(self, world: World) -> World:
+        self.killed += 1
+        if world.signalled < GRACE or world.killed < KILLED_EVERY:
+            raise Violation(f"killed too soon: {world}")
+        return replace(world, killed=0.0)
+
+    def _check(self, world: World) -> None:
+        if world.signalled > GRACE and world.killed > KILLED_EVERY:
+            raise Violation(f"still there after its signal: {world}")
+        overdue = world.silence - world.unwatched - TIMEOUT
+        if world.signalled < 0 and (overdue > TIMEOUT + TICK or min(overdue, world.clear - world.unwatched) > 2 * TICK):
+            raise Violation(f"still there: {world}")
+
+    def _sample(self, world: World) -> Any:
+        closed = self.limits.SectionSample("closed", None, TICK, 3)
+        heartbeat_at = START - world.silence
+        return self.limits.RankSample(
+            attached_at=0.0, heartbeat_at=heartbeat_at, heartbeat_timeout=TIMEOUT, sections=(closed,)
+        )
