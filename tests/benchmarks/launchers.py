@@ -1,0 +1,123 @@
+"""Launchers, beside torchrun and NVRx 0.4.1's in one run: restart after a killed worker, start, and end.
+
+    python tests/benchmarks/launchers.py [--peer PYTHON] [--reps N]
+
+The workers import no torch. The columns take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from report import processor, versions
+
+WORKER = """\
+import os, signal, sys, time
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # in one piece: the workers share a pipe
+say(os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"], time.monotonic())
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    time.sleep(1.5 if os.environ["RANK"] == "1" else 60)
+    say("killed", time.monotonic())
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(0.5)
+say("end", time.monotonic())
+"""
+LIMIT = 60.0
+ROWS = (
+    ("P9b", "start to first worker's first line, one node", 1, "start"),
+    ("P8", "worker killed to first line of its successor, one node", 1, "restart"),
+    ("P9b", "last worker's end to launcher's exit, one node", 1, "exit"),
+    ("P9b", "start to first worker's first line, two nodes", 2, "start"),
+    ("P8", "worker killed to first line of the last successor, two nodes", 2, "restart"),
+    ("P9b", "last worker's end to launchers' exit, two nodes", 2, "exit"),
+)
+
+
+def columns(peer: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Yields name and command."""
+    bin_ = pathlib.Path(sys.executable).parent
+    yield "ft_launcher", [sys.executable, "-m", "nvrx_launcher"]
+    yield "torchrun", [str(bin_ / "torchrun")]
+    if peer:
+        command = str(pathlib.Path(peer).parent / "ft_launcher")
+        yield "peer, defaults", [command, "--ignore-missing-fault-tol-cfg"]
+        yield "peer, fastest", [command, "--ignore-missing-fault-tol-cfg", "--monitor-interval", "0.01"]
+
+
+def run(command: list[str], nodes: int, script: str) -> dict[str, float]:
+    """Runs a job whose rank 1 is killed once; returns the seconds of each phase, none where it did not end well."""
+    port = random.randrange(12_000, 31_000)
+    options = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", str(nodes)]
+    began = time.monotonic()
+    jobs = [
+        subprocess.Popen(
+            [*command, *options, "--nproc-per-node", "2", "--max-restarts", "3", script],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )
+        for _ in range(nodes)
+    ]  # fmt: skip
+    lines, codes = list[list[str]](), list[int]()
+    for job in jobs:
+        try:
+            lines += [line.split() for line in job.communicate(timeout=LIMIT)[0].splitlines()]
+        except subprocess.TimeoutExpired:
+            job.kill()
+            job.communicate()
+        codes.append(job.returncode)
+    ended = time.monotonic()
+    if any(codes):
+        return {}
+    first = [float(line[2]) for line in lines if line[0] == "0"]
+    second = [float(line[2]) for line in lines if line[0].isdigit() and line[0] != "0"]
+    killed = next(float(line[1]) for line in lines if line[0] == "killed")
+    end = max(float(line[1]) for line in lines if line[0] == "end")
+    restart = max(second) if nodes > 1 else min(second)
+    return {"start": min(first) - began, "restart": restart - killed, "exit": ended - end}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--peer", metavar="PYTHON", help="interpreter of an environment with nvidia-resiliency-ext")
+    parser.add_argument("--reps", type=int, default=5, help="samples of each figure (default: 5)")
+    options = parser.parse_args()
+    results: dict[tuple[str, int, str], list[float]] = {}
+    failed: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        script = pathlib.Path(folder) / "worker.py"
+        script.write_text(WORKER)
+        for _ in range(options.reps):
+            for nodes in (1, 2):
+                for name, command in columns(options.peer):
+                    found = run(command, nodes, str(script))
+                    failed[name] = failed.get(name, 0) + (not found)
+                    for key, value in found.items():
+                        results.setdefault((name, nodes, key), []).append(value)
+    print(f"ours: {versions(sys.executable)}" + (f"\npeer: {versions(options.peer)}" if options.peer else ""))
+    print(f"machine: {processor()}, {os.cpu_count()} cores; load average at the end {os.getloadavg()[0]:.1f}")
+    names = [name for name, _ in columns(options.peer)]
+    print("\n| # | what | " + " | ".join(names) + " |\n|---|---|" + "---|" * len(names))
+    for key, text, nodes, phase in ROWS:
+        print(
+            f"| {key} | {text} | " + " | ".join(shown(results.get((name, nodes, phase), [])) for name in names) + " |"
+        )
+    print("jobs that did not end well: " + ", ".join(f"{name} {count}" for name, count in failed.items()))
+
+
+def shown(values: list[float]) -> str:
+    if not values:
+        return "n/a"
+    return f"**{statistics.median(values):.3g} s** ({min(values):.3g} .. {max(values):.3g})"
+
+
+if __name__ == "__main__":
+    main()
