@@ -70,11 +70,17 @@ class Stacks:
         for fd in (*self.descriptors, self._writer, self._ending):
             os.close(fd)
 
-    def take(self, pidfd: int) -> str:
-        """Request the stacks; return what the process answers in time, "" for nothing."""
+    def take(self, pidfd: int, *, threads_run: bool = True) -> str:
+        """Request the stacks; return what the process answers in time, "" for nothing.
+
+        Args:
+            pidfd: the process.
+            threads_run: False when a call is known to hold the GIL, so that the thread is not waited for.
+        """
         self._read()  # discard a late answer to an earlier request
         os.eventfd_write(self._request, 1)
-        if readable([self._reader], THREAD_ANSWERS_WITHIN) or not self._claim():
+        within = THREAD_ANSWERS_WITHIN if threads_run else 0.0
+        if readable([self._reader], within) or not self._claim():
             return self._answer(ANSWERS_WITHIN)
         if self.signum is None:
             return ""

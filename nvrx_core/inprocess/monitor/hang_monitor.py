@@ -89,7 +89,7 @@ class HangMonitor:
         lost_at = self.awake.at(self.page[ProgressField.STORE_LOST] / 1e9)
         if self.awake.at(time.monotonic()) >= lost_at + STORE_GRACE:
             log.error("rank %d did not leave after the store was lost", self.plan.member)
-            report_stacks(self.plan, self.page[ProgressField.ITERATION])
+            report_stacks(self.plan, self.page)
             send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGKILL])
 
     def _signal(self, action: Poke | Terminate | Kill) -> None:
@@ -100,7 +100,7 @@ class HangMonitor:
             case Terminate(reason):
                 self._ended_for = reason
                 log.warning("end rank %d: %s", plan.member, reason)
-                report_stacks(plan, self.page[ProgressField.ITERATION])
+                report_stacks(plan, self.page)
                 graceful = plan.grace > 0 and catches(plan.rank_pid, signal.SIGTERM)
                 send(plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM, *([] if graceful else [signal.SIGKILL])])
             case Kill(reason):
