@@ -66,26 +66,29 @@ def _name(played: Play) -> str:
     state = policy.state(now=now)
     if any(isinstance(action, QueryPeers) for action in actions):
         return "asking"
-    if state.terminated < math.inf:
+    if state.kills_in < math.inf:
         return "ended"
     return "excused" if state.excused > 0 else "overdue" if state.asked else "watched"
 
 
 def _plays() -> Iterator[tuple[str, str, Play]]:
     """Each state, what may happen in it, and the machine to which it has happened."""
+    yield "new", "a limit has expired already", _looks(MonitorPolicy(INTERVAL, GRACE), EXPIRED)
+    yield "new", "no limit has expired", _looks(MonitorPolicy(INTERVAL, GRACE), 0.0)
     yield "watched", "a limit has expired", _looks(_watched(), EXPIRED)
     yield "asking", "a peer is behind", _answered(True)
     yield "asking", "no peer is behind", _answered(False)
+    yield "asking", "twice the timeout is over", _answered(True, LONG_EXPIRED)
     yield "excused", "the rank moves", _moves(_excused())
     yield "excused", "the excuse is over, the limit still expired", _looks(_excused(), EXPIRED + TIMEOUT / 2)
-    yield "excused", "twice the timeout is over", _looks(_excused(), LONG_EXPIRED)
     yield "overdue", "the rank moves", _moves(_overdue())
     yield "overdue", "the limit is still expired", _looks(_overdue(), EXPIRED)
     yield "ended", "the process is there after the grace time", _looks(_ended(), EXPIRED + GRACE)
 
 
 def _watched() -> MonitorPolicy:
-    return MonitorPolicy(INTERVAL, GRACE)
+    policy, _, _ = _looks(MonitorPolicy(INTERVAL, GRACE), 0.0)
+    return policy
 
 
 def _asked(at: float = EXPIRED) -> tuple[MonitorPolicy, QueryPeers]:
