@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -76,8 +77,9 @@ class Agent:
     def _prepare(self, cleanup: ExitStack) -> Coordination:
         """Acquire what a launch holds; `cleanup` gives it back."""
         cleanup.callback(self._loop.close)
-        folder = Path(environment.runtime_directory()) / f"launcher-{os.getpid()}"
-        folder.mkdir(mode=0o700, parents=True)
+        runtime = Path(environment.runtime_directory())
+        runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="launcher-", dir=runtime))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         cleanup.callback(os.close, start_guardian(self._launch))
         cleanup.callback(sweep, self._launch)

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 
-__all__ = ["OPTIONS", "USAGE_ERROR", "Option", "parse_arguments", "parser"]
+__all__ = ["OPTIONS", "USAGE_ERROR", "Option", "not_implemented", "parse_arguments", "parser"]
 
 USAGE_ERROR: Final = 2
 
@@ -32,6 +32,7 @@ class Option:
         choices: what it can be; None for anything.
         is_torchruns: torchrun has it, too.
         many: takes several values.
+        is_implemented: another value than the default has an effect.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Option:
     choices: tuple[str, ...] | None = None
     is_torchruns: bool = True
     many: bool = False
+    is_implemented: bool = True
 
     @property
     def dest(self) -> str:
@@ -62,11 +64,15 @@ OPTIONS: Final = (
     Option("rdzv-conf", "Further rendezvous settings, as <key1>=<value1>,<key2>=<value2>.", ""),
     _flag("standalone", "Start a job of one node, with a rendezvous of its own."),
     Option("max-restarts", "How often the workers are restarted before the job fails.", 0, int),
-    Option("monitor-interval", "Upper bound in seconds of the reaction to what no event tells.", 0.1, float),
     Option(
-        "start-method", "How workers that are functions are started.", "spawn", choices=("spawn", "fork", "forkserver")
+        "monitor-interval", "Upper bound in seconds of the reaction to what no event tells.", 0.1, float,
+        is_implemented=False,
     ),
-    Option("event-log-handler", "Name of a registered handler of torch's events.", "null"),
+    Option(
+        "start-method", "How workers that are functions are started.", "spawn",
+        choices=("spawn", "fork", "forkserver"), is_implemented=False,
+    ),
+    Option("event-log-handler", "Name of a registered handler of torch's events.", "null", is_implemented=False),
     Option("role", "Role of the workers.", "default"),
     _flag("module", "The script is a module, as for python -m.", "m"),
     _flag("no-python", "The script is a program that is not run by Python."),
@@ -75,19 +81,29 @@ OPTIONS: Final = (
     Option("redirects", "Streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both.", "0", short="r"),
     Option("tee", "Streams that go to files and to the console; numbers as for --redirects.", "0", short="t"),
     Option("local-ranks-filter", "Local ranks whose output goes to the console, as in 0,2; all by default.", ""),
-    Option("duplicate-stdout-filters", "Texts; lines of stdout with one of them go to one more file.", (), many=True),
-    Option("duplicate-stderr-filters", "Texts; lines of stderr with one of them go to one more file.", (), many=True),
-    Option("node-rank", "Rank of this node, for the static rendezvous.", 0, int),
+    Option(
+        "duplicate-stdout-filters", "Texts; lines of stdout with one of them go to one more file.", (), many=True,
+        is_implemented=False,
+    ),
+    Option(
+        "duplicate-stderr-filters", "Texts; lines of stderr with one of them go to one more file.", (), many=True,
+        is_implemented=False,
+    ),
+    Option("node-rank", "Rank of this node, for the static rendezvous.", 0, int, is_implemented=False),
     Option("master-addr", "Address of the first node, where no rendezvous endpoint is given.", "127.0.0.1"),
     Option("master-port", "Port on the first node, where no rendezvous endpoint is given.", None, int),
     Option("local-addr", "Address of this node.", None),
-    Option("logs-specs", "Name of a registered torchrun.logs_specs entry point.", None),
+    Option("logs-specs", "Name of a registered torchrun.logs_specs entry point.", None, is_implemented=False),
     Option(
-        "numa-binding", "How workers are bound to NUMA nodes.", choices=("node", "socket", "exclusive", "core-complex")
+        "numa-binding", "How workers are bound to NUMA nodes.",
+        choices=("node", "socket", "exclusive", "core-complex"), is_implemented=False,
     ),
     Option("signals-to-handle", "Signals that the launcher passes on to its workers.", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
     Option("shutdown-timeout", "As --workers-stop-timeout, which it replaces where it is given.", None, float),
-    _flag("virtual-local-rank", "Each worker sees LOCAL_RANK 0 and one device."),
+    Option(
+        "virtual-local-rank", "Each worker sees LOCAL_RANK 0 and one device.", default=False, kind=None,
+        is_implemented=False,
+    ),
     Option(
         "term-timeout", "Seconds from a signal that is passed on to a worker's SIGKILL.", 1800.0, float,
         is_torchruns=False,
@@ -98,7 +114,7 @@ OPTIONS: Final = (
     ),
     Option(
         "restart-policy", "When workers are restarted.", "any-failed", choices=("any-failed", "min-healthy"),
-        is_torchruns=False,
+        is_torchruns=False, is_implemented=False,
     ),
 )  # fmt: skip
 
@@ -139,16 +155,23 @@ def parse_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[ar
         sys.exit(USAGE_ERROR)
 
 
+def not_implemented(arguments: argparse.Namespace) -> list[str]:
+    """Return the options that were given another value than their default, and have no effect."""
+    given = [option for option in OPTIONS if not option.is_implemented]
+    return [f"--{each.name}" for each in given if getattr(arguments, each.dest) != each.default]
+
+
 def _add(built: argparse.ArgumentParser, option: Option, variable: str | None) -> None:
     names = [f"--{option.name}", *({f"--{option.dest}"} - {f"--{option.name}"})]
     if option.short:
         names.insert(0, f"-{option.short}")
+    help = option.help if option.is_implemented else f"{option.help} Accepted, not implemented yet."
     if option.kind is None:
-        built.add_argument(*names, action="store_true", default=bool(variable and variable != "0"), help=option.help)
+        built.add_argument(*names, action="store_true", default=bool(variable and variable != "0"), help=help)
         return
     default = option.default if variable is None else variable.split() if option.many else variable
     nargs = "+" if option.many else None
     built.add_argument(
         *names, type=option.kind, default=default, choices=option.choices, nargs=nargs, dest=option.dest,
-        help=f"{option.help} (default: {option.default!r})".replace("%", "%%"),
+        help=f"{help} (default: {option.default!r})".replace("%", "%%"),
     )  # fmt: skip

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_launcher.arguments import USAGE_ERROR, parse_arguments
+from nvrx_launcher.arguments import USAGE_ERROR, not_implemented, parse_arguments
 from nvrx_launcher.options import LaunchOptions
 
 __all__ = ["main", "run"]
 
+log = logging.getLogger("nvrx_launcher")
+FAILED: Final = 1
 COUNT: Final = """\
 import sys, torch
 kind = sys.argv[1]
@@ -35,10 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         print(f"ft_launcher: error: {error}", file=sys.stderr)
         return USAGE_ERROR
+    from nvrx_core.store.endpoint import StoreConnectionError
     from nvrx_launcher.agent import Agent
 
     logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s [ft_launcher] %(message)s")
-    return Agent(options, config, dict(os.environ)).run()
+    for name in not_implemented(arguments):
+        log.warning("%s is accepted and not implemented yet", name)
+    try:
+        return Agent(options, config, dict(os.environ)).run()
+    except (ConfigurationError, StoreConnectionError, OSError) as error:
+        log.error("the launcher ends: %s", error)
+        return USAGE_ERROR if isinstance(error, ConfigurationError) else FAILED
 
 
 def run() -> NoReturn:

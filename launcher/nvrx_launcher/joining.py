@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core.settings import environment
-from nvrx_core.store.endpoint import await_listener, local_address
+from nvrx_core.store.endpoint import StoreConnectionError, await_listener, local_address
 from nvrx_launcher.coordination import Coordination, LocalCoordination, NodeEvents
 from nvrx_launcher.coordinator import Coordinator
 from nvrx_launcher.loop import EventLoop
@@ -56,7 +56,7 @@ def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: 
     if options.max_nodes > 1:
         with environment.quiet_torch():
             return _join_over_store((options, coordinator), loop, cleanup, node)
-    store = ControlStore(loop, options.run_id, address=options.master_addr)
+    store = ControlStore(loop, options.job_name, address=options.master_addr)
     cleanup.callback(store.close)
     describe = functools.partial(_describe, options, options.master_addr)
     return LocalCoordination(coordinator, describe, node, store=store)
@@ -79,10 +79,10 @@ def _join_over_store(
     first, own = connect(), None
     if listener is not None:
         own = CoordinatorHost(coordinator, connect, keys, mailbox)
-        store = ControlStore(loop, options.run_id, address=address, hosted=own.store_in_use)
+        store = ControlStore(loop, options.job_name, address=address, hosted=own.store_in_use)
         first.set(keys.endpoint, store.endpoint)
     else:
-        store = ControlStore(loop, options.run_id, endpoint=first.get(keys.endpoint).decode())
+        store = ControlStore(loop, options.job_name, endpoint=first.get(keys.endpoint).decode())
     cleanup.callback(store.close)
     describe = functools.partial(_describe, options, address)
     coordination = StoreCoordination(connect, keys, mailbox, node, describe=describe, store=store, host=own)
@@ -116,7 +116,11 @@ def _connect(host: str, port: int, join_timeout: float) -> Connection:
     await_listener(host, port, timedelta(seconds=join_timeout))
 
     def open_store() -> dist.TCPStore:
-        return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=REQUEST_WITHIN)
+        try:
+            return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=REQUEST_WITHIN)
+        except RuntimeError as error:
+            why = str(error).partition("\n")[0]
+            raise StoreConnectionError(f"what listens at {host}:{port} is no rendezvous store: {why}") from error
 
     return Connection(open_store, open_store, {})
 

@@ -42,7 +42,8 @@ class Monitors:
     def close(self) -> None:
         """End all."""
         for monitor in self._monitors:
-            self._loop.forget(monitor.sentinel)
+            if monitor.is_started:
+                self._loop.forget(monitor.sentinel)
             monitor.terminate()
 
     def _start(self, local_rank: int) -> None:

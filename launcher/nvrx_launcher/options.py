@@ -16,6 +16,7 @@ from nvrx_core.errors import ConfigurationError
 __all__ = ["LaunchOptions", "Streams"]
 
 DEFAULT_PORT: Final = 29500
+BACKENDS: Final = ("c10d",)
 STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
 
 
@@ -35,6 +36,7 @@ class LaunchOptions:
         min_nodes, max_nodes: how many nodes take part.
         workers: workers of this node.
         run_id: the job's name.
+        job_name: its name in the store of in-process restart.
         max_restarts: how often the workers are restarted.
         role: the workers' role.
         script, arguments: what they run.
@@ -58,6 +60,7 @@ class LaunchOptions:
     max_nodes: int
     workers: int
     run_id: str
+    job_name: str
     max_restarts: int
     role: str
     script: str
@@ -95,6 +98,8 @@ class LaunchOptions:
             ConfigurationError: when a value is wrong, or two contradict each other.
         """
         least, most = (1, 1) if given.standalone else _nodes(given.nnodes)
+        if given.rdzv_backend not in BACKENDS:
+            raise _wrong("--rdzv-backend", f"{given.rdzv_backend!r} is not implemented yet", "write c10d")
         settings = _settings(given.rdzv_conf)
         if given.module and given.no_python:
             raise _wrong("--no-python", "given together with --module", "give one of them")
@@ -102,7 +107,8 @@ class LaunchOptions:
             raise _wrong("--max-restarts", f"{given.max_restarts} is negative", "0 means no restart")
         workers = _workers(given.nproc_per_node, count_devices)
         return cls(
-            min_nodes=least, max_nodes=most, workers=workers, run_id=given.rdzv_id, max_restarts=given.max_restarts,
+            min_nodes=least, max_nodes=most, workers=workers, run_id=given.rdzv_id,
+            job_name=environ.get("NVRX_JOB_ID") or given.rdzv_id, max_restarts=given.max_restarts,
             role=given.role, script=given.training_script, arguments=tuple(given.training_script_args),
             module=given.module, no_python=given.no_python, run_path=given.run_path, log_dir=given.log_dir,
             redirects=_streams("--redirects", given.redirects, workers), tee=_streams("--tee", given.tee, workers),

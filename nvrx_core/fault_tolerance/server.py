@@ -108,6 +108,11 @@ class RankMonitorProcess:
         return 0 if self._fork_server is None else self.page[ProgressField.RANK_MONITOR_PID]
 
     @property
+    def is_started(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return self._fork_server is not None
+
+    @property
     def sentinel(self) -> int:
         """A descriptor that becomes readable when the monitor was replaced, or can be replaced no more.
 

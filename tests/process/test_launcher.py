@@ -103,6 +103,24 @@ def test_output_goes_where_it_is_asked_to_go(launch: Callable[..., Launch], tmp_
         assert (run / "attempt_0" / rank / "stderr.log").read_text() == "to stderr\n"
 
 
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["--signals-to-handle", "SIGFOO", "x.py"], 2, "--signals-to-handle: 'SIGFOO' is no signal"),
+        (["--no-python", "no_such_program"], 1, "No such file or directory: 'no_such_program'"),
+        (["--numa-binding", "node", "--no-python", "true"], 0, "--numa-binding is accepted and not implemented yet"),
+    ],
+)
+def test_what_it_cannot_do_it_says_in_a_line(tmp_path: Path, argv: list[str], code: int, message: str) -> None:
+    ours = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "NVRX_RUNTIME_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "nvrx_launcher", *argv]
+    done = subprocess.run(command, env=ours, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("launcher", [["-m", "nvrx_launcher"], ["-m", "nvrx_launcher.cli"]])
 def test_a_script_that_is_not_there_fails_as_python_does(launcher: list[str], tmp_path: Path) -> None:
     if launcher[1].endswith("cli"):

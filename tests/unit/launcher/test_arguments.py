@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from nvrx_launcher.arguments import OPTIONS, parse_arguments
+from nvrx_launcher.arguments import OPTIONS, not_implemented, parse_arguments
 from nvrx_launcher.options import LaunchOptions, Streams
 from torch.distributed.run import get_args_parser
 
@@ -50,6 +50,11 @@ def test_defaults_come_from_the_environment_and_options_win():
     assert (found.workers, found.max_restarts, found.module) == (3, 2, True)
 
 
+def test_the_store_has_the_name_that_the_ranks_use():
+    assert options("--rdzv-id", "run").job_name == "run"
+    assert options("--rdzv-id", "run", environ={"NVRX_JOB_ID": "mine"}).job_name == "mine"
+
+
 def test_both_spellings_are_accepted():
     assert options("--nproc_per_node=2", "--max-restarts=1", "--workers_stop_timeout", "3").stop_timeout == 3.0
 
@@ -77,12 +82,39 @@ def test_what_follows_the_script_is_the_scripts():
         (["--local-ranks-filter", "a"], "--local-ranks-filter: 'a' are no local ranks; write them as in 0,2"),
         (["--term-timeout", "-1"], "--term-timeout: -1 is no duration; write a number of seconds, 0 or more"),
         (["--workers-stop-timeout", "inf"], "--workers-stop-timeout: inf is no duration"),
+        (["--rdzv-backend", "etcd-v2"], "--rdzv-backend: 'etcd-v2' is not implemented yet; write c10d"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_to_write(argv, message):
     with pytest.raises(ConfigurationError) as error:
         options(*argv)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--start-method", "fork"],
+        ["--event-log-handler", "console"],
+        ["--logs-specs", "mine"],
+        ["--numa-binding", "node"],
+        ["--virtual-local-rank"],
+        ["--duplicate-stdout-filters", "loss", "--"],
+        ["--duplicate-stderr-filters", "loss", "--"],
+        ["--node-rank", "1"],
+        ["--monitor-interval", "5"],
+        ["--restart-policy", "min-healthy"],
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_an_option_without_effect_is_named(argv):
+    assert not_implemented(parse_arguments([*argv, "train.py"], {})[0]) == argv[:1]
+
+
+def test_a_default_that_is_given_is_not_named():
+    environ = {"PET_MONITOR_INTERVAL": "0.1", "PET_NODE_RANK": "0", "PET_VIRTUAL_LOCAL_RANK": "0"}
+    given = ["--start-method", "spawn", "--restart-policy", "any-failed", "train.py"]
+    assert not_implemented(parse_arguments(given, environ)[0]) == []
 
 
 @pytest.mark.parametrize(
