@@ -19,6 +19,9 @@ READS_ENVIRONMENT = ROOT / "nvrx_core" / "settings" / "environment.py"
 ROW = re.compile(r"^\| `([A-Z_]+)` \|", re.MULTILINE)
 VARIABLE = re.compile(r"(?:NVRX|NCCL|TORCH|TORCHELASTIC|MASTER)_(?:[A-Z]+_)*[A-Z]+|RANK|WORLD_SIZE")
 ANY_NAME = re.compile(r"[A-Z]{2,}(?:_[A-Z]+)+|RANK|TMPDIR")
+LAUNCHERS = re.compile(VARIABLE.pattern + r"|(?:FT|LOCAL|GROUP|ROLE|SLURM|OMP)_(?:[A-Z]+_)*[A-Z]+|PYTHON_EXEC")
+ENVIRONMENT = (REFERENCE / "environment.md").read_text()
+OF_THE_LAUNCHER = ENVIRONMENT.partition("\n## Of ft_launcher\n")[2].partition("\n## ")[0]
 COMMANDS = (REFERENCE / "commands.md").read_text()
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 INTERNAL = {"nvrx_core.fault_tolerance"}  # `RankMonitorServer` runs it
@@ -40,7 +43,13 @@ def variables_of_the_code() -> frozenset[str]:
 
 
 def test_the_page_of_variables_has_those_that_the_code_reads() -> None:
-    assert set(ROW.findall((REFERENCE / "environment.md").read_text())) == variables_of_the_code()
+    core = ENVIRONMENT.replace(OF_THE_LAUNCHER, "")
+    assert set(ROW.findall(core)) == variables_of_the_code()
+
+
+def test_the_page_of_variables_has_those_of_the_launcher() -> None:
+    texts = set[str]().union(*map(constants, (ROOT / "launcher").rglob("*.py")))
+    assert {text for text in texts if LAUNCHERS.fullmatch(text)} <= set(re.findall(r"`([A-Z_]+)`", OF_THE_LAUNCHER))
 
 
 def section(command: str) -> str:

@@ -29,7 +29,8 @@ def text_of(node: ast.AST) -> str:
 @functools.cache
 def messages() -> str:
     """All strings of the code, one after the other."""
-    trees = [ast.parse(path.read_text()) for path in (ROOT / "nvrx_core").rglob("*.py")]
+    files = [*(ROOT / "nvrx_core").rglob("*.py"), *(ROOT / "launcher").rglob("*.py")]
+    trees = [ast.parse(path.read_text()) for path in files]
     nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant | ast.JoinedStr)]
     return "\n".join(text_of(node).replace("…:…", VARIABLE) for node in nodes)
 
