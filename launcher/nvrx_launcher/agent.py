@@ -23,7 +23,7 @@ from nvrx_launcher.coordination import Coordination
 from nvrx_launcher.guardian import TAG, start_guardian, sweep
 from nvrx_launcher.joining import join_job
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.messages import Decision, MessageKind
+from nvrx_launcher.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.monitors import Monitors
 from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodeAction, NodePolicy, StartWorkers, StopWorkers, Tell
 from nvrx_launcher.options import LaunchOptions
@@ -125,6 +125,8 @@ class Agent:
 
     def decided(self, decision: Decision) -> None:
         """Take a decision for all nodes."""
+        if decision.verdict is Verdict.RUN:
+            self._coordination.store.begin_cycle()
         self._carry_out(self._policy.decided(decision))
 
     def coordinator_lost(self, code: int, reason: str) -> None:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from nvrx_core.process.lifeline import ParentDeathSignal
 from nvrx_launcher.loop import EventLoop
@@ -46,6 +47,7 @@ class ControlStore:
         self._listener: socket.socket | None = None
         self._program: subprocess.Popen[bytes] | None = None
         self._answers = dict[int, Callable[[bool], object]]()
+        self._hosts = endpoint is None
         if endpoint is None:
             self._listener = socket.create_server((address, 0), backlog=4096)
             loop.watch(self._listener.fileno(), self._host)
@@ -61,6 +63,11 @@ class ControlStore:
         if self._program is None and self._listener is None:
             self._start(self.endpoint)
 
+    def begin_cycle(self) -> None:
+        """Forget the wrapped calls of the cycle before: they were killed, and have left their keys."""
+        if self._hosts and self._program is not None:
+            self._write("forget")
+
     def ask(self, rank: int, within: float, answer: Callable[[bool], object]) -> None:
         """Find out whether the job goes on without a rank; only when the store is in use.
 
@@ -70,10 +77,7 @@ class ControlStore:
             answer: called in the loop, with whether a round was entered without it.
         """
         self._answers[rank] = answer
-        assert self._program is not None
-        assert self._program.stdin is not None
-        self._program.stdin.write(f"{rank} {within}\n".encode())
-        self._program.stdin.flush()
+        self._write(f"{rank} {within}")
 
     def close(self) -> None:
         """End it."""
@@ -104,6 +108,13 @@ class ControlStore:
         )  # fmt: skip
         assert self._program.stdout is not None
         self._loop.watch(self._program.stdout.fileno(), self._read)
+
+    def _write(self, line: str) -> None:
+        assert self._program is not None
+        assert self._program.stdin is not None
+        with suppress(BrokenPipeError):  # its end is read
+            self._program.stdin.write(f"{line}\n".encode())
+            self._program.stdin.flush()
 
     def _read(self) -> None:
         """Hand on the answers; a program that has ended answers no."""

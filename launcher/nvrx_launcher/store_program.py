@@ -3,7 +3,7 @@
 STORE is the descriptor of a listening socket, on which it hosts the store, or the endpoint of one that is hosted
 elsewhere. It answers questions, a line each: "<rank> <seconds>" asks whether the job goes on without a rank, in
 process; "<rank> 1" says that a round was entered without it, "<rank> 0" that none was in time, or that no call is under
-way. It ends with its input.
+way. "forget" deletes what the calls of an earlier cycle have left. It ends with its input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -65,6 +65,16 @@ def _answer(endpoint: tuple[str, int], job: str, rank: int, within: float) -> No
     os.write(sys.stdout.fileno(), f"{rank} {int(found)}\n".encode())  # in one piece: there are several threads
 
 
+def _forget(endpoint: tuple[str, int], job: str) -> None:
+    import torch.distributed as dist
+
+    with suppress(RuntimeError):  # there is no store: no call is found in it
+        store = dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECTS_WITHIN)
+        for keys in (LauncherKeys(job, call) for call in range(CALLS)):
+            store.delete_key(keys.announce())
+            store.delete_key(keys.entered())
+
+
 def main() -> None:
     """Host the store where that is asked for, and answer until the input ends."""
     where, job = sys.argv[1:]
@@ -78,6 +88,9 @@ def main() -> None:
         else:
             host, _, port = where.rpartition(":")
         for line in sys.stdin:
+            if line == "forget\n":
+                _forget((host, int(port)), job)
+                continue
             rank, seconds = line.split()
             arguments = ((host, int(port)), job, int(rank), float(seconds))
             threading.Thread(target=_answer, args=arguments, daemon=True).start()

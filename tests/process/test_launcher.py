@@ -150,3 +150,12 @@ def test_the_job_is_restarted_when_a_wrapped_call_loses_all_its_ranks(launch: Ca
     code, log = job.finish()
     assert code == 1, log
     assert {each["cycle"] for each in job.events if each["event"] == "enter"} == {0, 1}
+
+
+def test_a_killed_call_of_an_earlier_cycle_does_not_stand_for_a_call_that_goes_on(
+    launch: Callable[..., Launch],
+) -> None:
+    options = ("--max-restarts", "1", "--ft-inprocess-grace", "0.5")
+    code, log = launch("-", *options, worker="launcher_killed_call.py").finish()
+    assert code == 1, log
+    assert "goes on in process" not in log
