@@ -99,12 +99,12 @@ class Coordinator:
 
     def lost(self, node: int, reason: str, *, now: float) -> tuple[Decision, ...]:
         """Take the loss of a node."""
-        if self._nodes.pop(node, None) is None:
+        if (known := self._nodes.pop(node, None)) is None:
             return ()
         was_active = node in self._active
         self._active -= {node}
         if was_active and self._phase is _Phase.RUNNING:
-            return (*self._stop(reason), *self._next(now))
+            return (*self._stop(f"{known.description.host}: {reason}"), *self._next(now))
         return self._next(now)
 
     def abandon(self, code: int, reason: str) -> tuple[Decision, ...]:
@@ -137,7 +137,7 @@ class Coordinator:
 
     def _failed(self, message: Message) -> tuple[Decision, ...]:
         if self._is_of_this_cycle(message):
-            return self._stop(message.reason)
+            return self._stop(f"{self._nodes[message.node].description.host}: {message.reason}")
         return ()
 
     def _done(self, message: Message) -> tuple[Decision, ...]:

@@ -88,7 +88,7 @@ def test_too_few_nodes_end_the_job_with_their_names():
 def test_a_failure_stops_all_nodes_once():
     made = running()
     (stop,) = made.received(Message(1, MessageKind.FAILED, 0, "rank 3 has failed"), now=1.0)
-    assert stop == Decision(Verdict.STOP, 0, "rank 3 has failed")
+    assert stop == Decision(Verdict.STOP, 0, "host1: rank 3 has failed")
     assert made.received(Message(0, MessageKind.FAILED, 0, "rank 0 has failed, too"), now=1.0) == ()
     assert made.received(ready(1, cycle=0), now=2.0) == ()
     (run,) = made.received(ready(0, cycle=0), now=3.0)
@@ -112,7 +112,7 @@ def test_the_job_fails_when_its_restarts_are_spent(max_restarts, spent):
         (decision,) = made.received(Message(0, MessageKind.FAILED, cycle, "rank 0 has failed"), now=1.0)
         made.received(ready(0, cycle=cycle), now=1.0)
         made.received(ready(1, cycle=cycle), now=1.0)
-    assert decision == Decision(Verdict.END, max_restarts, f"rank 0 has failed, {spent}", code=1)
+    assert decision == Decision(Verdict.END, max_restarts, f"host0: rank 0 has failed, {spent}", code=1)
 
 
 def test_news_of_an_earlier_cycle_changes_nothing():
@@ -122,6 +122,15 @@ def test_news_of_an_earlier_cycle_changes_nothing():
     made.received(ready(1, cycle=0), now=1.0)
     assert made.received(Message(1, MessageKind.FAILED, 0, "late"), now=1.0) == ()
     assert made.received(Message(1, MessageKind.DONE, 0), now=1.0) == ()
+
+
+def test_the_host_of_a_failure_is_named_on_all_nodes():
+    (failed,) = running().received(Message(1, MessageKind.FAILED, 0, "rank 2 has failed"), now=1.0)
+    left, *_ = running().received(Message(1, MessageKind.LEFT, 0, "the launcher has received signal 15"), now=1.0)
+    lost, *_ = running().lost(1, "no sign of life", now=1.0)
+    assert [each.reason for each in (failed, left, lost)] == [
+        "host1: rank 2 has failed", "host1: the launcher has received signal 15", "host1: no sign of life",
+    ]  # fmt: skip
 
 
 def test_a_node_that_begins_anew_stops_the_cycle():
