@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.fault_tolerance.explain import table
 from nvrx_launcher.arguments import USAGE_ERROR, not_implemented, parse_arguments
 from nvrx_launcher.options import LaunchOptions
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a job; returns 0 when it is done, 1 when a worker failed, 2 for wrong usage, 93 for "do not start again"."""
     arguments, config = parse_arguments(sys.argv[1:] if argv is None else argv, os.environ)
     if arguments.ft_explain:
-        print("\n".join(f"{name}: {where}" for name, where in config.explain().items()))
+        print("\n".join(table(config)))
         return 0
     try:
         options = LaunchOptions.of(arguments, count_devices, os.environ)

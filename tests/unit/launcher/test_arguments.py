@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from nvrx_launcher.arguments import OPTIONS, not_implemented, parse_arguments
+from nvrx_launcher.cli import main
 from nvrx_launcher.options import LaunchOptions, Streams
 from torch.distributed.run import get_args_parser
 
@@ -115,6 +116,12 @@ def test_a_default_that_is_given_is_not_named():
     environ = {"PET_MONITOR_INTERVAL": "0.1", "PET_NODE_RANK": "0", "PET_VIRTUAL_LOCAL_RANK": "0"}
     given = ["--start-method", "spawn", "--restart-policy", "any-failed", "train.py"]
     assert not_implemented(parse_arguments(given, environ)[0]) == []
+
+
+def test_each_setting_is_explained_by_value_and_source(capsys):
+    assert main(["--ft-explain", "--ft-inprocess-grace", "7", "train.py"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["inprocess_grace", "7.0", "--ft-inprocess-grace"] in lines
 
 
 @pytest.mark.parametrize(
