@@ -19,17 +19,17 @@ from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.settings import environment
 from nvrx_launcher.control import Control
-from nvrx_launcher.coordination import Coordination
 from nvrx_launcher.guardian import TAG, start_guardian, sweep
-from nvrx_launcher.joining import join_job
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.messages import Decision, MessageKind, Verdict
-from nvrx_launcher.monitors import Monitors
 from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodeAction, NodePolicy, StartWorkers, StopWorkers, Tell
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.output import Logs
+from nvrx_launcher.rendezvous.coordination import Coordination
+from nvrx_launcher.rendezvous.joining import join_job
+from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.signals import signal_numbers, signals_as_events
-from nvrx_launcher.worker_group import WorkerGroup
+from nvrx_launcher.workers.group import WorkerGroup
+from nvrx_launcher.workers.monitors import Monitors
+from nvrx_launcher.workers.output import Logs
 
 __all__ = ["Agent"]
 

@@ -12,7 +12,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from nvrx_launcher.messages import Decision, Member, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 
 __all__ = ["AwaitRound", "Cause", "EndLaunch", "NodeAction", "NodePolicy", "StartWorkers", "StopWorkers", "Tell"]
 

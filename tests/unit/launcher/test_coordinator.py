@@ -9,9 +9,9 @@ import signal
 from collections import deque
 
 import pytest
-from nvrx_launcher.coordinator import Coordinator
-from nvrx_launcher.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodePolicy, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 
 LAST_CALL, JOIN = 1.0, 600.0
 

@@ -1,6 +1,6 @@
 """The keys of a job in the rendezvous store: none of one job is one of another's, and none is two things."""
 
-from nvrx_launcher.rendezvous_keys import RendezvousKeys
+from nvrx_launcher.rendezvous.keys import RendezvousKeys
 
 
 def keys_of(run_id):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from nvrx_launcher.arguments import parse_arguments
-from nvrx_launcher.command import worker_command
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.worker_environment import Placement, worker_environment
+from nvrx_launcher.workers.command import worker_command
+from nvrx_launcher.workers.environment import Placement, worker_environment
 
 PLACEMENT = Placement(
     group_rank=1, group_world_size=2, first_rank=4, world_size=8, local_world_size=4,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from nvrx_launcher.command import worker_command
-from nvrx_launcher.failure_report import failure_report
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_policy import StartWorkers
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.output import Logs, Tee
-from nvrx_launcher.worker import Worker
-from nvrx_launcher.worker_environment import Placement, worker_environment
+from nvrx_launcher.workers.command import worker_command
+from nvrx_launcher.workers.environment import Placement, worker_environment
+from nvrx_launcher.workers.failure_report import failure_report
+from nvrx_launcher.workers.output import Logs, Tee
+from nvrx_launcher.workers.worker import Worker
 
 __all__ = ["WorkerGroup"]
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Final
 
 from nvrx_core.liveness.lease import LeaseTable
-from nvrx_launcher.coordination import NodeEvents
-from nvrx_launcher.coordinator import Coordinator
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.mailbox import Mailbox
-from nvrx_launcher.messages import Decision, Message, MessageKind, NodeDescription
-from nvrx_launcher.rendezvous_keys import RendezvousKeys
+from nvrx_launcher.rendezvous.coordination import NodeEvents
+from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.keys import RendezvousKeys
+from nvrx_launcher.rendezvous.mailbox import Mailbox
+from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.store_threads import Follower, Requests, Store, multi_get
 from nvrx_launcher.store_host import ControlStore
-from nvrx_launcher.store_threads import Follower, Requests, Store, multi_get
 
 __all__ = ["CoordinatorHost", "StoreCoordination"]
 

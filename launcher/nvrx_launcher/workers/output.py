@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from nvrx_launcher.options import LaunchOptions, Streams
-from nvrx_launcher.worker import Output
+from nvrx_launcher.workers.worker import Output
 
 __all__ = ["Logs", "Tee"]
 

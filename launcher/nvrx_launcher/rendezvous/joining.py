@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from nvrx_core.settings import environment
 from nvrx_core.store.endpoint import StoreConnectionError, await_listener, local_address
-from nvrx_launcher.coordination import Coordination, LocalCoordination, NodeEvents
-from nvrx_launcher.coordinator import Coordinator
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.mailbox import Mailbox
-from nvrx_launcher.messages import NodeDescription
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.rendezvous_keys import RendezvousKeys
+from nvrx_launcher.rendezvous.coordination import Coordination, LocalCoordination, NodeEvents
+from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.keys import RendezvousKeys
+from nvrx_launcher.rendezvous.mailbox import Mailbox
+from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.store_host import ControlStore
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: 
 def _join_over_store(
     job: tuple[LaunchOptions, Coordinator], loop: EventLoop, cleanup: ExitStack, node: NodeEvents
 ) -> Coordination:
-    from nvrx_launcher.store_coordination import CoordinatorHost, StoreCoordination
+    from nvrx_launcher.rendezvous.store_coordination import CoordinatorHost, StoreCoordination
 
     options, coordinator = job
     host, port = options.endpoint

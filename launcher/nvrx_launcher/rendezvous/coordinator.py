@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from nvrx_launcher.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 
 __all__ = ["Coordinator"]
 

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from nvrx_launcher.coordinator import Coordinator
-from nvrx_launcher.messages import Decision, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription
 from nvrx_launcher.store_host import ControlStore
 
 __all__ = ["Coordination", "LocalCoordination", "NodeEvents"]

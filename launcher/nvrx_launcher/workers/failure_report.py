@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from nvrx_launcher.worker import Worker
+from nvrx_launcher.workers.worker import Worker
 
 __all__ = ["failure_report"]
 
