@@ -37,21 +37,22 @@ __all__ = ["RankMonitorClient"]
 
 
 class RankMonitorClient:
-    """Tells the rank monitor of the calling process that the rank is alive.
+    """The rank's end of its rank monitor: sends heartbeats, opens and closes sections, learns timeouts.
 
-    Heartbeats and sections are written to memory that the monitor reads: a call costs less than a microsecond, and a
-    monitor that is stopped or lost holds up nothing.
+    Heartbeats and sections are written to memory that the monitor reads. Such a call costs about a microsecond, takes
+    no lock and cannot block; a monitor that is stopped or lost does not delay it. They are for one thread at a time.
 
     Args:
-        strict_sections: refuse sections that are not in `rank_section_timeouts`. Otherwise they are measured, and have
+        strict_sections: raise for a section that is not in `rank_section_timeouts`. Otherwise it is measured, and has
             no timeout until one is learned.
 
     Attributes:
         cfg: the monitor's configuration; None before `init_workload_monitoring`.
-        rank_info: this rank; None before.
-        hb_timeouts: the heartbeat timeouts in force, seconds.
-        section_timeouts: the section timeouts in force, seconds. A learned timeout is enforced from 1 s up.
-        local_monitor: what keeps the monitor running; None under a launcher that does.
+        rank_info: this rank; None before `init_workload_monitoring`.
+        hb_timeouts: the heartbeat timeouts, in seconds: learned ones, else those of the configuration. A learned one is
+            enforced from 1 s up.
+        section_timeouts: the section timeouts, in the same way.
+        local_monitor: what keeps the monitor running, after `start_local_monitor`; None under a launcher that does.
     """
 
     def __init__(self, strict_sections: bool = False) -> None:
@@ -67,7 +68,7 @@ class RankMonitorClient:
 
     @property
     def is_initialized(self) -> bool:
-        """Whether the rank is monitored."""
+        """Whether the rank is watched: after `init_workload_monitoring`, until `shutdown_workload_monitoring`."""
         return self._rank is not None
 
     @property
@@ -89,23 +90,24 @@ class RankMonitorClient:
         return self._recorder().measured()
 
     def init_workload_monitoring(self, num_warmup_iters: int | None = None) -> None:
-        """Connect to the rank monitor, which watches this process from here on.
+        """Connect to the rank monitor of this process, which watches it from here on.
 
-        Another client of the process that is initialised is shut down.
+        The monitor is the one at `FT_RANK_MONITOR_IPC_SOCKET`, which a launcher sets. The rank is that of the default
+        process group, else that of the environment. Another client of this process is shut down.
 
         Args:
-            num_warmup_iters: how many first runs of section `step` have the timeout of section `warmup`; None: as
-                configured.
+            num_warmup_iters: how many of the first runs of section `step` have the timeout of section `warmup`; None:
+                `num_warmup_iterations` of the configuration.
 
         Raises:
-            RankMonitorClientError: when it is called twice, there is no monitor, the monitor watches another process,
-                a section of the configuration is not possible, or a wrapped call goes on for which another client was
-                initialised.
+            RankMonitorClientError: when this client is initialised already, there is no monitor, it does not answer or
+                watches another process, a name in `rank_section_timeouts` is not possible, or a wrapped call goes on
+                that has begun with another client.
             RuntimeError: when the rank is unknown.
         """
         if self._rank is not None:
             raise RankMonitorClientError("init_workload_monitoring() was called before; shut it down first")
-        self.rank_info = _rank_info()
+        self.rank_info = _rank_info(None if self.local_monitor is None else 0)
         if isinstance(earlier := monitored.current(), AttachedRank):
             self.local_monitor = earlier.supersede() or self.local_monitor
         path = self._monitor()
@@ -118,51 +120,68 @@ class RankMonitorClient:
         self._rank.begin()
 
     def send_heartbeat(self) -> None:
-        """Say that the rank is alive."""
+        """Send a heartbeat: the rank is alive.
+
+        From the first one on, each must come within `rank_heartbeat_timeout` of the one before.
+
+        Raises:
+            RankMonitorClientError: before `init_workload_monitoring`.
+        """
         self._signs.heartbeat()
 
     def start_section(self, section: str) -> None:
-        """Say that a section begins; sections may nest and overlap.
+        """Open a section. Sections may nest and overlap.
+
+        Args:
+            section: its name, 1 to 96 bytes of UTF-8; a rank has at most 64 different ones.
 
         Raises:
-            RankMonitorClientError: when it is open already.
+            RankMonitorClientError: when it is open already, the name is not possible, there is no room for one more,
+                or it is not configured and `strict_sections` is set; before `init_workload_monitoring`.
         """
         self._signs.open(section)
 
     def end_section(self, section: str) -> None:
-        """Say that a section ends.
+        """Close a section.
+
+        Args:
+            section: its name.
 
         Raises:
-            RankMonitorClientError: when it is not open.
+            RankMonitorClientError: when it is not open; before `init_workload_monitoring`.
         """
         self._signs.close(section)
 
     def end_all_sections(self) -> None:
-        """Say that all open sections end."""
+        """Close all open sections, if there are any."""
         recorder = self._recorder()
         for section in recorder.open_sections():
             recorder.close(section)
 
     def shutdown_workload_monitoring(self) -> None:
-        """Say that the rank is not to be monitored any more; may be called twice.
+        """End the watch: this process may take as long as it needs. A second call does nothing.
 
-        A monitor that `start_local_monitor` has started ends.
+        A monitor that `start_local_monitor` has started ends. That of a launcher waits for the next process.
         """
         if self._rank is not None:
             rank, self._rank, self._signs = self._rank, None, NotMonitored()
             rank.end()
 
     def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
-        """Learn the heartbeat timeouts from the longest intervals of all ranks. A collective call.
+        """Learn the heartbeat timeouts: the longest intervals on any rank, times `safety_factor`.
+
+        A collective call: all ranks of the default process group make it, over gloo or nccl. Without a process group,
+        the intervals of this rank count. New timeouts replace configured ones; with learned ones, the mean is taken.
 
         Args:
-            skip_if_not_ready: return False where too little was measured, instead of raising.
+            skip_if_not_ready: return False when too little was measured, instead of raising.
 
         Returns:
             Whether new timeouts are in force.
 
         Raises:
-            RankMonitorClientError: when fewer than two heartbeats were sent on all ranks.
+            RankMonitorClientError: when no rank has sent two heartbeats; before `init_workload_monitoring`.
+            RuntimeError: when the backend of the process group is neither gloo nor nccl.
         """
         measured = maxima(self.timeouts_calc)
         if not measured.has_heartbeats():
@@ -178,18 +197,22 @@ class RankMonitorClient:
         calc_out_of_section: bool = True,
         skip_if_not_ready: bool = False,
     ) -> bool:
-        """Learn the timeouts of sections from the longest runs on all ranks. A collective call.
+        """Learn the timeouts of sections: the longest run on any rank, times `safety_factor`.
+
+        A collective call, as `calculate_and_set_hb_timeouts` is. A section that is open has not been measured.
 
         Args:
-            selected_sections: the names; None: all configured ones, and all that any rank has measured.
-            calc_out_of_section: learn the timeout for the time without an open section, too.
-            skip_if_not_ready: return False where too little was measured, instead of raising.
+            selected_sections: the names, the same on all ranks; None: all configured sections, and all that any rank
+                has measured. Other sections keep their timeouts.
+            calc_out_of_section: learn the timeout for the time without an open section as well.
+            skip_if_not_ready: return False when too little was measured, instead of raising.
 
         Returns:
             Whether new timeouts are in force.
 
         Raises:
-            RankMonitorClientError: when a selected section was completed on no rank.
+            RankMonitorClientError: when no rank has completed a selected section; before `init_workload_monitoring`.
+            RuntimeError: when the backend of the process group is neither gloo nor nccl.
         """
         measured = maxima(self.timeouts_calc)
         completed = {name for name, longest in measured.sections.items() if longest > 0}
@@ -206,16 +229,20 @@ class RankMonitorClient:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the learned timeouts, for a checkpoint."""
+        """Return the learned timeouts, for a checkpoint: a dict of plain values, equal on all ranks."""
         return to_state(self.hb_timeouts, self.section_timeouts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take learned timeouts from a checkpoint, before or after `init_workload_monitoring`.
 
-        Configured timeouts stay as they are configured.
+        They replace configured ones. What the state has that was not learned is ignored: there the present
+        configuration holds.
+
+        Args:
+            state: what `state_dict` has returned.
 
         Raises:
-            RankMonitorClientError: when it is no state dict of a client.
+            RankMonitorClientError: when it is something else.
         """
         self.hb_timeouts, self.section_timeouts = from_state(state, self.hb_timeouts, self.section_timeouts)
         self._loaded = state
@@ -223,10 +250,16 @@ class RankMonitorClient:
             self._enforce(self._rank)
 
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
-        """Ask something of the launcher.
+        """Ask something of the launcher, and wait until it has received it.
+
+        May be called without `init_workload_monitoring`.
+
+        Args:
+            request: what, and why.
 
         Raises:
-            RankMonitorClientError: when there is no launcher, or it does not answer.
+            RankMonitorClientError: when there is no launcher to ask (`FT_LAUNCHER_IPC_SOCKET` is not set), or it does
+                not answer within 30 s, or refuses.
         """
         path = environment.launcher_socket()
         if path is None:
@@ -301,15 +334,15 @@ def _not_ready(skip: bool, why: str) -> bool:
     raise RankMonitorClientError(f"timeouts cannot be calculated yet: {why}")
 
 
-def _rank_info() -> RankInfo:
-    """Return this rank: torch's, where a process group is there, else that of the environment.
+def _rank_info(default: int | None = None) -> RankInfo:
+    """Return this rank: torch's, where a process group is there, else that of the environment, else the default.
 
     Raises:
-        RuntimeError: when neither says it.
+        RuntimeError: when it is unknown.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank = distributed.get_rank()
     else:
-        rank = environment.rank_of_launcher()
+        rank = environment.rank_of_launcher(default)
     return RankInfo(rank, environment.local_rank(), socket.gethostname(), os.getpid())

@@ -26,7 +26,13 @@ class InvalidStateTransitionException(Exception):
 
 
 class WorkloadAction(enum.IntEnum):
-    """What a rank can ask of the launcher."""
+    """What a rank can ask of the launcher.
+
+    Attributes:
+        Continue: nothing.
+        ExcludeThisNode: this node is to take no further part in the job.
+        ShutdownWorkload: the job is to end, and not to be restarted.
+    """
 
     Continue = 0
     ExcludeThisNode = 1
@@ -35,11 +41,11 @@ class WorkloadAction(enum.IntEnum):
 
 @dataclass(frozen=True)
 class WorkloadControlRequest:
-    """A request to the launcher.
+    """What a rank asks of the launcher, by `RankMonitorClient.send_workload_control_request`.
 
     Attributes:
-        action: what is asked for.
-        description: why; for the launcher's log.
+        action: what.
+        description: why, for the launcher's log.
     """
 
     action: WorkloadAction
@@ -48,11 +54,11 @@ class WorkloadControlRequest:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """One rank.
+    """Who a rank is.
 
     Attributes:
-        global_rank: RANK.
-        local_rank: LOCAL_RANK.
+        global_rank: its number in the job.
+        local_rank: its number on its host.
         host: the name of its host.
         pid: its process.
     """
@@ -70,7 +76,7 @@ class HeartbeatTimeouts:
     Attributes:
         initial: from the start of monitoring to the first heartbeat.
         subsequent: between two heartbeats.
-        were_calculated: they were learned, not configured.
+        were_calculated: whether they were learned, not configured.
     """
 
     initial: float | None = None
@@ -79,7 +85,7 @@ class HeartbeatTimeouts:
 
     @property
     def are_valid(self) -> bool:
-        """Whether both are there."""
+        """Whether there are both timeouts."""
         return self.initial is not None and self.subsequent is not None
 
 
@@ -90,8 +96,8 @@ class SectionTimeouts:
     Attributes:
         section: by name of the section.
         out_of_section: with no section open.
-        calculated_sections: names of those that were learned.
-        is_out_of_section_calculated: the one above was learned.
+        calculated_sections: the names of sections whose timeouts were learned.
+        is_out_of_section_calculated: whether `out_of_section` was learned.
     """
 
     section: Mapping[str, float | None] = field(default_factory=dict)
@@ -101,10 +107,10 @@ class SectionTimeouts:
 
     @property
     def are_valid(self) -> bool:
-        """Whether all are there."""
+        """Whether all sections, and the time without one, have a timeout."""
         return self.out_of_section is not None and None not in self.section.values()
 
     @property
     def were_calculated(self) -> bool:
-        """Whether all were learned."""
+        """Whether all of these timeouts were learned."""
         return self.is_out_of_section_calculated and self.calculated_sections >= set(self.section)

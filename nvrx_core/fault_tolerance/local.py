@@ -138,22 +138,24 @@ class LocalMonitor:
 def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | None = None) -> RankMonitorClient:
     """Have a rank monitor watch this process, whatever launcher has started it.
 
-    A rank that is hung is ended by the configured signal; the launcher then restarts the job or ends it. Without
-    heartbeats and sections, a rank counts as hung when its main thread has executed no bytecode for
-    `rank_heartbeat_timeout`. Under `ft_launcher` the launcher's monitor is used.
+    A rank that hangs is ended by `rank_termination_signal`; its launcher then restarts or ends the job. A rank that
+    uses neither heartbeats nor sections counts as hung when its main thread has executed no bytecode for
+    `rank_heartbeat_timeout`. Where a launcher has started a monitor (`FT_RANK_MONITOR_IPC_SOCKET` is set), that one is
+    used, with the launcher's configuration. A process without a launcher is rank 0. Another client of this process is
+    shut down.
 
     Args:
-        config: the configuration, or the path of a YAML file; None: that of the environment variables. Another
-            client of this process is shut down.
+        config: the configuration, or the path of a YAML file, whose values the `NVRX_FT_...` variables override; None:
+            these variables, and the file that `NVRX_FT_CFG_PATH` names.
 
     Returns:
-        The client, which is initialised.
+        A client after `init_workload_monitoring`. It need not be kept.
 
     Raises:
         ConfigurationError: when the configuration is wrong.
-        RankMonitorClientError: when a wrapped call goes on for which another client was initialised, or a section of
-            the configuration is not possible.
-        OSError: when there is no folder for the monitor's socket.
+        RankMonitorClientError: when a wrapped call goes on that has begun with another client, a name in
+            `rank_section_timeouts` is not possible, or the launcher's monitor does not answer.
+        OSError: when the folder of the monitor's socket cannot be made, or others may enter it.
         ForkServerError: when no monitor can be started.
     """
     configuration = _configuration(config)

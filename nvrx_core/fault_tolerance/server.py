@@ -21,10 +21,10 @@ __all__ = ["RankMonitorProcess", "RankMonitorServer"]
 
 
 class RankMonitorProcess:
-    """A rank monitor, with the interface of `multiprocessing.Process`.
+    """A rank monitor, with the interface of `multiprocessing.Process`, as `RankMonitorServer` returns it.
 
-    A monitor that is killed or stopped is replaced, by a process that it has for that; what its rank has written stays.
-    Both end with the thread that has started them, or by `terminate`.
+    It watches one rank after another. A monitor that is killed or stopped is replaced by its fork server; what its rank
+    has written stays. Both processes end with the thread that has started them, or by `terminate`.
 
     Args:
         config: how to watch.
@@ -104,7 +104,7 @@ class RankMonitorProcess:
 
     @property
     def pid(self) -> int:
-        """The pid of the monitor, whichever it is now; 0 for none."""
+        """The pid of the present monitor; 0 for none. It changes when the monitor is replaced."""
         return 0 if self._fork_server is None else self.page[ProgressField.RANK_MONITOR_PID]
 
     @property
@@ -125,7 +125,7 @@ class RankMonitorProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """None while it runs, then 0."""
+        """None while it runs, then 0, however it has ended."""
         return None if self.is_alive() else 0
 
     def is_alive(self) -> bool:
@@ -140,7 +140,7 @@ class RankMonitorProcess:
             self.poll()
 
     def terminate(self) -> None:
-        """End the monitor for good: its rank is no longer watched."""
+        """End the monitor for good, and remove its socket: its rank is no longer watched. `kill` and `close` do so."""
         self.stop()
         self._listener.close()
         self.page.close()
@@ -149,7 +149,7 @@ class RankMonitorProcess:
 
 
 class RankMonitorServer:
-    """Starts the monitor of one rank."""
+    """Starts rank monitors, for a launcher: one for each local rank, before the rank."""
 
     @staticmethod
     def run_in_subprocess(  # noqa: PLR0917 - the documented signature
@@ -161,15 +161,24 @@ class RankMonitorServer:
     ) -> RankMonitorProcess:
         """Start a rank monitor, and wait until ranks can connect to it.
 
+        The monitor ends with the calling thread, or by `terminate`. It watches the process that connects, and after
+        that one's end the next. Monitors whose sockets are in one folder, with names that end in `.socket`, ask each
+        other which rank is behind.
+
         Args:
             cfg: how to watch.
-            ipc_socket_path: where ranks connect; they find it in FT_RANK_MONITOR_IPC_SOCKET.
-            is_restarter_logger: log the transitions of its state machine.
+            ipc_socket_path: its socket, of at most 107 bytes. Set FT_RANK_MONITOR_IPC_SOCKET to it for the rank. A
+                folder that does not exist is made, for this user only.
+            is_restarter_logger: log the transitions of its state machine, on standard error.
             mp_ctx: accepted and not used: the monitor is started by exec and imports no torch.
             env: its environment; None: that of this process.
 
+        Returns:
+            The running monitor.
+
         Raises:
-            OSError: when the socket cannot be made, or the program cannot be started.
+            ConfigurationError: when an entry of a mapping in `cfg` is wrong.
+            OSError: when the socket cannot be made, another process listens there, or the program cannot be started.
             ForkServerError: when no monitor is ready in time.
         """
         monitor = RankMonitorProcess(cfg, Path(ipc_socket_path), is_restarter_logger=is_restarter_logger, env=env)

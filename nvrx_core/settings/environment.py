@@ -76,21 +76,18 @@ def rank_and_world_size() -> tuple[int, int]:
     return rank, world_size
 
 
-def rank_of_launcher() -> int:
+def rank_of_launcher(default: int | None = None) -> int:
     """Return the rank that a launcher has given this process: RANK, else that of SLURM, Open MPI or PMI.
 
     Raises:
-        RuntimeError: when none is set.
+        RuntimeError: when none is set, and there is no default.
     """
-    return _first_number(("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"))
+    return _first_number(("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"), default)
 
 
 def local_rank() -> int:
     """Return this process's number on its host: LOCAL_RANK, else that of SLURM, Open MPI or MPICH; 0 for none."""
-    try:
-        return _first_number(("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"))
-    except RuntimeError:
-        return 0
+    return _first_number(("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"), 0)
 
 
 def rank_monitor_socket() -> str | None:
@@ -259,11 +256,13 @@ def _write(values: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _first_number(names: Iterable[str]) -> int:
+def _first_number(names: Iterable[str], default: int | None) -> int:
     name = next((name for name in names if name in os.environ), None)
-    if name is None:
+    if name is not None:
+        return _number(name, 0)
+    if default is None:
         raise RuntimeError(f"the rank is unknown: none of {', '.join(names)} is set, and there is no process group")
-    return _number(name, 0)
+    return default
 
 
 def _number(name: str, default: int) -> int:

@@ -99,3 +99,11 @@ def test_a_job_under_torchrun_survives_a_hang_by_one_line(runtime: dict[str, str
         assert f"rank {rank} starts at step 0" in output
         assert f"rank {rank} starts at step 20" in output
         assert f"rank {rank} is done" in output
+
+
+def test_the_one_line_is_enough_without_a_launcher(runtime: dict[str, str]) -> None:
+    placed = ("RANK", "WORLD_SIZE", "MASTER_", "SLURM_", "OMPI_", "PMI_")
+    alone = {name: value for name, value in runtime.items() if not name.startswith(placed)}
+    line = "from nvrx_core import fault_tolerance; print(fault_tolerance.start_local_monitor().rank_info.global_rank)"
+    command = [sys.executable, "-c", line]
+    assert subprocess.run(command, env=alone, capture_output=True, text=True, timeout=LIMIT, check=True).stdout == "0\n"
