@@ -93,9 +93,13 @@ class Survey:
         return not self.pending or now >= self.deadline
 
     def receive(self, fd: int) -> None:
-        """Take an answer from a connection that has become readable."""
-        with self.pending.pop(fd) as connection, suppress(WireError, ValueError):
-            answer, descriptors = connection.receive()
+        """Take an answer from a connection that has become readable; it ends with a monitor that is lost meanwhile."""
+        with self.pending.pop(fd) as connection, suppress(ValueError):
+            try:
+                answer, descriptors = connection.receive()
+            except WireError:
+                self.lost = True
+                return
             close_all(descriptors)
             self.answers.append(Progress.from_json(answer))
 

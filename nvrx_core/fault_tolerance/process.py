@@ -204,9 +204,13 @@ class RankMonitor:
         connection.send({"type": "ok", "config": self.plan.config}, [self.page.fileno()])
 
     def _progress(self) -> Progress:
-        """How far the rank has come; a rank that is gone, or is in a wrapped call, holds nobody up."""
-        judged = self._rank is not None and self.page[ProgressField.STAGE] == Stage.OUTSIDE
-        return Progress.of_page(self.page) if judged else Progress(self.page[ProgressField.RANK], 0, 0)
+        """How far the rank has come, also one that has died: others may wait for it until the launcher ends them.
+
+        A rank in a wrapped call holds nobody up.
+        """
+        if self.page[ProgressField.STAGE] != Stage.OUTSIDE:
+            return Progress(self.page[ProgressField.RANK], 0, 0)
+        return Progress.of_page(self.page)
 
     def _now(self) -> float:
         """The awake time, in which silence is measured; the process may have been stopped since it last woke."""

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from nvrx_core.fault_tolerance import FaultToleranceConfig, RankMonitorServer
+from nvrx_core.fault_tolerance.peers import Survey
+from nvrx_core.fault_tolerance.wire import Listener, connect
 from tests.harness.process.monitored import MonitoredRank, await_true, is_monitor
 
 STEP = {"rank_section_timeouts": {"step": 0.5}}
@@ -107,3 +109,25 @@ def test_a_monitor_serves_one_rank_after_another(start: Start, tmp_path: Path) -
         monitor.terminate()
     assert not monitor.is_alive()
     assert not path.exists()
+
+
+def test_a_monitor_says_how_far_a_rank_had_come_that_has_died(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "monitor.socket"
+    monitor = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(rank_heartbeat_timeout=0.5), path)
+    try:
+        assert start("heartbeat", FT_RANK_MONITOR_IPC_SOCKET=str(path)).finish()[0] == -signal.SIGKILL
+        with connect(path, within=5.0) as connection:
+            connection.send({"type": "progress"})
+            assert connection.receive()[0] == {"rank": 0, "steps": 0, "heartbeats": 5}
+    finally:
+        monitor.terminate()
+
+
+def test_a_monitor_that_is_lost_while_it_is_asked_is_known_to_be_lost(tmp_path: Path) -> None:
+    peer = Listener(tmp_path / "peer.socket")
+    survey = Survey(tmp_path / "own.socket", now=0.0)
+    (asked,) = survey.pending
+    peer.close()
+    survey.receive(asked)
+    assert survey.lost
+    assert survey.is_complete(now=0.0)
