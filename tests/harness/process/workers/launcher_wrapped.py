@@ -8,17 +8,25 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from nvrx_core import inprocess
-from tests.harness.process.workers.launcher_worker import say
+from tests.harness.process.workers.launcher_worker import CYCLE, say
 
 ME = os.environ["RANK"]
 GATE = Path(os.environ["NVRX_TEST_GATE"])
 VICTIMS = sys.argv[1].split(",")
+
+
+def await_victims() -> None:
+    """Wait until all victims are out of the collective: one that dies in it would end it for the others."""
+    (GATE.parent / f"victim-{CYCLE}-{ME}").touch()
+    while not all((GATE.parent / f"victim-{CYCLE}-{victim}").exists() for victim in VICTIMS):
+        time.sleep(0.01)
 
 
 @inprocess.Wrapper()
@@ -27,6 +35,7 @@ def train(call: inprocess.CallWrapper) -> int:
     say("enter", iteration=call.iteration, world=dist.get_world_size())
     dist.all_reduce(torch.ones(1))
     if call.iteration == 0 and ME in VICTIMS:
+        await_victims()
         os.kill(os.getpid(), signal.SIGKILL)
     end = torch.zeros(1)
     while not end.item():
