@@ -1,7 +1,7 @@
 """A plain training script, and the one line by which a hung rank is ended, so that torchrun restarts the job.
 
     export NVRX_FT_RANK_HEARTBEAT_TIMEOUT=10 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-    torchrun --nproc-per-node 2 --max-restarts 1 \
+    torchrun --standalone --nproc-per-node 2 --max-restarts 1 \
         examples/fault_tolerance/train_under_torchrun.py --checkpoint example.pt --hang
 
 With `--hang`, rank 1 blocks half-way through the first attempt. A rank that executes nothing for 10 s is ended by its

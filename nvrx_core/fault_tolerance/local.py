@@ -7,6 +7,7 @@ no heartbeats and uses no sections is watched as well.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import stat
@@ -36,6 +37,7 @@ SAMPLES: Final = 20
 SAMPLED_EVERY: Final = 1.0
 """Seconds between two samples, at most."""
 ALONE: Final = "alone-"
+JOB_DIGITS: Final = 16
 """The folder of a process that is in no job: this, and its pid."""
 
 
@@ -198,11 +200,11 @@ def socket_path() -> Path:
 
 
 def _job_folder() -> str:
-    """Return a name that all ranks of the job have on this host, and no other job."""
+    """Return a name that all ranks of the job have on this host, and no other job; a socket's path must be short."""
     if not environment.has_master():
         return f"{ALONE}{os.getpid()}"
     host, port = environment.master()
-    return f"{environment.job_name()}-{host}-{port}".replace("/", "_")[-60:]
+    return hashlib.sha256(f"{environment.job_name()} {host} {port}".encode()).hexdigest()[:JOB_DIGITS]
 
 
 def _remove_dead(runtime: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_section_example_goes_on_with_learned_timeouts(runtime: dict[str, st
 
 
 def test_a_job_under_torchrun_survives_a_hang_by_one_line(runtime: dict[str, str], tmp_path: Path) -> None:
-    options = ["--nproc-per-node", "2", "--max-restarts", "1", "--master-port", str(free_ports())]
+    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     example = [str(EXAMPLES / "train_under_torchrun.py"), "--checkpoint", str(tmp_path / "example.pt"), "--hang"]
     settings = {"NVRX_FT_RANK_HEARTBEAT_TIMEOUT": "10", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(
