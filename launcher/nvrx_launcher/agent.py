@@ -87,9 +87,9 @@ class Agent:
         cleanup.callback(control.close)
         self._monitors = Monitors(self._loop, self.config, folder, self.options)
         cleanup.callback(self._monitors.close)
-        signals = signals_as_events(signal_numbers(self.options.signals), self._signalled)
-        self._loop.watch(*cleanup.enter_context(signals))
-        self._coordination = join_job(self.options, self._loop, cleanup, self)
+        signals = signal_numbers(self.options.signals)
+        self._coordination = join_job(self.options, self._loop, cleanup, self)  # may wait long: signals still end it
+        self._loop.watch(*cleanup.enter_context(signals_as_events(signals, self._signalled)))
         self._environ |= control.environment()
         self._environ.setdefault("NVRX_STORE_ENDPOINT", self._coordination.store.endpoint)
         self._workers = WorkerGroup(

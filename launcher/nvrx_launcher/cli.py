@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
@@ -18,6 +20,8 @@ __all__ = ["main", "run"]
 
 log = logging.getLogger("nvrx_launcher")
 FAILED: Final = 1
+SIGNALLED: Final = 128
+"""Added to the number of a signal."""
 COUNT: Final = """\
 import sys, torch
 kind = sys.argv[1]
@@ -53,7 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """Run a job, and end this process at once: torch aborts an interpreter that ends while a thread waits for a key."""
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = SIGNALLED + signal.SIGINT
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else USAGE_ERROR
+    except BaseException:  # boundary: the process ends here
+        traceback.print_exc()
+        code = FAILED
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -13,12 +13,11 @@ from tests.harness.process.host import free_ports
 
 README = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
 LIMIT = 120
-STEPS = 300
+FAULTY_STEP = 150
 STEP_DONE = "optimizer.step()"
 FAULT = f"""\
-if (call_wrapper.state.initial_rank, call_wrapper.iteration, step) == (2, 0, {STEPS // 2}):
+if (call_wrapper.state.initial_rank, call_wrapper.iteration, step) == (2, 0, {FAULTY_STEP}):
             os.kill(os.getpid(), 9)"""
-DONE = f"to {STEPS - 1}, loss"
 
 
 def blocks(section: str, language: str = "") -> list[str]:
@@ -26,17 +25,21 @@ def blocks(section: str, language: str = "") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def example() -> str:
+def example(steps: int) -> str:
     """The script, with fewer steps, and a rank that is killed between two checkpoints."""
     (text,) = blocks("Example", "python")
-    text = text.replace("3000", str(STEPS)).replace("2999", str(STEPS - 1))
+    text = text.replace("3000", str(steps)).replace("2999", str(steps - 1))
     return text.replace(STEP_DONE, f"{STEP_DONE}\n        {FAULT}", 1)
 
 
 def commands() -> list[str]:
-    """The commands, with free ports instead of those of the README."""
-    text = "\0".join(blocks("Start it"))
-    return text.replace("29500", str(free_ports())).replace("29400", str(free_ports())).split("\0")
+    """The commands, as they stand there."""
+    return blocks("Start it")
+
+
+def with_free_ports(text: str) -> str:
+    """Commands with free ports instead of those of the README, the same port for the same one."""
+    return text.replace("29500", str(free_ports())).replace("29400", str(free_ports()))
 
 
 @contextmanager
@@ -61,13 +64,32 @@ def shell(command: str, folder: pathlib.Path, **more: str) -> Iterator[subproces
         done.communicate()
 
 
+def command(*words: str) -> str:
+    """The one command of the README that has these words."""
+    (found,) = [each for each in commands() if all(word in each for word in words)]
+    return found
+
+
 def test_the_example_survives_the_loss_of_a_rank(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "train.py").write_text(example())
-    _, store_command, ranks_command, *_ = commands()
+    (tmp_path / "train.py").write_text(example(steps=300))
+    text = "\0".join([command("nvrx_core.store"), command("NVRX_STORE_ENDPOINT")])
+    store_command, ranks_command = with_free_ports(text).split("\0")
     with shell(store_command, tmp_path) as store, shell(ranks_command, tmp_path) as job:
         assert store.stdout is not None
         assert store.stdout.readline().startswith("127.0.0.1:")
         output = job.communicate(timeout=LIMIT)[0]
-    assert output.count(DONE) == 3, output
-    assert "rank 2 of 3: steps 100 to" in output
+    assert_survived(output)
+
+
+def test_the_example_survives_the_loss_of_a_rank_under_the_launcher(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(example(steps=2000))
+    with shell(command("ft_launcher", "--nproc-per-node 4"), tmp_path, NVRX_RUNTIME_DIR=str(tmp_path / "run")) as job:
+        output = job.communicate(timeout=LIMIT)[0]
+    assert job.returncode == 0, output
+    assert "goes on in process without rank 2" in output
+    assert_survived(output)
+
+
+def assert_survived(output: str) -> None:
+    assert output.count("of 3: steps 100 to") == 3, output
     assert "restart 1 in" in output

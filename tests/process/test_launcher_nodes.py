@@ -130,3 +130,16 @@ def test_a_wrapped_call_goes_on_without_a_rank_of_each_node(nodes: Nodes, tmp_pa
     ends = [job.finish() for job in jobs]
     assert [code for code, _ in ends] == [0, 0], ends
     assert sorted(each["rank"] for job in jobs for each in job.events if each["event"] == "done") == [1, 2]
+
+
+@pytest.mark.parametrize(("signum", "expected"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
+def test_a_launcher_that_waits_for_the_rendezvous_ends_on_a_signal(tmp_path: Path, signum: int, expected: int) -> None:
+    """The endpoint is an address that no machine has."""
+    job = Launch(tmp_path, "done", "--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29500")
+    try:
+        await_true(lambda: any((tmp_path / "run").glob("launcher-*/launcher.ipc")))
+        job.process.send_signal(signum)
+        assert job.process.wait(20) == expected
+    finally:
+        job.close()
+    await_true(lambda: not left_in(tmp_path), within=10.0)

@@ -72,6 +72,8 @@ def _join_over_store(
     keys, mailbox = RendezvousKeys(options.run_id), Mailbox(loop)
     cleanup.callback(mailbox.close)
     listener = _listen(host, port)
+    if listener is not None and listener.getsockname()[0].startswith("127."):
+        log.warning("the rendezvous endpoint %s:%d is this machine's own: no other one can join", host, port)
     address = options.local_addr or local_address(host, port)
     if listener is not None:
         _host_rendezvous(listener, host, cleanup)

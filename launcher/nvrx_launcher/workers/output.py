@@ -7,11 +7,12 @@ A stream that goes to both is a pipe, which the launcher's loop empties line by 
 
 from __future__ import annotations
 
+import logging
 import os
 import string
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Final
 
@@ -20,6 +21,7 @@ from nvrx_launcher.workers.worker import Output
 
 __all__ = ["Logs", "Tee"]
 
+log = logging.getLogger("nvrx_launcher")
 CHUNK: Final = 1 << 16
 MAX_LINE: Final = 1 << 20
 """Bytes of a line after which it is written although it has no end."""
@@ -76,15 +78,17 @@ class Logs:
 
     Args:
         options: where they go.
-        folder: for those that nobody asked for.
+        folder: for error files, where nobody asked for log files.
         environ: the launcher's environment.
     """
 
     def __init__(self, options: LaunchOptions, folder: Path, environ: Mapping[str, str]) -> None:
         self._options = options
-        if options.log_dir is not None:
-            Path(options.log_dir).mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=f"{options.run_id}_", dir=options.log_dir))
+        if options.log_dir is not None or any(_streams(options.redirects)) or any(_streams(options.tee)):
+            parent = Path(options.log_dir or tempfile.mkdtemp(prefix="ft_launcher_"))
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{options.run_id}_", dir=parent))
+            log.info("log files are in %s", folder)
         self.folder = folder
         self._template = string.Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", PREFIX))
 
@@ -120,6 +124,10 @@ class Logs:
 
     def _file(self, cycle: int, local_rank: int, name: str) -> IO[bytes]:
         return (self._of(cycle, local_rank) / f"{name}.log").open("ab", buffering=0)
+
+
+def _streams(by_rank: Mapping[int, Streams]) -> Iterator[bool]:
+    return (streams.stdout or streams.stderr for streams in by_rank.values())
 
 
 def _is(streams: Streams, name: str) -> bool:
