@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +52,15 @@ class Launch:
             self.events.append(json.loads(line))
         return found
 
-    def await_log(self, text: str) -> None:
-        """Wait until its log has this text."""
+    def await_log(self, text: str, within: float = 100.0) -> None:
+        """Wait until its log has this text; what it logs is read as it comes, and not by lines."""
         assert self.process.stderr is not None
+        deadline, stderr = time.monotonic() + within, self.process.stderr.fileno()
         while text not in self.log:
-            line = self.process.stderr.readline()
-            assert line, self.log
-            self.log += line
+            ready = select.select([stderr], [], [], max(0.0, deadline - time.monotonic()))[0]
+            data = os.read(stderr, 1 << 16) if ready else b""
+            assert data, self.log
+            self.log += data.decode(errors="replace")
 
     def finish(self, within: float = 60.0) -> tuple[int, str]:
         """Wait for its end; returns its exit code and its log."""
