@@ -1,4 +1,4 @@
-"""A wrapped training under a launcher: `launcher_wrapped.py RANKS`, which are killed as soon as they are in the function.
+"""A wrapped training under a launcher: `launcher_wrapped.py RANKS`, which are killed as soon as they have entered it.
 
 The others train until the file at NVRX_TEST_GATE is there.
 """
