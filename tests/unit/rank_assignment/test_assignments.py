@@ -320,3 +320,11 @@ def test_leader_is_none_for_unpredictable_assignments(assignment):
 
 def test_nobody_is_rank_0_when_all_are_gone():
     assert leader(ShiftRanks(), 2, (0, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "filters", [MaxActiveWorldSize(2), Compose(ActiveWorldSizeDivisibleBy(2), MaxActiveWorldSize(2))]
+)
+def test_a_filter_without_a_move_is_refused_with_the_line_to_write(filters):
+    with pytest.raises(ValueError, match=r"which removes the ranks that are lost; .*, ShiftRanks\(\)\)"):
+        check(filters)
