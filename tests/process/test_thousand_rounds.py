@@ -19,6 +19,7 @@ from nvrx_core.inprocess.protocol.actions import Enter
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.inprocess.store import TCPStore
+from nvrx_core.progress.page import Page
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.store.keys import StoreKeys
@@ -40,7 +41,7 @@ class Rank:
         self.links = Connections(TCPStore, {}, KEYS, timedelta(seconds=1))
         self.links.use(KEYS)
         self.control_store, self.state = self.links.control_store, State(number, RANKS)
-        self.housekeeping = Housekeeping(self.control_store, RANKS, 1, lambda work: work())
+        self.housekeeping = Housekeeping(self.control_store, Page(RANKS), 1, lambda work: work())
         self.round = Round(-1, number, frozenset(range(RANKS)), TIMEOUTS)
 
     def fail(self) -> None:
