@@ -13,10 +13,9 @@ from typing import Any, Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_launcher.exit_codes import USAGE
 
-__all__ = ["OPTIONS", "USAGE_ERROR", "Option", "not_implemented", "parse_arguments", "parser"]
-
-USAGE_ERROR: Final = 2
+__all__ = ["OPTIONS", "Option", "not_implemented", "parse_arguments", "parser"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ OPTIONS: Final = (
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        self.exit(USAGE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -152,7 +151,7 @@ def parse_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[ar
         return arguments, FaultToleranceConfig.from_args(arguments, environ=environ)
     except ConfigurationError as error:
         print(f"{built.prog}: error: {error}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+        sys.exit(USAGE)
 
 
 def not_implemented(arguments: argparse.Namespace) -> list[str]:

@@ -13,15 +13,13 @@ from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.explain import table
-from nvrx_launcher.arguments import USAGE_ERROR, not_implemented, parse_arguments
+from nvrx_launcher.arguments import not_implemented, parse_arguments
+from nvrx_launcher.exit_codes import FAILED, SIGNALLED, USAGE
 from nvrx_launcher.options import LaunchOptions
 
 __all__ = ["main", "run"]
 
 log = logging.getLogger("nvrx_launcher")
-FAILED: Final = 1
-SIGNALLED: Final = 128
-"""Added to the number of a signal."""
 COUNT: Final = """\
 import sys, torch
 kind = sys.argv[1]
@@ -41,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = LaunchOptions.of(arguments, count_devices, os.environ)
     except ConfigurationError as error:
         print(f"ft_launcher: error: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return USAGE
     from nvrx_core.store.endpoint import StoreConnectionError
     from nvrx_launcher.agent import Agent
 
@@ -52,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Agent(options, config, dict(os.environ)).run()
     except (ConfigurationError, StoreConnectionError, OSError) as error:
         log.error("the launcher ends: %s", error)
-        return USAGE_ERROR if isinstance(error, ConfigurationError) else FAILED
+        return USAGE if isinstance(error, ConfigurationError) else FAILED
 
 
 def run() -> NoReturn:
@@ -62,7 +60,7 @@ def run() -> NoReturn:
     except KeyboardInterrupt:
         code = SIGNALLED + signal.SIGINT
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else USAGE_ERROR
+        code = end.code if isinstance(end.code, int) else USAGE
     except BaseException:  # boundary: the process ends here
         traceback.print_exc()
         code = FAILED

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
-from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError
+from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all
 from nvrx_launcher.loop import EventLoop
 
 __all__ = ["Control"]
@@ -48,8 +47,7 @@ class Control:
         connection = self._connections[fd]
         try:
             message, descriptors = connection.receive()
-            for each in descriptors:
-                os.close(each)
+            close_all(descriptors)
             action = WorkloadAction[str(message.get("action"))]
             request = WorkloadControlRequest(action, str(message.get("description", "")))
             connection.send({"type": "ok"})

@@ -1,7 +1,7 @@
 """Ends what a launcher has left behind when it was killed: `python -m nvrx_launcher.guardian FD TAG`.
 
-The workers themselves carry a parent-death signal. What they have started does not, and may be in sessions of its own;
-it has the tag of the launch in its environment.
+The launcher's children carry a parent-death signal (`start_guarded`). What workers have started does not, and may be in
+sessions of its own; it has the tag of the launch in its environment.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
+from nvrx_core.process.lifeline import ParentDeathSignal
 from nvrx_core.process.waiting import readable
 
-__all__ = ["TAG", "start_guardian", "sweep"]
+__all__ = ["TAG", "start_guarded", "start_guardian", "sweep"]
 
 TAG: Final = "NVRX_LAUNCH_ID"
 """The variable that all processes of a launch have."""
@@ -33,18 +35,33 @@ def start_guardian(launch: str) -> int:
     return writer
 
 
-def sweep(launch: str) -> int:
-    """Kill all processes of a launch but this one; returns how many there were."""
-    killed = 0
+def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, which the kernel kills when the calling thread has ended.
+
+    Args:
+        command: program and arguments.
+        options: further ones of `Popen`.
+
+    Raises:
+        OSError: when the program cannot be started.
+    """
+    guard = ParentDeathSignal(os.getpid())
+    return subprocess.Popen(
+        command, start_new_session=True,
+        preexec_fn=guard.set,  # noqa: PLW1509 - two system calls, no lock
+        **options,
+    )  # fmt: skip
+
+
+def sweep(launch: str) -> None:
+    """Kill all processes of a launch but this one."""
     for _ in range(PASSES):
         found = _tagged(launch)
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        killed += len(found)
         if not found:
-            break
-    return killed
+            return
 
 
 def _tagged(launch: str) -> list[int]:

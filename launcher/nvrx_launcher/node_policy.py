@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import assert_never
 
+from nvrx_launcher.exit_codes import SIGNALLED
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 
 __all__ = ["AwaitRound", "Cause", "EndLaunch", "NodeAction", "NodePolicy", "StartWorkers", "StopWorkers", "Tell"]
-
-SIGNALLED: Final = 128
-"""Added to the number of a signal that has ended the launcher."""
 
 
 class Cause(enum.Enum):
@@ -188,9 +186,7 @@ class NodePolicy:
 
     def _done_if_all_are(self) -> tuple[NodeAction, ...]:
         """Say that this node is done, unless it is not known yet whether the job goes on without one of its workers."""
-        if self._running:
-            return ()
-        if self._doubtful:
+        if self._running or self._doubtful:
             return ()
         self._phase = _Phase.DONE
         return (Tell(MessageKind.DONE, self.cycle),)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from nvrx_core.process.lifeline import ParentDeathSignal
+from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.loop import EventLoop
 
 __all__ = ["ControlStore"]
@@ -101,11 +101,7 @@ class ControlStore:
 
     def _start(self, where: str, *keep: int) -> None:
         command = [sys.executable, "-m", "nvrx_launcher.store_program", where, self._job]
-        guard = ParentDeathSignal(os.getpid())
-        self._program = subprocess.Popen(
-            command, pass_fds=keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-            preexec_fn=guard.set,  # noqa: PLW1509 - two system calls, no lock
-        )  # fmt: skip
+        self._program = start_guarded(command, pass_fds=keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._program.stdout is not None
         self._loop.watch(self._program.stdout.fileno(), self._read)
 

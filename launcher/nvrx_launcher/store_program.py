@@ -50,27 +50,31 @@ def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
 
 def _last_call(store: Any, job: str) -> LauncherKeys | None:
     """The keys of the call that is under way."""
-    calls = [LauncherKeys(job, call) for call in range(CALLS)]
-    return next((keys for keys in reversed(calls) if store.check([keys.announce()])), None)
+    return next((keys for keys in reversed(_calls(job)) if store.check([keys.announce()])), None)
+
+
+def _connect(endpoint: tuple[str, int]) -> Any:
+    import torch.distributed as dist
+
+    return dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECTS_WITHIN)
+
+
+def _calls(job: str) -> list[LauncherKeys]:
+    return [LauncherKeys(job, call) for call in range(CALLS)]
 
 
 def _answer(endpoint: tuple[str, int], job: str, rank: int, within: float) -> None:
-    import torch.distributed as dist
-
     try:
-        store = dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECTS_WITHIN)
-        found = goes_on_without(store, job, rank, within)
+        found = goes_on_without(_connect(endpoint), job, rank, within)
     except (RuntimeError, OSError, ValueError):  # there is no store, or nobody of ours has written in it
         found = False
     os.write(sys.stdout.fileno(), f"{rank} {int(found)}\n".encode())  # in one piece: there are several threads
 
 
 def _forget(endpoint: tuple[str, int], job: str) -> None:
-    import torch.distributed as dist
-
     with suppress(RuntimeError):  # there is no store: no call is found in it
-        store = dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECTS_WITHIN)
-        for keys in (LauncherKeys(job, call) for call in range(CALLS)):
+        store = _connect(endpoint)
+        for keys in _calls(job):
             store.delete_key(keys.announce())
             store.delete_key(keys.entered())
 
@@ -87,12 +91,13 @@ def main() -> None:
             cleanup.enter_context(serve_on(listener, host))
         else:
             host, _, port = where.rpartition(":")
+        endpoint = host, int(port)
         for line in sys.stdin:
             if line == "forget\n":
-                _forget((host, int(port)), job)
+                _forget(endpoint, job)
                 continue
             rank, seconds = line.split()
-            arguments = ((host, int(port)), job, int(rank), float(seconds))
+            arguments = (endpoint, job, int(rank), float(seconds))
             threading.Thread(target=_answer, args=arguments, daemon=True).start()
 
 

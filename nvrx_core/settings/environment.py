@@ -26,7 +26,6 @@ __all__ = [
     "local_rank",
     "master",
     "nccl_variables",
-    "quiet_torch",
     "rank_and_world_size",
     "rank_monitor_socket",
     "rank_of_launcher",
@@ -189,17 +188,6 @@ def nccl_variables() -> dict[str, str]:
         for name, value in os.environ.items()
         if name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_CPP_LOG_LEVEL"))
     }
-
-
-@contextmanager
-def quiet_torch() -> Iterator[None]:
-    """Import torch inside, and it does not print the stack of each connection that is lost, unless it was told to."""
-    name, level = "TORCH_CPP_LOG_LEVEL", os.environ.get("TORCH_CPP_LOG_LEVEL")
-    os.environ.setdefault(name, "FATAL")
-    try:
-        yield
-    finally:
-        _write({name: level})
 
 
 def set_ranks(rank: int | None, world_size: int | None) -> None:

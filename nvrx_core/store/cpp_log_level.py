@@ -11,7 +11,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ import torch
 
 from nvrx_core.settings.environment import cpp_log_level
 
-__all__ = ["ERROR", "FATAL", "level", "quiet"]
+__all__ = ["ERROR", "FATAL", "level", "quiet", "quiet_for_good"]
 
 ERROR: Final = 2
 FATAL: Final = 3
@@ -27,6 +27,7 @@ FATAL: Final = 3
 _wanted: Final[list[int]] = []
 """The level at first, then those of all that are inside `quiet`."""
 _changing: Final = threading.Lock()
+_for_good: Final = ExitStack()
 
 
 @contextmanager
@@ -50,6 +51,11 @@ def quiet(least: int = ERROR) -> Iterator[None]:
             word.value = max(_wanted)
             if len(_wanted) == 1:
                 _wanted.clear()
+
+
+def quiet_for_good(least: int = ERROR) -> None:
+    """Enter `quiet`, until the process ends."""
+    _for_good.enter_context(quiet(least))
 
 
 @functools.cache

@@ -14,18 +14,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import assert_never
 
+from nvrx_launcher.exit_codes import FAILED, REFUSED
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 
 __all__ = ["Coordinator"]
-
-FAILED: Final = 1
-"""The job's exit code when it cannot go on."""
-REFUSED: Final = 93
-"""The job's exit code when a rank has asked not to be started again."""
 
 
 class _Phase(enum.Enum):
@@ -81,8 +77,8 @@ class Coordinator:
 
     def received(self, message: Message, *, now: float) -> tuple[Decision, ...]:
         """Take a node's message."""
-        if self._phase is _Phase.ENDED:
-            return self._after_end(message)
+        if self._phase is _Phase.ENDED and message.kind is not MessageKind.LEFT:
+            return ()
         match message.kind:
             case MessageKind.READY:
                 return self._ready(message, now)
@@ -148,12 +144,6 @@ class Coordinator:
             return self._end(0, "all workers are done")
         return ()
 
-    def _after_end(self, message: Message) -> tuple[Decision, ...]:
-        if message.kind is MessageKind.LEFT:
-            self._nodes.pop(message.node, None)
-            self._active -= {message.node}
-        return ()
-
     def _is_of_this_cycle(self, message: Message) -> bool:
         return self._phase is _Phase.RUNNING and message.node in self._active and message.cycle == self.cycle
 
@@ -201,7 +191,8 @@ class Coordinator:
         self.deadline = min(self._enough_since + self._last_call, join_by)
 
     def _run(self) -> tuple[Decision, ...]:
-        members = tuple(self._members(self._chosen()))
+        joined_first = sorted(self._nodes)[: self.min_nodes]
+        members = _placed({node: self._nodes[node].description for node in joined_first})
         self._phase, self._active, self.deadline = _Phase.RUNNING, frozenset(each.node for each in members), math.inf
         for node in self._active:
             self._nodes[node].status = _Status.RUNNING
@@ -213,18 +204,16 @@ class Coordinator:
             ),
         )
 
-    def _chosen(self) -> list[int]:
-        """The nodes of the next cycle, by their rank: those that joined first."""
-        return sorted(sorted(self._nodes)[: self.min_nodes], key=self._order)
 
-    def _order(self, node: int) -> tuple[float, str, str, int]:
-        description = self._nodes[node].description
-        order = description.order if description.order >= 0 else math.inf
-        return order, description.host, description.address, node
+def _placed(nodes: Mapping[int, NodeDescription]) -> tuple[Member, ...]:
+    """Return the nodes of a cycle by their rank: in the order of the infrastructure, else of hosts and addresses."""
+    members, rank = list[Member](), 0
+    for node in sorted(nodes, key=lambda node: (*_order(nodes[node]), node)):
+        members.append(Member(node, rank, nodes[node].workers))
+        rank += nodes[node].workers
+    return tuple(members)
 
-    def _members(self, nodes: Iterable[int]) -> Iterable[Member]:
-        rank = 0
-        for node in nodes:
-            workers = self._nodes[node].description.workers
-            yield Member(node, rank, workers)
-            rank += workers
+
+def _order(description: NodeDescription) -> tuple[float, str, str]:
+    order = description.order if description.order >= 0 else math.inf
+    return order, description.host, description.address

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from nvrx_core.settings import environment
 from nvrx_core.store.endpoint import StoreConnectionError, await_listener, local_address
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
@@ -28,7 +27,7 @@ from nvrx_launcher.store_host import ControlStore
 if TYPE_CHECKING:
     from nvrx_core.store.connection import Connection
 
-__all__ = ["free_port", "join_job"]
+__all__ = ["join_job"]
 
 log = logging.getLogger("nvrx_launcher")
 BACKLOG: Final = 4096
@@ -54,8 +53,7 @@ def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: 
         last_call=options.last_call, join_timeout=options.join_timeout,
     )  # fmt: skip
     if options.max_nodes > 1:
-        with environment.quiet_torch():
-            return _join_over_store((options, coordinator), loop, cleanup, node)
+        return _join_over_store((options, coordinator), loop, cleanup, node)
     store = ControlStore(loop, options.job_name, address=options.master_addr)
     cleanup.callback(store.close)
     describe = functools.partial(_describe, options, options.master_addr)
@@ -65,8 +63,10 @@ def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: 
 def _join_over_store(
     job: tuple[LaunchOptions, Coordinator], loop: EventLoop, cleanup: ExitStack, node: NodeEvents
 ) -> Coordination:
+    from nvrx_core.store.cpp_log_level import FATAL, quiet_for_good
     from nvrx_launcher.rendezvous.store_coordination import CoordinatorHost, StoreCoordination
 
+    quiet_for_good(FATAL)  # a lost store is logged in one line
     options, coordinator = job
     host, port = options.endpoint
     keys, mailbox = RendezvousKeys(options.run_id), Mailbox(loop)
@@ -128,11 +128,11 @@ def _connect(host: str, port: int, join_timeout: float) -> Connection:
 
 
 def _describe(options: LaunchOptions, address: str) -> NodeDescription:
-    port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
+    port = options.master_port if options.max_nodes == 1 and options.master_port else _free_port()
     return NodeDescription(socket.gethostname(), address, port, options.workers, options.order)
 
 
-def free_port() -> int:
+def _free_port() -> int:
     """Return a port that nobody uses at the moment."""
     with socket.create_server(("", 0)) as probe:
         return int(probe.getsockname()[1])

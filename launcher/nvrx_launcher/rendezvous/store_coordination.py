@@ -7,9 +7,11 @@ import json
 import math
 import time
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from nvrx_core.liveness.lease import LeaseTable
+from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
 from nvrx_launcher.rendezvous.coordinator import Coordinator
@@ -21,10 +23,9 @@ from nvrx_launcher.store_host import ControlStore
 
 __all__ = ["CoordinatorHost", "StoreCoordination"]
 
+Value = TypeVar("Value")
 LEASE_TIMEOUT: Final = 5.0
 """Seconds without a move of its lease after which a node is lost."""
-STORE_LOST: Final = 75
-"""The exit code of launchers that have lost the store."""
 HEARD_WITHIN: Final = 5.0
 """Seconds that the coordinator's launcher waits at most until all nodes have left."""
 SAYS_WITHIN: Final = 2.0
@@ -48,8 +49,9 @@ class CoordinatorHost:
         self._decided = itertools.count(1)
         self._leases, self._nodes = LeaseTable(LEASE_TIMEOUT), frozenset[int]()
         self._requests = Requests(connect(), self._watch_leases, _ignore)
+        found = _handing_on(mailbox, Message.from_text, self._received)
         self._inbox = Follower(
-            connect(), keys.message, found=self._found, failed=_ignore, count=lambda store: store.add(keys.inbox, 0)
+            connect(), keys.message, found=found, failed=_ignore, count=lambda store: store.add(keys.inbox, 0)
         )
 
     def store_in_use(self) -> None:
@@ -80,23 +82,16 @@ class CoordinatorHost:
         self._inbox.stop()
         self._requests.finish(SAYS_WITHIN)
 
-    def _found(self, text: bytes) -> None:
-        try:
-            message = Message.from_text(text)
-        except ValueError:  # nobody of ours has written it
-            return
-        self._mailbox.post(lambda: self._received(message))
-
     def _received(self, message: Message) -> None:
         self._publish(self._coordinator.received(message, now=time.monotonic()))
-        self._nodes = self._coordinator.nodes
 
     def _lost(self, node: int) -> None:
         reason = f"node {node} has not moved its lease for {LEASE_TIMEOUT:g} s"
         self._publish(self._coordinator.lost(node, reason, now=time.monotonic()))
-        self._nodes = self._coordinator.nodes
 
     def _publish(self, decisions: tuple[Decision, ...]) -> None:
+        """Let all nodes know of what was decided, and the other thread of who is in the job."""
+        self._nodes = self._coordinator.nodes
         for decision in decisions:
             key, text = self._keys.decision(next(self._decided)), json.dumps(decision.to_json())
             self._requests.ask(lambda store, key=key, text=text: store.set(key, text))  # type: ignore[misc]
@@ -109,6 +104,19 @@ class CoordinatorHost:
             self._leases.observe(node, lease, now=time.monotonic())
         for node in self._leases.stale(now=time.monotonic()):
             self._mailbox.post(lambda node=node: self._lost(node))  # type: ignore[misc]
+
+
+def _handing_on(
+    mailbox: Mailbox, read: Callable[[bytes], Value], take: Callable[[Value], object]
+) -> Callable[[bytes], None]:
+    """Return what reads a value in a thread, and has the loop take it; nobody of ours has written a malformed one."""
+
+    def found(text: bytes) -> None:
+        with suppress(ValueError):
+            value = read(text)
+            mailbox.post(lambda: take(value))
+
+    return found
 
 
 def _ignore(_: str) -> None:
@@ -144,7 +152,8 @@ class StoreCoordination:
         self._beats = itertools.count(1)
         self.store = store
         self._requests = Requests(connect(), self._move_lease, self.store_lost)
-        self._decisions = Follower(connect(), keys.decision, found=self._found, failed=self.store_lost)
+        found = _handing_on(mailbox, Decision.from_text, node.decided)
+        self._decisions = Follower(connect(), keys.decision, found=found, failed=self.store_lost)
         self._in_use = Follower(connect(), lambda _: keys.in_use, found=self._store_in_use, failed=self.store_lost)
 
     @property
@@ -196,10 +205,3 @@ class StoreCoordination:
     def _move_lease(self, store: Store) -> None:
         if self._node >= 0:
             store.set(self._keys.lease(self._node), str(next(self._beats)))
-
-    def _found(self, text: bytes) -> None:
-        try:
-            decision = Decision.from_text(text)
-        except ValueError:  # nobody of ours has written it
-            return
-        self._mailbox.post(lambda: self._events.decided(decision))

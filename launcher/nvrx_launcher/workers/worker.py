@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Self
 
-from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd
+from nvrx_core.process.lifeline import open_pidfd
+from nvrx_launcher.guardian import start_guarded
 
 __all__ = ["Output", "Worker"]
 
@@ -60,11 +61,7 @@ class Worker:
         Raises:
             OSError: when the program cannot be started.
         """
-        guard = ParentDeathSignal(os.getpid())
-        process = subprocess.Popen(
-            command, env=dict(environment), stdout=output.stdout, stderr=output.stderr, start_new_session=True,
-            preexec_fn=guard.set,  # noqa: PLW1509 - two system calls, no lock
-        )  # fmt: skip
+        process = start_guarded(command, env=dict(environment), stdout=output.stdout, stderr=output.stderr)
         return cls(*ranks, process)
 
     def send(self, signum: int) -> None:
