@@ -8,17 +8,15 @@ The workers import no torch. The columns take turns.
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 
-from report import processor, versions
+from report import machine_lines, shown_values
 
 WORKER = """\
 import os, signal, sys, time
@@ -102,21 +100,16 @@ def main() -> None:
                     failed[name] = failed.get(name, 0) + (not found)
                     for key, value in found.items():
                         results.setdefault((name, nodes, key), []).append(value)
-    print(f"ours: {versions(sys.executable)}" + (f"\npeer: {versions(options.peer)}" if options.peer else ""))
-    print(f"machine: {processor()}, {os.cpu_count()} cores; load average at the end {os.getloadavg()[0]:.1f}")
+    print("\n".join(machine_lines(options.peer)))
     names = [name for name, _ in columns(options.peer)]
     print("\n| # | what | " + " | ".join(names) + " |\n|---|---|" + "---|" * len(names))
     for key, text, nodes, phase in ROWS:
         print(
-            f"| {key} | {text} | " + " | ".join(shown(results.get((name, nodes, phase), [])) for name in names) + " |"
+            f"| {key} | {text} | "
+            + " | ".join(shown_values(results.get((name, nodes, phase), []), "s") for name in names)
+            + " |"
         )
     print("jobs that did not end well: " + ", ".join(f"{name} {count}" for name, count in failed.items()))
-
-
-def shown(values: list[float]) -> str:
-    if not values:
-        return "n/a"
-    return f"**{statistics.median(values):.3g} s** ({min(values):.3g} .. {max(values):.3g})"
 
 
 if __name__ == "__main__":

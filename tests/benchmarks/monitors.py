@@ -12,13 +12,12 @@ import json
 import os
 import pathlib
 import select
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
-from report import processor, versions
+from report import machine_lines, shown_values
 
 RANK = str(pathlib.Path(__file__).with_name("monitored_rank.py"))
 TIMEOUT = 1.0
@@ -59,8 +58,7 @@ def main() -> None:
             for do in ("calls", "step", "hang"):
                 for key, value in run(python, whose, config, do).items():
                     results.setdefault(name, {}).setdefault(key if do != "step" else f"step {key}", []).append(value)
-    print(f"ours: {versions(sys.executable)}" + (f"\npeer: {versions(options.peer)}" if options.peer else ""))
-    print(f"machine: {processor()}, {os.cpu_count()} cores; load average at the end {os.getloadavg()[0]:.1f}")
+    print("\n".join(machine_lines(options.peer)))
     print_table(results)
 
 
@@ -80,14 +78,8 @@ def print_table(results: dict[str, dict[str, list[float]]]) -> None:
     """Prints medians, least and most."""
     print("\n| # | what | " + " | ".join(results) + " |\n|---|---|" + "---|" * len(results))
     for key, text, name, factor, unit in ROWS:
-        cells = [shown([value * factor for value in column.get(name, [])], unit) for column in results.values()]
+        cells = [shown_values([value * factor for value in column.get(name, [])], unit) for column in results.values()]
         print(f"| {key} | {text} | " + " | ".join(cells) + " |")
-
-
-def shown(values: list[float], unit: str) -> str:
-    if not values:
-        return "n/a"
-    return f"**{statistics.median(values):.3g} {unit}** ({min(values):.3g} .. {max(values):.3g})"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pathlib
 import platform
 import statistics
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -206,6 +207,18 @@ def spread(values: Iterable[float]) -> str:
     """Writes the median and the most of some values."""
     found = sorted(values) or [0.0]
     return f"median {statistics.median(found):.2f}, most {found[-1]:.2f}"
+
+
+def shown_values(values: Iterable[float], unit: str) -> str:
+    """Writes the median, the least and the most of some values of one unit."""
+    found = sorted(values)
+    return f"**{statistics.median(found):.3g} {unit}** ({found[0]:.3g} .. {found[-1]:.3g})" if found else "n/a"
+
+
+def machine_lines(peer: str | None) -> list[str]:
+    """Returns the lines that say where the figures of a run without launches of ours were taken."""
+    found = [f"ours: {versions(sys.executable)}", *([f"peer: {versions(peer)}"] if peer else [])]
+    return [*found, f"machine: {processor()}, {os.cpu_count()} cores; load average at the end {os.getloadavg()[0]:.1f}"]
 
 
 def environment_lines(pythons: Mapping[str, str], launches: list[Ending]) -> list[str]:

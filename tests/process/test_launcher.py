@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process.launch import Launch, is_there, left_in
-from tests.harness.process.monitored import await_true
+from tests.harness.process.host import alive, eventually
+from tests.harness.process.launch import Launch, left_in
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_signal_is_passed_on_and_ends_the_job(launch: Callable[..., Launch], s
     job.process.send_signal(signum)
     code, _ = job.finish()
     assert code == 128 + signum
-    assert not any(map(is_there, job.pids()))
+    assert not any(map(alive, job.pids()))
 
 
 def test_what_ignores_the_signal_is_killed(launch: Callable[..., Launch]) -> None:
@@ -70,15 +70,15 @@ def test_what_ignores_the_signal_is_killed(launch: Callable[..., Launch]) -> Non
     code, log = job.finish()
     assert code == 128 + signal.SIGTERM
     assert "did not end in time and are killed" in log
-    assert not any(map(is_there, job.pids()))
+    assert not any(map(alive, job.pids()))
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(launch: Callable[..., Launch]) -> None:
     job = launch("family")
     job.read(2, "family")
     job.process.kill()
-    await_true(lambda: not any(map(is_there, job.pids())), within=10.0)
-    await_true(lambda: not left_in(job.folder), within=10.0)
+    assert eventually(lambda: not any(map(alive, job.pids())), 10.0)
+    assert eventually(lambda: not left_in(job.folder), 10.0)
 
 
 def test_a_rank_can_ask_that_the_job_ends(launch: Callable[..., Launch]) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import random
 import select
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.harness.process.launch import Launch, is_there, left_in
-from tests.harness.process.monitored import await_true
+from tests.harness.process.host import alive, eventually, free_ports
+from tests.harness.process.launch import Launch, left_in
 
 Nodes = Callable[..., list[Launch]]
 
@@ -24,7 +22,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     launched: list[Launch] = []
 
     def nodes(count: int, case: str, *options: str, **more: str) -> list[Launch]:
-        port = str(free_port())
+        port = str(free_ports())
         new = [
             Launch(tmp_path, case, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", *options, **more)
             for _ in range(count)
@@ -35,14 +33,6 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     yield nodes
     for each in launched:
         each.close()
-
-
-def free_port() -> int:
-    while True:
-        port = random.randrange(12_000, 31_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def hosts(log: str) -> bool:
@@ -70,8 +60,8 @@ def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes, tmp_path: 
     ends = [job.finish() for job in jobs if job is not victim]
     assert [code for code, _ in ends] == [0, 0], ends
     assert any("has not moved its lease for 5 s" in log for _, log in ends)
-    await_true(lambda: not any(map(is_there, victim.pids())), within=10.0)
-    await_true(lambda: not left_in(tmp_path), within=10.0)
+    assert eventually(lambda: not any(map(alive, victim.pids())), 10.0)
+    assert eventually(lambda: not left_in(tmp_path), 10.0)
 
 
 def first_active(jobs: list[Launch], count: int) -> list[Launch]:
@@ -112,7 +102,7 @@ def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes, tmp_path: Path
     assert code == 75
     assert "the rendezvous store is lost" in log
     assert "c10d" not in log
-    await_true(lambda: not left_in(tmp_path), within=10.0)
+    assert eventually(lambda: not left_in(tmp_path), 10.0)
 
 
 def test_a_node_that_nobody_joins_says_so(nodes: Nodes) -> None:
@@ -137,9 +127,9 @@ def test_a_launcher_that_waits_for_the_rendezvous_ends_on_a_signal(tmp_path: Pat
     """The endpoint is an address that no machine has."""
     job = Launch(tmp_path, "done", "--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29500")
     try:
-        await_true(lambda: any((tmp_path / "run").glob("launcher-*/launcher.ipc")))
+        assert eventually(lambda: any((tmp_path / "run").glob("launcher-*/launcher.ipc")), 20)
         job.process.send_signal(signum)
         assert job.process.wait(20) == expected
     finally:
         job.close()
-    await_true(lambda: not left_in(tmp_path), within=10.0)
+    assert eventually(lambda: not left_in(tmp_path), 10.0)

@@ -25,7 +25,8 @@ from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.fault_tolerance.wire import Listener
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.progress.stage import Stage
-from tests.harness.process.monitored import MonitoredRank, await_true, children, monitors_of
+from tests.harness.process.host import eventually
+from tests.harness.process.monitored import MonitoredRank, children, monitors_of
 
 NO_TIMEOUTS = {"initial_rank_heartbeat_timeout": None, "rank_heartbeat_timeout": None, "log_level": "ERROR"}
 PROTECTED_WITHIN = 5.0
@@ -72,7 +73,7 @@ def test_a_lost_monitor_is_replaced_soon(
         client.start_section("other")
     lost, begun = monitor.pid, time.monotonic()
     os.kill(lost, signum)
-    await_true(lambda: monitor.page[ProgressField.RANK_MONITOR_PID] not in (0, lost), within=PROTECTED_WITHIN)
+    assert eventually(lambda: monitor.page[ProgressField.RANK_MONITOR_PID] not in (0, lost), PROTECTED_WITHIN)
     with capsys.disabled():
         print(f" protected again after {1e3 * (time.monotonic() - begun):.0f} ms", end=" ")
     assert monitor.pid == monitor.page[ProgressField.RANK_MONITOR_PID]

@@ -13,8 +13,8 @@ import pytest
 from nvrx_core.fault_tolerance import FaultToleranceConfig, RankMonitorClient, RankMonitorServer
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.progress.page import ProgressField
+from tests.harness.process.host import eventually
 from tests.harness.process.hostile import QUESTION, ask, hostile, inundate, send_descriptors
-from tests.harness.process.monitored import await_true
 
 STALL = 1.0
 """Seconds that an honest question may wait, at most."""
@@ -58,7 +58,7 @@ def test_malformed_messages_end_their_connections_only(monitor: RankMonitorProce
     inundate(path, 500, seed=0, every=100)
     opened, used = files(monitor), memory(monitor)
     assert inundate(path, 20_000, seed=1, every=100) < STALL
-    await_true(lambda: files(monitor) <= opened)
+    assert eventually(lambda: files(monitor) <= opened, 20)
     assert memory(monitor) < used + 2_000
 
 
@@ -67,7 +67,7 @@ def test_malformed_messages_end_their_connections_only(monitor: RankMonitorProce
 def test_a_million_malformed_messages_in_ten_parts(monitor: RankMonitorProcess, path: Path, seed: int) -> None:
     opened, used = files(monitor), memory(monitor)
     assert inundate(path, 100_000, seed=seed, every=500) < STALL
-    await_true(lambda: files(monitor) <= opened)
+    assert eventually(lambda: files(monitor) <= opened, 20)
     assert memory(monitor) < used + 2_000
 
 
@@ -82,7 +82,7 @@ def test_connections_that_say_nothing_are_dropped_when_there_are_too_many(
         assert silent[0].recv(1) == b""
         silent[-1].send(QUESTION)
         assert b"heartbeats" in silent[-1].recv(1000)
-    await_true(lambda: files(monitor) <= before)
+    assert eventually(lambda: files(monitor) <= before, 20)
 
 
 def test_a_rank_waits_while_the_queue_of_its_monitor_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_descriptors_that_strangers_send_are_closed(monitor: RankMonitorProcess,
     before = files(monitor)
     for message in (QUESTION, b'{"type": "look"}', b"half", b"x" * 70_000) * 20:
         send_descriptors(path, message, number)
-    await_true(lambda: files(monitor) <= before)
+    assert eventually(lambda: files(monitor) <= before, 20)
 
 
 def test_a_stream_socket_is_not_accepted(path: Path) -> None:

@@ -15,7 +15,8 @@ import pytest
 from nvrx_core.fault_tolerance import FaultToleranceConfig, RankMonitorServer
 from nvrx_core.fault_tolerance.peers import Survey
 from nvrx_core.fault_tolerance.wire import Listener, connect
-from tests.harness.process.monitored import MonitoredRank, await_true, is_monitor
+from tests.harness.process.host import eventually
+from tests.harness.process.monitored import MonitoredRank, is_monitor
 
 STEP = {"rank_section_timeouts": {"step": 0.5}}
 Start = Callable[..., MonitoredRank]
@@ -55,7 +56,7 @@ def test_a_hung_rank_is_ended(start: Start, case: str, config: dict[str, Any], r
     told = rf"rank 0 \(pid {rank.pid}\) is hung: {reason} for \S+ s \(timeout 0\.5 s\)"
     assert re.search(told, errors), errors
     assert len(monitors) == 2
-    await_true(lambda: not any(map(is_monitor, monitors)), within=5.0)
+    assert eventually(lambda: not any(map(is_monitor, monitors)), 5.0)
 
 
 def test_the_configured_signal_ends_it(start: Start) -> None:
@@ -84,7 +85,7 @@ def test_a_lost_monitor_is_replaced_and_knows_what_the_rank_wrote(start: Start, 
     rank.read("hang")
     before = rank.monitors()
     os.kill(before[victim], signum)
-    await_true(lambda: len(rank.monitors()) == 2 and rank.monitors()[1] != before[1])
+    assert eventually(lambda: len(now := rank.monitors()) == 2 and now[1] != before[1], 20)
     code, errors = rank.finish()
     assert code == -signal.SIGKILL
     assert "section 'step' open for 4" in errors

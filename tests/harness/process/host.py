@@ -25,9 +25,9 @@ PORTS, BLOCK = range(12_000, 31_000), 4
 LISTEN = "0A"  # the kernel's TCP_LISTEN, as /proc/net/tcp writes it
 
 
-def tagged(tag: str) -> dict[int, str]:
+def tagged(tag: str, variable: str = TAG) -> dict[int, str]:
     """Every process, running or stopped, whose environment carries the tag: its pid, its state and command line."""
-    mark = f"{TAG}={tag}".encode()
+    mark = f"{variable}={tag}".encode()
     found = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with suppress(OSError):

@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.harness.process.monitored import LAUNCHER
+from tests.harness.process import host
+from tests.harness.process.monitored import RUNTIME, environment_of
 
-__all__ = ["Launch", "is_there", "left_in"]
+__all__ = ["Launch", "left_in"]
 
 WORKERS = Path(__file__).parent / "workers"
 
@@ -29,14 +30,11 @@ class Launch:
     """
 
     def __init__(self, folder: Path, case: str, *options: str, worker: str = "launcher_worker.py") -> None:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
-        ours = {"PYTHONPATH": os.pathsep.join(sys.path), "NVRX_RUNTIME_DIR": str(folder / "run")}
-        ours["NVRX_TEST_GATE"] = str(folder / "gate")
         self.folder = folder
         command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options]
         self.process = subprocess.Popen(
             [*command, str(WORKERS / worker), case],
-            env={**clean, **ours},
+            env=environment_of(folder, NVRX_TEST_GATE=str(folder / "gate")),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -79,21 +77,6 @@ class Launch:
             pass
 
 
-def is_there(pid: int) -> bool:
-    """Return whether a process exists and has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def left_in(folder: Path) -> list[int]:
     """Return the processes of launches in a folder, such as monitors and guardians, by their environment."""
-    mark, found = f"NVRX_RUNTIME_DIR={folder}/run".encode(), []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if mark in Path(f"/proc/{name}/environ").read_bytes() and is_there(int(name)):
-                found.append(int(name))
-        except OSError:
-            continue
-    return found
+    return [pid for pid in host.tagged(f"{folder}/run", RUNTIME) if host.alive(pid)]

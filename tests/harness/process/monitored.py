@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MonitoredRank", "await_true", "children", "is_monitor", "monitors_of"]
+__all__ = ["RUNTIME", "MonitoredRank", "children", "environment_of", "is_monitor", "monitors_of"]
 
 WORKER = "tests.harness.process.workers.monitored"
+RUNTIME = "NVRX_RUNTIME_DIR"
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_", "TORCHELASTIC_", "FT_", "NVRX_", "SLURM_")
 
 
@@ -29,12 +29,10 @@ class MonitoredRank:
 
     def __init__(self, folder: Path, case: str, config: Mapping[str, Any] | None, **environment: str) -> None:
         self.folder = folder
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
-        ours = {"PYTHONPATH": os.pathsep.join(sys.path), "RANK": "0", "NVRX_RUNTIME_DIR": str(folder / "run")}
         arguments = [] if config is None else [json.dumps(config)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", WORKER, case, *arguments],
-            env={**clean, **ours, **environment},
+            env=environment_of(folder, **{"RANK": "0", **environment}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -77,6 +75,12 @@ class MonitoredRank:
         return monitors_of(self.pid)
 
 
+def environment_of(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of this process, without what would place it in a job; sockets of monitors are in a folder."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
+    return {**clean, "PYTHONPATH": os.pathsep.join(sys.path), RUNTIME: str(folder / "run"), **more}
+
+
 def monitors_of(pid: int) -> list[int]:
     """Return the pids of a process's own monitor: the fork server, then the monitor."""
     servers = children(pid)
@@ -96,11 +100,3 @@ def is_monitor(pid: int) -> bool:
         return b"nvrx_core.fault_tolerance" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-
-
-def await_true(condition: Any, within: float = 20.0) -> None:
-    """Wait until a condition holds that no descriptor tells of."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "not within the bound"
-        time.sleep(0.01)
