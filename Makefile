@@ -44,10 +44,10 @@ test: $(if $(SELECTION),test-selection,test-parts) ## every test but the long on
 test-all: coverage ## every test, for the night
 	@$(PY) -m pytest -m "" $(PYTEST_ARGS)
 
-test-selection: $(VENV)/.installed
+test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
-test-parts: $(VENV)/.installed
+test-parts: $(VENV)/.integrations
 	@$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) $(if $(filter-out 1,$(LANES)),--output-sync) test-jobs coverage test-searches test-whole
 
 test-jobs:
@@ -59,11 +59,11 @@ test-searches:
 test-whole:
 	@$(PY) -m pytest $(WHOLE) $(BUSY) $(SKIPS)
 
-coverage: $(VENV)/.installed ## the pure modules: every branch taken by unit tests and simulations
+coverage: $(VENV)/.integrations ## the pure modules: every branch taken by unit tests and simulations
 	@$(PY) -m coverage run -m pytest -m "not exhaustive and not nightly" $(PURE) $(SKIPS)
 	@$(PY) -m coverage report
 
-check: $(VENV)/.installed ## ruff, mypy, import contracts
+check: $(VENV)/.integrations ## ruff, mypy, import contracts
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
@@ -75,7 +75,7 @@ bench: $(VENV)/.installed ## how fast it recovers, and what it costs meanwhile
 bench-peer: $(VENV)/.installed $(PEER_VENV)/.installed ## the same beside nvidia-resiliency-ext, in one run
 	@$(PY) tests/benchmarks/bench.py --peer $(PEER_VENV)/bin/python $(BENCH_ARGS)
 
-docs: $(VENV)/.installed ## the documents as a site in build/site, with every code block tried
+docs: $(VENV)/.integrations ## the documents as a site in build/site, with every code block tried
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@$(PY) -m pytest tests/docs $(PYTEST_ARGS)
 
@@ -93,6 +93,11 @@ $(VENV)/.installed: pyproject.toml
 	@$(PY) -c '$(TORCH_AS_FOUND)' > $(VENV)/constraints.txt
 	@$(PY) $(INSTALL) '$(PIP_WITH_GROUPS)'
 	@$(PY) $(INSTALL) --constraint $(VENV)/constraints.txt --editable . --group dev
+	@touch $@
+
+# Lightning and Megatron, for the targets that need them.
+$(VENV)/.integrations: $(VENV)/.installed
+	@$(PY) $(INSTALL) --constraint $(VENV)/constraints.txt --group integrations
 	@touch $@
 
 $(PEER_VENV)/.installed:

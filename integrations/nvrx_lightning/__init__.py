@@ -1,0 +1,1 @@
+"""PyTorch Lightning's front door: a callback and strategies that survive faults."""

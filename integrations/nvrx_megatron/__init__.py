@@ -1,0 +1,1 @@
+"""Megatron's front door: in-process restart for Megatron-LM and for loops of one's own on megatron-core."""
