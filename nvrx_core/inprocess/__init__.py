@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         progress_watchdog as progress_watchdog,
         rank_assignment as rank_assignment,
         rank_filter as rank_filter,
+        restart_record as restart_record,
         state as state,
         store as store,
         terminate as terminate,
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
         wrap as wrap,
     )
     from nvrx_core.inprocess.compose import Compose
+    from nvrx_core.inprocess.restart_record import RestartRecord, last_restart
     from nvrx_core.inprocess.state import FrozenState, Mode, State
-    from nvrx_core.inprocess.wrap import CallWrapper, Wrapper
+    from nvrx_core.inprocess.wrap import CallWrapper, Wrapper, current_call
 
-__all__ = ["CallWrapper", "Compose", "FrozenState", "Mode", "State", "Wrapper"]
+__all__ = [
+    "CallWrapper", "Compose", "FrozenState", "Mode", "RestartRecord", "State", "Wrapper", "current_call",
+    "last_restart",
+]  # fmt: skip
 
 _HOME = {
     "CallWrapper": "wrap",
@@ -39,6 +44,9 @@ _HOME = {
     "FrozenState": "state",
     "Mode": "state",
     "State": "state",
+    "RestartRecord": "restart_record",
+    "current_call": "wrap",
+    "last_restart": "restart_record",
 }
 _MODULES = (
     "abort",
@@ -54,6 +62,7 @@ _MODULES = (
     "progress_watchdog",
     "rank_assignment",
     "rank_filter",
+    "restart_record",
     "state",
     "store",
     "terminate",

@@ -93,6 +93,8 @@ rank_filter         RankFilter                                0.4.1  unit/inproc
 rank_filter         ActivateAllRanks                          0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
 rank_filter         MaxActiveWorldSize                        0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
 rank_filter         ActiveWorldSizeDivisibleBy                0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
+restart_record      RestartRecord                             nvrx   process/test_current_call.py::test_the_running_call_and_the_last_restart_are_at_hand
+restart_record      last_restart                              nvrx   process/test_current_call.py::test_the_running_call_and_the_last_restart_are_at_hand
 state               Mode                                      both   unit/inprocess/test_state.py::test_a_snapshot_does_not_change
 state               Mode.INITIALIZED                          both   unit/rank_assignment/test_assignments.py::test_a_round_does_not_start_from_the_active_world_size_of_the_round_before
 state               Mode.ACTIVE                               both   process/test_plug_ins.py::test_each_plug_in_sees_the_state_of_its_iteration
@@ -143,6 +145,7 @@ wrap                CallWrapper.progress_watchdog             both   process/tes
 wrap                CallWrapper.atomic_lock                   both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
 wrap                CallWrapper.iteration_store               nvrx   process/test_options.py::test_the_iteration_store_is_the_same_for_all_and_new_in_each_iteration
 wrap                CallWrapper.progress                      nvrx   process/test_hangs.py::test_a_hang_known_by_its_steps_or_its_store_costs_no_rank
+wrap                current_call                              nvrx   process/test_current_call.py::test_the_running_call_and_the_last_restart_are_at_hand
 wrap                Wrapper                                   both   process/test_deaths.py::test_an_exception_restarts_everyone
 wrap                Wrapper.restart_health_check              HEAD   unit/test_public_names.py::test_the_parameters_of_a_wrapper_can_be_read_and_not_assigned
 wrap                Wrapper(store_factory)                    both   process/test_options.py::test_another_store_serves_as_well
@@ -260,7 +263,10 @@ def test_no_member_of_what_a_function_gets_is_missing_in_the_table():
 def test_modules_and_classes_are_attributes_of_the_package():
     for module in inprocess._MODULES:
         assert getattr(inprocess, module).__name__ == f"nvrx_core.inprocess.{module}"
-    assert inprocess.__all__ == ["CallWrapper", "Compose", "FrozenState", "Mode", "State", "Wrapper"]
+    assert inprocess.__all__ == [
+        "CallWrapper", "Compose", "FrozenState", "Mode", "RestartRecord", "State", "Wrapper", "current_call",
+        "last_restart",
+    ]  # fmt: skip
     assert all(getattr(inprocess, name).__name__ == name for name in inprocess.__all__)
     assert {*inprocess.__all__, *inprocess._MODULES} <= set(dir(inprocess))
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

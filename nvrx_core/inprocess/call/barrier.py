@@ -61,7 +61,7 @@ class Barrier:
             effects.FindHolders: self._find_holders,
             effects.LogWaiting: lambda effect: log.warning("%s", effect.reason),
             effects.CollectGarbage: lambda effect: collect_garbage(),
-            effects.RoundEnded: lambda effect: self._trace.round_ended(effect.view, self._thread.marks),
+            effects.RoundEnded: self._round_ended,
         }
 
     def _await(self, effect: effects.Await) -> None:
@@ -81,6 +81,9 @@ class Barrier:
     def _lose(self, effect: effects.LoseMembers) -> None:
         self._trace.mark("decided")
         self._monitor.page.lose(effect.members)
+
+    def _round_ended(self, effect: effects.RoundEnded) -> None:
+        self._trace.round_ended(effect.view, self._thread.marks, self._monitor.page[ProgressField.STEP] - 1)
 
     def _begin(self, effect: effects.BeginIteration) -> None:
         self._monitor.begin(self._state)

@@ -24,6 +24,7 @@ from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
+from nvrx_core.inprocess.restart_record import remember
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import inert_in_children, keep_for_good, run_in_rank_only
 from nvrx_core.settings.environment import has_master, set_ranks
@@ -67,6 +68,7 @@ class Call:
         self._cleanup.disown()
 
     def _run(self, function: Callable[[], Any]) -> Any:
+        remember(None)
         with self._cleanup as cleanup:
             resources = acquire(self._parameters, self._number, self._state, cleanup)
             watchers, stores = resources.watchers, UserStores(resources.connections, resources.observer, self._state)

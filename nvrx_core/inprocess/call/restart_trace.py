@@ -1,4 +1,4 @@
-"""What a restart leaves behind: one event for the timeline, and one log line.
+"""What a restart leaves behind: one event for the timeline, one log line, and a record in the process.
 
 The marks of a restart are the times of its steps. They are complete when the function is entered again. Another thread
 reports them then: no restart waits for a file.
@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.events.phases import phases_from_marks
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.fault_maker import FaultMaker
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.restart_record import RestartRecord, remember
 from nvrx_core.inprocess.state import State
 from nvrx_core.rank_assignment.base import Mode, State as PureState
 
@@ -50,21 +52,23 @@ class RestartTrace:
         self._housekeeping, self._defer = housekeeping, defer
         self._marks: dict[str, float] = {}
         self._ended: RoundView | None = None
+        self._step = self._highest = -1
         self._rate = LogRate()
 
     def mark(self, name: str) -> None:
         """Note the time of a step, by a name of `nvrx_core.events.phases.MARKS`."""
         self._marks[name] = time.monotonic()
 
-    def round_ended(self, view: RoundView, marks: Mapping[str, float]) -> None:
+    def round_ended(self, view: RoundView, marks: Mapping[str, float], step: int = -1) -> None:
         """Begin a restart.
 
         Args:
             view: the round that has ended.
             marks: those that the monitor thread has taken.
+            step: the highest step that this rank had reported in the iteration, -1 for none.
         """
         self.report()
-        self._ended = view
+        self._ended, self._step = view, step
         self._marks |= marks
 
     def entered(self) -> None:
@@ -84,11 +88,30 @@ class RestartTrace:
             marks.setdefault(missed, time.monotonic())
         if decision.cause is not None:
             marks["struck"], marks["announced"] = self._faults.on_my_clock(decision.cause)
+        self._highest = max(self._highest, decision.step)
+        remember(_record(state, decision, marks, step=self._step, highest=self._highest))
         left_out = self._rate.line(_failure(decision), now=time.monotonic())
         self._defer(lambda: _report(self._events, state, decision, marks))
         if left_out is not None:
             self._defer(lambda: _log(state, decision, marks, left_out))
         self._housekeeping.decided(state.rank, decision)
+
+
+def _record(
+    state: PureState, decision: Decision, marks: Mapping[str, float], *, step: int, highest: int
+) -> RestartRecord:
+    return RestartRecord(
+        number=state.iteration,
+        cause=decision.cause,
+        culprits=decision.culprits,
+        lost=decision.lost,
+        rank=state.rank,
+        world_size=state.world_size,
+        active=state.mode is Mode.ACTIVE,
+        step=step if step >= 0 else None,
+        highest_step=highest if highest >= 0 else None,
+        phases=phases_from_marks(marks),
+    )
 
 
 def _report(events: EventLog, state: PureState, decision: Decision, marks: Mapping[str, float]) -> None:

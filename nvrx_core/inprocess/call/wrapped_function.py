@@ -12,6 +12,7 @@ from typing import Any
 
 from nvrx_core.errors import StoreLost
 from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
@@ -86,6 +87,7 @@ class WrappedFunction:
         return ended
 
     def _out(self) -> None:
+        current.clear()
         self.faults.struck = time.monotonic()
         self.monitor.enter(Stage.UNWINDING)
         self.interrupt.leave()

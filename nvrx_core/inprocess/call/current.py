@@ -1,0 +1,29 @@
+"""The handle of the function that runs in this process, for code that is not given one.
+
+A child of `os.fork` has a copy of it and no call: a handle counts in the process that has set it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+__all__ = ["clear", "held", "hold"]
+
+_held: Final[dict[str, tuple[int, object]]] = {}
+
+
+def hold(handle: object) -> None:
+    """The function is about to run with this handle."""
+    _held["handle"] = os.getpid(), handle
+
+
+def held() -> object | None:
+    """Return the handle of the function that runs; None outside of one."""
+    pid, handle = _held.get("handle", (0, None))
+    return handle if pid == os.getpid() else None
+
+
+def clear() -> None:
+    """The function has been left."""
+    _held.clear()
