@@ -8,6 +8,7 @@ The workers import no torch. The columns take turns.
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import random
 import subprocess
@@ -30,7 +31,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 time.sleep(0.5)
 say("end", time.monotonic())
 """
-LIMIT = 60.0
+LIMIT = 30.0
+ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # without it torch 2.13 often fails to restart
 ROWS = (
     ("P9b", "start to first worker's first line, one node", 1, "start"),
     ("P8", "worker killed to first line of its successor, one node", 1, "restart"),
@@ -60,7 +62,7 @@ def run(command: list[str], nodes: int, script: str) -> dict[str, float]:
     jobs = [
         subprocess.Popen(
             [*command, *options, "--nproc-per-node", "2", "--max-restarts", "3", script],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | ENVIRONMENT,
         )
         for _ in range(nodes)
     ]  # fmt: skip
@@ -98,6 +100,11 @@ def main() -> None:
                 for name, command in columns(options.peer):
                     found = run(command, nodes, str(script))
                     failed[name] = failed.get(name, 0) + (not found)
+                    print(
+                        f"{name}, {nodes} nodes:",
+                        *(f"{key} {value:.3f} s" for key, value in found.items()),
+                        file=sys.stderr,
+                    )
                     for key, value in found.items():
                         results.setdefault((name, nodes, key), []).append(value)
     print("\n".join(machine_lines(options.peer)))

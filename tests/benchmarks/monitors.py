@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -27,16 +28,24 @@ SECTIONS = {"rank_section_timeouts": {"step": TIMEOUT}}
 def run(python: str, whose: str, config: dict[str, object], do: str) -> dict[str, float]:
     """Runs a rank; returns what it has measured, or how late its hang was noticed."""
     command = [python, RANK, whose, json.dumps(config), do]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as rank:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as rank:
         assert rank.stdout is not None
-        found: dict[str, float] = json.loads(rank.stdout.readline())
-        if do != "hang":
-            return found
-        gone = os.pidfd_open(rank.pid)
-        select.select([gone], [], [], 30)
-        noticed = time.monotonic()
-        os.close(gone)
-        return {"late": noticed - found["hang"] - TIMEOUT}
+        try:
+            found: dict[str, float] = json.loads(rank.stdout.readline())
+            return {"late": death_of(rank.pid) - found["hang"] - TIMEOUT} if do == "hang" else found
+        finally:
+            os.killpg(rank.pid, signal.SIGKILL)  # 0.4.1 leaves its monitor processes behind
+
+
+def death_of(pid: int) -> float:
+    """Waits for the end of a process; returns when it was noticed."""
+    gone = os.pidfd_open(pid)
+    select.select([gone], [], [], 30)
+    noticed = time.monotonic()
+    os.close(gone)
+    return noticed
 
 
 def columns(peer: str | None) -> Iterator[tuple[str, str, str, dict[str, object]]]:
