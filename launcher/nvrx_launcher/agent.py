@@ -20,6 +20,7 @@ from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlReques
 from nvrx_core.settings import environment
 from nvrx_launcher.control import Control
 from nvrx_launcher.guardian import TAG, start_guardian, sweep
+from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodeAction, NodePolicy, StartWorkers, StopWorkers, Tell
 from nvrx_launcher.options import LaunchOptions
@@ -77,6 +78,9 @@ class Agent:
     def _prepare(self, cleanup: ExitStack) -> Coordination:
         """Acquire what a launch holds; `cleanup` gives it back."""
         cleanup.callback(self._loop.close)
+        self._history = History(environment.events_directory())
+        cleanup.callback(self._history.close)
+        self._history.launched(self.options.workers, self.options.run_id)
         runtime = Path(environment.runtime_directory())
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="launcher-", dir=runtime))
@@ -85,7 +89,7 @@ class Agent:
         cleanup.callback(sweep, self._launch)
         control = Control(self._loop, folder / "launcher.ipc", self._requested)
         cleanup.callback(control.close)
-        self._monitors = Monitors(self._loop, self.config, folder, self.options)
+        self._monitors = Monitors(self._loop, self.config, folder, self.options, history=self._history)
         cleanup.callback(self._monitors.close)
         signals = signal_numbers(self.options.signals)
         self._coordination = join_job(self.options, self._loop, cleanup, self)  # may wait long: signals still end it
@@ -112,19 +116,23 @@ class Agent:
                     self._await_round(local_rank, rank)
                 case EndLaunch(code, _, reason):
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
+                    self._history.ended(code, reason)
                     self._code = code
 
     def _start(self, action: StartWorkers) -> None:
         log.info("cycle %d: %s", action.decision.cycle, action.decision.reason)
         self._kill_at = math.inf
         self._workers.start(action, self._environ, self._monitors.environment, sys.executable)
+        self._history.workers_started(action)
 
     def joined(self, node: int) -> None:
         """Take this node's number."""
+        self._history.joined(node)
         self._carry_out(self._policy.joined(node))
 
     def decided(self, decision: Decision) -> None:
         """Take a decision for all nodes."""
+        self._history.decided(decision)
         if decision.verdict is Verdict.RUN:
             self._coordination.store.begin_cycle()
         self._carry_out(self._policy.decided(decision))
@@ -138,6 +146,9 @@ class Agent:
 
     def _exited(self, local_rank: int, code: int, report: str) -> None:
         in_process = self._coordination.store.is_in_use
+        if code and not self._policy.is_stopping:
+            rank = self._policy.rank_of(local_rank)
+            self._history.worker_failed(rank, code, report, in_process=in_process)
         self._carry_out(self._policy.worker_exited(local_rank, code, report, in_process=in_process))
 
     def _await_round(self, local_rank: int, rank: int) -> None:
@@ -147,6 +158,7 @@ class Agent:
         def answered(entered: bool) -> None:
             if entered:
                 log.warning("the job goes on in process without rank %d", rank)
+                self._history.goes_on_without(rank)
             policy = self._policy.round_entered if entered else self._policy.no_round
             self._carry_out(policy(cycle, local_rank))
 
@@ -154,6 +166,7 @@ class Agent:
 
     def _requested(self, rank: int, request: WorkloadControlRequest) -> None:
         log.warning("rank %d asks for %s: %s", rank, request.action.name, request.description)
+        self._history.requested(rank, request)
         if request.action is not WorkloadAction.Continue:
             reason = f"rank {rank} has asked for {request.action.name}: {request.description}"
             self._coordination.tell(MessageKind.STOP, self._policy.cycle, reason)

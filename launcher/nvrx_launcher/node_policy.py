@@ -127,6 +127,15 @@ class NodePolicy:
             case never:
                 assert_never(never)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether its workers are being ended."""
+        return self._phase is _Phase.STOPPING
+
+    def rank_of(self, local_rank: int) -> int:
+        """Return a worker's rank in the cycle."""
+        return self._first_rank + local_rank
+
     def worker_exited(
         self, local_rank: int, code: int, report: str = "", *, in_process: bool = False
     ) -> tuple[NodeAction, ...]:
@@ -143,7 +152,7 @@ class NodePolicy:
             return () if self._running else self._all_gone()
         if code and in_process:
             self._doubtful[local_rank] = report
-            return (AwaitRound(local_rank, self._first_rank + local_rank),)
+            return (AwaitRound(local_rank, self.rank_of(local_rank)),)
         if code:
             return self._fail(report or f"local rank {local_rank} has failed")
         return self._done_if_all_are()

@@ -1,4 +1,4 @@
-"""The event file of a rank: one line per event, appended by one system call, so that two processes can share it.
+"""The event file of a rank or of a launcher: one line per event, by one system call: two processes can share it.
 
 Writing an event never fails the job: a failed write is counted, its event is dropped, and the first drop is logged.
 """
@@ -17,7 +17,7 @@ from typing import Final
 
 from nvrx_core.clock import Clock, SystemClock
 from nvrx_core.errors import ParameterError
-from nvrx_core.events.schema import MAX_LINE, SCHEMA, file_name
+from nvrx_core.events.schema import LAUNCHER, MAX_LINE, SCHEMA, file_name, launcher_file_name
 
 __all__ = ["EventLog", "boot_id"]
 
@@ -38,14 +38,14 @@ def boot_id() -> str:
 
 
 class EventLog:
-    """An append-only log of events in `events-<initial_rank>.jsonl`.
+    """An append-only log of events, in a file of its own in a directory.
 
     The directory is created (mode 0700) if it is missing. Two logs on one file do not disturb each other, nor do parent
     and child of a fork. Close the log after the last thread has written to it.
 
     Args:
         directory: the directory of the file; None disables the log.
-        initial_rank: the rank whose events are logged.
+        initial_rank: the rank whose events are logged; `schema.LAUNCHER` for those of the launcher in this process.
         clock: the source of the timestamps.
 
     Attributes:
@@ -57,9 +57,11 @@ class EventLog:
 
     def __init__(self, directory: str | os.PathLike[str] | None, initial_rank: int, clock: Clock | None = None) -> None:
         self.dropped = 0
-        self._path = None if directory is None else Path(directory) / file_name(initial_rank)
+        host = socket.gethostname()
+        name = launcher_file_name(host, os.getpid()) if initial_rank == LAUNCHER else file_name(initial_rank)
+        self._path = None if directory is None else Path(directory) / name
         self._clock = clock or SystemClock()
-        self._source = {"host": socket.gethostname(), "boot_id": boot_id(), "initial_rank": initial_rank}
+        self._source = {"host": host, "boot_id": boot_id(), "initial_rank": initial_rank}
         self._fd: int | None = None
         self._torn = False
         if self._path is not None:
@@ -78,7 +80,7 @@ class EventLog:
         """Append one event; never raises.
 
         Args:
-            event: the name of the event, see `schema.EVENTS`.
+            event: the name of the event, see `schema.EVENTS` and `schema.LAUNCHER_EVENTS`.
             iteration: the iteration it belongs to.
             fields: the fields of the event. A value that JSON cannot represent is written as its `repr`, long text is
                 truncated; a field with the name of a common field is ignored.

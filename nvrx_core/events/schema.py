@@ -1,8 +1,10 @@
 """The schema of the event files. Pure.
 
-A directory has one file per rank, `events-<initial_rank>.jsonl`. A line is one JSON object with the common fields and
-the fields of its event. Readers keep unknown fields. Times in fields are seconds of the monotonic clock of the host
-that wrote the line.
+A directory has one file per rank, `events-<initial_rank>.jsonl`, and one per launcher. A line is one JSON object with
+the common fields and the fields of its event. Readers keep unknown fields. Times in fields are seconds of the monotonic
+clock of the host that wrote the line.
+
+The lines of a launcher have -1 for `initial_rank`; `iteration` is the number of the cycle, -1 before the first one.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["COMMON", "EVENTS", "GLOB", "MAX_LINE", "SCHEMA", "file_name"]
+__all__ = [
+    "COMMON", "EVENTS", "GLOB", "LAUNCHER", "LAUNCHER_EVENTS", "MAX_LINE", "SCHEMA", "file_name", "launcher_file_name",
+]  # fmt: skip
 
 SCHEMA: Final = 1
 """The version of the schema, written in each line."""
@@ -18,6 +22,9 @@ GLOB: Final = "events-*.jsonl"
 """The pattern of the event files in a directory."""
 MAX_LINE: Final = 1 << 20
 """The maximum length of a line, in bytes."""
+
+LAUNCHER: Final = -1
+"""What a launcher writes for `initial_rank`."""
 
 COMMON: Final = ("schema", "event", "wall", "monotonic", "host", "boot_id", "pid", "initial_rank", "iteration")
 """The fields of every event."""
@@ -34,9 +41,29 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "stacks": ("threads",),
     "store_lost": ("endpoint",),
 }
-"""The events and the fields of each."""
+"""The events of ranks and the fields of each."""
+
+LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "launcher_started": ("workers", "run_id"),
+    "joined": ("node",),
+    "cycle_started": ("reason", "world_size", "first_rank", "workers"),
+    "spare": ("reason",),
+    "worker_failed": ("rank", "code", "reason", "in_process"),
+    "hung": ("rank", "worker", "reason", "stack"),
+    "without_rank": ("rank",),
+    "request": ("rank", "action", "reason"),
+    "rank_monitor_replaced": ("local_rank", "reason"),
+    "cycle_stopped": ("reason",),
+    "launcher_ended": ("code", "reason"),
+}
+"""The events of launchers and the fields of each."""
 
 
 def file_name(initial_rank: int) -> str:
     """Return the name of a rank's event file."""
     return f"events-{initial_rank}.jsonl"
+
+
+def launcher_file_name(host: str, pid: int) -> str:
+    """Return the name of a launcher's event file."""
+    return f"events-launcher-{host}-{pid}.jsonl"

@@ -1,4 +1,4 @@
-"""The timeline of a job, from the event files of its ranks.
+"""The timeline of a job, from the event files of its ranks and of its launchers.
 
 Command: `nvrx-timeline DIR`, or `python -m nvrx_core.events.timeline DIR`.
 
@@ -13,20 +13,27 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from nvrx_core.events.cycles import Cycle, cycle_at, cycle_lines, cycles
+from nvrx_core.events.fields import Event, clock_offsets, mapping, one_line, ranks, seconds, time_of, whole
 from nvrx_core.events.phases import MARKS, PHASES, phases_from_marks
-from nvrx_core.events.schema import GLOB, MAX_LINE, SCHEMA
+from nvrx_core.events.schema import GLOB, LAUNCHER, LAUNCHER_EVENTS, MAX_LINE, SCHEMA
 
 __all__ = ["Event", "Events", "Restart", "main", "read", "render", "restarts"]
 
-Event = Mapping[str, object]
-"""One line of an event file, by field."""
+_SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
+    "call_entered": ("world_size",), "fault": ("interruption", "message", "origin"), "left": ("reason",),
+    "monitor_replaced": ("reason",), "straggler": ("ranks", "seconds"), "store_lost": ("endpoint",),
+    "worker_failed": ("reason",), "hung": ("reason",), "cycle_stopped": ("reason",),
+}  # fmt: skip
+"""The fields that the line of an event has; of a launcher's event all, unless named here."""
+INDENT: Final = "\n" + " " * 15
 
 
 @dataclass(frozen=True)
@@ -101,18 +108,22 @@ def read(directory: Path | str) -> Events:
 
 
 def restarts(events: Iterable[Event]) -> tuple[Restart, ...]:
-    """Return the restarts of a job, in the order in which the job resumed."""
+    """Return the restarts in process of a job, in the order in which the job resumed."""
     known = tuple(events)
-    placed = _placed(known, _offsets(known))
+    offsets = clock_offsets(known)
+    placed = _placed(known, offsets, cycles(known, offsets))
     return tuple(restart for _, restart in sorted(placed, key=lambda item: item[0]))
 
 
 def render(events: Iterable[Event], malformed: int = 0) -> str:
     """Return the timeline as text: one line per event, and for a restart its cause and phases in milliseconds."""
     known = tuple(events)
-    offsets = _offsets(known)
-    entries = [(_time(e, offsets), _event_line(e)) for e in known if e["event"] != "restart"]
-    entries += [(at, _restart_lines(restart)) for at, restart in _placed(known, offsets)]
+    offsets = clock_offsets(known)
+    launched = cycles(known, offsets)
+    told = [event for event in known if event["event"] not in ("restart", "cycle_started")]
+    entries = [(time_of(event, offsets), _event_line(event)) for event in told]
+    entries += [(cycle.started, INDENT.join(cycle_lines(cycle))) for cycle in launched]
+    entries += [(at, _restart_lines(restart)) for at, restart in _placed(known, offsets, launched)]
     start = min((time for time, _ in entries), default=0.0)
     lines = [f"{time - start:+11.3f} s  {text}" for time, text in sorted(entries)]
     return "\n".join([*lines, *([f"{malformed} malformed lines skipped"] if malformed else [])])
@@ -154,116 +165,78 @@ def _event(line: bytes) -> Event | None:
         return None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("event"), str):
         return None
-    whole = all(type(data.get(name)) is int for name in ("initial_rank", "iteration"))
-    return data if whole and all(_seconds(data.get(name)) is not None for name in ("wall", "monotonic")) else None
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
-
-
-def _number(event: Event, name: str) -> float:
-    return _seconds(event.get(name)) or 0.0
-
-
-def _whole(event: Event, name: str) -> int:
-    return int(_number(event, name))
-
-
-def _mapping(event: Event, name: str) -> Mapping[str, object]:
-    value = event.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _ranks(event: Event, name: str) -> tuple[int, ...]:
-    value = event.get(name)
-    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list | tuple) else ()
+    are_whole = all(type(data.get(name)) is int for name in ("initial_rank", "iteration"))
+    return data if are_whole and all(seconds(data.get(name)) is not None for name in ("wall", "monotonic")) else None
 
 
 def _marks(event: Event) -> dict[str, float]:
-    marks = _mapping(event, "marks")
-    return {name: seconds for name in MARKS if (seconds := _seconds(marks.get(name))) is not None}
-
-
-def _offsets(events: Iterable[Event]) -> dict[object, float]:
-    """Return the offset from monotonic clock to wall clock, by host."""
-    differences: dict[object, list[float]] = defaultdict(list)
-    for event in events:
-        differences[_clock(event)].append(_number(event, "wall") - _number(event, "monotonic"))
-    return {clock: statistics.median(found) for clock, found in differences.items()}
-
-
-def _clock(event: Event) -> str:
-    return str(event.get("boot_id") or event.get("host"))
-
-
-def _time(event: Event, offsets: Mapping[object, float]) -> float:
-    return _number(event, "monotonic") + offsets[_clock(event)]
+    marks = mapping(event, "marks")
+    return {name: at for name in MARKS if (at := seconds(marks.get(name))) is not None}
 
 
 def _entered(event: Event, offsets: Mapping[object, float]) -> float:
-    entered = _marks(event).get("entered", _number(event, "monotonic"))
-    return entered + offsets[_clock(event)]
+    return time_of(event, offsets, _marks(event).get("entered"))
 
 
-def _rounds(events: Iterable[Event]) -> list[list[Event]]:
-    """Group the restart events by round."""
-    rounds: dict[tuple[int, int, int], list[Event]] = defaultdict(list)
+def _rounds(events: Iterable[Event], offsets: Mapping[object, float], launched: Sequence[Cycle]) -> list[list[Event]]:
+    """Group the restart events by round; the calls of a rank are counted within a cycle of the launcher."""
+    rounds: dict[tuple[int, int, int, int], list[Event]] = defaultdict(list)
+    first_call: dict[tuple[int, int], int] = {}
     for event in events:
+        cycle, call = cycle_at(launched, time_of(event, offsets)), whole(event, "call")
+        first = first_call.setdefault((cycle, whole(event, "initial_rank")), call)
         if event["event"] == "restart":
-            key = _whole(event, "call"), _whole(event, "ended_iteration"), _whole(event, "iteration")
+            key = cycle, call - first, whole(event, "ended_iteration"), whole(event, "iteration")
             rounds[key].append(event)
     return list(rounds.values())
 
 
-def _placed(events: Iterable[Event], offsets: Mapping[object, float]) -> list[tuple[float, Restart]]:
+def _placed(
+    events: Iterable[Event], offsets: Mapping[object, float], launched: Sequence[Cycle]
+) -> list[tuple[float, Restart]]:
     """Return the restarts, each with the time at which its last rank resumed."""
-    return [(max(_entered(e, offsets) for e in group), _restart(group, offsets)) for group in _rounds(events)]
+    rounds = _rounds(events, offsets, launched)
+    return [(max(_entered(event, offsets) for event in group), _restart(group, offsets)) for group in rounds]
 
 
 def _restart(group: Sequence[Event], offsets: Mapping[object, float]) -> Restart:
     slowest = max(group, key=lambda event: _entered(event, offsets))
     phases = phases_from_marks(_marks(slowest))
     return Restart(
-        ended_iteration=_whole(slowest, "ended_iteration"),
-        iteration=_whole(slowest, "iteration"),
-        cause=_mapping(slowest, "cause"),
-        culprits=_ranks(slowest, "culprits"),
-        lost=_ranks(slowest, "lost"),
-        slowest_rank=_whole(slowest, "initial_rank"),
+        ended_iteration=whole(slowest, "ended_iteration"),
+        iteration=whole(slowest, "iteration"),
+        cause=mapping(slowest, "cause"),
+        culprits=ranks(slowest, "culprits"),
+        lost=ranks(slowest, "lost"),
+        slowest_rank=whole(slowest, "initial_rank"),
         phases=phases,
         total=math.fsum(phases.values()),
-        ranks=tuple(sorted({_whole(event, "initial_rank") for event in group})),
+        ranks=tuple(sorted({whole(event, "initial_rank") for event in group})),
     )
 
 
 def _event_line(event: Event) -> str:
-    shown = {
-        "call_entered": ("world_size",), "fault": ("interruption", "message", "origin"), "left": ("reason",),
-        "monitor_replaced": ("reason",), "straggler": ("ranks", "seconds"), "store_lost": ("endpoint",),
-    }.get(str(event["event"]), ())  # fmt: skip
-    own = " ".join(f"{name}={_one_line(event[name])}" for name in shown if event.get(name) not in (None, ""))
-    return f"rank {event['initial_rank']:<4} iteration {event['iteration']:<3} {event['event']} {own}".rstrip()
-
-
-def _one_line(value: object) -> str:
-    return " ".join(str(value).split())
+    name = str(event["event"])
+    shown = _SHOWN.get(name, LAUNCHER_EVENTS.get(name, ()))
+    if event["initial_rank"] == LAUNCHER:
+        who = f"launcher on {event.get('host')} (pid {event.get('pid')}) cycle {event['iteration']}"
+    else:
+        who = f"rank {event['initial_rank']:<4} iteration {event['iteration']:<3}"
+    own = " ".join(f"{field}={one_line(event[field])}" for field in shown if event.get(field) not in (None, ""))
+    return f"{who} {name} {own}".rstrip()
 
 
 def _restart_lines(restart: Restart) -> str:
     cause = restart.cause
     where = f" at {cause['origin']}" if cause.get("origin") else ""
     process = f"rank {cause.get('initial_rank', '?')} ({cause.get('host', '?')} pid {cause.get('pid', '?')})"
-    fault = f"{cause.get('interruption', 'unknown')} on {process}: {_one_line(cause.get('message', ''))}{where}"
+    fault = f"{cause.get('interruption', 'unknown')} on {process}: {one_line(cause.get('message', ''))}{where}"
     head = f"restart {restart.ended_iteration} -> {restart.iteration}: {fault}"
     last = f"rank {restart.slowest_rank}, the last of {len(restart.ranks)}"
     total = f"the job: {1e3 * restart.total:.1f} ms until {last}, runs again"
     blame = f"culprits {list(restart.culprits) or 'none'}, lost {list(restart.lost) or 'none'}"
     phases = "  ".join(f"{name} {1e3 * restart.phases[name]:.1f}" for name in PHASES)
-    indent = "\n" + " " * 15
-    return indent.join([head, f"{total}; {blame}", f"ms: {phases}"])
+    return INDENT.join([head, f"{total}; {blame}", f"ms: {phases}"])
 
 
 if __name__ == "__main__":

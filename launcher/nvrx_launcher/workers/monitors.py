@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
+from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 
@@ -23,10 +24,13 @@ class Monitors:
         config: how to watch.
         folder: for their sockets.
         options: how many workers there are.
+        history: told of monitors that are replaced.
     """
 
-    def __init__(self, loop: EventLoop, config: FaultToleranceConfig, folder: Path, options: LaunchOptions) -> None:
-        self._loop = loop
+    def __init__(
+        self, loop: EventLoop, config: FaultToleranceConfig, folder: Path, options: LaunchOptions, *, history: History
+    ) -> None:
+        self._loop, self._history = loop, history
         self._paths = [folder / f"rank-{local_rank}.socket" for local_rank in range(options.workers)]
         self._monitors = [RankMonitorProcess(config, path) for path in self._paths]
 
@@ -56,6 +60,7 @@ class Monitors:
         lost = monitor.poll()
         if lost:
             log.warning("the monitor of local rank %d was replaced: %s", local_rank, lost)
+            self._history.monitor_replaced(local_rank, lost)
         elif lost is not None:
             log.warning("the monitor of local rank %d is lost, and is started anew", local_rank)
             self._loop.forget(monitor.sentinel)

@@ -23,7 +23,7 @@ class Launch:
     """One launcher with two workers.
 
     Args:
-        folder: for the sockets of the launch.
+        folder: for the sockets of the launch, and for its events, which go to `events` in it.
         case: what its workers do, a function of `workers.launcher_worker`.
         options: of the launcher.
         worker: another script, whose argument is the case.
@@ -34,7 +34,7 @@ class Launch:
         command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options]
         self.process = subprocess.Popen(
             [*command, str(WORKERS / worker), case],
-            env=environment_of(folder, NVRX_TEST_GATE=str(folder / "gate")),
+            env=environment_of(folder, NVRX_TEST_GATE=str(folder / "gate"), NVRX_EVENTS_DIR=str(folder / "events")),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

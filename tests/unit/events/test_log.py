@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import os
+import socket
 import stat
 import threading
 
@@ -12,7 +13,7 @@ import pytest
 
 from nvrx_core.events import log as module
 from nvrx_core.events.log import EventLog, boot_id
-from nvrx_core.events.schema import COMMON, MAX_LINE
+from nvrx_core.events.schema import COMMON, LAUNCHER, MAX_LINE
 from nvrx_core.testing import ManualClock
 
 
@@ -193,3 +194,12 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path):
 def test_a_kernel_without_a_boot_id_returns_an_empty_text(monkeypatch):
     monkeypatch.setattr(module.Path, "read_text", full)
     assert boot_id() == ""
+
+
+def test_a_launcher_has_a_file_of_its_own(tmp_path):
+    log = EventLog(tmp_path, LAUNCHER)
+    log.write("joined", 0, node=1)
+    log.close()
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"events-launcher-{socket.gethostname()}-{os.getpid()}.jsonl"
+    assert json.loads(path.read_text())["initial_rank"] == LAUNCHER

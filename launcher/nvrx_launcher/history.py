@@ -1,0 +1,82 @@
+"""What a launcher writes down of its job, in the event file that `nvrx-timeline` reads."""
+
+from __future__ import annotations
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.events.schema import LAUNCHER
+from nvrx_core.fault_tolerance.data import WorkloadControlRequest
+from nvrx_launcher.node_policy import StartWorkers
+from nvrx_launcher.rendezvous.messages import Decision, Verdict
+
+__all__ = ["History"]
+
+
+class History:
+    """Writes the events of one launcher; without a folder, none.
+
+    Args:
+        folder: of the event files; None: nothing is written.
+
+    Attributes:
+        cycle: the cycle that this launcher knows of; -1 before the first one.
+
+    Raises:
+        ValueError: when the folder cannot be made or written to.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._events = EventLog(folder, LAUNCHER)
+        self.cycle = self._node = -1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._events.close()
+
+    def launched(self, workers: int, run_id: str) -> None:
+        """The launcher has begun."""
+        self._write("launcher_started", workers=workers, run_id=run_id)
+
+    def joined(self, node: int) -> None:
+        """It has joined its job."""
+        self._node = node
+        self._write("joined", node=node)
+
+    def decided(self, decision: Decision) -> None:
+        """A cycle is to be run, perhaps without this node, or to be stopped."""
+        self.cycle = max(self.cycle, decision.cycle)
+        if decision.verdict is Verdict.RUN:
+            if self._node not in {member.node for member in decision.members}:
+                self._write("spare", reason=decision.reason)
+        elif decision.verdict is Verdict.STOP or decision.code:
+            self._write("cycle_stopped", reason=decision.reason)
+
+    def workers_started(self, action: StartWorkers) -> None:
+        """The workers of this node run."""
+        decision, place = action.decision, action.place
+        self._write(
+            "cycle_started", reason=decision.reason, world_size=decision.world_size, first_rank=place.first_rank,
+            workers=place.workers,
+        )  # fmt: skip
+
+    def worker_failed(self, rank: int, code: int, report: str, *, in_process: bool) -> None:
+        """A worker has ended, and not by itself with code 0; `in_process`: the job may go on without it."""
+        self._write("worker_failed", rank=rank, code=code, reason=report, in_process=in_process)
+
+    def goes_on_without(self, rank: int) -> None:
+        """The job goes on in process without a rank."""
+        self._write("without_rank", rank=rank)
+
+    def requested(self, rank: int, request: WorkloadControlRequest) -> None:
+        """A rank has asked something of the launcher."""
+        self._write("request", rank=rank, action=request.action.name, reason=request.description)
+
+    def monitor_replaced(self, local_rank: int, reason: str) -> None:
+        """A rank monitor was lost, and replaced."""
+        self._write("rank_monitor_replaced", local_rank=local_rank, reason=reason)
+
+    def ended(self, code: int, reason: str) -> None:
+        """The launcher ends."""
+        self._write("launcher_ended", code=code, reason=reason)
+
+    def _write(self, event: str, **fields: object) -> None:
+        self._events.write(event, self.cycle, **fields)
