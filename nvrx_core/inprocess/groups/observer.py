@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -42,6 +41,7 @@ from nvrx_core.inprocess.groups.torch_groups import (
     nccl_timeout,
     observe,
     tables_are_consistent,
+    undo_exception_hooks,
 )
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.progress.page import Page, ProgressField
@@ -79,7 +79,6 @@ class GroupObserver:
         self._read = BlockedRead(threading.get_native_id())
         self._before_function: frozenset[int] = frozenset()
         self._observed = ExitStack()
-        self._excepthook: Any = sys.excepthook
         self._held: deque[Any] = deque(maxlen=MAX_HELD)
         self._default: Any = None
         self._defaults = 0
@@ -88,7 +87,6 @@ class GroupObserver:
     def install(self) -> None:
         """Start observing."""
         GroupObserver.current = self
-        self._excepthook = sys.excepthook
         self._observed = observe(
             group=self._creating, store=self._connecting, rendezvous=self._redirecting, receive=interruptible
         )
@@ -223,11 +221,11 @@ class GroupObserver:
         self.page[ProgressField.COLLECTIVES] = collectives_begun(dist.group.WORLD or self._default)
 
     def release(self) -> None:
-        """Release the groups and connections of the ended round, and undo torch's chain of exception hooks."""
+        """Release the groups and connections of the ended round, and the exception hooks of its default groups."""
         self._held.clear()
         self._default = None
         self._gloo.release()
-        sys.excepthook = self._excepthook
+        undo_exception_hooks()
 
 
 def free_reserve() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
@@ -29,6 +30,7 @@ __all__ = [
     "nccl_timeout",
     "observe",
     "tables_are_consistent",
+    "undo_exception_hooks",
 ]
 
 ABORT_WITHIN: Final = timedelta(seconds=10)
@@ -40,6 +42,8 @@ TABLES: Final = (
     "comms",
 )  # fmt: skip
 """The tables in which torch registers groups; older versions lack some of them."""
+EXCEPTION_HOOK: Final = "init_process_group.<locals>._distributed_excepthook"
+"""What `init_process_group` sets as `sys.excepthook`: it calls the former one and puts the rank before each line."""
 
 log = logging.getLogger("nvrx_core.inprocess")
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -151,6 +155,23 @@ def collectives_begun(group: Any) -> int:
         return 0 if group is None else int(group._get_sequence_number_for_group())
     except (AttributeError, RuntimeError):
         return 0
+
+
+def undo_exception_hooks() -> None:
+    """Put back the `sys.excepthook` of before the function's default groups.
+
+    Each default group adds a hook around the former one. A hook of the user's stays, with what it refers to.
+    """
+    while (former := _former_hook(sys.excepthook)) is not None:
+        sys.excepthook = former
+
+
+def _former_hook(hook: Any) -> Any:
+    """Return the hook that one of torch's has replaced; None for any other hook."""
+    if getattr(hook, "__qualname__", "") != EXCEPTION_HOOK or hook.__module__ != c10d.__name__:
+        return None
+    cells = dict(zip(hook.__code__.co_freevars, hook.__closure__, strict=True))
+    return cells["old_hook"].cell_contents if "old_hook" in cells else None
 
 
 def flight_recorders() -> dict[str, Callable[[], bytes]]:

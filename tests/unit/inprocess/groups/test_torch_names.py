@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ USED = {
     "ProcessGroup._get_backend": "forget_groups asks it for a group's NCCL backend",
     "_dump_fr_trace_json": "flight_recorders dumps gloo's record by it, and NCCL's by _dump_nccl_trace_json",
     "ProcessGroup._get_sequence_number_for_group": "collectives_begun counts by it",
+    "distributed_c10d.init_process_group": "undo_exception_hooks knows the hook that it sets, and the one before it",
 }
 
 
@@ -111,6 +113,38 @@ def test_a_store_is_made_by_its_constructor_and_tells_its_port():
 def test_a_group_reports_its_number_of_collectives():
     name = "ProcessGroup._get_sequence_number_for_group"
     assert callable(getattr(dist.ProcessGroup, "_get_sequence_number_for_group", None)), moved(name)
+
+
+def test_the_exception_hooks_of_groups_are_undone_and_nobody_elses(monkeypatch):
+    seen = []
+
+    def original(*error):
+        seen.append("original")
+
+    def users(*error):
+        before(*error)
+        seen.append("user's")
+
+    monkeypatch.setattr(sys, "excepthook", original)
+    with_group()
+    with_group()
+    assert sys.excepthook.__qualname__ == torch_groups.EXCEPTION_HOOK, moved("distributed_c10d.init_process_group")
+    torch_groups.undo_exception_hooks()
+    assert sys.excepthook is original, moved("distributed_c10d.init_process_group")
+
+    with_group()
+    before, sys.excepthook = sys.excepthook, users
+    with_group()
+    torch_groups.undo_exception_hooks()
+    assert sys.excepthook is users
+    sys.excepthook(None, None, None)
+    assert seen == ["original", "user's"]
+
+
+def with_group():
+    """As a function that makes a default group."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
 
 
 def test_a_group_tells_its_backend():

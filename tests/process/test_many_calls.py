@@ -1,0 +1,30 @@
+"""Wrapped calls one after the other in one process, as a trainer's fit, validate, fit."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.harness.process.workers.many_calls import DIES, HOOKS, RAISES
+from tests.harness.process.workers.record import HELD
+
+from .conftest import Launch
+
+WORKER = "tests.harness.process.workers.many_calls"
+
+
+@pytest.mark.parametrize(("calls", "store"), [(8, True), (20, False)], ids=["store outside", "store in rank 0"])
+def test_many_calls_restart_lose_a_rank_and_leave_nothing(prepare: Launch, calls: int, store: bool) -> None:
+    job = prepare(world=3, store=store).start(WORKER, NVRX_TEST_CALLS=str(calls)).finish(60)
+    assert job.codes == {0: 0, 1: 0, 2: -signal.SIGKILL}, job.errors(0)
+    sizes = [3.0 if call < DIES else 2.0 for call in range(calls)]
+    for rank in (0, 1):
+        done = job.lines("done", initial_rank=rank)
+        assert [line["result"] for line in done] == sizes
+        for line in done[1:]:  # the first call loads what stays
+            grown = {name: line["after"][name] - line["before"][name] for name in HELD}
+            assert max(grown.values()) <= 0, (line["call"], grown)
+        assert [line["hook"] for line in done] == ["first_hook"] * HOOKS + ["second_hook"] * (calls - HOOKS)
+    restarted = {line["call"] for line in job.lines("fit", initial_rank=0) if line["iteration"] == 1}
+    assert restarted == {*RAISES, DIES}
