@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import enum
 import logging
 import os
 import sys
@@ -13,17 +14,34 @@ from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.state import FrozenState
 from nvrx_core.settings.environment import flight_record_directory, flight_recorder_is_on
 
-__all__ = ["Abort", "AbortTorchDistributed", "AbortTransformerEngine", "carry_out"]
+__all__ = ["Abort", "AbortPhase", "AbortTorchDistributed", "AbortTransformerEngine"]
 
 log = logging.getLogger("nvrx_core.inprocess")
+
+
+class AbortPhase(enum.Enum):
+    """When a part of an abort runs."""
+
+    BEFORE_TORCH = "before torch"
+    """In the monitor thread while the function runs, before torch's groups are aborted: for what uses them."""
+    AFTER_TORCH = "after torch"
+    """The same, after torch's groups were aborted."""
+    MAIN_THREAD = "main thread"
+    """In the main thread, out of the function, before `finalize`: for what no other thread may touch."""
 
 
 class Abort(abc.ABC):
     """A plug-in that asynchronously ends the calls in which the wrapped function may block.
 
     It is called in the monitor thread while the function still runs; it must neither wait for the function nor hold
-    the GIL for long. An exception is logged, and the restart continues.
+    the GIL for long. An exception is logged with the plug-in's name, the other parts of a composition run all the same,
+    and the restart continues.
+
+    Attributes:
+        phase: when this part of a composition runs; None: where the composition has it.
     """
+
+    phase: AbortPhase | None = None
 
     @abc.abstractmethod
     def __call__(self, state: FrozenState) -> FrozenState:
@@ -60,16 +78,6 @@ class AbortTorchDistributed(Abort):
         hit("abort-during", state.iteration)
         abort_groups()
         return state
-
-
-def carry_out(abort: Abort, state: FrozenState) -> None:
-    """Run a user's abort; if it fails, run the default one, so that no group is left for the next iteration."""
-    for each in (abort, AbortTorchDistributed()):
-        try:
-            each(state)
-            return
-        except BaseException:  # boundary: a user's abort; the interruption must follow anyway
-            log.exception("abort failed")
 
 
 class AbortTransformerEngine(Abort):

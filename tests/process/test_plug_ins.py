@@ -101,6 +101,22 @@ def test_an_abort_that_fails_leaves_no_group_behind(prepare: Launch) -> None:
     assert all("abort failed" in job.errors(rank) and "planted in abort" in job.errors(rank) for rank in range(2))
 
 
+def test_the_parts_of_an_abort_run_in_their_phases_and_each_stands_alone(prepare: Launch) -> None:
+    job = run(prepare, "abort_in_phases", FAILS)
+    assert results(job) == {0: 1, 1: 1}
+    assert_restarts(job, [EXCEPTION])
+    for rank in range(2):
+        parts = job.lines("part", initial_rank=rank)
+        assert [(part["phase"], part["main"], part["groups"]) for part in parts] == [
+            ("BEFORE_TORCH", False, True), ("AFTER_TORCH", False, False), ("MAIN_THREAD", True, False),
+        ]  # fmt: skip
+        (finalize,) = job.lines("plug", initial_rank=rank, name="finalize")
+        assert parts[-1]["at"] < finalize["at"]
+        phases = ("before torch", "after torch", "main thread")
+        assert all(f"ValueError: planted {phase}" in job.errors(rank) for phase in phases)
+        assert job.errors(rank).count("abort failed in Part after ") == 3
+
+
 def test_a_rank_that_fails_too_often_leaves(prepare: Launch) -> None:
     job = run(prepare, "fault_counter", {"function": [[1, 0], [1, 1]]}, world=3, broken=2)
     (kinds,) = by_rank(job, "left", "kinds").values()

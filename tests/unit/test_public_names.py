@@ -26,7 +26,7 @@ abort               Abort                                     both   unit/inproc
 abort               AbortTorchDistributed                     both   unit/inprocess/test_abort.py::test_groups_are_forgotten_with_each_version_of_torch
 abort               AbortTorchDistributed(torch_fr_trace_path) HEAD  process/test_plug_ins.py::test_each_rank_writes_its_flight_record_before_the_abort
 abort               AbortTransformerEngine                    both   unit/inprocess/test_abort.py::test_transformer_engine_releases_buffers_and_fp8_state
-abort               carry_out                                 nvrx   process/test_plug_ins.py::test_an_abort_that_fails_leaves_no_group_behind
+abort               AbortPhase                                nvrx   process/test_plug_ins.py::test_the_parts_of_an_abort_run_in_their_phases_and_each_stands_alone
 attribution         Interruption                              both   unit/fault/test_attribution.py::test_records_are_grouped_by_kind
 attribution         Interruption.EXCEPTION                    both   process/test_deaths.py::test_an_exception_restarts_everyone
 attribution         Interruption.BASE_EXCEPTION               both   process/test_deaths.py::test_a_base_exception_leaves_with_its_rank

@@ -100,7 +100,7 @@ class Call:
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer, watchers = resources.connections, resources.observer, resources.watchers
         control_store, early_exit, trace = connections.control_store, watchers.early_exit, watchers.trace
-        plug_ins = PlugIns(parameters, state, events, stores=self.handles.stores, trace=trace)
+        plug_ins = PlugIns(parameters, state, events, stores=self.handles.stores, trace=trace, abort=watchers.abort)
         wrapped = WrappedFunction(
             function=function,
             state=state,

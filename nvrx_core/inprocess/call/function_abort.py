@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from nvrx_core.inprocess.abort import Abort, carry_out
+from nvrx_core.inprocess.abort import Abort
+from nvrx_core.inprocess.call.abort_chain import AbortChain
 from nvrx_core.inprocess.call.fault_maker import clear_frames
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.swallowed import innermost_frames
 from nvrx_core.inprocess.monitor.round_progress import RoundProgress
-from nvrx_core.inprocess.state import State
+from nvrx_core.inprocess.state import FrozenState, State
 from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["FunctionAbort"]
@@ -43,7 +44,7 @@ class FunctionAbort:
         observer: GroupObserver,
         sample: RoundProgress,
     ) -> None:
-        self._abort, self._state, self._page = abort, state, page
+        self._chain, self._aborts, self._state, self._page = AbortChain(abort), abort is not None, state, page
         self._interrupt, self._observer, self._sample = interrupt, observer, sample
         self.begun_in = -1
 
@@ -54,8 +55,11 @@ class FunctionAbort:
     def begin(self, iteration: int) -> None:
         """Run the user's abort for the function of this iteration."""
         self.begun_in = iteration
-        if self._abort is not None:
-            carry_out(self._abort, self._state.freeze())
+        self._chain.run(self._state.freeze())
+
+    def finish(self, state: FrozenState) -> None:
+        """Run what of the user's abort waits for the main thread, which is out of the function."""
+        self._chain.run_in_main_thread(state)
 
     def unblock(self) -> None:
         """Close what the main thread waits in, where no signal reaches it."""
@@ -72,6 +76,6 @@ class FunctionAbort:
         iteration = self._state.iteration
         self._page[ProgressField.EXITED] = iteration + 1
         self._sample.take(iteration)
-        if self._abort is not None:  # the user's own is for faults, and this is none
+        if self._aborts:  # the user's own is for faults, and this is none
             self._observer.abort_groups()
         self._observer.release()

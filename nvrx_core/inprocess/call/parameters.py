@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from nvrx_core.errors import ParameterError, ParameterTypeError, require, shown
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
+from nvrx_core.inprocess.call.abort_chain import steps_of
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.finalize import Finalize
@@ -161,6 +162,8 @@ class Parameters:
         if not isinstance(self.events_dir, str | os.PathLike | None):
             raise ParameterTypeError("events_dir", self.events_dir, "str or os.PathLike")
         check(self)
+        if self.abort is not None:
+            steps_of(self.abort)
         check_assignment(self.rank_assignment)
         _check_signal(self.interrupt_signal)
 

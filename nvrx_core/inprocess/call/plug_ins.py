@@ -10,6 +10,7 @@ import logging
 from nvrx_core.errors import HealthCheckError
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.user_stores import UserStores
@@ -33,16 +34,24 @@ class PlugIns:
         events: where the completion is written.
         stores: opens the store of a rank assignment.
         trace: notes the steps of a restart.
+        abort: has parts that run in the main thread.
 
     Attributes:
         keys: what the user's key functions said last.
     """
 
     def __init__(
-        self, parameters: Parameters, state: State, events: EventLog, *, stores: UserStores, trace: RestartTrace
+        self,
+        parameters: Parameters,
+        state: State,
+        events: EventLog,
+        *,
+        stores: UserStores,
+        trace: RestartTrace,
+        abort: FunctionAbort,
     ) -> None:
         self._parameters, self._state, self._events = parameters, state, events
-        self._stores, self._trace = stores, trace
+        self._stores, self._trace, self._abort = stores, trace, abort
         self.keys: tuple[str, ...] = ()
 
     def rules(self) -> Rules:
@@ -112,6 +121,7 @@ class PlugIns:
     def _recover(self, effect: effects.Recover) -> BaseException | None:
         self._state.fn_exception = effect.failure
         try:
+            self._abort.finish(self._state.freeze())
             if self._parameters.finalize is not None:
                 self._parameters.finalize(self._state.freeze())
             self._trace.mark("finalized")

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import CallWrapper
-from nvrx_core.inprocess.abort import AbortTorchDistributed
+from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
 from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.health_check import FaultCounter
 from nvrx_core.inprocess.initialize import RetryController
@@ -71,6 +72,25 @@ def reducing(rank: Rank) -> None:
 def abort_first(rank: Rank) -> None:
     """A user's abort runs before torch's, and fails: torch's is never reached."""
     rank.settings["abort"] = inprocess.Compose(AbortTorchDistributed(), Plug(rank, "abort"))
+    reducing(rank)
+
+
+class Part(Abort):
+    """A part of an abort that records where it runs."""
+
+    def __init__(self, rank: Rank, phase: AbortPhase) -> None:
+        self.rank, self.phase = rank, phase
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        main, groups = threading.current_thread() is threading.main_thread(), torch_groups.has_groups()
+        self.rank.record("part", phase=self.phase.name, main=main, groups=groups)
+        raise ValueError(f"planted {self.phase.value}")
+
+
+def abort_in_phases(rank: Rank) -> None:
+    """Each part fails, and the composition has them in no order."""
+    parts = [Part(rank, phase) for phase in AbortPhase]
+    rank.settings |= {"abort": inprocess.Compose(*parts, AbortTorchDistributed()), "finalize": Plug(rank, "finalize")}
     reducing(rank)
 
 
@@ -188,7 +208,7 @@ def error_of(act: Any) -> str:
 
 if __name__ == "__main__":
     cases = (
-        witnesses, abort_first, older_torch, flight_record, flight_record_by_variable, explicit_restarts,
-        fault_counter, nested, handles, nccl,
+        witnesses, abort_first, abort_in_phases, older_torch, flight_record, flight_record_by_variable,
+        explicit_restarts, fault_counter, nested, handles, nccl,
     )  # fmt: skip
     {case.__name__: case for case in cases}[os.environ["NVRX_TEST_CASE"]](Rank())
