@@ -28,9 +28,15 @@ from nvrx_launcher.rendezvous.coordination import Coordination
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.signals import signal_numbers, signals_as_events
+from nvrx_launcher.torch_events import event_recorder
+from nvrx_launcher.torch_questions import processors_near_devices
+from nvrx_launcher.workers.binding import bindings
 from nvrx_launcher.workers.group import WorkerGroup
+from nvrx_launcher.workers.log_files import TorchrunFiles
+from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import Monitors
 from nvrx_launcher.workers.output import Logs
+from nvrx_launcher.workers.starting import ProgramStarter
 
 __all__ = ["Agent"]
 
@@ -44,12 +50,18 @@ class Agent:
         options: the job.
         config: the settings of rank monitors.
         environ: what workers inherit.
+
+    Raises:
+        ConfigurationError: when an option cannot be carried out.
     """
 
     def __init__(self, options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str]) -> None:
         self.options, self.config = options, config
         self._launch = uuid.uuid4().hex
         self._environ = {**environ, TAG: self._launch}
+        self._events = event_recorder(options)
+        self._specs = load_logs_specs(options) if options.worker.logs_specs else None
+        self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop = EventLoop()
         self._kill_at, self._code = math.inf, -1
         self._policy = NodePolicy(
@@ -96,9 +108,10 @@ class Agent:
         self._loop.watch(*cleanup.enter_context(signals_as_events(signals, self._signalled)))
         self._environ |= control.environment()
         self._environ.setdefault("NVRX_STORE_ENDPOINT", self._coordination.store.endpoint)
-        self._workers = WorkerGroup(
-            self.options, self._loop, Logs(self.options, folder, self._environ), exited=self._exited
-        )
+        files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
+        starter = ProgramStarter(self.options, sys.executable, self._bound)
+        logs = Logs(self.options, files, self._environ)
+        self._workers = WorkerGroup(self.options, self._loop, logs, starter=starter, exited=self._exited)
         return self._coordination
 
     def _carry_out(self, actions: tuple[NodeAction, ...]) -> None:
@@ -118,12 +131,15 @@ class Agent:
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
                     self._code = code
+                    self._events.ended(code, self._workers.failures)
 
     def _start(self, action: StartWorkers) -> None:
         log.info("cycle %d: %s", action.decision.cycle, action.decision.reason)
         self._kill_at = math.inf
-        self._workers.start(action, self._environ, self._monitors.environment, sys.executable)
+        workers = self._workers.start(action, self._environ, self._monitors.environment)
         self._history.workers_started(action)
+        if self._workers.placement is not None:
+            self._events.started(self._workers.placement, workers)
 
     def joined(self, node: int) -> None:
         """Take this node's number."""

@@ -30,7 +30,6 @@ class Option:
         short: its one-letter form.
         choices: what it can be; None for anything.
         is_torchruns: torchrun has it, too.
-        many: takes several values.
         is_implemented: another value than the default has an effect.
     """
 
@@ -41,13 +40,17 @@ class Option:
     short: str = ""
     choices: tuple[str, ...] | None = None
     is_torchruns: bool = True
-    many: bool = False
     is_implemented: bool = True
 
     @property
     def dest(self) -> str:
         """The name of the parsed value, and of its variable in lower case, after PET_."""
         return self.name.replace("-", "_")
+
+
+def _texts(given: str) -> list[str]:
+    """Read texts with commas between them; two commas are one that belongs to a text."""
+    return [text.replace("\0", ",") for text in given.replace(",,", "\0").split(",")]
 
 
 def _flag(name: str, help: str, short: str = "") -> Option:
@@ -64,14 +67,14 @@ OPTIONS: Final = (
     _flag("standalone", "Start a job of one node, with a rendezvous of its own."),
     Option("max-restarts", "How often the workers are restarted before the job fails.", 0, int),
     Option(
-        "monitor-interval", "Upper bound in seconds of the reaction to what no event tells.", 0.1, float,
-        is_implemented=False,
+        "monitor-interval", "Upper bound in seconds of the reaction to a worker's end; an event tells it at once.", 0.1,
+        float,
     ),
     Option(
-        "start-method", "How workers that are functions are started.", "spawn",
-        choices=("spawn", "fork", "forkserver"), is_implemented=False,
+        "start-method", "How workers that are functions are started; no difference for a script.", "spawn",
+        choices=("spawn", "fork", "forkserver"),
     ),
-    Option("event-log-handler", "Name of a registered handler of torch's events.", "null", is_implemented=False),
+    Option("event-log-handler", "Name of a registered handler of torch elastic's events.", "null"),
     Option("role", "Role of the workers.", "default"),
     _flag("module", "The script is a module, as for python -m.", "m"),
     _flag("no-python", "The script is a program that is not run by Python."),
@@ -81,28 +84,24 @@ OPTIONS: Final = (
     Option("tee", "Streams that go to files and to the console; numbers as for --redirects.", "0", short="t"),
     Option("local-ranks-filter", "Local ranks whose output goes to the console, as in 0,2; all by default.", ""),
     Option(
-        "duplicate-stdout-filters", "Texts; lines of stdout with one of them go to one more file.", (), many=True,
-        is_implemented=False,
+        "duplicate-stdout-filters", "Texts with commas between them, ,, for a comma; lines of a --tee of stdout with "
+        "one of them go to filtered_stdout.log as well.", (), _texts,
     ),
     Option(
-        "duplicate-stderr-filters", "Texts; lines of stderr with one of them go to one more file.", (), many=True,
-        is_implemented=False,
+        "duplicate-stderr-filters", "The same for stderr and filtered_stderr.log.", (), _texts,
     ),
     Option("node-rank", "Rank of this node, for the static rendezvous.", 0, int, is_implemented=False),
     Option("master-addr", "Address of the first node, where no rendezvous endpoint is given.", "127.0.0.1"),
     Option("master-port", "Port on the first node, where no rendezvous endpoint is given.", None, int),
     Option("local-addr", "Address of this node.", None),
-    Option("logs-specs", "Name of a registered torchrun.logs_specs entry point.", None, is_implemented=False),
+    Option("logs-specs", "Name of a torchrun.logs_specs entry point, which says where logs go.", None),
     Option(
-        "numa-binding", "How workers are bound to NUMA nodes.",
-        choices=("node", "socket", "exclusive", "core-complex"), is_implemented=False,
+        "numa-binding", "Bind each worker to processors near the GPU of its local rank, as torch does.",
+        choices=("node", "socket", "exclusive", "core-complex"),
     ),
     Option("signals-to-handle", "Signals that the launcher passes on to its workers.", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
     Option("shutdown-timeout", "As --workers-stop-timeout, which it replaces where it is given.", None, float),
-    Option(
-        "virtual-local-rank", "Each worker sees LOCAL_RANK 0 and one device.", default=False, kind=None,
-        is_implemented=False,
-    ),
+    _flag("virtual-local-rank", "Each worker sees LOCAL_RANK 0 and one device."),
     Option(
         "term-timeout", "Seconds from a signal that is passed on to a worker's SIGKILL.", 1800.0, float,
         is_torchruns=False,
@@ -148,10 +147,20 @@ def parse_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[ar
         FaultToleranceConfig.refuse_unknown_flags(unknown)
         if unknown:
             built.error(f"unrecognized arguments: {' '.join(unknown)}")
+        _check_choices(arguments)
         return arguments, FaultToleranceConfig.from_args(arguments, environ=environ)
     except ConfigurationError as error:
         print(f"{built.prog}: error: {error}", file=sys.stderr)
         sys.exit(USAGE)
+
+
+def _check_choices(arguments: argparse.Namespace) -> None:
+    """Raise ConfigurationError when a variable has none of an option's choices; argparse checks what is typed."""
+    for option in OPTIONS:
+        value = getattr(arguments, option.dest)
+        if option.choices is not None and value != option.default and value not in option.choices:
+            name, choices = f"PET_{option.dest.upper()}", ", ".join(option.choices)
+            raise ConfigurationError("environment", name, f"{value!r} is not a choice", f"write one of {choices}")
 
 
 def not_implemented(arguments: argparse.Namespace) -> list[str]:
@@ -168,9 +177,8 @@ def _add(built: argparse.ArgumentParser, option: Option, variable: str | None) -
     if option.kind is None:
         built.add_argument(*names, action="store_true", default=bool(variable and variable != "0"), help=help)
         return
-    default = option.default if variable is None else variable.split() if option.many else variable
-    nargs = "+" if option.many else None
+    default = option.default if variable is None else variable
     built.add_argument(
-        *names, type=option.kind, default=default, choices=option.choices, nargs=nargs, dest=option.dest,
+        *names, type=option.kind, default=default, choices=option.choices, dest=option.dest,
         help=f"{help} (default: {option.default!r})".replace("%", "%%"),
     )  # fmt: skip

@@ -5,28 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.explain import table
 from nvrx_launcher.arguments import not_implemented, parse_arguments
 from nvrx_launcher.exit_codes import FAILED, SIGNALLED, USAGE
 from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.torch_questions import count_devices
 
 __all__ = ["main", "run"]
 
 log = logging.getLogger("nvrx_launcher")
-COUNT: Final = """\
-import sys, torch
-kind = sys.argv[1]
-accelerator = getattr(torch, {"gpu": "cuda", "xpu": "xpu"}.get(kind, "accelerator"))
-found = kind != "cpu" and accelerator.is_available() and accelerator.device_count()
-print(found or (torch._utils.cpu_count() if kind in ("auto", "cpu") else 0))
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,17 +61,3 @@ def run() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def count_devices(kind: str) -> int:
-    """Count the devices of a kind; torch is asked in another process.
-
-    Raises:
-        ConfigurationError: when there are none.
-    """
-    done = subprocess.run([sys.executable, "-c", COUNT, kind], capture_output=True, text=True, check=False)
-    number = done.stdout.strip()
-    if not number.isdigit() or number == "0":
-        why = f"torch finds no {kind}" if number == "0" else done.stderr.strip().rpartition("\n")[2]
-        raise ConfigurationError("command line", "--nproc-per-node", f"{kind}: {why}", "write a number")
-    return int(number)

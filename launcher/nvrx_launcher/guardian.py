@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,20 +35,29 @@ def start_guardian(launch: str) -> int:
     return writer
 
 
-def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def start_guarded(
+    command: Sequence[str], *, bind: Callable[[], None] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, which the kernel kills when the calling thread has ended.
 
     Args:
         command: program and arguments.
+        bind: called in the child as well: a few system calls.
         options: further ones of `Popen`.
 
     Raises:
         OSError: when the program cannot be started.
     """
     guard = ParentDeathSignal(os.getpid())
+
+    def prepare() -> None:
+        guard.set()
+        if bind is not None:
+            bind()
+
     return subprocess.Popen(
         command, start_new_session=True,
-        preexec_fn=guard.set,  # noqa: PLW1509 - two system calls, no lock
+        preexec_fn=prepare,  # noqa: PLW1509 - a few system calls, no lock
         **options,
     )  # fmt: skip
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_launcher.worker_options import WorkerOptions
 
 __all__ = ["LaunchOptions", "Streams"]
 
 DEFAULT_PORT: Final = 29500
 BACKENDS: Final = ("c10d",)
+STOP_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
 
 
@@ -54,6 +56,7 @@ class LaunchOptions:
         order: this node's rank by the infrastructure; -1 for none.
         join_timeout: seconds within which enough nodes must have joined.
         last_call: seconds for which more nodes are waited for.
+        worker: how this node's workers are set up.
     """
 
     min_nodes: int
@@ -82,6 +85,7 @@ class LaunchOptions:
     order: int
     join_timeout: float
     last_call: float
+    worker: WorkerOptions
 
     @classmethod
     def of(
@@ -113,15 +117,13 @@ class LaunchOptions:
             module=given.module, no_python=given.no_python, run_path=given.run_path, log_dir=given.log_dir,
             redirects=_streams("--redirects", given.redirects, workers), tee=_streams("--tee", given.tee, workers),
             console=_ranks(given.local_ranks_filter), term_timeout=_seconds("--term-timeout", given.term_timeout),
-            stop_timeout=_seconds(
-                "--workers-stop-timeout",
-                given.workers_stop_timeout if given.shutdown_timeout is None else given.shutdown_timeout,
-            ),
+            stop_timeout=_stop_timeout(given, environ),
             signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=given.master_addr,
             master_port=given.master_port, endpoint=_endpoint(given), local_addr=given.local_addr,
             order=_order(environ),
             join_timeout=_seconds("--rdzv-conf join_timeout", _number(settings, "join_timeout", 600.0)),
             last_call=_seconds("--rdzv-conf last_call_timeout", _number(settings, "last_call_timeout", 1.0)),
+            worker=WorkerOptions.of(given, workers, environ),
         )  # fmt: skip
 
 
@@ -195,6 +197,17 @@ def _seconds(option: str, value: float) -> float:
     if not 0 <= value < float("inf"):
         raise _wrong(option, f"{value:g} is no duration", "write a number of seconds, 0 or more")
     return value
+
+
+def _stop_timeout(given: argparse.Namespace, environ: Mapping[str, str]) -> float:
+    """Return what torchrun's option or its variable says, else our option."""
+    if given.shutdown_timeout is not None:
+        return _seconds("--shutdown-timeout", given.shutdown_timeout)
+    if variable := environ.get(STOP_TIMEOUT):
+        if not variable.isdigit():
+            raise ConfigurationError("environment", STOP_TIMEOUT, f"{variable!r} is no number of seconds", "write 30")
+        return float(variable)
+    return _seconds("--workers-stop-timeout", given.workers_stop_timeout)
 
 
 def _wrong(option: str, problem: str, advice: str) -> ConfigurationError:

@@ -25,7 +25,7 @@ NOT_IMPLEMENTED: Final = frozenset({
     "checkpoint_iteration_file", "cycle_info_dir", "enable_dist_storage_healthcheck", "enable_nic_healthcheck",
     "enable_nic_monitor", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb",
     "install_exception_hook", "link_down_path_template", "link_state_path_template", "max_no_progress_cycles",
-    "min_progress_iterations", "node_health_check_interval", "numa_bind_strict", "pci_topo_file", "segment",
+    "min_progress_iterations", "node_health_check_interval", "pci_topo_file", "segment",
     "storage_healthcheck_path",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""

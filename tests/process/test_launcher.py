@@ -108,7 +108,13 @@ def test_output_goes_where_it_is_asked_to_go(launch: Callable[..., Launch], tmp_
     [
         (["--signals-to-handle", "SIGFOO", "x.py"], 2, "--signals-to-handle: 'SIGFOO' is no signal"),
         (["--no-python", "no_such_program"], 1, "No such file or directory: 'no_such_program'"),
-        (["--numa-binding", "node", "--no-python", "true"], 0, "--numa-binding is accepted and not implemented yet"),
+        (["--numa-binding", "node", "--no-python", "true"], 2, "--numa-binding: node: "),
+        (
+            ["--logs-specs", "none", "x.py"],
+            2,
+            "--logs-specs: there is no entry point 'none' in the group torchrun.logs",
+        ),
+        (["--event-log-handler", "none", "x.py"], 2, "--event-log-handler: torch elastic has no handler 'none'"),
     ],
 )
 def test_what_it_cannot_do_it_says_in_a_line(tmp_path: Path, argv: list[str], code: int, message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Placement", "worker_environment"]
+__all__ = ["JobName", "Placement", "worker_environment"]
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,40 @@ class Placement:
     cycle: int
 
 
+@dataclass(frozen=True)
+class JobName:
+    """What workers are told of their job.
+
+    Attributes:
+        role: their role.
+        run_id: the job's name.
+        max_restarts: how often they may be restarted.
+    """
+
+    role: str
+    run_id: str
+    max_restarts: int
+
+
 def worker_environment(
-    placement: Placement, local_rank: int, *, role: str, run_id: str, max_restarts: int, inherited: Mapping[str, str]
+    placement: Placement, local_rank: int, job: JobName, *, inherited: Mapping[str, str], is_virtual: bool = False
 ) -> dict[str, str]:
-    """Return the variables of one worker, on top of what it inherits."""
+    """Return the variables of one worker, on top of what it inherits.
+
+    Args:
+        placement: this node's place.
+        local_rank: the worker's number on it.
+        job: its job.
+        inherited: the launcher's environment.
+        is_virtual: the worker sees local rank 0, and one device.
+    """
     rank, size = placement.first_rank + local_rank, placement.world_size
-    variables = {
+    variables: dict[str, object] = {
         "LOCAL_RANK": local_rank,
         "RANK": rank,
         "GROUP_RANK": placement.group_rank,
         "ROLE_RANK": rank,
-        "ROLE_NAME": role,
+        "ROLE_NAME": job.role,
         "LOCAL_WORLD_SIZE": placement.local_world_size,
         "WORLD_SIZE": size,
         "GROUP_WORLD_SIZE": placement.group_world_size,
@@ -52,11 +75,15 @@ def worker_environment(
         "MASTER_ADDR": placement.master_addr,
         "MASTER_PORT": placement.master_port,
         "TORCHELASTIC_RESTART_COUNT": placement.cycle,
-        "TORCHELASTIC_MAX_RESTARTS": max_restarts,
-        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_MAX_RESTARTS": job.max_restarts,
+        "TORCHELASTIC_RUN_ID": job.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": placement.agent_store,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
+    if is_virtual:
+        visible = inherited.get("CUDA_VISIBLE_DEVICES")
+        variables["LOCAL_RANK"] = 0
+        variables["CUDA_VISIBLE_DEVICES"] = local_rank if visible is None else visible.split(",")[local_rank].strip()
     if "OMP_NUM_THREADS" not in inherited and placement.local_world_size > 1:
         variables["OMP_NUM_THREADS"] = 1
     return {name: str(value) for name, value in variables.items()}

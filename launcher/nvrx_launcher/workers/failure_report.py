@@ -7,21 +7,17 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from nvrx_launcher.workers.worker import Worker
+from nvrx_launcher.workers.worker import Failure
 
 __all__ = ["failure_report"]
 
 
-def failure_report(worker: Worker, code: int, error_file: Path) -> str:
-    """Return how a worker ended, and the exception that it has left in its error file.
-
-    Args:
-        worker: which one.
-        code: how it ended, negative for a signal.
-        error_file: what torch's `record` has written; it need not be there.
-    """
+def failure_report(failure: Failure) -> str:
+    """Return how a worker ended, and the exception that it has left in its error file, if torch's `record` wrote it."""
+    code = failure.code
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has failed with exit code {code}"
-    return f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid}) {how}{_exception(error_file)}"
+    who = f"rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid})"
+    return f"{who} {how}{_exception(failure.error_file)}"
 
 
 def _exception(path: Path) -> str:

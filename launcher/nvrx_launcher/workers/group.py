@@ -1,4 +1,4 @@
-"""The workers of one node: started together, watched by their pidfds, reaped one by one."""
+"""The workers of one node: started together, watched by their descriptors, reaped one by one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_policy import StartWorkers
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.workers.command import worker_command
-from nvrx_launcher.workers.environment import Placement, worker_environment
+from nvrx_launcher.workers.environment import JobName, Placement, worker_environment
 from nvrx_launcher.workers.failure_report import failure_report
 from nvrx_launcher.workers.output import Logs, Tee
-from nvrx_launcher.workers.worker import Worker
+from nvrx_launcher.workers.starting import Starter
+from nvrx_launcher.workers.worker import Failure, Worker
 
 __all__ = ["WorkerGroup"]
 
@@ -23,48 +23,53 @@ class WorkerGroup:
     """Starts and watches them.
 
     Args:
-        options: what they run.
+        options: the job.
         loop: where their descriptors are watched.
         logs: where they print.
+        starter: starts one.
         exited: called with the local rank, the exit code and a report of each worker that has ended.
+
+    Attributes:
+        placement: this node's place in the cycle; None before the first one.
+        failures: of the present cycle, by local rank, as they were noticed.
     """
 
     def __init__(
-        self, options: LaunchOptions, loop: EventLoop, logs: Logs, *, exited: Callable[[int, int, str], object]
-    ) -> None:
-        self._options, self._loop, self._logs, self._exited = options, loop, logs, exited
+        self, options: LaunchOptions, loop: EventLoop, logs: Logs, *,
+        starter: Starter, exited: Callable[[int, int, str], object],
+    ) -> None:  # fmt: skip
+        self._options, self._loop, self._logs = options, loop, logs
+        self._starter, self._exited = starter, exited
         self._workers = dict[int, Worker]()
         self._tees = dict[int, list[Tee]]()
-        self._cycle, self._stopping = -1, False
+        self._stopping = False
+        self.placement: Placement | None = None
+        self.failures = dict[int, Failure]()
 
     def start(
-        self,
-        action: StartWorkers,
-        environ: Mapping[str, str],
-        monitor: Callable[[int], Mapping[str, str]],
-        python: str,
-    ) -> None:
-        """Start all workers of a cycle.
+        self, action: StartWorkers, environ: Mapping[str, str], monitor: Callable[[int], Mapping[str, str]]
+    ) -> Mapping[int, Worker]:
+        """Start all workers of a cycle; returns them by local rank.
 
         Args:
             action: their place in the job.
             environ: what they inherit.
             monitor: by local rank, the variables by which a worker finds its monitor.
-            python: the interpreter.
 
         Raises:
             OSError: when their program cannot be started.
         """
-        placement = _placement(action)
-        self._cycle, self._stopping = placement.cycle, False
-        self._logs.begin(placement.cycle)
-        for local_rank in range(self._options.workers):
-            variables = {
-                **environ, **monitor(local_rank), **self._variables(placement, local_rank, environ),
-                "TORCHELASTIC_ERROR_FILE": str(self._logs.error_file(placement.cycle, local_rank)),
-            }  # fmt: skip
-            command = worker_command(self._options, local_rank, environ.get("PYTHON_EXEC", python))
-            self._start_one((local_rank, placement.first_rank + local_rank), command, variables)
+        placement = self.placement = _placement(action)
+        self._stopping = False
+        self.failures.clear()
+        environments = {
+            local_rank: {**environ, **monitor(local_rank), **self._variables(placement, local_rank, environ)}
+            for local_rank in range(self._options.workers)
+        }
+        self._logs.begin(placement.cycle, environments)
+        for local_rank, variables in environments.items():
+            self._start_one((local_rank, placement.first_rank + local_rank), variables)
+        return dict(self._workers)
 
     def running(self) -> list[int]:
         """Return the local ranks of those that have not ended."""
@@ -76,35 +81,42 @@ class WorkerGroup:
         for worker in self._workers.values():
             worker.send(signum)
 
-    def _start_one(self, ranks: tuple[int, int], command: list[str], variables: Mapping[str, str]) -> None:
-        output = self._logs.open(self._cycle, *ranks, lambda tee: self._attach(ranks[0], tee))
-        worker = Worker.start(ranks, command, variables, output)
+    def _start_one(self, ranks: tuple[int, int], variables: Mapping[str, str]) -> None:
+        output = self._logs.open(*ranks, lambda tee: self._attach(ranks[0], tee))
+        worker = self._starter.start(ranks, variables, output)
         output.close()
         self._workers[ranks[0]] = worker
-        self._loop.watch(worker.pidfd, lambda: self._reap(worker))
+        self._loop.watch(worker.ended, lambda: self._reap(worker))
 
     def _variables(self, placement: Placement, local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
         options = self._options
-        return worker_environment(
-            placement, local_rank, role=options.role, run_id=options.run_id, max_restarts=options.max_restarts,
-            inherited=environ,
-        )  # fmt: skip
+        job = JobName(options.role, options.run_id, options.max_restarts)
+        is_virtual = options.worker.virtual_local_rank
+        return worker_environment(placement, local_rank, job, inherited=environ, is_virtual=is_virtual)
 
     def _attach(self, local_rank: int, tee: Tee) -> None:
         self._tees.setdefault(local_rank, []).append(tee)
         self._loop.watch(tee.reader, tee.read)
 
     def _reap(self, worker: Worker) -> None:
-        self._loop.forget(worker.pidfd)
+        self._loop.forget(worker.ended)
         code = worker.reap()
         del self._workers[worker.local_rank]
         for tee in self._tees.pop(worker.local_rank, ()):
             self._loop.forget(tee.reader)
             tee.close()
-        report = failure_report(worker, code, self._logs.error_file(self._cycle, worker.local_rank)) if code else ""
-        if report and not self._stopping:
+        if not self._workers:
+            self._logs.end()
+        self._exited(worker.local_rank, code, self._report(worker, code) if code else "")
+
+    def _report(self, worker: Worker, code: int) -> str:
+        """Log how a worker has failed, and return the first line; one that was stopped has not failed."""
+        failure = Failure(worker.local_rank, worker.rank, worker.pid, code, self._logs.error_file(worker.local_rank))
+        report = failure_report(failure)
+        if not self._stopping:
+            self.failures[worker.local_rank] = failure
             log.error("%s", report)
-        self._exited(worker.local_rank, code, report.partition("\n")[0])
+        return report.partition("\n")[0]
 
 
 def _placement(action: StartWorkers) -> Placement:

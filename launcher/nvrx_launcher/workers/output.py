@@ -1,31 +1,66 @@
 """What workers print: to the console, to files, or to both.
 
-    <log_dir>/<run id>_<random>/attempt_<cycle>/<local rank>/stdout.log, stderr.log, error.json
-
 A stream that goes to both is a pipe, which the launcher's loop empties line by line.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import string
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from nvrx_launcher.options import LaunchOptions, Streams
+from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.workers.log_files import CycleFiles, LogFiles, Stream
 from nvrx_launcher.workers.worker import Output
 
-__all__ = ["Logs", "Tee"]
+__all__ = ["Filter", "Logs", "Tee"]
 
-log = logging.getLogger("nvrx_launcher")
 CHUNK: Final = 1 << 16
 MAX_LINE: Final = 1 << 20
 """Bytes of a line after which it is written although it has no end."""
-PREFIX: Final = "[${role_name}${rank}]:"
+PREFIX: Final = "[${role_name}${local_rank}]:"
+
+
+class Filter:
+    """A file for the lines that have one of some texts; of all workers.
+
+    Args:
+        path: where it is; it is made now.
+        texts: what a line must have one of.
+    """
+
+    def __init__(self, path: str, texts: Sequence[str]) -> None:
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._texts = [text.encode(errors="surrogateescape") for text in texts]
+
+    def show(self, prefix: bytes, lines: Sequence[bytes]) -> None:
+        """Write those of some lines."""
+        kept = [prefix + line + b"\n" for line in lines if any(text in line for text in self._texts)]
+        if kept:
+            self._file.write(b"".join(kept))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Console:
+    """Where the lines of a stream are shown: on the launcher's own stream, and in a filter's file, if there is one."""
+
+    stream: IO[bytes]
+    filter: Filter | None = None
+
+    def show(self, prefix: bytes, lines: Sequence[bytes]) -> None:
+        """Write lines with a prefix before each."""
+        self.stream.write(b"".join(prefix + line + b"\n" for line in lines))
+        self.stream.flush()
+        if self.filter is not None:
+            self.filter.show(prefix, lines)
 
 
 class Tee:
@@ -33,7 +68,7 @@ class Tee:
 
     Args:
         file: where the worker's bytes go unchanged.
-        console: where its lines go; None for nowhere.
+        console: where its lines go.
         prefix: before each of them.
 
     Attributes:
@@ -41,7 +76,7 @@ class Tee:
         writer: the worker's end; to be closed when the worker has it.
     """
 
-    def __init__(self, file: IO[bytes], console: IO[bytes] | None, prefix: bytes) -> None:
+    def __init__(self, file: IO[bytes], console: Console, prefix: bytes) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
         self._file, self._console, self._prefix, self._rest = file, console, prefix, b""
@@ -68,67 +103,69 @@ class Tee:
         self._file.close()
 
     def _show(self, lines: list[bytes]) -> None:
-        if self._console is not None and lines:
-            self._console.write(b"".join(self._prefix + line + b"\n" for line in lines))
-            self._console.flush()
+        if lines:
+            self._console.show(self._prefix, lines)
 
 
 class Logs:
-    """The log files of one node.
+    """The streams of the workers of one node.
 
     Args:
-        options: where they go.
-        folder: for error files, where nobody asked for log files.
+        options: what is shown, and how.
+        files: where they go.
         environ: the launcher's environment.
     """
 
-    def __init__(self, options: LaunchOptions, folder: Path, environ: Mapping[str, str]) -> None:
-        self._options = options
-        if options.log_dir is not None or any(_streams(options.redirects)) or any(_streams(options.tee)):
-            parent = Path(options.log_dir or tempfile.mkdtemp(prefix="ft_launcher_"))
-            parent.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=f"{options.run_id}_", dir=parent))
-            log.info("log files are in %s", folder)
-        self.folder = folder
+    def __init__(self, options: LaunchOptions, files: LogFiles, environ: Mapping[str, str]) -> None:
+        self._options, self._log_files = options, files
         self._template = string.Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", PREFIX))
+        self._cycle = CycleFiles({}, "", "")
+        self._consoles = dict[str, Console]()
 
-    def begin(self, cycle: int) -> None:
-        """Make the folders of a cycle."""
-        for local_rank in range(self._options.workers):
-            self._of(cycle, local_rank).mkdir(parents=True)
+    def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> None:
+        """Make the files of a cycle; the environments of its workers get the names of their error files."""
+        self.end()
+        self._cycle = self._log_files.begin(cycle, environments)
+        worker = self._options.worker
+        self._consoles = {
+            "stdout": Console(sys.stdout.buffer, _filter(self._cycle.filtered_stdout, worker.duplicate_stdout)),
+            "stderr": Console(sys.stderr.buffer, _filter(self._cycle.filtered_stderr, worker.duplicate_stderr)),
+        }
+        for local_rank, environment in environments.items():
+            environment["TORCHELASTIC_ERROR_FILE"] = self._cycle.workers[local_rank].error
 
-    def error_file(self, cycle: int, local_rank: int) -> Path:
-        """Where a worker leaves the exception that it has ended with (torch's `record`)."""
-        return self._of(cycle, local_rank) / "error.json"
+    def end(self) -> None:
+        """Close the files that all workers share."""
+        for console in self._consoles.values():
+            if console.filter is not None:
+                console.filter.close()
+        self._consoles.clear()
 
-    def open(self, cycle: int, local_rank: int, rank: int, attach: Callable[[Tee], object]) -> Output:
+    def error_file(self, local_rank: int) -> Path:
+        """Where a worker of the cycle leaves the exception that it has ended with (torch's `record`)."""
+        return Path(self._cycle.workers[local_rank].error or os.devnull)
+
+    def open(self, local_rank: int, rank: int, attach: Callable[[Tee], object]) -> Output:
         """Open the streams of a worker; `attach` gets those that the loop must empty."""
-        to_file, tee = self._options.redirects[local_rank], self._options.tee[local_rank]
-        shown = not self._options.console or local_rank in self._options.console
         values = {"role_name": self._options.role, "rank": rank, "local_rank": local_rank}
-        prefix = self._template.safe_substitute(values).encode()
+        prefix, files = self._template.safe_substitute(values).encode(), self._cycle.workers[local_rank]
 
-        def stream(name: str, console: IO[bytes]) -> int | IO[bytes] | None:
-            if _is(tee, name):
-                pipe = Tee(self._file(cycle, local_rank, name), console if shown else None, prefix)
-                attach(pipe)
-                return pipe.writer
-            if _is(to_file, name):
-                return self._file(cycle, local_rank, name)
-            return None if shown else open(os.devnull, "wb")
+        def opened(name: str, stream: Stream) -> int | IO[bytes] | None:
+            if not stream.file:
+                return None if stream.is_shown else open(os.devnull, "wb")
+            file = _append_to(stream.file)
+            if not stream.is_shown:
+                return file
+            pipe = Tee(file, self._consoles[name], prefix)
+            attach(pipe)
+            return pipe.writer
 
-        return Output(stream("stdout", sys.stdout.buffer), stream("stderr", sys.stderr.buffer))
-
-    def _of(self, cycle: int, local_rank: int) -> Path:
-        return self.folder / f"attempt_{cycle}" / str(local_rank)
-
-    def _file(self, cycle: int, local_rank: int, name: str) -> IO[bytes]:
-        return (self._of(cycle, local_rank) / f"{name}.log").open("ab", buffering=0)
+        return Output(opened("stdout", files.stdout), opened("stderr", files.stderr))
 
 
-def _streams(by_rank: Mapping[int, Streams]) -> Iterator[bool]:
-    return (streams.stdout or streams.stderr for streams in by_rank.values())
+def _append_to(path: str) -> IO[bytes]:
+    return open(path, "ab", buffering=0)
 
 
-def _is(streams: Streams, name: str) -> bool:
-    return streams.stdout if name == "stdout" else streams.stderr
+def _filter(path: str, texts: Sequence[str]) -> Filter | None:
+    return Filter(path, texts) if texts else None

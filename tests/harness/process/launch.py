@@ -27,14 +27,19 @@ class Launch:
         case: what its workers do, a function of `workers.launcher_worker`.
         options: of the launcher.
         worker: another script, whose argument is the case.
+        environment: more variables.
     """
 
-    def __init__(self, folder: Path, case: str, *options: str, worker: str = "launcher_worker.py") -> None:
+    def __init__(
+        self, folder: Path, case: str, *options: str, worker: str = "launcher_worker.py", **environment: str
+    ) -> None:
         self.folder = folder
         command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options]
         self.process = subprocess.Popen(
             [*command, str(WORKERS / worker), case],
-            env=environment_of(folder, NVRX_TEST_GATE=str(folder / "gate"), NVRX_EVENTS_DIR=str(folder / "events")),
+            env=environment_of(
+                folder, NVRX_TEST_GATE=str(folder / "gate"), NVRX_EVENTS_DIR=str(folder / "events"), **environment
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

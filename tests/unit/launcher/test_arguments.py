@@ -23,6 +23,8 @@ try:
 finally:
     assert "torch" not in sys.modules
 """
+WITHOUT_VARIABLE = {"logs_specs", "numa_binding"}
+"""Options for which torchrun reads no variable."""
 DIFFERENT = {"rdzv_backend"}
 """Options whose default is another one: a rendezvous is c10d's unless another one is asked for."""
 
@@ -37,7 +39,7 @@ def test_an_option_is_what_it_is_in_torchrun(name):
     spellings = {f"--{ours.name}", f"--{ours.dest}", *([f"-{ours.short}"] if ours.short else [])}
     assert set(theirs.option_strings) <= spellings
     assert ours.choices is None or list(ours.choices) == list(theirs.choices)
-    default = list(ours.default) if ours.many else ours.default
+    default = list(ours.default) if isinstance(ours.default, tuple) else ours.default
     assert name in DIFFERENT or default == (theirs.default or default if theirs.nargs == 0 else theirs.default)
 
 
@@ -49,6 +51,54 @@ def test_defaults_come_from_the_environment_and_options_win():
     environ = {"PET_NPROC_PER_NODE": "3", "PET_MAX_RESTARTS": "7", "PET_MODULE": "1"}
     found = options("--max-restarts", "2", environ=environ)
     assert (found.workers, found.max_restarts, found.module) == (3, 2, True)
+
+
+VALUES = {
+    "nnodes": "2", "nproc_per_node": "3", "rdzv_backend": "c10d", "rdzv_endpoint": "node0:1234", "rdzv_id": "mine",
+    "rdzv_conf": "join_timeout=7", "standalone": "1", "max_restarts": "4", "monitor_interval": "0.5",
+    "start_method": "fork", "event_log_handler": "console", "role": "trainer", "module": "1", "no_python": "1",
+    "run_path": "1", "log_dir": "/logs", "redirects": "3", "tee": "0:1", "local_ranks_filter": "0,2",
+    "duplicate_stdout_filters": "loss,a,,b", "duplicate_stderr_filters": "Error", "node_rank": "1",
+    "master_addr": "node1", "master_port": "1235", "local_addr": "10.0.0.1", "logs_specs": "mine",
+    "numa_binding": "node", "signals_to_handle": "SIGTERM,SIGUSR1", "shutdown_timeout": "9", "virtual_local_rank": "1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_an_option_has_the_value_that_torchrun_gives_it(name, monkeypatch):
+    """Typed, and by its variable where torchrun reads one."""
+    flag, value = f"--{OURS[name].name}", VALUES[name]
+    argv = [flag] if OURS[name].kind is None else [flag, value]
+    theirs = getattr(get_args_parser().parse_args([*argv, "train.py"]), name)
+    assert getattr(parse_arguments([*argv, "train.py"], {})[0], name) == theirs
+    assert getattr(parse_arguments(["train.py"], {f"PET_{name.upper()}": value})[0], name) == theirs
+    monkeypatch.setenv(f"PET_{name.upper()}", value)
+    assert name in WITHOUT_VARIABLE or getattr(get_args_parser().parse_args(["train.py"]), name) == theirs
+
+
+def test_torchruns_variables_count_as_well():
+    assert options(environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}).stop_timeout == 7.0
+    assert options("--shutdown-timeout", "3", environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}).stop_timeout == 3.0
+    assert options("--workers-stop-timeout", "5").stop_timeout == 5.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "message"),
+    [
+        ([], {"PET_START_METHOD": "thread"}, "environment: PET_START_METHOD: 'thread' is not a choice; write one of"),
+        ([], {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"}, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is no number of seconds"),
+        ([], {"NVRX_GPUS_PER_NUMA": "0"}, "NVRX_GPUS_PER_NUMA: '0' is no number of GPUs; write one, as in 4"),
+        (["--numa-binding", "node"], {"NVRX_GPUS_PER_NUMA": "4"}, "--numa-binding: given together with NVRX_GPUS_PER"),
+        (
+            ["--virtual-local-rank", "--nproc-per-node", "3"], {"CUDA_VISIBLE_DEVICES": "4,5"},
+            "--virtual-local-rank: there are 3 workers, and CUDA_VISIBLE_DEVICES is '4,5'; name a device for each",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_variable_is_named_with_what_to_write(argv, environ, message, capsys):
+    with pytest.raises((ConfigurationError, SystemExit)) as error:
+        options(*argv, environ=environ)
+    assert message in str(error.value) + capsys.readouterr().err
 
 
 def test_the_store_has_the_name_that_the_ranks_use():
@@ -82,6 +132,7 @@ def test_what_follows_the_script_is_the_scripts():
         (["-r", "4"], "--redirects: '4' names no streams; write 0, 1, 2 or 3 for all, or as in 0:3,1:1"),
         (["--local-ranks-filter", "a"], "--local-ranks-filter: 'a' are no local ranks; write them as in 0,2"),
         (["--term-timeout", "-1"], "--term-timeout: -1 is no duration; write a number of seconds, 0 or more"),
+        (["--monitor-interval", "0"], "--monitor-interval: 0 is no duration; write seconds above 0"),
         (["--workers-stop-timeout", "inf"], "--workers-stop-timeout: inf is no duration"),
         (["--rdzv-backend", "etcd-v2"], "--rdzv-backend: 'etcd-v2' is not implemented yet; write c10d"),
     ],
@@ -95,15 +146,7 @@ def test_a_wrong_value_is_named_with_what_to_write(argv, message):
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--start-method", "fork"],
-        ["--event-log-handler", "console"],
-        ["--logs-specs", "mine"],
-        ["--numa-binding", "node"],
-        ["--virtual-local-rank"],
-        ["--duplicate-stdout-filters", "loss", "--"],
-        ["--duplicate-stderr-filters", "loss", "--"],
         ["--node-rank", "1"],
-        ["--monitor-interval", "5"],
         ["--restart-policy", "min-healthy"],
     ],
     ids=lambda argv: argv[0],
@@ -113,7 +156,7 @@ def test_an_option_without_effect_is_named(argv):
 
 
 def test_a_default_that_is_given_is_not_named():
-    environ = {"PET_MONITOR_INTERVAL": "0.1", "PET_NODE_RANK": "0", "PET_VIRTUAL_LOCAL_RANK": "0"}
+    environ = {"PET_NODE_RANK": "0", "PET_VIRTUAL_LOCAL_RANK": "0"}
     given = ["--start-method", "spawn", "--restart-policy", "any-failed", "train.py"]
     assert not_implemented(parse_arguments(given, environ)[0]) == []
 

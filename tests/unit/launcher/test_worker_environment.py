@@ -6,7 +6,7 @@ import pytest
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.command import worker_command
-from nvrx_launcher.workers.environment import Placement, worker_environment
+from nvrx_launcher.workers.environment import JobName, Placement, worker_environment
 
 PLACEMENT = Placement(
     group_rank=1, group_world_size=2, first_rank=4, world_size=8, local_world_size=4,
@@ -18,8 +18,16 @@ def options(*argv):
     return LaunchOptions.of(parse_arguments(argv, {})[0], lambda kind: {"cpu": 2}[kind], {})
 
 
-def environment(**inherited):
-    return worker_environment(PLACEMENT, 2, role="trainer", run_id="job", max_restarts=5, inherited=inherited)
+def environment(is_virtual=False, **inherited):
+    job = JobName(role="trainer", run_id="job", max_restarts=5)
+    return worker_environment(PLACEMENT, 2, job, inherited=inherited, is_virtual=is_virtual)
+
+
+@pytest.mark.parametrize(("visible", "device"), [({}, "2"), ({"CUDA_VISIBLE_DEVICES": "4, 5, 6, 7"}, "6")])
+def test_a_virtual_local_rank_is_0_and_sees_its_device_alone(visible, device):
+    found = environment(is_virtual=True, **visible)
+    assert (found["LOCAL_RANK"], found["RANK"], found["CUDA_VISIBLE_DEVICES"]) == ("0", "6", device)
+    assert "CUDA_VISIBLE_DEVICES" not in environment(**visible)
 
 
 def test_a_worker_knows_its_place():

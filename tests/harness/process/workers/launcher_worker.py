@@ -84,6 +84,21 @@ def prints() -> None:
     sys.stdout.write("no end")
 
 
+def tells() -> None:
+    """Says what it was given."""
+    with open("/proc/self/numa_maps") as file:
+        policies = sorted({line.split()[1] for line in file})
+    say("told", environ=dict(os.environ), processors=sorted(os.sched_getaffinity(0)), policies=policies)
+
+
+def loses() -> None:
+    """Prints lines of which some are filtered."""
+    print(f"loss {RANK}, and more", flush=True)
+    print("step", flush=True)
+    print(f"Error {RANK}", file=sys.stderr, flush=True)
+    sys.stdout.write("loss at last")
+
+
 def asks() -> None:
     """Rank 0 asks that the job ends."""
     from nvrx_core.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
@@ -101,7 +116,7 @@ def restarted() -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
-    case.__name__: case for case in (done, killed, fails, waits, family, hangs, prints, asks, restarted)
+    case.__name__: case for case in (done, killed, fails, waits, family, hangs, prints, tells, loses, asks, restarted)
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""Where the streams of workers go: the files of a cycle, as torchrun lays them out.
+
+    <log_dir>/<run id>_<random>/attempt_<cycle>/<local rank>/stdout.log, stderr.log, error.json
+    <log_dir>/<run id>_<random>/attempt_<cycle>/filtered_stdout.log, filtered_stderr.log
+
+An entry point of the group `torchrun.logs_specs` may say otherwise (`logs_specs.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nvrx_launcher.options import LaunchOptions, Streams
+
+__all__ = ["CycleFiles", "LogFiles", "Stream", "TorchrunFiles", "WorkerFiles"]
+
+log = logging.getLogger("nvrx_launcher")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Where one stream of a worker goes.
+
+    Attributes:
+        file: its file, "" for none.
+        is_shown: it goes to the console.
+    """
+
+    file: str = ""
+    is_shown: bool = True
+
+
+@dataclass(frozen=True)
+class WorkerFiles:
+    """Where a worker's streams go, and the file for the exception that it ends with, "" for none."""
+
+    stdout: Stream
+    stderr: Stream
+    error: str
+
+
+@dataclass(frozen=True)
+class CycleFiles:
+    """The files of a cycle.
+
+    Attributes:
+        workers: by local rank.
+        filtered_stdout, filtered_stderr: for lines that have one of the texts that were asked for.
+    """
+
+    workers: Mapping[int, WorkerFiles]
+    filtered_stdout: str
+    filtered_stderr: str
+
+
+class LogFiles(Protocol):
+    """Says where the streams of workers go."""
+
+    def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> CycleFiles:
+        """Make the folders of a cycle.
+
+        Args:
+            cycle: its number.
+            environments: of the workers, by local rank.
+        """
+
+
+class TorchrunFiles:
+    """The files as torchrun lays them out.
+
+    Args:
+        options: which streams go to files.
+        folder: for error files, where nobody asked for log files.
+    """
+
+    def __init__(self, options: LaunchOptions, folder: Path) -> None:
+        self._options = options
+        if options.log_dir is not None or any(_streams(options.redirects)) or any(_streams(options.tee)):
+            parent = Path(options.log_dir or tempfile.mkdtemp(prefix="ft_launcher_"))
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{options.run_id}_", dir=parent))
+            log.info("log files are in %s", folder)
+        self._folder = folder
+
+    def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> CycleFiles:
+        """Make the folders of a cycle."""
+        folder = self._folder / f"attempt_{cycle}"
+        for local_rank in environments:
+            (folder / str(local_rank)).mkdir(parents=True)
+        workers = {local_rank: self._of(folder / str(local_rank), local_rank) for local_rank in environments}
+        return CycleFiles(workers, str(folder / "filtered_stdout.log"), str(folder / "filtered_stderr.log"))
+
+    def _of(self, folder: Path, local_rank: int) -> WorkerFiles:
+        options = self._options
+        to_file, tee = options.redirects[local_rank], options.tee[local_rank]
+        shown = not options.console or local_rank in options.console
+
+        def stream(name: str, redirected: bool, teed: bool) -> Stream:
+            file = os.fspath(folder / f"{name}.log") if redirected or teed else ""
+            return Stream(file, is_shown=shown and (teed or not redirected))
+
+        return WorkerFiles(
+            stream("stdout", to_file.stdout, tee.stdout), stream("stderr", to_file.stderr, tee.stderr),
+            os.fspath(folder / "error.json"),
+        )  # fmt: skip
+
+
+def _streams(by_rank: Mapping[int, Streams]) -> Iterator[bool]:
+    return (streams.stdout or streams.stderr for streams in by_rank.values())

@@ -1,0 +1,55 @@
+"""How a worker that is a program is started."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from nvrx_core.process.lifeline import open_pidfd
+from nvrx_launcher.guardian import start_guarded
+from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.workers.binding import Binding
+from nvrx_launcher.workers.command import worker_command
+from nvrx_launcher.workers.worker import Output, Worker
+
+__all__ = ["ProgramStarter", "Starter"]
+
+
+class Starter(Protocol):
+    """Starts one worker."""
+
+    def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
+        """Start a worker, in the thread whose end is to be its end.
+
+        Args:
+            ranks: its local rank, and its rank.
+            variables: its whole environment.
+            output: where it prints.
+
+        Raises:
+            OSError: when it cannot be started.
+        """
+
+
+class ProgramStarter:
+    """Starts the program that the command line names.
+
+    Args:
+        options: what workers run.
+        python: the interpreter, where the environment has no other one.
+        bound: the binding of each local rank.
+    """
+
+    def __init__(self, options: LaunchOptions, python: str, bound: Sequence[Binding | None]) -> None:
+        self._options, self._python, self._bound = options, python, bound
+
+    def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
+        """Start a worker."""
+        command = worker_command(self._options, ranks[0], variables.get("PYTHON_EXEC", self._python))
+        binding = self._bound[ranks[0]]
+        process = start_guarded(
+            command, bind=None if binding is None else binding.apply,
+            env=dict(variables), stdout=output.stdout, stderr=output.stderr,
+        )  # fmt: skip
+        return Worker(ranks, process.pid, ended=open_pidfd(process.pid), wait=functools.partial(process.wait))
