@@ -31,13 +31,16 @@ SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-selection test-parts test-jobs test-searches test-whole coverage check bench bench-peer docs clean
+.PHONY: help demo demo-launcher test test-all test-selection test-parts test-jobs test-searches test-whole coverage check bench bench-peer docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it recover (DEMO_ARGS=--play: break it yourself; --help)
 	@$(PY) examples/inprocess/demo.py $(DEMO_ARGS)
+
+demo-launcher: $(VENV)/.installed ## the same with launchers: lose ranks, and a node; beside torchrun (DEMO_ARGS=--help)
+	@$(PY) examples/launcher/demo.py $(DEMO_ARGS)
 
 test: $(if $(SELECTION),test-selection,test-parts) ## every test but the long ones (PYTEST_ARGS="-k name")
 

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from demo_parts.following import Following
 from demo_parts.options import Options, parse_options
 from demo_parts.picture import draw_runs

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "inprocess"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from demo_parts.durations import after_timeout, duration
 from demo_parts.picture import draw_runs
 from demo_parts.recording import draw_terminal

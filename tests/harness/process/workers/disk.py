@@ -21,7 +21,7 @@ import torch
 
 from tests.harness.process.workers.record import Record
 
-sys.path.insert(0, str(Path(__file__).parents[4] / "examples" / "inprocess"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "examples"))
 from demo_parts import checkpoints
 
 __all__ = ["Checkpoints", "Counter", "hooked", "load"]

@@ -12,7 +12,7 @@ from demo_parts.schedule import CUT_OFF, HARD_TIMEOUT, KINDS, SOFT_TIMEOUT, Plan
 from demo_parts.story import Recovery, Story, Strike
 from demo_parts.view import measured
 
-__all__ = ["Outcome", "failures_of", "fault_table", "legend", "run_table"]
+__all__ = ["Outcome", "aligned", "failures_of", "fault_table", "legend", "run_table"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def fault_table(story: Story, torchrun: Story | None) -> list[str]:
         recovery = story.recovery_after(strike)
         rows.append([KINDS[strike.kind].name, str(strike.rank), str(strike.step), *_cells(recovery), *other])
     rows += [_unplanned(recovery) for recovery in story.recoveries if recovery.strike is None]
-    return _aligned(rows, left=(0, 6))
+    return aligned(rows, left=(0, 6))
 
 
 def legend(torchrun: Story | None) -> Iterator[str]:
@@ -67,7 +67,7 @@ def legend(torchrun: Story | None) -> Iterator[str]:
 def run_table(outcomes: Sequence[Outcome]) -> list[str]:
     """A row for each run: how long it took, and whether its weights are those of the first, bit for bit."""
     heads = ["", "took", "stood still", "steps repeated", "loss", "ranks", "SHA-256 of the weights"]
-    return _aligned([heads, *(_run(outcome, outcomes[0]) for outcome in outcomes)], left=(0, 6))
+    return aligned([heads, *(_run(outcome, outcomes[0]) for outcome in outcomes)], left=(0, 6))
 
 
 def failures_of(
@@ -158,7 +158,8 @@ def _weights(outcome: Outcome, first: Outcome) -> str:
     return f"{shown}, {'the same bits' if story.weights == first.story.weights else 'other bits'}"
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+    """The rows of a table, its columns aligned; to the left those whose numbers are given."""
     widths = [max(len(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))]
     return ["  ".join(_padded(cell, widths[i], i in left) for i, cell in enumerate(row)).rstrip() for row in rows]
 

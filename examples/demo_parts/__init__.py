@@ -1,4 +1,4 @@
-"""The parts of the demo.
+"""The parts of the demo `examples/inprocess/demo.py`, many of which that of the launcher uses as well.
 
 In the ranks run `under_nvrx` or `under_torchrun`, both of which call `train`, with what it needs: `text`, `model`,
 `checkpoints`, `injection`, `journal`, `settings`. In the demo's own process, which never imports torch, run `options`

@@ -1,0 +1,167 @@
+"""Breaks a launched training on purpose and shows how it recovers: `make demo-launcher`.
+
+Two launchers with two ranks each train a small model on this machine, and a third launcher waits. The same faults
+strike three runs: under `ft_launcher`, under `ft_launcher` with a wrapped training function, and under torchrun. At the
+end stand what each fault cost, and what each run came to.
+
+Exit codes: 0 when every fault was followed by a restart under ft_launcher, the training was finished and no process
+was left behind; 1 otherwise; 2 for wrong options; 128 + n after signal n.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from demo_parts.durations import duration
+from demo_parts.journal import Follower
+from demo_parts.settings import Settings
+from demo_parts.signals import Ended, raise_on_signals
+from demo_parts.terminal import Style, Terminal
+from launcher_parts.plan import CUT_OFF, FAULTS, LAYERS, NODES, RANKS, WORKERS, planned
+from launcher_parts.report import LEGEND, failures_of, fault_table, run_table
+from launcher_parts.runs import LaunchedRun
+from launcher_parts.story import Recovery, Story, Strike
+
+__all__ = ["main"]
+
+FRAME = 0.1
+SILENCE = 60.0
+"""Seconds without a word from any rank after which a run is given up."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the demo; returns its exit code."""
+    options = parse(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    raise_on_signals()
+    terminal = Terminal(sys.stdout)
+    try:
+        return demonstrate(options, terminal)
+    except Ended as ended:
+        terminal.end_bar()
+        terminal.say(f"Ended by {ended.signal.name}; every process of the run has been ended, too.")
+        return 128 + ended.signal
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line; what cannot work ends it with code 2."""
+    kinds = "\n".join(f"  {name:<15}{fault.text}" for name, fault in FAULTS.items())
+    parser = argparse.ArgumentParser(
+        "demo.py", description="Trains under launchers, breaks ranks and a node, and shows what it costs.",
+        epilog=f"the faults:\n{kinds}", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--faults", default=",".join(FAULTS), metavar="LIST", help="faults, separated by commas (default: all)")
+    add("--steps", type=int, default=300, metavar="N", help="of each run (default 300)")
+    add("--seed", type=int, default=0, metavar="N", help="of weights and samples (default 0)")
+    add("--output", type=Path, default=Path("build/demo-launcher"), metavar="DIR", help="for all files")
+    add("--no-torchrun", action="store_true", help="without the run under torchrun")
+    add("--no-wrapper", action="store_true", help="without the run with the wrapper")
+    options = parser.parse_args(arguments)
+    try:
+        options.schedule = planned([name for name in options.faults.split(",") if name], options.steps)
+        options.output.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    return options
+
+
+def demonstrate(options: argparse.Namespace, terminal: Terminal) -> int:
+    """One run after another, then what there is to say of them."""
+    what = f"A small transformer on {NODES} launchers with {WORKERS} ranks each, {options.steps} steps."
+    terminal.say(what, Style.BOLD)
+    left_out = {LAYERS[1]: options.no_wrapper, LAYERS[2]: options.no_torchrun}
+    stories, failures = {}, list[str]()
+    for layer in LAYERS:
+        if not left_out.get(layer):
+            terminal.say(f"\n{layer}:", Style.BOLD)
+            stories[layer], failed = run(layer, options, terminal)
+            failures += failed
+    terminal.say("\nWhat each fault cost:\n", Style.BOLD)
+    for row in fault_table(stories, options.schedule.values()):
+        terminal.say(f"  {row}")
+    terminal.say()
+    for row in LEGEND:
+        terminal.say(f"  {row}", Style.DIM)
+    terminal.say("\nWhat each run came to:\n", Style.BOLD)
+    for row in run_table(stories):
+        terminal.say(f"  {row}")
+    terminal.say(f"\nThe whole story: nvrx-timeline {options.output / name_of(LAYERS[0]) / 'records'}")
+    for failure in failures:
+        terminal.say(f"failed: {failure}", Style.RED)
+    return 1 if failures else 0
+
+
+def run(layer: str, options: argparse.Namespace, terminal: Terminal) -> tuple[Story, list[str]]:
+    """One training."""
+    folder, story = (options.output / name_of(layer)).resolve(), Story()
+    every = max(options.steps // 30, 2)
+    settings = Settings(str(folder), RANKS, options.steps, options.seed, (), checkpoint_every=every)
+    with LaunchedRun(layer, settings, options.schedule) as launched:
+        for happening in follow(launched, story, terminal):
+            tell(happening, terminal)
+        codes = launched.exit_codes
+    terminal.end_bar()
+    terminal.say(progress(story, options.steps))
+    failed = list(failures_of(layer, story, options.schedule.values(), codes))
+    if launched.left_behind:
+        failed.append(f"{layer}: processes were left behind: {sorted(launched.left_behind)}")
+    return story, [f"{each}; see {folder}" for each in failed]
+
+
+def follow(launched: LaunchedRun, story: Story, terminal: Terminal) -> Iterator[Strike | Recovery]:
+    """What happens in a run, until it is over or nothing is heard of it any more."""
+    follower, heard, running = Follower(launched.settings.records), time.monotonic(), True
+    while running and time.monotonic() < heard + SILENCE:
+        running = launched.wait(FRAME)
+        lines = follower.lines()
+        heard = time.monotonic() if lines else heard
+        yield from story.read(lines)
+        if story.began and len(launched.launchers) == NODES:
+            launched.launch_spare()
+        if launched.layer == LAYERS[2]:
+            end_hang(launched, story, terminal)
+        terminal.bar(progress(story, launched.settings.steps))
+
+
+def end_hang(launched: LaunchedRun, story: Story, terminal: Terminal) -> None:
+    """What an operator does who finds a job standing still: the process that hangs is killed."""
+    strike = story.pending
+    if strike is None or strike in story.cut_off or not strike.kind.startswith("hang"):
+        return
+    if time.monotonic() > strike.at + CUT_OFF and launched.kill(strike.pid):
+        story.cut_off.add(strike)
+        terminal.say(f"    still hung: the demo ends process {strike.pid}, as an operator would", Style.YELLOW)
+
+
+def tell(happening: Strike | Recovery, terminal: Terminal) -> None:
+    """Says what has just happened."""
+    match happening:
+        case Strike(kind=kind, rank=rank, step=step):
+            terminal.say(f"  ✗ step {step}, rank {rank}: {FAULTS[kind].text}", Style.RED)
+        case Recovery():
+            how = "in process" if not happening.processes else f"in {happening.processes} new processes"
+            took = duration(happening.resumed)
+            terminal.say(f"  ✓ {took} after the fault all ranks have done step {happening.step}, {how}", Style.GREEN)
+
+
+def progress(story: Story, steps: int) -> str:
+    """A line on how far a run is."""
+    return f"  step {story.reached}/{steps}  loss {story.loss:.3f}" if story.began else "  starting ..."
+
+
+def name_of(layer: str) -> str:
+    """The name of a run's folder."""
+    return layer.replace(" ", "-").lower()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""What the runs come to: a table of the faults, and a line for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from demo_parts.durations import duration
+from demo_parts.report import aligned
+
+from launcher_parts.plan import CUT_OFF, FAULTS, HEARTBEAT, LAYERS, SECTION
+from launcher_parts.story import Story
+
+__all__ = ["LEGEND", "failures_of", "fault_table", "run_table"]
+
+LEGEND = (
+    "each time: from the fault until the slowest rank has done its first step, from the last checkpoint on",
+    "started: until the last new process ran; what is between that and the first step is mostly the import of torch",
+    f"hangs: a section ends after {SECTION:g} s, a heartbeat is missing after {HEARTBEAT:g} s; both are in the times",
+    "ended: workers that have failed or were ended for it; the launchers then stop and start all others",
+    f"hung: torchrun sees nothing; the demo killed the process after {CUT_OFF:g} s, torch would have waited 30 minutes",
+)
+
+
+def fault_table(stories: Mapping[str, Story], kinds: Iterable[str]) -> list[str]:
+    """A row for each fault: what it cost in each run."""
+    rows = [["fault", *stories]]
+    rows += [[FAULTS[kind].name, *(_cell(story, kind) for story in stories.values())] for kind in kinds]
+    return aligned(rows, left=range(len(stories) + 1))
+
+
+def run_table(stories: Mapping[str, Story]) -> list[str]:
+    """A row for each run: how long it took, and whether its weights are those of the first, bit for bit."""
+    digests = [story.weights for story in stories.values() if story.weights]
+    rows = [["", "took", "stood still", "loss", "SHA-256 of the weights"]]
+    for name, story in stories.items():
+        still = sum(recovery.resumed for recovery in story.recoveries)
+        same = " the same bits" if digests and story.weights == digests[0] and len(digests) > 1 else ""
+        weights = f"{story.weights[:12]}{same}" if story.weights else f"ended at step {story.reached}"
+        rows.append([name, f"{story.last - story.first:.1f} s", f"{still:.1f} s", f"{story.loss:.3f}", weights])
+    return aligned(rows, left=(0, 4))
+
+
+def failures_of(layer: str, story: Story, kinds: Iterable[str], codes: Sequence[int | None]) -> Iterable[str]:
+    """What is not as it should be under ft_launcher, in sentences; nothing is expected of torchrun."""
+    if layer == LAYERS[2]:
+        return
+    for kind in kinds:
+        if story.recovery_after(kind) is None:
+            yield f"{layer}: {kind} was followed by no restart"
+    if not story.weights:
+        yield f"{layer}: the training did not come to its end"
+    if wrong := [code for code in codes if code not in (0, -9)]:
+        yield f"{layer}: launchers have ended with {wrong}"
+
+
+def _cell(story: Story, kind: str) -> str:
+    if all(strike.kind != kind for strike in story.strikes):
+        return "never came to it"
+    recovery = story.recovery_after(kind)
+    if recovery is None:
+        return "never recovered"
+    hung = "hung, " if recovery.strike in story.cut_off else ""
+    how = "in process" if recovery.started is None else f"started {duration(recovery.started)}"
+    ended = f", {recovery.ended} ended" if recovery.ended else ""
+    return f"{hung}{duration(recovery.resumed)}, {how}{ended}"

@@ -1,0 +1,123 @@
+"""How the training is started: two launchers or agents, and one more that waits."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+from demo_parts.processes import Processes, wait_for
+from demo_parts.settings import Settings
+from demo_parts.signals import unsignalled
+
+from launcher_parts.faults import NODE
+from launcher_parts.plan import HEARTBEAT, LAYERS, NODES, SECTION, WORKERS
+
+__all__ = ["LaunchedRun"]
+
+LOOPBACK: Final = "127.0.0.1"
+TRAINING: Final = Path(__file__).with_name("training.py")
+MAX_RESTARTS: Final = 10
+LEAVE_WITHIN: Final = 5.0
+FIRST_STARTS: Final = 20.0
+
+
+class LaunchedRun:
+    """A training under launchers; a context manager that ends whatever it has started.
+
+    Args:
+        layer: one of `plan.LAYERS`.
+        settings: of the training.
+        schedule: which fault strikes at which step.
+
+    Attributes:
+        launchers: the processes of the launchers; the first one hosts the rendezvous.
+        left_behind: after the end, the processes that were there when none should have been.
+    """
+
+    def __init__(self, layer: str, settings: Settings, schedule: dict[int, str]) -> None:
+        self.layer, self.settings, self._schedule = layer, settings, schedule
+        self.launchers: list[subprocess.Popen[bytes]] = []
+        self.left_behind = set[int]()
+        self._processes = Processes(Path(settings.folder))
+        self._port = _free_port()
+
+    def __enter__(self) -> Self:
+        shutil.rmtree(self.settings.folder, ignore_errors=True)
+        for folder in (self.settings.records, self.settings.checkpoints):
+            folder.mkdir(parents=True)
+        self._launch()
+        _await_listener(self._port)
+        self._launch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with unsignalled():
+            ended = all(launcher.poll() is not None for launcher in self.launchers)
+            if ended and self.layer != LAYERS[2]:
+                self.left_behind = self._processes.await_leaving(but=(), seconds=LEAVE_WITHIN)
+            self._processes.close()
+
+    @property
+    def exit_codes(self) -> list[int | None]:
+        """The exit code of each launcher, None while it runs."""
+        return [launcher.poll() for launcher in self.launchers]
+
+    def launch_spare(self) -> None:
+        """Start the launcher that waits."""
+        self._launch()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until a launcher ends or the time is over; whether any runs."""
+        wait_for([each.pid for each in self.launchers if each.poll() is None], seconds)
+        return any(code is None for code in self.exit_codes)
+
+    def kill(self, pid: int) -> bool:
+        """End one process of this run; returns whether there was one of that number."""
+        return self._processes.kill(pid)
+
+    def log_of(self, launcher: int) -> Path:
+        """Where a launcher and its workers print."""
+        return self._processes.log_of(f"launcher-{launcher}")
+
+    def _launch(self) -> None:
+        number = len(self.launchers)
+        torchrun = self.layer == LAYERS[2]
+        command = ["torch.distributed.run"] if torchrun else ["nvrx_launcher"]
+        nodes = str(NODES) if torchrun else f"{NODES}:{NODES + 1}"
+        command += ["--nnodes", nodes, "--nproc-per-node", str(WORKERS), "--max-restarts", str(MAX_RESTARTS)]
+        command += ["--rdzv-backend", "c10d", "--rdzv-id", "demo", "--rdzv-endpoint", f"{LOOPBACK}:{self._port}"]
+        if torchrun:
+            command += ["--local-addr", LOOPBACK, "--log-dir", str(self.settings.records / "torchrun")]
+        else:
+            sections = f"step:{SECTION:g},warmup:60"
+            command += ["--ft-rank-section-timeouts", sections, "--ft-rank-heartbeat-timeout", f"{HEARTBEAT:g}"]
+        command += [str(TRAINING), self.layer, self.settings.to_json(), json.dumps(self._schedule)]
+        environment = {
+            NODE: str(number), "GROUP_RANK": str(number), "NVRX_EVENTS_DIR": str(self.settings.records),
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        }  # fmt: skip
+        self.launchers.append(self._processes.start(f"launcher-{number}", *command, environment=environment))
+
+
+def _await_listener(port: int) -> None:
+    """Wait until the first launcher listens: it hosts the rendezvous."""
+    with suppress(OSError):
+        for _ in range(int(FIRST_STARTS / 0.1)):
+            with suppress(ConnectionRefusedError), socket.create_connection((LOOPBACK, port), FIRST_STARTS):
+                return
+            wait_for((), 0.1)
+
+
+def _free_port() -> int:
+    """Below the range from which outgoing connections get their ports: one of them could take it meanwhile."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port

@@ -1,0 +1,121 @@
+"""What happened in a run, told by the lines that its ranks and launchers wrote. No clock and no files here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from demo_parts.journal import Line
+
+from launcher_parts.plan import RANKS
+
+__all__ = ["Recovery", "Story", "Strike"]
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A fault, as its victim told of it a moment before."""
+
+    at: float
+    kind: str
+    rank: int
+    step: int
+    pid: int
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a run went on after a fault. Durations are seconds from the fault.
+
+    Attributes:
+        strike: the fault.
+        resumed: until the slowest rank had done its first step.
+        step: that step.
+        started: until the last of the new processes ran, before it has imported torch; None: it was in process.
+        processes: how many processes were started for it; 0: the restart was in process.
+        ended: how many workers were lost, or ended for a hang, before that.
+    """
+
+    strike: Strike
+    started: float | None
+    resumed: float
+    step: int
+    processes: int
+    ended: int
+
+
+@dataclass
+class Story:
+    """A run so far.
+
+    Attributes:
+        reached: how many steps have been done at least once.
+        loss: of the last step.
+        weights: the digest of the last weights.
+        first, last: when the first and the last step was done.
+        cut_off: the faults whose process the demo had to end.
+    """
+
+    reached: int = 0
+    loss: float = 0.0
+    weights: str = ""
+    first: float = 0.0
+    last: float = 0.0
+    strikes: list[Strike] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    cut_off: set[Strike] = field(default_factory=set)
+    _resumed: dict[int, Line] = field(default_factory=dict)
+    _started: list[float] = field(default_factory=list)
+    _ended: int = 0
+
+    @property
+    def began(self) -> bool:
+        """Whether a step was done."""
+        return self.first > 0
+
+    @property
+    def pending(self) -> Strike | None:
+        """The last fault, while the run has not gone on after it."""
+        return self.strikes[-1] if len(self.strikes) > len(self.recoveries) else None
+
+    def recovery_after(self, kind: str) -> Recovery | None:
+        """How the run went on after a fault."""
+        return next((recovery for recovery in self.recoveries if recovery.strike.kind == kind), None)
+
+    def read(self, lines: Iterable[Line]) -> Iterator[Strike | Recovery]:
+        """Take in new lines."""
+        for line in lines:
+            match line["event"]:
+                case "step":
+                    self._step(line)
+                case "started":
+                    self._started.append(line["monotonic"])
+                case "worker_failed":
+                    self._ended += 1
+                case "struck":
+                    yield self._struck(line)
+                case "resumed" if self.pending is not None and line["monotonic"] > self.pending.at:
+                    self._resumed[line["initial_rank"]] = line
+                    if len(self._resumed) == RANKS:
+                        yield self._recovered(self.pending)
+                case "trained":
+                    self.weights = line["weights"]
+                case _:
+                    pass
+
+    def _step(self, line: Line) -> None:
+        self.first, self.last = self.first or line["monotonic"], line["monotonic"]
+        self.reached, self.loss = max(self.reached, line["step"] + 1), line["loss"]
+
+    def _struck(self, line: Line) -> Strike:
+        strike = Strike(line["monotonic"], line["kind"], line["rank"], line["step"], line["pid"])
+        self.strikes.append(strike)
+        self._resumed, self._started, self._ended = {}, [], 0
+        return strike
+
+    def _recovered(self, strike: Strike) -> Recovery:
+        lines = self._resumed.values()
+        resumed, step = max(line["monotonic"] for line in lines) - strike.at, min(line["step"] for line in lines)
+        started = max(self._started) - strike.at if self._started else None
+        self.recoveries.append(Recovery(strike, started, resumed, step, len(self._started), self._ended))
+        return self.recoveries[-1]
