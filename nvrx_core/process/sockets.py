@@ -28,6 +28,7 @@ __all__ = [
     "is_whole",
     "keep_alive",
     "keep_open",
+    "put_in_place",
     "shut_down",
     "socket_inodes",
     "tcp_sockets",
@@ -123,6 +124,21 @@ def keep_open(found: TcpSocket) -> socket.socket | None:
         return duplicate
     duplicate.close()
     return None
+
+
+def put_in_place(found: TcpSocket, other: TcpSocket) -> bool:
+    """Let the descriptor of `other` refer to the socket `found`, which keeps its own as well.
+
+    Returns:
+        False when one of them was closed meanwhile; then nothing is changed.
+    """
+    with _duplicate(found.fd) as duplicate, _duplicate(other.fd) as former:
+        if duplicate is None or former is None:
+            return False
+        if (os.fstat(duplicate.fileno()).st_ino, os.fstat(former.fileno()).st_ino) != (found.inode, other.inode):
+            return False
+        os.dup2(duplicate.fileno(), other.fd, inheritable=False)
+    return True
 
 
 def wait_quiet(kept: Iterable[socket.socket], timeout: float) -> None:

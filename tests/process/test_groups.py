@@ -73,8 +73,9 @@ def test_ranks_that_wait_for_a_message_from_any_rank_are_interrupted(prepare: La
     assert_restarts(job, [EXCEPTION])
 
 
-def test_ranks_that_wait_on_a_store_of_before_the_call_are_interrupted(prepare: Launch) -> None:
-    job = run(prepare, "early_store", {"function": [[1, 0]], "wait": [[0, 0], [2, 0]]})
-    assert results(job) == {0: 1, 1: 1, 2: 1}
-    assert_restarts(job, [EXCEPTION])
-    assert all("that no signal ends" in job.errors(rank) for rank in (0, 2))
+def test_ranks_that_wait_on_a_store_of_before_the_call_are_interrupted_and_use_it_again(prepare: Launch) -> None:
+    faults = {"function": [[1, 0], [1, 1]], "wait": [[0, 0], [2, 0], [0, 1], [2, 1]]}
+    job = run(prepare, "early_store", faults)
+    assert results(job) == {0: 2, 1: 2, 2: 2}
+    assert_restarts(job, [EXCEPTION] * 2)
+    assert not any("does not answer" in job.errors(rank) for rank in range(3))

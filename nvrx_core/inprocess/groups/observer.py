@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -76,7 +75,7 @@ class GroupObserver:
         self.rendezvous_endpoint: tuple[str, int] | None = None
         self._aborted = False
         self._gloo = GlooConnections()
-        self._read = BlockedRead(threading.get_native_id())
+        self._read = BlockedRead()
         self._before_function: frozenset[int] = frozenset()
         self._observed = ExitStack()
         self._held: deque[Any] = deque(maxlen=MAX_HELD)
@@ -118,6 +117,7 @@ class GroupObserver:
         """Reset the records of the last iteration."""
         self._defaults = 0
         self.store_ports.clear()
+        self._read.restore()
         self._before_function = socket_inodes()
         self._reserve_descriptors(RESERVE)
 

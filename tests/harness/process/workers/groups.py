@@ -9,6 +9,7 @@ import socketserver
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core import failpoint, inprocess
 from nvrx_core.inprocess import CallWrapper
+from nvrx_core.inprocess.groups import blocked_read
 from nvrx_core.inprocess.interruption.interrupt import RankShouldRestart
 from tests.harness.process.workers.options import Rank
 
@@ -262,19 +264,30 @@ def receive_from_any(rank: Rank) -> None:
 
 
 def early_store(rank: Rank) -> None:
-    """Rank 0 waits on a store that was made before the call, for a key that nobody sets."""
+    """Ranks wait on a store that was made before the call, for a key that nobody sets; it serves all iterations."""
+    blocked_read.PATIENCE = 1000.0  # type: ignore[misc] # for other connections
     store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=rank.me == 0, wait_for_workers=False)
+    holder = SimpleNamespace(stores=[dist.PrefixStore("held", store)])
 
     @inprocess.Wrapper(**rank.settings)
     def train(call_wrapper: CallWrapper) -> int:
+        iteration = call_wrapper.iteration
         rank.enter(call_wrapper)
-        if rank.is_due("wait", call_wrapper.iteration):
-            rank.record("waits", iteration=call_wrapper.iteration)
-            store.get("never") if rank.me else store.wait(["never"])
-        strike_those_who_wait(rank, call_wrapper.iteration)
-        return call_wrapper.iteration
+        if rank.is_due("wait", iteration):
+            rank.record("waits", iteration=iteration)
+            wait_in(holder) if rank.me else store.wait(["never"])
+        strike_those_who_wait(rank, iteration)
+        mine = dist.PrefixStore(str(iteration), store)
+        dist.init_process_group("gloo", store=mine, rank=rank.me, world_size=int(os.environ["WORLD_SIZE"]))
+        reduce_once()
+        dist.destroy_process_group()
+        return iteration
 
     rank.run(train)
+
+
+def wait_in(holder: SimpleNamespace) -> None:
+    holder.stores[0].get("never")
 
 
 def strike_those_who_wait(rank: Rank, iteration: int) -> None:
