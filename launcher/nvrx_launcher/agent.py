@@ -11,12 +11,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
+from nvrx_core.fault_tolerance.peers import HangReport, Progress
 from nvrx_core.settings import environment
 from nvrx_launcher.control import Control
 from nvrx_launcher.guardian import TAG, start_guardian, sweep
@@ -64,6 +65,7 @@ class Agent:
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop = EventLoop()
         self._kill_at, self._code = math.inf, -1
+        self._hung = dict[int, str]()
         self._policy = NodePolicy(
             options.workers,
             stop_signal=signal.SIGTERM, stop_grace=options.stop_timeout, signal_grace=options.term_timeout,
@@ -99,14 +101,14 @@ class Agent:
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         cleanup.callback(os.close, start_guardian(self._launch))
         cleanup.callback(sweep, self._launch)
-        control = Control(self._loop, folder / "launcher.ipc", self._requested)
-        cleanup.callback(control.close)
-        self._monitors = Monitors(self._loop, self.config, folder, self.options, history=self._history)
+        self._control = Control(self._loop, folder / "launcher.ipc", self)
+        cleanup.callback(self._control.close)
+        self._monitors = Monitors(self._loop, self.config, self._control.path, self.options, history=self._history)
         cleanup.callback(self._monitors.close)
         signals = signal_numbers(self.options.signals)
         self._coordination = join_job(self.options, self._loop, cleanup, self)  # may wait long: signals still end it
         self._loop.watch(*cleanup.enter_context(signals_as_events(signals, self._signalled)))
-        self._environ |= control.environment()
+        self._environ |= self._control.environment()
         self._environ.setdefault("NVRX_STORE_ENDPOINT", self._coordination.store.endpoint)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
         starter = ProgramStarter(self.options, sys.executable, self._bound)
@@ -136,6 +138,7 @@ class Agent:
     def _start(self, action: StartWorkers) -> None:
         log.info("cycle %d: %s", action.decision.cycle, action.decision.reason)
         self._kill_at = math.inf
+        self._hung.clear()
         workers = self._workers.start(action, self._environ, self._monitors.environment)
         self._history.workers_started(action)
         if self._workers.placement is not None:
@@ -164,6 +167,8 @@ class Agent:
         in_process = self._coordination.store.is_in_use
         if code and not self._policy.is_stopping:
             rank = self._policy.rank_of(local_rank)
+            self._control.catch_up()  # its monitor has said before why it ends it
+            report = ", hung: ".join(filter(None, (report, self._hung.pop(rank, ""))))
             self._history.worker_failed(rank, code, report, in_process=in_process)
         self._carry_out(self._policy.worker_exited(local_rank, code, report, in_process=in_process))
 
@@ -180,7 +185,17 @@ class Agent:
 
         self._coordination.store.ask(rank, self.config.inprocess_grace, answered)
 
-    def _requested(self, rank: int, request: WorkloadControlRequest) -> None:
+    def hung(self, report: HangReport) -> None:
+        """Take that a monitor is about to end its rank."""
+        self._hung[report.rank] = report.reason
+        self._history.hung(report)
+
+    def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
+        """Say how far the slowest ranks of other nodes are."""
+        answer(())
+
+    def requested(self, rank: int, request: WorkloadControlRequest) -> None:
+        """Take the request of a rank."""
         log.warning("rank %d asks for %s: %s", rank, request.action.name, request.description)
         self._history.requested(rank, request)
         if request.action is not WorkloadAction.Continue:

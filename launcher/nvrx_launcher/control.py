@@ -1,34 +1,68 @@
-"""What workers ask of their launcher, over its socket."""
+"""What workers and rank monitors tell their launcher, over its socket.
+
+A worker makes a request. A monitor says why it ends its rank, and asks how far the ranks of other nodes are; the answer
+to that may come later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
+from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, HangReport, Progress
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all
 from nvrx_launcher.loop import EventLoop
 
-__all__ = ["Control"]
+__all__ = ["Control", "ControlEvents"]
+
+REQUEST = "workload_control"
+
+
+class ControlEvents(Protocol):
+    """What is done about what is told."""
+
+    def requested(self, rank: int, request: WorkloadControlRequest) -> None:
+        """A rank has asked for something."""
+
+    def hung(self, report: HangReport) -> None:
+        """A monitor is about to end its rank."""
+
+    def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
+        """A monitor wants to know how far the slowest ranks of other nodes are."""
 
 
 class Control:
-    """Listens for requests; whatever is wrong with one closes its connection only.
+    """Listens; whatever is wrong with a message closes its connection only.
 
     Args:
         loop: where its descriptors are watched.
         path: where it listens.
-        requested: called with the rank and its request.
+        events: told of the messages.
     """
 
-    def __init__(self, loop: EventLoop, path: Path, requested: Callable[[int, WorkloadControlRequest], object]) -> None:
-        self._loop, self._listener, self._requested = loop, Listener(path), requested
+    def __init__(self, loop: EventLoop, path: Path, events: ControlEvents) -> None:
+        self._loop, self._listener, self._events = loop, Listener(path), events
         self._connections = dict[int, Connection]()
         loop.watch(self._listener.fileno(), self._accept)
+
+    @property
+    def path(self) -> Path:
+        """Where it listens."""
+        return self._listener.path
 
     def environment(self) -> dict[str, str]:
         """Return what a worker finds its launcher by."""
         return {"FT_LAUNCHER_IPC_SOCKET": str(self._listener.path)}
+
+    def catch_up(self) -> None:
+        """Take what has arrived already: a monitor says why it ends its rank before the rank is gone."""
+        while self._accept():
+            pass
+        for fd in tuple(self._connections):
+            self._serve(fd)
 
     def close(self) -> None:
         """Listen no more."""
@@ -37,24 +71,51 @@ class Control:
         for fd in tuple(self._connections):
             self._drop(fd)
 
-    def _accept(self) -> None:
-        if (connection := self._listener.accept()) is not None:
-            fd = connection.fileno()
-            self._connections[fd] = connection
-            self._loop.watch(fd, lambda: self._serve(fd))
+    def _accept(self) -> bool:
+        if (connection := self._listener.accept()) is None:
+            return False
+        fd = connection.fileno()
+        self._connections[fd] = connection
+        self._loop.watch(fd, lambda: self._serve(fd))
+        return True
 
     def _serve(self, fd: int) -> None:
+        """Take one message, if there is one."""
         connection = self._connections[fd]
+        if not connection.has_message():
+            return
         try:
             message, descriptors = connection.receive()
             close_all(descriptors)
-            action = WorkloadAction[str(message.get("action"))]
-            request = WorkloadControlRequest(action, str(message.get("description", "")))
-            connection.send({"type": "ok"})
-            self._requested(int(message.get("rank", -1)), request)
+            if self._take(connection, message):
+                self._drop(fd)
         except (WireError, KeyError, ValueError, TypeError):
-            pass
-        self._drop(fd)
+            self._drop(fd)
+
+    def _take(self, connection: Connection, message: dict[str, Any]) -> bool:
+        """Take a message; whether it is done with."""
+        match message.get("type"):
+            case kind if kind == PROGRESS:
+                fd = connection.fileno()
+                self._events.asked_for_progress(lambda ranks: self._answer(fd, connection, ranks))
+                return False
+            case kind if kind == HANG_REPORT:
+                self._events.hung(HangReport.from_json(message))
+            case kind if kind == REQUEST:
+                request = WorkloadControlRequest(
+                    WorkloadAction[str(message.get("action"))], str(message.get("description", ""))
+                )
+                connection.send({"type": "ok"})
+                self._events.requested(int(message.get("rank", -1)), request)
+            case other:
+                raise WireError(f"unknown type {other!r}")
+        return True
+
+    def _answer(self, fd: int, connection: Connection, ranks: Sequence[Progress]) -> None:
+        if self._connections.get(fd) is connection:
+            with suppress(WireError):  # it has waited long enough
+                connection.send({"type": "ok", "ranks": [each.to_json() for each in ranks]})
+            self._drop(fd)
 
     def _drop(self, fd: int) -> None:
         self._loop.forget(fd)

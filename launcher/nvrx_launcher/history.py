@@ -5,6 +5,7 @@ from __future__ import annotations
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.schema import LAUNCHER
 from nvrx_core.fault_tolerance.data import WorkloadControlRequest
+from nvrx_core.fault_tolerance.peers import HangReport
 from nvrx_launcher.node_policy import StartWorkers
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
 
@@ -61,6 +62,11 @@ class History:
     def worker_failed(self, rank: int, code: int, report: str, *, in_process: bool) -> None:
         """A worker has ended, and not by itself with code 0; `in_process`: the job may go on without it."""
         self._write("worker_failed", rank=rank, code=code, reason=report, in_process=in_process)
+
+    def hung(self, report: HangReport) -> None:
+        """A worker is hung, and is ended by its monitor."""
+        reason = f"rank {report.rank} (pid {report.pid}) is hung: {report.reason}"
+        self._write("hung", rank=report.rank, worker=report.pid, reason=reason, stack=report.stack)
 
     def goes_on_without(self, rank: int) -> None:
         """The job goes on in process without a rank."""

@@ -13,6 +13,7 @@ from nvrx_core.fault_tolerance.recorder import Recorder
 from nvrx_core.fault_tolerance.watched import start_time
 from nvrx_core.fault_tolerance.wire import WireError, close_all, connect
 from nvrx_core.process.forks import disown_in_children, keep_in_children
+from nvrx_core.process.signalled_stacks import answer_requests, answer_requests_no_more
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, PageError, ProgressField
 from nvrx_core.progress.stage import Stage
@@ -61,10 +62,12 @@ class AttachedRank:
         path: where its monitor listens.
         recorder: writes its page.
         info: which rank it is.
+        stacks: where it writes the stacks of its threads when it is asked to; -1 for nowhere.
     """
 
-    def __init__(self, owner: Owner, path: str, recorder: Recorder, info: RankInfo) -> None:
+    def __init__(self, owner: Owner, path: str, recorder: Recorder, info: RankInfo, *, stacks: int = -1) -> None:
         self.owner, self.path, self.recorder, self._info = owner, path, recorder, info
+        self._stacks, self._stack_signal = stacks, 0
         self._in_call = self._is_over = False
 
     @property
@@ -77,6 +80,8 @@ class AttachedRank:
         page, info = self.page, self._info
         page[ProgressField.RANK] = info.global_rank
         page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = info.pid, start_time(info.pid)
+        if self._stacks >= 0:
+            self._stack_signal = page[ProgressField.STACK_SIGNAL] = answer_requests(self._stacks)
         page[ProgressField.ATTACHED_AT] = time.monotonic_ns()
         monitored.register(self)
         disown_in_children(self)
@@ -88,6 +93,7 @@ class AttachedRank:
         keep_in_children(self)
         self.page[ProgressField.ATTACHED_AT] = 0
         self._is_over = True
+        self._hide_stacks()
         if not self._in_call:
             self._close()
 
@@ -136,6 +142,13 @@ class AttachedRank:
         self.owner.local_monitor = None
         monitored.unregister(self)
 
+    def _hide_stacks(self) -> None:
+        self.page[ProgressField.STACK_SIGNAL] = 0
+        answer_requests_no_more(self._stack_signal)
+        if self._stacks >= 0:
+            os.close(self._stacks)
+        self._stacks, self._stack_signal = -1, 0
+
     def _close(self) -> None:
         self.page.close()
         if self.owner.local_monitor is not None:
@@ -143,8 +156,11 @@ class AttachedRank:
             self.owner.local_monitor = None
 
 
-def get_page(path: str) -> tuple[Page, Mapping[str, Any]]:
+def get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
     """Ask a rank monitor for the page and the configuration; it watches this process from its next look on.
+
+    Returns:
+        Both, and a descriptor of the pipe for the stacks of this process, which is the caller's; -1 for none.
 
     Raises:
         RankMonitorClientError: when it refuses, or does not answer.
@@ -182,7 +198,7 @@ def ask_launcher(path: str, request: WorkloadControlRequest, rank: int) -> None:
     _check(answer, f"the launcher at {path}")
 
 
-def _get_page(path: str) -> tuple[Page, Mapping[str, Any]]:
+def _get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
     with connect(path, within=ANSWERS_WITHIN) as connection:
         connection.send({"type": "init", "version": 1})
         answer, descriptors = connection.receive()
@@ -191,7 +207,8 @@ def _get_page(path: str) -> tuple[Page, Mapping[str, Any]]:
         _check(answer, f"the rank monitor at {path}")
         if not files or not isinstance(answer.get("config"), dict):
             raise OSError("its answer has no page")
-        return Page.attach(files[0].fileno()), answer["config"]
+        stacks = os.dup(files[1].fileno()) if len(files) > 1 else -1
+        return Page.attach(files[0].fileno()), answer["config"], stacks
     finally:
         for file in files:
             file.close()

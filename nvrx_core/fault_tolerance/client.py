@@ -28,6 +28,7 @@ from nvrx_core.fault_tolerance.timeouts import (
     learn_sections,
     to_state,
 )
+from nvrx_core.fault_tolerance.wire import close_all
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
@@ -111,10 +112,12 @@ class RankMonitorClient:
         if isinstance(earlier := monitored.current(), AttachedRank):
             self.local_monitor = earlier.supersede() or self.local_monitor
         path = self._monitor()
-        page, config = get_page(path)
+        page, config, stacks = get_page(path)
         with ExitStack() as failing:
             failing.callback(page.close)
-            self._rank = self._prepare(page, path, FaultToleranceConfig.from_dict(config), num_warmup_iters)
+            failing.callback(close_all, [stacks] if stacks >= 0 else [])
+            recorder = self._prepare(page, FaultToleranceConfig.from_dict(config), num_warmup_iters)
+            self._rank = AttachedRank(self, path, recorder, self.rank_info, stacks=stacks)
             failing.pop_all()
         self._signs = self._rank.recorder
         self._rank.begin()
@@ -279,9 +282,7 @@ class RankMonitorClient:
             )
         return path
 
-    def _prepare(
-        self, page: Page, path: str, config: FaultToleranceConfig, num_warmup_iters: int | None
-    ) -> AttachedRank:
+    def _prepare(self, page: Page, config: FaultToleranceConfig, num_warmup_iters: int | None) -> Recorder:
         """Write on the page what the monitor must know before it watches this process."""
         info = self.rank_info
         assert info is not None
@@ -298,7 +299,7 @@ class RankMonitorClient:
         recorder = Recorder(page)
         self._write_timeouts(recorder)
         recorder.strict = self._strict
-        return AttachedRank(self, path, recorder, info)
+        return recorder
 
     def _enforce(self, rank: AttachedRank) -> None:
         """Have the monitor use the timeouts."""

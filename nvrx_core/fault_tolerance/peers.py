@@ -1,28 +1,42 @@
-"""How far the ranks have come that other monitors of this host watch.
+"""How far the ranks have come that other monitors watch.
 
-Each monitor listens in one folder, and answers the question for the progress of its rank. The answers are awaited
-beside everything else that a monitor waits for: two monitors may ask each other at the same time.
+Each monitor of a host listens in one folder, and answers the question for the progress of its rank. A launcher answers
+for the other nodes, with the ranks that are the slowest there. The answers are awaited beside everything else that a
+monitor waits for: two monitors may ask each other at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core.fault_tolerance.wire import Connection, WireError, close_all, connect
-from nvrx_core.parsing import integer
+from nvrx_core.parsing import integer, string
 from nvrx_core.progress.limits import STEP
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 
-__all__ = ["PROGRESS", "Progress", "Survey"]
+__all__ = [
+    "HANG_REPORT",
+    "PROGRESS",
+    "SUFFIX",
+    "HangReport",
+    "Progress",
+    "Survey",
+    "slowest",
+    "slowest_of_each_kind",
+]  # fmt: skip
 
 PROGRESS: Final = "progress"
 """The type of the question."""
+HANG_REPORT: Final = "hang"
+"""The type of the message to the launcher that says why a rank is ended."""
 ANSWERS_WITHIN: Final = 0.2
 """Seconds; a monitor that does not answer says nothing about its rank."""
+LAUNCHER_ANSWERS_WITHIN: Final = 1.0
+"""Seconds, where a launcher is asked as well, which asks other nodes."""
 SUFFIX: Final = ".socket"
 
 
@@ -46,6 +60,15 @@ class Progress:
             return self.steps < other.steps
         return bool(self.heartbeats and other.heartbeats) and self.heartbeats < other.heartbeats
 
+    def beside(self, peer: Progress) -> str:
+        """Return for people how far this rank is beside its slowest peer; "" where they cannot be compared."""
+        for name, own, its in (("step", self.steps, peer.steps), ("heartbeat", self.heartbeats, peer.heartbeats)):
+            if own and its:
+                far = f"{abs(own - its)} {name}{'s' * (abs(own - its) != 1)}"
+                way = "as far as" if own == its else f"{far} {'behind' if own < its else 'ahead of'}"
+                return f"{way} rank {peer.rank}, its slowest peer"
+        return ""
+
     def to_json(self) -> dict[str, Any]:
         """Return the answer to the question."""
         return {"rank": self.rank, "steps": self.steps, "heartbeats": self.heartbeats}
@@ -68,11 +91,60 @@ class Progress:
         return cls(page[ProgressField.RANK], steps, page[ProgressField.HEARTBEATS])
 
 
+@dataclass(frozen=True)
+class HangReport:
+    """Why a monitor ends its rank.
+
+    Attributes:
+        rank: its RANK.
+        pid: its process.
+        reason: for people, in one line.
+        stack: of all its threads; "" where it has not answered.
+    """
+
+    rank: int
+    pid: int
+    reason: str
+    stack: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message to the launcher."""
+        return {"type": HANG_REPORT, "rank": self.rank, "pid": self.pid, "reason": self.reason, "stack": self.stack}
+
+    @classmethod
+    def from_json(cls, message: Mapping[str, Any]) -> HangReport:
+        """Return what a message says.
+
+        Raises:
+            ValueError: when it is malformed.
+        """
+        rank, pid = integer(message.get("rank"), 0), integer(message.get("pid"), 1)
+        return cls(rank, pid, string(message.get("reason")), string(message.get("stack")))
+
+
+def slowest(ranks: Iterable[Progress]) -> Progress | None:
+    """Return the slowest of some ranks, by the sign of life that most of them use; None for none."""
+    known = [each for each in ranks if each.steps or each.heartbeats]
+    by_steps = [each for each in known if each.steps]
+    if by_steps and 2 * len(by_steps) >= len(known):
+        return min(by_steps, key=lambda each: each.steps)
+    return min(known, key=lambda each: each.heartbeats, default=None)
+
+
+def slowest_of_each_kind(ranks: Iterable[Progress]) -> list[Progress]:
+    """Return the slowest rank by steps and the slowest one by heartbeats, of those that use them."""
+    known = list(ranks)
+    by_steps = min((each for each in known if each.steps), key=lambda each: each.steps, default=None)
+    by_heartbeats = min((each for each in known if each.heartbeats), key=lambda each: each.heartbeats, default=None)
+    return [each for each in dict.fromkeys((by_steps, by_heartbeats)) if each is not None]
+
+
 class Survey:
-    """One question to all other monitors of a folder.
+    """One question to all other monitors of a folder, and to the launcher.
 
     Args:
         own: the socket of the monitor that asks; others are beside it.
+        launcher: where the launcher listens, which answers for other nodes; "" for none.
         now: monotonic seconds.
 
     Attributes:
@@ -81,9 +153,12 @@ class Survey:
         lost: some monitor is gone, as it is when its rank has died.
     """
 
-    def __init__(self, own: Path, *, now: float) -> None:
+    def __init__(self, own: Path, *, now: float, launcher: str = "") -> None:
         self.deadline, self.answers, self.lost = now + ANSWERS_WITHIN, list[Progress](), False
         self.pending = dict[int, Connection]()
+        if launcher:
+            self.deadline = now + LAUNCHER_ANSWERS_WITHIN
+            self._ask(Path(launcher))
         for path in sorted(own.parent.glob(f"*{SUFFIX}")):
             if path != own:
                 self._ask(path)
@@ -101,7 +176,8 @@ class Survey:
                 self.lost = True
                 return
             close_all(descriptors)
-            self.answers.append(Progress.from_json(answer))
+            found = answer.get("ranks")
+            self.answers += map(Progress.from_json, [answer] if found is None else _mappings(found))
 
     def close(self) -> None:
         """Give the connections up that have not answered."""
@@ -117,3 +193,14 @@ class Survey:
             self.lost = True
         except OSError:  # it is busy, or no monitor
             return
+
+
+def _mappings(found: object) -> list[Mapping[str, Any]]:
+    """Return the ranks in a launcher's answer.
+
+    Raises:
+        ValueError: when it is malformed.
+    """
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ValueError(f"no list of ranks: {found!r:.100}")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -20,6 +20,8 @@ class RankMonitorPlan:
         page: the descriptor of the progress page.
         listener: that of the listening socket.
         path: where it listens.
+        stacks: the reading and the writing end of the pipe for the rank's stacks.
+        launcher: where the launcher listens, which knows of other nodes; "" for none.
         interval: seconds between two looks at the page, at most.
         grace: seconds from the termination signal until the rank's process is killed.
         termination_signal: what ends a hung rank.
@@ -31,7 +33,9 @@ class RankMonitorPlan:
     page: int
     listener: int
     path: str
+    stacks: Sequence[int]
     interval: float
+    launcher: str = ""
     grace: float = 15.0
     termination_signal: int = signal.SIGKILL
     log_level: int = logging.INFO

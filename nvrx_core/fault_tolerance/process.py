@@ -14,18 +14,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final
 
-from nvrx_core.fault_tolerance.peers import PROGRESS, Progress, Survey
+from nvrx_core.fault.stack_text import in_one_line
+from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
+from nvrx_core.fault_tolerance.peers import PROGRESS, HangReport, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.policy import KillRank, MonitorPolicy, QueryPeers, TerminateRank
 from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
-from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all
+from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all, connect
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.lifeline import send
-from nvrx_core.progress.limits import Limit
+from nvrx_core.process.signalled_stacks import StackRequest
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import take_sample
 from nvrx_core.progress.stage import Stage
@@ -37,6 +39,8 @@ MAX_CONNECTIONS: Final = 64
 SLACK: Final = 0.25
 """Seconds by which it may wake late; what is more is a pause of the machine, which costs its rank no time."""
 LONGEST_WAIT: Final = 3600.0
+STACK: Final = 1 << 14
+"""Characters of the stacks that the launcher is told."""
 
 
 class RankMonitor:
@@ -54,7 +58,8 @@ class RankMonitor:
         self.states = RankMonitorStateMachine(log=plan.is_restarter_logger)
         self._rank: WatchedRank | None = None
         self._policy = MonitorPolicy(plan.interval, plan.grace)
-        self._survey: tuple[Limit, Survey] | None = None
+        self._inquiry: Inquiry | None = None
+        self._findings = Findings()
         self._connections = dict[int, Connection]()
 
     def run(self, ready: Callable[[], None]) -> None:
@@ -83,11 +88,11 @@ class RankMonitor:
         if self._rank is None or self.page[ProgressField.STAGE] != Stage.OUTSIDE:
             self._forget()
             return time.monotonic() + self.plan.interval
-        if self._survey is not None and not self._finish_survey(*self._survey):
-            return self._survey[1].deadline
+        if self._inquiry is not None and not self._finish_inquiry(self._rank, self._inquiry):
+            return self._inquiry.deadline
         self._judge(self._rank)
-        if self._survey is not None:
-            return time.monotonic() if not self._survey[1].pending else self._survey[1].deadline
+        if self._inquiry is not None:
+            return self._inquiry.deadline
         return self.awake.when(self._policy.deadline)
 
     def _follow_rank(self) -> None:
@@ -103,16 +108,17 @@ class RankMonitor:
     def _forget(self) -> None:
         """Judge from the beginning."""
         self._policy = MonitorPolicy(self.plan.interval, self.plan.grace)
-        if self._survey is not None:
-            self._survey[1].close()
-            self._survey = None
+        if self._inquiry is not None:
+            self._inquiry.close()
+            self._inquiry = None
 
     def _judge(self, rank: WatchedRank) -> None:
         now = self._now()
         for action in self._policy.evaluate(take_sample(self.page, self.awake.at), now=now):
             match action:
                 case QueryPeers(limit):
-                    self._survey = limit, Survey(self.listener.path, now=time.monotonic())
+                    survey = Survey(self.listener.path, now=time.monotonic(), launcher=self.plan.launcher)
+                    self._inquiry = Inquiry(limit, Progress.of_page(self.page), survey)
                 case TerminateRank(limit, reason):
                     self._terminate(rank, reason)
                 case KillRank(reason):
@@ -120,22 +126,48 @@ class RankMonitor:
                     send(rank.pidfd, [signal.SIGCONT, signal.SIGKILL])
 
     def _terminate(self, rank: WatchedRank, reason: str) -> None:
-        number, signum = self.page[ProgressField.RANK], self.plan.termination_signal
-        log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, reason, signal.Signals(signum).name)
+        number, signum, found = self.page[ProgressField.RANK], self.plan.termination_signal, self._findings
+        where = f", at {in_one_line(found.stack)}" if found.stack else ""
+        beside = "" if found.slowest is None else Progress.of_page(self.page).beside(found.slowest)
+        why = f"{reason}{where}{beside and f', {beside}'}"
+        self._tell_launcher(HangReport(number, rank.pid, why, found.text[:STACK]))
+        log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, why, signal.Signals(signum).name)
         send(rank.pidfd, [signal.SIGCONT, signum])
 
-    def _finish_survey(self, limit: Limit, survey: Survey) -> bool:
-        """Take the answers of the other monitors, if they are complete; whether they are."""
-        if not survey.is_complete(now=time.monotonic()):
+    def _tell_launcher(self, report: HangReport) -> None:
+        """Tell the launcher, if there is one; it need not answer."""
+        if self.plan.launcher:
+            with suppress(OSError), connect(self.plan.launcher, within=0.0) as connection:
+                connection.send(report.to_json())
+
+    def _finish_inquiry(self, rank: WatchedRank, inquiry: Inquiry) -> bool:
+        """Take the answers of the other monitors and of the rank itself, if they are complete; whether they are."""
+        now = time.monotonic()
+        if (others := inquiry.others(now=now)) is None:
             return False
-        survey.close()
-        own = Progress.of_page(self.page)
-        behind = [each.rank for each in survey.answers if each.is_behind(own)]
-        if behind or survey.lost:
-            log.info("rank %d waits for ranks that are behind it (%s) or have died", own.rank, behind)
-        self._policy.peers_behind(limit, bool(behind) or survey.lost, now=self._now())
-        self._survey = None
+        signum = self.page[ProgressField.STACK_SIGNAL]
+        if (
+            not (others.behind or others.lost or inquiry.has_asked_rank)
+            and signal.SIGRTMIN <= signum <= signal.SIGRTMAX
+        ):
+            inquiry.ask_rank(StackRequest(self.plan.stacks[0], rank.pidfd, signum, now=now))
+        if (findings := inquiry.findings(others, now=now)) is None:
+            return False
+        inquiry.close()
+        self._inquiry, self._findings = None, findings
+        excused = findings.excuses(inquiry.limit, now=self._now())
+        if excused:
+            self._log_excuse(inquiry.own.rank, findings)
+        self._policy.peers_behind(inquiry.limit, excused, now=self._now())
         return True
+
+    @staticmethod
+    def _log_excuse(rank: int, findings: Findings) -> None:
+        if findings.behind or findings.lost:
+            behind = list(findings.behind)
+            log.info("rank %d waits for ranks that are behind it (%s) or have died", rank, behind)
+        else:
+            log.info("rank %d waits in a collective: %s", rank, in_one_line(findings.stack))
 
     def _wait(self, due: float) -> list[int]:
         poll = select.poll()
@@ -145,16 +177,16 @@ class RankMonitor:
             poll.register(self._rank.pidfd, select.POLLIN)
         return [fd for fd, _ in poll.poll(min(max(0.0, due - time.monotonic()), LONGEST_WAIT) * 1000 + 0.5)]
 
-    def _asked(self) -> dict[int, Connection]:
-        return {} if self._survey is None else self._survey[1].pending
+    def _asked(self) -> list[int]:
+        return [] if self._inquiry is None else self._inquiry.fds()
 
     def _handle(self, fd: int) -> None:
         if fd == self.listener.fileno():
             self._accept()
         elif fd in self._connections:
             self._serve(fd, self._connections[fd])
-        elif self._survey is not None and fd in self._survey[1].pending:
-            self._survey[1].receive(fd)
+        elif self._inquiry is not None and fd in self._inquiry.fds():
+            self._inquiry.receive(fd, now=time.monotonic())
         elif self._rank is not None and fd == self._rank.pidfd and self._rank.has_exited():
             self._rank_is_gone(self._rank)
 
@@ -201,7 +233,7 @@ class RankMonitor:
                 if other.pid != connection.peer().pid and not other.has_exited():
                     connection.send({"type": "error", "cause": f"pid {other.pid} is monitored already"})
                     return
-        connection.send({"type": "ok", "config": self.plan.config}, [self.page.fileno()])
+        connection.send({"type": "ok", "config": self.plan.config}, [self.page.fileno(), self.plan.stacks[1]])
 
     def _progress(self) -> Progress:
         """How far the rank has come, also one that has died: others may wait for it until the launcher ends them.

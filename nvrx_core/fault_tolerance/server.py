@@ -10,10 +10,11 @@ from typing import Any
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
-from nvrx_core.fault_tolerance.wire import Listener
+from nvrx_core.fault_tolerance.wire import Listener, close_all
 from nvrx_core.parsing import MAX_RANKS
 from nvrx_core.process.fork_server import ForkServer
 from nvrx_core.process.lifeline import is_running
+from nvrx_core.process.signalled_stacks import stack_pipe
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -31,6 +32,7 @@ class RankMonitorProcess:
         path: where ranks connect.
         is_restarter_logger: log the transitions of the monitor's state machine.
         env: the environment of the monitor; None: that of this process.
+        launcher: where the launcher listens that is asked about other nodes, and told why a rank is ended; "": nobody.
 
     Raises:
         ConfigurationError: when an entry of a mapping in `config` is wrong.
@@ -47,15 +49,19 @@ class RankMonitorProcess:
         *,
         is_restarter_logger: bool = False,
         env: Mapping[str, str] | None = None,
+        launcher: str = "",
     ) -> None:
         config.check()
         self._listener, self._env = Listener(path), env
+        self._stacks: tuple[int, ...] = stack_pipe()
         self.page = Page.create(MAX_RANKS)
         self._fork_server: ForkServer | None = None
         self._plan = RankMonitorPlan(
             page=self.page.fileno(),
             listener=self._listener.fileno(),
             path=str(path),
+            stacks=self._stacks,
+            launcher=launcher,
             interval=config.workload_check_interval,
             termination_signal=int(config.rank_termination_signal),
             log_level=config.log_level,
@@ -80,7 +86,7 @@ class RankMonitorProcess:
             OSError: when the program cannot be started.
         """
         command = [sys.executable, "-m", "nvrx_core.fault_tolerance", self._plan.to_json()]
-        keep = (self.page.fileno(), self._listener.fileno())
+        keep = (self.page.fileno(), self._listener.fileno(), *self._stacks)
         self._fork_server = ForkServer.spawn(command, keep, dies_with_caller=True, env=self._env)
 
     def await_ready(self) -> None:
@@ -144,6 +150,8 @@ class RankMonitorProcess:
         self.stop()
         self._listener.close()
         self.page.close()
+        close_all(self._stacks)
+        self._stacks = ()
 
     kill = close = terminate
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from nvrx_core.parsing import parse_object
+from nvrx_core.process.waiting import readable
 
 __all__ = ["MAX_MESSAGE", "Connection", "Listener", "WireError", "close_all", "connect"]
 
@@ -99,6 +100,10 @@ class Connection:
         except (ValueError, WireError) as error:
             close_all(descriptors)
             raise error if isinstance(error, WireError) else WireError(f"from {self._name()}: {error}") from None
+
+    def has_message(self) -> bool:
+        """Whether there is a message, or the end of the connection, to be received now."""
+        return bool(readable([self._channel], 0))
 
     def close(self) -> None:
         """Close it."""

@@ -82,6 +82,7 @@ class ProgressField(enum.IntEnum):
     OUT_TIMEOUT = 60           # nanoseconds with no section open; 0: none
     WARMUP_STEPS = 61          # how many runs of section "step" are the warm-up
     SAMPLED_AT = 62            # time before which the main thread had last executed bytecode; 0: nothing samples it
+    STACK_SIGNAL = 63          # the signal on which the rank writes the stacks of its threads; 0: none
 
 
 class SectionField(enum.IntEnum):

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.fault_tolerance.peers import SUFFIX
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
@@ -22,17 +23,17 @@ class Monitors:
     Args:
         loop: where their channels are watched.
         config: how to watch.
-        folder: for their sockets.
+        launcher: where this launcher listens; they listen beside it.
         options: how many workers there are.
         history: told of monitors that are replaced.
     """
 
     def __init__(
-        self, loop: EventLoop, config: FaultToleranceConfig, folder: Path, options: LaunchOptions, *, history: History
+        self, loop: EventLoop, config: FaultToleranceConfig, launcher: Path, options: LaunchOptions, *, history: History
     ) -> None:
         self._loop, self._history = loop, history
-        self._paths = [folder / f"rank-{local_rank}.socket" for local_rank in range(options.workers)]
-        self._monitors = [RankMonitorProcess(config, path) for path in self._paths]
+        self._paths = [launcher.with_name(f"rank-{local_rank}{SUFFIX}") for local_rank in range(options.workers)]
+        self._monitors = [RankMonitorProcess(config, path, launcher=str(launcher)) for path in self._paths]
 
     def start(self) -> None:
         """Start all; a worker that connects to one that is not ready waits for it."""

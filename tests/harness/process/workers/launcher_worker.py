@@ -77,6 +77,41 @@ def hangs() -> None:
         time.sleep(60)
 
 
+def collective() -> None:
+    """In the first cycle the last rank hangs in a step in which all others wait for it, in a collective."""
+    import torch
+    import torch.distributed as dist
+
+    from nvrx_core.fault_tolerance import RankMonitorClient
+
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    dist.init_process_group("gloo")
+    dist.all_reduce(torch.ones(1))
+    client.start_section("step")
+    say("step")
+    if CYCLE == 0 and dist.get_rank() == dist.get_world_size() - 1:
+        time.sleep(60)
+    dist.all_reduce(torch.ones(1))
+    client.end_section("step")
+
+
+def behind() -> None:
+    """In the first cycle rank 2 hangs in its first step; the others wait for it in their second one."""
+    from nvrx_core.fault_tolerance import RankMonitorClient
+
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.start_section("step")
+    say("step")
+    if CYCLE == 0:
+        if RANK != 2:
+            client.end_section("step")
+            client.start_section("step")
+        time.sleep(60)
+    client.end_section("step")
+
+
 def prints() -> None:
     """Prints to both streams, the last line without an end."""
     print("to stdout", flush=True)
@@ -116,7 +151,8 @@ def restarted() -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
-    case.__name__: case for case in (done, killed, fails, waits, family, hangs, prints, tells, loses, asks, restarted)
+    case.__name__: case
+    for case in (done, killed, fails, waits, family, hangs, collective, behind, prints, tells, loses, asks, restarted)
 }
 
 if __name__ == "__main__":

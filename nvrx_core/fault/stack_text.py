@@ -1,0 +1,45 @@
+"""What faulthandler's text says about a process: where its main thread is. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+__all__ = ["Frame", "in_one_line", "main_thread", "waits_for_peers"]
+
+_FRAME: Final = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+_THREAD: Final = re.compile(r"^(?:Current thread|Thread) .*:$", re.MULTILINE)
+_COLLECTIVES: Final = "/torch/distributed/"
+FRAMES: Final = 3
+"""Frames that a line has, the innermost ones."""
+
+
+class Frame(NamedTuple):
+    """A frame of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rpartition('/')[2]}:{self.line} {self.function}"
+
+
+def main_thread(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the main thread, innermost first; empty where the text has none.
+
+    faulthandler writes the threads from the newest to the oldest, which is the main thread.
+    """
+    stack = _THREAD.split(text)[-1]
+    return tuple(Frame(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(stack))
+
+
+def waits_for_peers(stack: tuple[Frame, ...]) -> bool:
+    """Whether the innermost frame is torch's distributed package: the thread waits in a collective, or for a store."""
+    return bool(stack) and _COLLECTIVES in stack[0].file
+
+
+def in_one_line(stack: tuple[Frame, ...]) -> str:
+    """Return the innermost frames as text, the innermost first; "" for none."""
+    more = ["..."] if len(stack) > FRAMES else []
+    return " < ".join([*map(str, stack[:FRAMES]), *more])

@@ -1,0 +1,52 @@
+"""Who is ended for a hang under launchers: the rank that the others wait for, and no other; and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.process.host import free_ports
+from tests.harness.process.launch import Launch
+
+Nodes = Callable[..., list[Launch]]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    launched: list[Launch] = []
+
+    def nodes(count: int, case: str, *options: str) -> list[Launch]:
+        endpoint = f"127.0.0.1:{free_ports()}"
+        rendezvous = ("--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", str(count))
+        launched.extend(Launch(tmp_path, case, *(rendezvous if count > 1 else ()), *options) for _ in range(count))
+        return launched[-count:]
+
+    yield nodes
+    for each in launched:
+        each.close()
+
+
+def hung(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for path in (folder / "events").iterdir() for line in path.read_text().splitlines()]
+    return [line for line in lines if line["event"] == "hung"]
+
+
+def test_a_rank_that_waits_in_a_collective_is_not_ended(nodes: Nodes, tmp_path: Path) -> None:
+    """Both ranks are in the same step, with the same timeout: only their stacks tell them apart."""
+    (job,) = nodes(1, "collective", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1")
+    code, log = job.finish()
+    assert code == 0, log
+    (told,) = hung(tmp_path)
+    assert told["rank"] == 1, log
+    frame = r"launcher_worker\.py:\d+ collective < launcher_worker\.py:\d+ <module>"
+    assert re.search(
+        rf"is hung: section 'step' open for \S+ s \(timeout 1 s\), at {frame}, as far as rank 0, its slowest peer",
+        told["reason"],
+    )
+    assert "in collective" in told["stack"]
+    assert re.search(r"rank 1 .* was ended by SIGKILL, hung: section 'step' open for", log)
