@@ -1,1 +1,38 @@
-"""PyTorch Lightning's front door: a callback and strategies that survive faults."""
+"""PyTorch Lightning's front door: a callback and strategies that survive faults.
+
+Importing it registers the strategies' names (`Trainer(strategy="ddp_inprocess")`) and imports nothing else; the names
+below are imported on first access, for the Lightning package that the process uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from nvrx_lightning.registration import register
+
+if TYPE_CHECKING:
+    from nvrx_lightning.strategy import in_process as in_process
+
+__all__ = [
+    "InProcessDDPStrategy", "InProcessFSDPStrategy", "InProcessModelParallelStrategy", "in_process",
+]  # fmt: skip
+
+_HOME = {"in_process": "strategy"}
+
+register()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name.startswith("InProcess") and name in __all__:
+        from nvrx_lightning.families import preferred
+        from nvrx_lightning.strategy import strategy_class
+
+        return strategy_class(name, preferred())
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -77,12 +77,17 @@ class CallWrapper:
         except ValueError:
             raise _after_call("ping") from None
 
-    def progress(self, step: int) -> None:
+    def progress(self, step: int, *, watched: bool = True) -> None:
         """Report a completed step.
 
         Within an iteration, a step higher than all previous ones is a sign of life: from the first call on, the
         timeouts apply to it as well. For `no_progress_limit`, progress is a step higher than all previous ones of the
         call, across restarts.
+
+        Args:
+            step: the step.
+            watched: False for steps that may lie far apart: they count for `no_progress_limit` alone, and are no sign
+                of life.
 
         Raises:
             RuntimeError: after the call.
@@ -91,7 +96,8 @@ class CallWrapper:
         try:
             if step >= words[ProgressField.STEP]:
                 words[ProgressField.STEP] = step + 1
-                words[ProgressField.STEP_AT] = time.monotonic_ns()
+                if watched:
+                    words[ProgressField.STEP_AT] = time.monotonic_ns()
         except ValueError:
             raise _after_call("progress") from None
 

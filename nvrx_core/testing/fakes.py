@@ -126,7 +126,7 @@ class FakeCallWrapper(CallWrapper):
         """Count a ping."""
         self.pings += 1
 
-    def progress(self, step: int) -> None:
+    def progress(self, step: int, *, watched: bool = True) -> None:
         """Record a step."""
         self.steps.append(step)
 

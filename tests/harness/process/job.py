@@ -28,6 +28,8 @@ from .workers.plan import STRIKES, Plan
 __all__ = ["Job", "Template"]
 
 ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = Path(__file__).with_name("template.py")
+PATHS = (ROOT, ROOT / "integrations", ROOT / "launcher")
 TRAIN = "tests.harness.process.workers.train"
 _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "NVRX_TEST_DELAY_RANK")
 Line = dict[str, Any]
@@ -36,12 +38,12 @@ Line = dict[str, Any]
 class Template:
     """The template process, and the tag that all processes of this test session carry."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Path = PROGRAM) -> None:
         self.tag = uuid.uuid4().hex
         ours, theirs = socket.socketpair()
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
-            arguments = [sys.executable, str(Path(__file__).with_name("template.py")), str(theirs.fileno())]
+            arguments = [sys.executable, str(program), str(theirs.fileno())]
             self.pid = os.posix_spawn(sys.executable, arguments, self.environment())
         self._connection, self._answers = ours, ours.makefile("r")
         if not self._answers.readline():
@@ -51,7 +53,7 @@ class Template:
         """What every process of a job starts from."""
         kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        return {**kept, **single, "PYTHONPATH": str(ROOT), host.TAG: self.tag}
+        return {**kept, **single, "PYTHONPATH": os.pathsep.join(map(str, PATHS)), host.TAG: self.tag}
 
     def fork(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> int:
         """Runs a module in a process that has torch imported. Its output goes to `output`.out and .err."""

@@ -1,0 +1,277 @@
+"""The position in an epoch: saved in samples, so that a smaller world goes on where the larger one stopped.
+
+A `DistributedSampler` deals one order of the epoch out to its replicas in turn. After some batches, the replicas
+together have consumed the beginning of that order, whatever their number. So an epoch is resumed by dealing the rest of
+the order out to the replicas that are left: each sample is seen once, but for the padding at the end that the sampler
+adds anyway. No data is loaded to be thrown away.
+
+Lightning counts batches of one replica. After a loss these mean something else, so the count is converted.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+
+from nvrx_lightning.subclassing import become
+
+__all__ = ["Position", "TrainData", "batches_left", "epoch_order", "skipped_batches"]
+
+log = logging.getLogger("nvrx_lightning")
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where in an epoch a checkpoint was saved.
+
+    Attributes:
+        replicas: among how many the data was distributed.
+        batches: how many batches of the epoch each replica had processed.
+        length: how many batches the epoch had for each.
+        samples: how many samples of the epoch all replicas together had consumed; None where that is not known.
+    """
+
+    replicas: int
+    batches: int
+    length: int
+    samples: int | None = None
+
+    def written(self) -> dict[str, int | None]:
+        """Return it as a checkpoint has it."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, written: object) -> Self | None:
+        """Return the position in a checkpoint; None in one that has none."""
+        if not isinstance(written, dict):
+            return None
+        try:
+            return cls(**{each.name: written[each.name] for each in fields(cls)})
+        except KeyError:
+            return None
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where the resumed epoch begins: its number, the samples consumed before, the batches that count as done."""
+
+    epoch: int
+    samples: int
+    batches: int
+
+
+def epoch_order(kind: Any) -> type[Any]:
+    """Return a subclass of a `DistributedSampler`: it deals out the rest of one epoch, and all of the others."""
+
+    class EpochOrder(kind):  # type: ignore[misc]
+        nvrx_start: _Start | None = None
+
+        def nvrx_begin(self, replicas: int, rank: int, start: _Start | None) -> None:
+            """Set the replicas, and the epoch that begins in the middle."""
+            self.nvrx_start = start
+            if (self.num_replicas, self.rank) != (replicas, rank):
+                order = self.shuffle, self.seed, self.drop_last
+                DistributedSampler.__init__(self, self.dataset, replicas, rank, *order)
+            if start is not None:
+                self.set_epoch(start.epoch)
+
+        def __iter__(self) -> Iterator[Any]:
+            start = self.nvrx_start
+            if start is None or not start.samples or self.epoch != start.epoch:
+                return super().__iter__()  # type: ignore[no-any-return]
+            order = _whole_order(self)
+            end = self.total_size if self.drop_last else len(order)
+            rest = _dealt(order, order[start.samples : end], self.num_replicas, drop_last=self.drop_last)
+            return iter(rest[self.rank :: self.num_replicas])
+
+    return EpochOrder
+
+
+def _whole_order(sampler: Any) -> list[Any]:
+    """The order of the epoch for all replicas together, as the sampler itself makes it for one."""
+    whole = copy.copy(sampler)
+    whole.nvrx_start, whole.num_replicas, whole.rank = None, 1, 0
+    whole.num_samples = whole.total_size = len(sampler.dataset)
+    return list(whole)
+
+
+def _dealt(order: list[Any], rest: list[Any], replicas: int, *, drop_last: bool) -> list[Any]:
+    """The rest of an order, of a length that the replicas can share."""
+    if drop_last:
+        return rest[: len(rest) // replicas * replicas]
+    padding = -len(rest) % replicas
+    return rest + (order * math.ceil(padding / max(1, len(order))))[:padding]
+
+
+def batches_left(sampler: Any, samples: int, batch_size: int, *, drop_last: bool) -> int:
+    """Return how many batches each replica of a sampler still has after `samples` of the epoch were consumed."""
+    replicas, total = int(sampler.num_replicas), len(sampler.dataset)
+    if sampler.drop_last:
+        each = max(0, min(total, sampler.total_size) - samples) // replicas
+    else:
+        each = math.ceil(max(0, total - samples) / replicas)
+    return int(each // batch_size if drop_last else math.ceil(each / batch_size))
+
+
+def skipped_batches(kind: Any) -> type[Any]:
+    """Return a subclass of a batch sampler of the user's: it leaves out the first batches, once."""
+
+    class SkippedBatches(kind):  # type: ignore[misc]
+        nvrx_skip: int = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            skip, self.nvrx_skip = self.nvrx_skip, 0
+            return itertools.islice(super().__iter__(), skip, None)
+
+    return SkippedBatches
+
+
+class TrainData:
+    """The training data of one attempt.
+
+    Args:
+        replicas: among how many the data is distributed.
+        rank: which of them this process is.
+        resumed: the position in the checkpoint that the attempt begins from; None without one.
+    """
+
+    def __init__(self, replicas: int, rank: int, resumed: Position | None) -> None:
+        self._replicas, self._rank, self._resumed = replicas, rank, resumed
+        self._start: _Start | None = None
+        self._loader: Any = None
+        self._loaders = 0
+
+    def prepare(self, loader: Any, trainer: Any, *, resuming: bool) -> None:
+        """Let a training loader begin where the checkpoint was saved; Lightning's counters are corrected.
+
+        Args:
+            loader: the loader, with the sampler that Lightning has put into it.
+            trainer: its counters are those of the checkpoint.
+            resuming: a checkpoint was loaded in this attempt.
+        """
+        self._loaders += 1
+        if self._loaders > 1:
+            self._refuse("it is one of several")
+            return
+        if reason := _foreign(loader):
+            if resuming:
+                self._refuse(reason)
+            return
+        self._loader = loader
+        sampler = _sampler_of(loader)
+        if sampler is None:
+            self._skip(loader, trainer, resuming=resuming)
+            return
+        become(sampler, epoch_order).nvrx_begin(self._replicas, self._rank, None)
+        if resuming:
+            self._start = self._resume(loader, sampler, trainer)
+            sampler.nvrx_begin(self._replicas, self._rank, self._start)
+
+    def position(self, trainer: Any) -> Position:
+        """Return the position now, for a checkpoint."""
+        loop = trainer.fit_loop
+        batches, length = loop.epoch_loop.batch_progress.current.processed, trainer.num_training_batches
+        length = int(length) if length != math.inf else 0
+        return Position(self._replicas, batches, length, self._samples(loop, batches))
+
+    def _samples(self, loop: Any, batches: int) -> int | None:
+        size = getattr(self._loader, "batch_size", None)
+        if size is None or _sampler_of(self._loader) is None:
+            return None
+        start = self._start
+        if start is None or start.epoch != loop.epoch_progress.current.processed:
+            return batches * int(size) * self._replicas
+        return start.samples + (batches - start.batches) * int(size) * self._replicas
+
+    def _resume(self, loader: Any, sampler: Any, trainer: Any) -> _Start:
+        """Find the epoch and where it begins, and correct the counters."""
+        loop, length = trainer.fit_loop, _limited(len(loader), trainer.limit_train_batches)
+        epoch, current = loop.epoch_progress.current, loop.epoch_loop.batch_progress.current
+        if epoch.started == epoch.processed:
+            return _Start(epoch.processed, 0, 0)
+        saved = self._resumed or Position(self._replicas, current.processed, length)
+        if current.processed >= saved.length > 0:
+            _shift(current, length - current.processed)
+            return _Start(epoch.processed + 1, 0, 0)
+        done = _at_optimizer_step(current.processed, trainer)
+        samples = self._consumed(saved, done, int(loader.batch_size))
+        if saved.replicas != self._replicas:
+            left = batches_left(sampler, samples, int(loader.batch_size), drop_last=loader.drop_last)
+            done = max(0, length - left)
+        _shift(current, done - current.processed)
+        return _Start(epoch.processed, samples, done)
+
+    def _consumed(self, saved: Position, done: int, batch_size: int) -> int:
+        """The samples consumed; those of batches that wait for their optimizer step are seen again."""
+        if saved.samples is None:
+            return done * batch_size * saved.replicas
+        return saved.samples - (saved.batches - done) * batch_size * saved.replicas
+
+    def _skip(self, loader: Any, trainer: Any, *, resuming: bool) -> None:
+        """A batch sampler of the user's: leave out what is done, where each replica has its batches as before."""
+        if not resuming:
+            return
+        loop = trainer.fit_loop
+        epoch, current = loop.epoch_progress.current, loop.epoch_loop.batch_progress.current
+        if epoch.started == epoch.processed or current.processed >= len(loader):
+            return
+        if self._resumed is not None and self._resumed.replicas != self._replicas:
+            self._refuse("its batches are made by a sampler of its own")
+            return
+        become(loader.batch_sampler, skipped_batches).nvrx_skip = current.processed
+
+    def _refuse(self, reason: str) -> None:
+        if self._start is not None:
+            _sampler_of(self._loader).nvrx_begin(self._replicas, self._rank, None)
+        self._loader = self._start = None
+        log.warning(
+            "the training data is not continued exactly: nvrx leaves the position of this loader to the loader itself "
+            "(%s). After a restart in the middle of an epoch, samples may be seen twice or not at all, unless the "
+            "loader has state_dict() and load_state_dict()", reason,
+        )  # fmt: skip
+
+
+def _foreign(loader: Any) -> str:
+    """Why a loader is left alone, "" when it is not."""
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+        return "it has a state of its own"
+    if not isinstance(loader, DataLoader):
+        return f"it is a {type(loader).__name__} and no torch DataLoader"
+    if isinstance(loader.dataset, IterableDataset):
+        return "its data set is iterable"
+    if _sampler_of(loader) is None and loader.batch_sampler is None:
+        return f"its sampler is a {type(loader.sampler).__name__}"
+    return ""
+
+
+def _sampler_of(loader: Any) -> Any:
+    """The sampler that deals out the epoch, where it is a `DistributedSampler` in plain batches; else None."""
+    batches = getattr(loader, "batch_sampler", None)
+    if type(batches) is not BatchSampler or not isinstance(loader.sampler, DistributedSampler):
+        return None
+    return loader.sampler
+
+
+def _limited(length: int, limit: float | None) -> int:
+    """The batches of an epoch under `limit_train_batches`."""
+    if limit is None:
+        return length
+    return min(length, limit) if isinstance(limit, int) else int(length * limit)
+
+
+def _at_optimizer_step(done: int, trainer: Any) -> int:
+    """The batches up to the last optimizer step: gradients that were accumulated since are not in a checkpoint."""
+    return done - done % max(1, int(trainer.accumulate_grad_batches))
+
+
+def _shift(current: Any, by: int) -> None:
+    """Move the counters of the epoch's batches."""
+    for name in ("ready", "started", "processed", "completed"):
+        setattr(current, name, getattr(current, name) + by)

@@ -1,0 +1,214 @@
+"""One `Trainer.fit` under the wrapper: its attempts, and what lies between two of them.
+
+The order of a restart: the wrapper aborts collectives and interrupts the attempt; in its `finalize` phase, where
+nothing interrupts, the Trainer is torn down; the ranks meet and get their places; the next attempt restores the
+Trainer, agrees on a checkpoint, and calls Lightning's fit again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from nvrx_core.errors import RestartAbort
+from nvrx_core.inprocess import CallWrapper, FrozenState, last_restart
+from nvrx_core.inprocess.finalize import Finalize
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
+from nvrx_lightning import environment
+from nvrx_lightning.checkpoint import SavedCheckpoints, agree
+from nvrx_lightning.data import Position, TrainData
+from nvrx_lightning.families import lookup
+from nvrx_lightning.options import InProcessOptions
+from nvrx_lightning.random_state import RandomState, RandomStates
+from nvrx_lightning.snapshot import TrainerSnapshot, tear_down
+
+__all__ = ["CHECKPOINT_KEY", "RestartableFit"]
+
+log = logging.getLogger("nvrx_lightning")
+CHECKPOINT_KEY = "nvrx"
+"""The entry of a checkpoint that has the position in the epoch."""
+
+
+class RestartableFit(Finalize):
+    """One fit.
+
+    Args:
+        trainer: the Trainer, its state set for the fit.
+        function: Lightning's implementation of the fit.
+        args, kwargs: its arguments.
+        options: of the strategy.
+        family: the name of the Lightning package.
+    """
+
+    def __init__(
+        self, trainer: Any, function: Callable[..., Any], call: tuple[tuple[Any, ...], dict[str, Any]],
+        *, options: InProcessOptions, family: str,
+    ) -> None:  # fmt: skip
+        self._trainer, self._function = trainer, function
+        self._options, self._family = options, family
+        self._arguments = inspect.signature(function).bind(*call[0], **call[1])
+        self._arguments.apply_defaults()
+        self._users_checkpoint = self._arguments.arguments.get("ckpt_path")
+        self.saved, self._random_states = SavedCheckpoints(), RandomStates()
+        self._tuner_exit = lookup(family, "utilities.exceptions._TunerExitException")
+        self._call: CallWrapper | None = None
+        self._error: BaseException | None = None
+        self._stopped: BaseException | None = None
+        self._highest_step = 0
+        self.attempt = 0
+        self._begin_attempt(0.0)
+
+    def _begin_attempt(self, entered: float) -> None:
+        self._entered = entered
+        self._resumed: dict[str, Any] | None = None
+        self._data: TrainData | None = None
+        self._random: RandomState | None = None
+
+    def run(self) -> Any:
+        """Run the fit until all ranks have completed it.
+
+        Raises:
+            BaseException: what ends it: the user's error after repeated failures, KeyboardInterrupt, SystemExit, or an
+                error of the wrapper.
+        """
+        strategy = self._trainer.strategy
+        environment.publish(strategy.cluster_environment)
+        if dist.is_initialized():
+            dist.destroy_process_group()  # a fit or a validation before has left it
+        model = self._arguments.arguments["model"]
+        keep = self._options.keep_initial_weights
+        self._snapshot = TrainerSnapshot(self._trainer, model, self._family, keep_weights=keep)
+        self._random_at_entry = RandomState.now()
+        restartable: Callable[..., Any] = self._options.make_wrapper(finalize=self)(self._attempt)
+        try:
+            result = restartable()
+        finally:
+            self._call = None
+            environment.assign_from_variables()
+            strategy.set_world_ranks()
+        if self._stopped is not None:
+            raise self._stopped
+        return result
+
+    def _attempt(self, call_wrapper: CallWrapper) -> Any:
+        self._call, self._error, self.attempt = call_wrapper, None, call_wrapper.iteration
+        self._begin_attempt(time.monotonic())
+        state = call_wrapper.state
+        rank = state.rank if state.active_rank is None else state.active_rank
+        world_size = state.world_size if state.active_world_size is None else state.active_world_size
+        environment.assign(rank, world_size)
+        self._trainer.strategy.set_world_ranks()
+        if self.attempt > 0:
+            self._restore(rank, world_size)
+        try:
+            return self._function(*self._arguments.args, **self._arguments.kwargs)
+        except self._tuner_exit as error:
+            self._stopped = error
+            return None
+        except BaseException as error:  # boundary: callbacks hear of it once the attempt is over
+            self._error = error
+            raise
+
+    def _restore(self, rank: int, world_size: int) -> None:
+        """Bring the Trainer back, and choose the checkpoint of the attempt."""
+        assert self._call is not None
+        checkpoint = self._checkpoint(rank, world_size)
+        if checkpoint is None and not self._snapshot.module.has_weights:
+            raise RestartAbort(
+                "a restart before the first checkpoint, and no initial weights were kept",
+                advice="set keep_initial_weights=True, or save a checkpoint earlier",
+            )
+        self._snapshot.restore(weights=checkpoint is None)
+        self._random_at_entry.restore()
+        self._arguments.arguments["ckpt_path"] = checkpoint
+        log.info("attempt %d begins from %s", self.attempt, checkpoint or "the initial weights")
+        for callback in self._trainer.callbacks:
+            if callable(hook := getattr(callback, "on_restart", None)):
+                hook(self._trainer, self._arguments.arguments["model"], self.attempt)
+
+    def _checkpoint(self, rank: int, world_size: int) -> Any:
+        resume = self._options.resume
+        if resume is None:
+            return self._users_checkpoint
+        if resume != "auto":
+            return os.fspath(resume)
+        assert self._call is not None
+        return agree(self._call.store, rank, world_size, self.saved) or self._users_checkpoint
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Tear the Trainer down after an attempt; the wrapper's `finalize`."""
+        self._highest_step = max(self._highest_step, self._trainer.global_step)
+        error, self._error = self._error, None
+        tear_down(self._trainer, error or RankShouldRestart(), self._family)
+        self._begin_attempt(0.0)
+        self._call = None
+        return state
+
+    # What the strategy tells
+
+    def data(self, replicas: int, rank: int) -> TrainData:
+        """Return the training data of the attempt."""
+        if self._data is None:
+            self._data = TrainData(replicas, rank, Position.read((self._resumed or {}).get("position")))
+        return self._data
+
+    @property
+    def resuming(self) -> bool:
+        """Whether a checkpoint was loaded in this attempt."""
+        return self._resumed is not None
+
+    def saving(self, checkpoint: dict[str, Any], replicas: int, rank: int) -> None:
+        """Add the position to a checkpoint, and keep the random states for it."""
+        self.saved.count += 1
+        token = f"{self.attempt}-{self.saved.count}"
+        position = self.data(replicas, rank).position(self._trainer)
+        checkpoint[CHECKPOINT_KEY] = {"position": position.written(), "token": token, "world_size": replicas}
+        self._random_states.keep(token)
+
+    def loaded(self, checkpoint: dict[str, Any], replicas: int) -> None:
+        """Take the position from a checkpoint."""
+        written = checkpoint.get(CHECKPOINT_KEY)
+        self._resumed = written if isinstance(written, dict) else {}
+        self._snapshot.keep_time(checkpoint)
+        self._snapshot.resumed_at(int(checkpoint.get("global_step", 0)))
+        if self._resumed.get("world_size") == replicas:
+            self._random = self._random_states.of(self._resumed.get("token"))
+
+    def train_loader_made(self, mid_epoch: bool) -> None:
+        """Random numbers go on here where an epoch begins: its loader draws a seed for its workers."""
+        if not mid_epoch:
+            self._restore_random()
+
+    def train_started(self) -> None:
+        """The attempt is about to train: random numbers go on, and the restart is logged."""
+        self._restore_random()
+        if self.attempt > 0:
+            self._log_restart()
+
+    def _restore_random(self) -> None:
+        if self._random is not None:
+            self._random.restore()
+            self._random = None
+
+    def _log_restart(self) -> None:
+        """Write the restart to the Trainer's loggers."""
+        trainer, restart = self._trainer, last_restart()
+        seconds = time.monotonic() - self._entered + (restart.seconds if restart is not None else 0.0)
+        metrics = {
+            "nvrx/restarts": float(self.attempt),
+            "nvrx/restart_seconds": seconds,
+            "nvrx/lost_steps": float(max(0, self._highest_step - trainer.global_step)),
+        }
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=trainer.global_step)
+
+    def batch_started(self) -> None:
+        """Report progress for the limit on restarts without any; not a sign of life, which a long validation lacks."""
+        if self._call is not None:
+            self._call.progress(self._trainer.fit_loop.total_batch_idx, watched=False)

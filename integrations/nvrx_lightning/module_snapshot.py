@@ -1,0 +1,85 @@
+"""A model as its fit began: modes, hooks, and its weights.
+
+A fault can strike in validation, where the model is in eval mode; while `forward` is replaced for the call through DDP;
+or while an optimizer has other parameters frozen. The next attempt would train on with dropout and batch norm off.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+import torch
+from torch.nn.parameter import is_lazy
+
+__all__ = ["ModuleSnapshot"]
+
+_HOOKS: Final = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs", "_state_dict_hooks", "_state_dict_pre_hooks",
+)  # fmt: skip
+
+
+class ModuleSnapshot:
+    """A model.
+
+    Args:
+        module: the model.
+        keep_weights: copy its weights to host memory.
+        rebuilt: its `configure_model` makes or changes its parts in each attempt, for example shards them in place;
+            then its parts are copied as they are, and put back before each attempt.
+    """
+
+    def __init__(self, module: torch.nn.Module, *, keep_weights: bool, rebuilt: bool) -> None:
+        self._module = module
+        self._forward = vars(module).get("forward")
+        self._modes = {name: each.training for name, each in module.named_modules()}
+        self._grads = {name: each.requires_grad for name, each in module.named_parameters()}
+        self.rebuilt = rebuilt or any(is_lazy(each) for each in module.parameters())
+        self.has_weights = keep_weights or self.rebuilt
+        self._class = type(module)
+        self._plain = {name: each for name, each in vars(module).items() if not name.startswith("_")}
+        self._parts = _copied_parts(module) if self.rebuilt else {}
+        self._weights = _on_host(module.state_dict()) if keep_weights and not self.rebuilt else None
+
+    def restore(self, *, weights: bool) -> None:
+        """Bring the model back.
+
+        Args:
+            weights: its weights, too; else a checkpoint has them.
+        """
+        module = self._module
+        vars(module).pop("forward", None)
+        if self._forward is not None:
+            vars(module)["forward"] = self._forward
+        if self.rebuilt:
+            self._restore_parts()
+        elif weights and self._weights is not None:
+            module.load_state_dict(self._weights)
+        for name, each in module.named_modules():
+            each.training = self._modes.get(name, each.training)
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(self._grads.get(name, parameter.requires_grad))
+            parameter.grad = None
+
+    def _restore_parts(self) -> None:
+        module = self._module
+        module.__class__ = self._class
+        vars(module).update(copy.deepcopy(self._parts))
+        vars(module).update({name: each for name, each in self._plain.items() if name not in vars(module)})
+
+
+def _copied_parts(module: torch.nn.Module) -> dict[str, Any]:
+    names = ("_modules", "_parameters", "_buffers", *_HOOKS)
+    memo = {id(module): module}
+    return copy.deepcopy({name: vars(module)[name] for name in names if name in vars(module)}, memo)
+
+
+def _on_host(weights: dict[str, Any]) -> dict[str, Any]:
+    return {name: _host_copy(each) for name, each in weights.items()}
+
+
+def _host_copy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    return copy.deepcopy(value)

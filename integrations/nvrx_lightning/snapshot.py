@@ -1,0 +1,197 @@
+"""The state of Trainer and model as a fit began, and their return to it before an attempt.
+
+Lightning expects that a Trainer whose fit has failed is thrown away. What an attempt leaves behind would train wrongly
+in the next one, mostly without an error: counters, a model in eval mode or with `forward` replaced, a `GradScaler` in
+the middle of a step. Each entry of `restore` undoes one such trace. Checkpoint and launcher do the rest.
+
+With `launcher.py`, this is the only file that uses private names of Lightning; `PRIVATE_NAMES` lists them for the test
+that fails when one has moved.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+
+from nvrx_lightning.families import lookup
+from nvrx_lightning.module_snapshot import ModuleSnapshot
+
+__all__ = ["PRIVATE_NAMES", "TrainerSnapshot", "release", "spare_from_exceptions", "tear_down"]
+
+log = logging.getLogger("nvrx_lightning")
+
+PRIVATE_NAMES: Final = {
+    "loops.loop._Loop": (),
+    "loops.progress._BaseProgress": (),
+    "loops.fetchers._DataFetcher": (),
+    "Trainer": ("_teardown",),
+    "strategies.Strategy": ("_reset_optimizers_and_schedulers", "_configure_launcher"),
+    "strategies.launchers._SubprocessScriptLauncher": ("_call_children_scripts",),
+    "utilities.exceptions._TunerExitException": (),
+    "utilities.model_helpers.is_overridden": (),
+}
+"""Private names, and the attributes of each that are used. Attributes of instances are in `PRIVATE_ATTRIBUTES`."""
+
+
+class _LoopSnapshot:
+    """The attributes of a loop and of the loops in it."""
+
+    def __init__(self, loop: Any, family: str) -> None:
+        self._loop = loop
+        self._progress = lookup(family, "loops.progress._BaseProgress")
+        kind = lookup(family, "loops.loop._Loop")
+        self._attributes = dict(vars(loop))
+        self._inner = [_LoopSnapshot(each, family) for each in vars(loop).values() if isinstance(each, kind)]
+        self._attributes |= self._copied(self._attributes)
+
+    def _copied(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        return {name: copy.deepcopy(each) for name, each in attributes.items() if isinstance(each, self._progress)}
+
+    def restore(self) -> None:
+        """Give the loop its attributes back; the counters stay a copy, for the next time."""
+        vars(self._loop).clear()
+        vars(self._loop).update({**self._attributes, **self._copied(self._attributes)})
+        for each in self._inner:
+            each.restore()
+
+
+class TrainerSnapshot:
+    """The Trainer as its fit began.
+
+    Args:
+        trainer: the Trainer, its state set for the fit.
+        module: the model of the fit.
+        family: of both.
+        keep_weights: copy the model's weights, too.
+    """
+
+    def __init__(self, trainer: Any, module: torch.nn.Module, family: str, *, keep_weights: bool) -> None:
+        self._trainer = trainer
+        self._state = dict(vars(trainer.state))
+        self._loops = _LoopSnapshot(trainer.fit_loop, family)
+        rebuilt = lookup(family, "utilities.model_helpers.is_overridden")("configure_model", module)
+        self.module = ModuleSnapshot(module, keep_weights=keep_weights, rebuilt=rebuilt)
+        self._callbacks = [(each, copy.deepcopy(each.state_dict())) for each in trainer.callbacks]
+        self._checkpoints = [(each, _memory(each)) for each in trainer.callbacks if hasattr(each, _SAVED_AT)]
+        self._precision = copy.deepcopy(trainer.precision_plugin.state_dict())
+        timer = lookup(family, "callbacks.Timer")
+        self._timers = [each for each in trainer.callbacks if isinstance(each, timer)]
+
+    def restore(self, *, weights: bool) -> None:
+        """Bring Trainer and model back; what a checkpoint has is loaded over it later.
+
+        Args:
+            weights: the initial weights, too: there is no checkpoint.
+        """
+        trainer = self._trainer
+        vars(trainer.state).update(self._state)
+        trainer.should_stop = False
+        self._loops.restore()
+        trainer._checkpoint_connector._loaded_checkpoint = {}
+        self._restore_callbacks()
+        self._restore_precision()
+        _close_progress_bars(trainer)
+        _forget_failed_writes(trainer.strategy)
+        self.module.restore(weights=weights)
+
+    def _restore_callbacks(self) -> None:
+        """Let callbacks begin anew, save for the time they count: that of a fit runs on through restarts."""
+        for callback, state in self._callbacks:
+            if callback in self._timers:
+                _carry_on(callback)
+            elif state:
+                callback.load_state_dict(copy.deepcopy(state))
+        for callback, memory in self._checkpoints:
+            vars(callback).update(memory)
+
+    def _restore_precision(self) -> None:
+        plugin = self._trainer.precision_plugin
+        scaler = getattr(plugin, "scaler", None)
+        if scaler is not None:
+            scaler._per_optimizer_states.clear()
+        if self._precision:
+            plugin.load_state_dict(copy.deepcopy(self._precision))
+
+    def keep_time(self, checkpoint: dict[str, Any]) -> None:
+        """Let the time that a `Timer` has counted (`max_time`) run on, where a checkpoint would turn it back."""
+        for callback in self._timers:
+            if callback.state_key in checkpoint.get("callbacks", {}):
+                checkpoint["callbacks"][callback.state_key] = callback.state_dict()
+
+    def resumed_at(self, step: int) -> None:
+        """Tell checkpoint callbacks of the step from which the attempt goes on: it is saved already."""
+        for callback, _ in self._checkpoints:
+            setattr(callback, _SAVED_AT, step)
+
+
+_SAVED_AT: Final = "_last_global_step_saved"
+_MEMORY: Final = (_SAVED_AT, "_last_checkpoint_saved", "_defer_save_until_validation")
+
+
+def _carry_on(timer: Any) -> None:
+    """Let a timer add the time so far to that of the next attempt, and count none in between twice."""
+    timer.load_state_dict(timer.state_dict())
+    for times in (timer._start_time, timer._end_time):
+        times.update(dict.fromkeys(times))
+
+
+def _memory(callback: Any) -> dict[str, Any]:
+    """What a checkpoint callback remembers and does not save."""
+    return {name: vars(callback)[name] for name in _MEMORY if name in vars(callback)}
+
+
+def _close_progress_bars(trainer: Any) -> None:
+    """Close the bars of the attempt that ended: the next one makes its own."""
+    bar = trainer.progress_bar_callback
+    for name in ("_train_progress_bar", "_val_progress_bar"):
+        each = getattr(bar, name, None)
+        if each is not None and hasattr(each, "close"):
+            each.close()
+            setattr(bar, name, None)
+
+
+def _forget_failed_writes(strategy: Any) -> None:
+    """An asynchronous writer raises a failure of the attempt before at the next save."""
+    writer = strategy.checkpoint_io
+    while writer is not None:
+        if getattr(writer, "_error", None) is not None:
+            writer._error = None
+        writer = getattr(writer, "checkpoint_io", None)
+
+
+def spare_from_exceptions(callback: Any, family: str) -> bool:
+    """Return whether a callback must not hear of a fault: it would save a checkpoint in the middle of an abort."""
+    return isinstance(callback, lookup(family, "callbacks.Checkpoint"))
+
+
+def tear_down(trainer: Any, error: BaseException, family: str) -> None:
+    """End what an attempt has begun: data loader workers, signal handlers, live displays. Failures are logged."""
+    for what, act in _steps(trainer, error, family):
+        try:
+            act()
+        except Exception:  # boundary: callbacks and plug-ins of the user, after a fault
+            log.exception("%s failed while a restart was prepared", what)
+
+
+def _steps(trainer: Any, error: BaseException, family: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    for callback in trainer.callbacks:
+        if not spare_from_exceptions(callback, family):
+            name = f"{type(callback).__qualname__}.on_exception"
+            yield name, functools.partial(callback.on_exception, trainer, trainer.lightning_module, error)
+    trainer.training = True  # so that the fit loop is torn down, and not the validation loop in it alone
+    yield "the Trainer's teardown", trainer._teardown
+    yield "the release of the model", lambda: release(trainer)
+
+
+def release(trainer: Any) -> None:
+    """Drop what refers to the attempt's wrapped model, its optimizers and its data loaders."""
+    strategy, loop = trainer.strategy, trainer.fit_loop
+    strategy.model = None
+    strategy._reset_optimizers_and_schedulers()
+    loop._combined_loader = loop._data_fetcher = None
+    loop.epoch_loop.val_loop._combined_loader = loop.epoch_loop.val_loop._data_fetcher = None

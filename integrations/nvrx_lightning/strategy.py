@@ -1,0 +1,191 @@
+"""The strategies that restart a fit inside its processes.
+
+Each is a real subclass of Lightning's strategy, with `InProcessStrategy` in front: Lightning chooses precision plugins
+and samplers by `isinstance`. The classes exist once for each family (`families.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any, TypeVar
+
+from nvrx_core.errors import RestartAbort
+from nvrx_lightning.checkpoint import atomic_writes
+from nvrx_lightning.environment import follow_assignment
+from nvrx_lightning.families import family_of, lookup
+from nvrx_lightning.fit import RestartableFit
+from nvrx_lightning.launcher import wrap_launcher
+from nvrx_lightning.options import InProcessOptions
+from nvrx_lightning.subclassing import become
+
+__all__ = ["STRATEGIES", "InProcessStrategy", "in_process", "strategy_class"]
+
+Strategy = TypeVar("Strategy")
+STRATEGIES = {
+    "InProcessDDPStrategy": "DDPStrategy",
+    "InProcessFSDPStrategy": "FSDPStrategy",
+    "InProcessModelParallelStrategy": "ModelParallelStrategy",
+}
+"""The names of the classes, and of Lightning's own that each derives from."""
+
+
+class InProcessStrategy:
+    """In front of a strategy that has one process for each device: its fits go on after faults, in their processes.
+
+    Args:
+        args, kwargs: those of the base class, and the options: the fields of `InProcessOptions`.
+
+    Raises:
+        ValueError, TypeError: for an option that violates its rule.
+    """
+
+    in_process_options: InProcessOptions
+    _nvrx_data_parallel: Any = None
+    _nvrx_tensor_parallel: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = {name: kwargs.pop(name) for name in InProcessOptions.names() if name in kwargs}
+        self.in_process_options = InProcessOptions(**given)
+        super().__init__(*args, **kwargs)
+
+    @property
+    def _nvrx_fit(self: Any) -> RestartableFit | None:
+        return getattr(self._launcher, "fit", None)
+
+    def _configure_launcher(self: Any) -> None:
+        follow_assignment(self.cluster_environment)
+        super()._configure_launcher()  # type: ignore[misc]
+        wrap_launcher(self, family_of(type(self)))
+
+    def setup_environment(self: Any) -> None:
+        """Make the process group of the attempt."""
+        if self._nvrx_fit is not None:
+            become(self.checkpoint_io, atomic_writes)
+            self._fit_mesh()
+        super().setup_environment()  # type: ignore[misc]
+
+    def _fit_mesh(self: Any) -> None:
+        """Let the mesh of a model-parallel strategy fit the ranks that are left."""
+        if not hasattr(self, "_tensor_parallel_size"):
+            return
+        if self._nvrx_tensor_parallel is None:
+            self._nvrx_data_parallel, self._nvrx_tensor_parallel = self._data_parallel_size, self._tensor_parallel_size
+        nodes, asked = self.num_nodes, self._nvrx_tensor_parallel
+        tensor = self.num_processes if asked == "auto" else asked
+        if self.world_size == nodes * self.num_processes:
+            self._data_parallel_size, self._tensor_parallel_size = self._nvrx_data_parallel, asked
+            return
+        if self.world_size % tensor:
+            raise RestartAbort(
+                f"{self.world_size} ranks are left, which tensor_parallel_size={tensor} does not divide",
+                advice="let rank_assignment drop ranks by groups of this size, or keep reserves",
+            )
+        self._data_parallel_size, self._tensor_parallel_size = self.world_size // tensor, tensor
+
+    @property
+    def distributed_sampler_kwargs(self: Any) -> dict[str, Any]:
+        """Among how many ranks the data is distributed: those that are left, and not those that were started."""
+        if hasattr(self, "device_mesh"):
+            return super().distributed_sampler_kwargs  # type: ignore[misc, no-any-return]
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def _nvrx_replica(self) -> tuple[int, int]:
+        kwargs = self.distributed_sampler_kwargs
+        return kwargs["num_replicas"], kwargs["rank"]
+
+    def process_dataloader(self: Any, dataloader: object) -> object:
+        """Let the training data go on where the checkpoint was saved."""
+        dataloader = super().process_dataloader(dataloader)  # type: ignore[misc]
+        fit, trainer = self._nvrx_fit, self.lightning_module.trainer
+        if fit is not None and trainer.state.stage == "train":
+            fit.data(*self._nvrx_replica()).prepare(dataloader, trainer, resuming=fit.resuming)
+            epoch = trainer.fit_loop.epoch_progress.current
+            fit.train_loader_made(mid_epoch=epoch.started > epoch.processed)
+        return dataloader
+
+    def save_checkpoint(self: Any, checkpoint: dict[str, Any], filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Save, with the position in the data."""
+        fit = self._nvrx_fit
+        if fit is None:
+            super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
+            return
+        can_resume, step = "optimizer_states" in checkpoint, checkpoint.get("global_step", 0)
+        fit.saving(checkpoint, *self._nvrx_replica())
+        super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
+        if can_resume:
+            fit.saved.saved(filepath, step)
+
+    def remove_checkpoint(self: Any, filepath: Any) -> None:
+        """Remove."""
+        super().remove_checkpoint(filepath)  # type: ignore[misc]
+        if self._nvrx_fit is not None:
+            self._nvrx_fit.saved.removed(filepath)
+
+    def load_checkpoint(self: Any, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Load, and take the position in the data; a checkpoint that fails to load is not tried again."""
+        fit = self._nvrx_fit
+        try:
+            checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)  # type: ignore[misc]
+        except Exception as error:  # boundary: any CheckpointIO
+            if fit is not None:
+                fit.saved.failed_to_load(checkpoint_path, error)
+            raise
+        if fit is not None:
+            fit.loaded(checkpoint, self._nvrx_replica()[0])
+        return checkpoint
+
+    def on_train_start(self) -> None:
+        """Go on with the random numbers, and log the restart."""
+        super().on_train_start()  # type: ignore[misc]
+        if self._nvrx_fit is not None:
+            self._nvrx_fit.train_started()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Report progress."""
+        super().on_train_batch_start(batch, batch_idx)  # type: ignore[misc]
+        if self._nvrx_fit is not None:
+            self._nvrx_fit.batch_started()
+
+
+def in_process(strategy: Any, **options: Any) -> Any:
+    """Let the fits of any strategy that has one process for each device go on after faults.
+
+    Args:
+        strategy: an instance, or a class, of Lightning's `ParallelStrategy`.
+        options: the fields of `InProcessOptions`.
+
+    Returns:
+        For a class a subclass, whose constructor takes the options as well; for an instance a copy of that subclass.
+
+    Raises:
+        TypeError: for what is no such strategy.
+        ValueError: for an option that violates its rule.
+    """
+    kind = strategy if isinstance(strategy, type) else type(strategy)
+    family = family_of(kind)
+    if not issubclass(kind, lookup(family, "strategies.ParallelStrategy")):
+        raise TypeError(
+            f"in_process() needs a ParallelStrategy, with one process for each device, not {kind.__qualname__}"
+        )
+    if isinstance(strategy, type):
+        made = _subclass(kind)
+        return functools.partial(made, **options) if options else made
+    copied = object.__new__(_subclass(kind))
+    vars(copied).update(vars(copy.copy(strategy)))
+    copied.in_process_options = InProcessOptions(**options)
+    return copied
+
+
+@functools.cache
+def _subclass(kind: Any) -> Any:
+    if issubclass(kind, InProcessStrategy):
+        return kind
+    return type(f"InProcess{kind.__name__}", (InProcessStrategy, kind), {"__module__": __name__})
+
+
+@functools.cache
+def strategy_class(name: str, family: str) -> type[Any]:
+    """Return one of `STRATEGIES` for a family."""
+    base = lookup(family, f"strategies.{STRATEGIES[name]}")
+    return type(name, (InProcessStrategy, base), {"__module__": __name__, "__doc__": InProcessStrategy.__doc__})

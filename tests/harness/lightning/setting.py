@@ -1,0 +1,63 @@
+"""What a test wants of a fit: one value, handed to the ranks as JSON in the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["VARIABLE", "Fault", "Setting"]
+
+VARIABLE = "NVRX_TEST_FIT"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: `kind` strikes the initial rank once it is at this point, in this attempt."""
+
+    rank: int
+    step: int
+    kind: str = "raise"  # raise, kill, hang, sleep, interrupt, exit, stop
+    where: str = "train"  # train, before_forward, batch_start, batch_end, validation, setup, save, load
+    attempt: int | None = 0  # None: in every one
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One fit."""
+
+    faults: tuple[Fault, ...] = ()
+    strategy: str = "InProcessDDPStrategy"
+    options: dict[str, Any] = field(default_factory=dict)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    checkpoint: dict[str, Any] | None = field(default_factory=lambda: {"every_n_train_steps": 5, "save_top_k": -1})
+    loader: dict[str, Any] = field(default_factory=dict)
+    samples: int = 80
+    batch: int = 4
+    dropout: float = 0.0
+    batch_norm: bool = False
+    validate: bool = False
+    amp: bool = False
+    data: str = "map"  # map, iterable, stateful, own_sampler, own_batches
+    early_stopping: bool = False
+    loggers: tuple[str, ...] = ()
+    bar: str = ""
+    io: str = ""  # async, refusing
+    step_seconds: float = 0.0
+    then: tuple[str, ...] = ()  # validate, fit, test
+    restarts: int = 0  # raise in every rank in turn, so many times
+    spoil: str = ""  # what is done to the newest checkpoint before the fault
+    manual: bool = False
+
+    def written(self) -> dict[str, str]:
+        """The setting as variables."""
+        return {VARIABLE: json.dumps(dataclasses.asdict(self))}
+
+    @classmethod
+    def read(cls) -> Setting:
+        """The setting of this rank."""
+        fields = json.loads(os.environ[VARIABLE])
+        fields["faults"] = tuple(Fault(**each) for each in fields["faults"])
+        return cls(**fields)

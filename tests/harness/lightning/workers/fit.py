@@ -1,0 +1,367 @@
+"""A rank that trains a small model with Lightning, as its setting asks."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import signal
+import sys
+import time
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import nvrx_lightning
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    ModelCheckpoint,
+    RichProgressBar,
+    TQDMProgressBar,
+)
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, SequentialSampler
+
+from nvrx_core.inprocess import current_call
+from tests.harness.lightning.setting import Fault, Setting
+from tests.harness.process.workers.record import Record, usage
+
+__all__: list[str] = []
+
+INITIAL_RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", os.environ.get("LOCAL_RANK", "0"))))
+
+
+class Samples(Dataset[Any]):
+    def __init__(self, number: int) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(number, 16, generator=generator)
+        self.y = torch.randn(number, 4, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.y[index], index
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Any:
+        return iter([self.samples[index] for index in range(len(self.samples))])
+
+
+class Pairs(BatchSampler):
+    """A batch sampler of the user's."""
+
+    def __iter__(self) -> Any:
+        return iter(list(super().__iter__()))
+
+
+class Faults:
+    """Strikes where the setting says, each fault once."""
+
+    def __init__(self, setting: Setting, record: Record) -> None:
+        self.setting, self.record = setting, record
+        self.left = list(setting.faults)
+
+    def __call__(self, where: str, step: int) -> None:
+        attempt = attempt_now()
+        if where == "train" and attempt in range(self.setting.restarts):
+            if step == 6 + attempt % 3 and attempt % int(os.environ["WORLD_SIZE"]) == INITIAL_RANK:
+                self.record("fault", kind="raise", step=step, where=where)
+                raise RuntimeError(f"fault {attempt}")
+            return
+        for fault in self.left:
+            here = (fault.rank, fault.where, fault.step) == (INITIAL_RANK, where, step)
+            if here and fault.attempt in (None, attempt):
+                if fault.attempt is not None:
+                    self.left.remove(fault)
+                self.strike(fault)
+                return
+
+    def strike(self, fault: Fault) -> None:
+        self.record("fault", kind=fault.kind, step=fault.step, where=fault.where)
+        if self.setting.spoil:
+            spoil(self.setting.spoil)
+        if fault.kind == "raise":
+            raise RuntimeError("a fault")
+        if fault.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.kind == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault.kind == "interrupt":
+            raise KeyboardInterrupt
+        elif fault.kind == "exit":
+            sys.exit(3)
+        elif fault.kind == "sleep":
+            time.sleep(4)
+        elif fault.kind == "hang":
+            signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+            time.sleep(1000)
+
+
+def spoil(how: str) -> None:
+    """Damage the newest checkpoint."""
+    newest = max(checkpoints(), key=lambda each: each.stat().st_mtime_ns)
+    if how == "cut":
+        os.truncate(newest, newest.stat().st_size // 2)
+    elif how == "delete":
+        newest.unlink()
+    elif how == "garble":
+        data = bytearray(newest.read_bytes())
+        at = data.find(b"state_dict")
+        data[at : at + 4] = b"\xff\xff\xff\xff"
+        newest.write_bytes(data)
+
+
+def folder() -> Path:
+    return Path(os.environ["NVRX_TEST_CHECKPOINTS"])
+
+
+def checkpoints() -> list[Path]:
+    return list(folder().glob("*.ckpt"))
+
+
+def attempt_now() -> int:
+    call = current_call()
+    return call.iteration if call is not None else -1
+
+
+class Model(pl.LightningModule):
+    def __init__(self, setting: Setting, faults: Faults, record: Record) -> None:
+        super().__init__()
+        self.setting, self.faults, self.record = setting, faults, record
+        self.automatic_optimization = not setting.manual
+        self.net: Any = None
+        if not setting.strategy.endswith("ModelParallelStrategy"):
+            self.net = self.make()
+
+    def make(self) -> torch.nn.Sequential:
+        layers: list[torch.nn.Module] = [torch.nn.Linear(16, 32), torch.nn.ReLU()]
+        if self.setting.batch_norm:
+            layers.append(torch.nn.BatchNorm1d(32))
+        if self.setting.dropout:
+            layers.append(torch.nn.Dropout(self.setting.dropout))
+        return torch.nn.Sequential(*layers, torch.nn.Linear(32, 4))
+
+    def configure_model(self) -> None:
+        if self.net is not None:
+            return
+        from torch.distributed.fsdp import fully_shard
+
+        torch.manual_seed(1)
+        self.net = self.make()
+        mesh = self.device_mesh["data_parallel"]
+        for layer in self.net:
+            if isinstance(layer, torch.nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(self.net, mesh=mesh)
+
+    def setup(self, stage: str) -> None:
+        self.faults("setup", 0)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y, index = batch
+        self.record(
+            "seen", attempt=attempt_now(), epoch=self.current_epoch, step=self.global_step, index=index.tolist(),
+            training=self.net.training,
+        )  # fmt: skip
+        self.faults("train", self.global_step)
+        if self.setting.step_seconds:
+            time.sleep(self.setting.step_seconds)
+        loss = torch.nn.functional.mse_loss(self.net(x), y)
+        self.log("loss", loss, prog_bar=True)
+        if self.setting.manual:
+            optimizer: Any = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.faults("validation", self.global_step)
+        self.log("val_loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+class Observer(Callback):
+    """Notes what callbacks hear, and strikes at their hooks."""
+
+    def __init__(self, faults: Faults, record: Record) -> None:
+        self.faults, self.record = faults, record
+
+    def on_restart(self, trainer: Any, module: Any, attempt: int) -> None:
+        self.record("on_restart", attempt=attempt, trains=module.training)
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self.record("on_exception", error=type(exception).__name__)
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.record(
+            "train_start", attempt=attempt_now(), step=trainer.global_step, epoch=trainer.current_epoch,
+            batches=trainer.num_training_batches, world=trainer.world_size, rank=trainer.global_rank,
+            usage=usage(),
+        )  # fmt: skip
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        self.faults("batch_start", trainer.global_step)
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        self.faults("batch_end", trainer.global_step)
+
+    def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
+        self.faults("epoch_end", trainer.current_epoch)
+
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
+        if not trainer.sanity_checking:
+            self.record("validated", step=trainer.global_step, attempt=attempt_now())
+
+
+class InterruptedForward(Callback):
+    """Strikes between the replacement of `forward` and the call, as the broadcast of DDP's buffers does."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        trainer.strategy.model.register_forward_pre_hook(lambda *_: self.faults("before_forward", trainer.global_step))
+
+
+class RefusingIO(TorchCheckpointIO):
+    """Cannot load the newest checkpoint, once."""
+
+    refused = False
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> Any:
+        if not RefusingIO.refused and INITIAL_RANK == 1:
+            RefusingIO.refused = True
+            raise OSError(f"cannot read {path}")
+        return super().load_checkpoint(path, *args, **kwargs)
+
+
+def make_strategy(setting: Setting) -> Any:
+    options = dict(setting.options)
+    for name in ("soft_timeout", "hard_timeout"):
+        if name in options:
+            options[name] = timedelta(seconds=options[name])
+    if setting.strategy == "DDPStrategy":
+        return DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60))
+    if setting.strategy == "ModelParallelStrategy":
+        return ModelParallelStrategy(data_parallel_size=dist_size(), tensor_parallel_size=1)
+    if setting.strategy == "InProcessModelParallelStrategy":
+        return nvrx_lightning.InProcessModelParallelStrategy(
+            data_parallel_size=dist_size(), tensor_parallel_size=1, process_group_backend="gloo", **options
+        )
+    if setting.strategy == "in_process":
+        return nvrx_lightning.in_process(DDPStrategy(process_group_backend="gloo"), **options)
+    if setting.strategy == "name":
+        return "ddp_inprocess"
+    return nvrx_lightning.InProcessDDPStrategy(process_group_backend="gloo", **options)
+
+
+def dist_size() -> int:
+    return int(os.environ["WORLD_SIZE"])
+
+
+def make_loader(setting: Setting) -> Any:
+    samples = Samples(setting.samples)
+    options = {"batch_size": setting.batch, "shuffle": True, **setting.loader}
+    if setting.data == "iterable":
+        return DataLoader(Stream(samples), batch_size=setting.batch)
+    if setting.data == "own_sampler":
+        sampler = DistributedSampler(samples, dist_size(), INITIAL_RANK)
+        return DataLoader(samples, batch_size=setting.batch, sampler=sampler)
+    if setting.data == "own_batches":
+        return DataLoader(samples, batch_sampler=Pairs(SequentialSampler(samples), setting.batch, False))
+    return DataLoader(samples, **options)
+
+
+def make_trainer(setting: Setting, faults: Faults, record: Record) -> pl.Trainer:
+    callbacks: list[Callback] = [Observer(faults, record), InterruptedForward(faults)]
+    if setting.checkpoint is not None:
+        callbacks.append(ModelCheckpoint(**{"dirpath": folder(), **setting.checkpoint}))
+    if setting.early_stopping:
+        callbacks.append(EarlyStopping("loss", patience=50))
+    if setting.bar:
+        callbacks.append({"tqdm": TQDMProgressBar, "rich": RichProgressBar}[setting.bar]())
+    known = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
+    loggers = [known[name](folder().parent / "logs", name=name) for name in setting.loggers]
+    plugins: list[Any] = []
+    if setting.amp:
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+        plugins.append(MixedPrecision("16-mixed", "cpu", scaler=scaler))
+    if setting.io:
+        plugins.append({"async": AsyncCheckpointIO, "refusing": RefusingIO}[setting.io]())
+    options = {"max_epochs": 2, "num_sanity_val_steps": 0, "log_every_n_steps": 1, **setting.trainer}
+    return pl.Trainer(
+        accelerator="cpu", devices=int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "2"))),
+        strategy=make_strategy(setting), callbacks=callbacks, logger=loggers or False, plugins=plugins,
+        enable_checkpointing=setting.checkpoint is not None, enable_progress_bar=bool(setting.bar),
+        enable_model_summary=False, default_root_dir=folder(), use_distributed_sampler=setting.data != "own_sampler",
+        **options,
+    )  # fmt: skip
+
+
+def weights_of(model: torch.nn.Module) -> str:
+    digest = hashlib.sha1()
+    for value in model.state_dict().values():
+        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+        digest.update(whole.detach().double().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    setting, record = Setting.read(), Record.of_environment()
+    faults = Faults(setting, record)
+    pl.seed_everything(1, verbose=False)
+    trainer = make_trainer(setting, faults, record)
+    model, loader = Model(setting, faults, record), make_loader(setting)
+    validation = DataLoader(Samples(16), batch_size=4) if setting.validate else None
+    error = None
+    try:
+        trainer.fit(model, loader, validation)
+    except BaseException as raised:
+        error = raised
+    report(trainer, model, record, error)
+    for what in setting.then:
+        if what == "fit":
+            trainer.fit_loop.max_epochs += 1
+            trainer.fit(model, loader, validation)
+        else:
+            getattr(trainer, what)(model, DataLoader(Samples(16), batch_size=4), verbose=False)
+        report(trainer, model, record, None)
+    if error is not None:
+        raise error
+
+
+def report(trainer: Any, model: Any, record: Record, error: BaseException | None) -> None:
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    record(
+        "fitted", error=type(error).__name__ if error else None, text=str(error), step=trainer.global_step,
+        epoch=trainer.current_epoch, weights="" if error else weights_of(model), world=trainer.world_size,
+        rank=trainer.global_rank, status=str(trainer.state.status), scale=scaler.get_scale() if scaler else None,
+        saved=sorted(each.name for each in checkpoints()), trains=model.training, usage=usage(),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
