@@ -37,7 +37,9 @@ from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import Monitors
 from nvrx_launcher.workers.output import Logs
-from nvrx_launcher.workers.starting import ProgramStarter
+from nvrx_launcher.workers.standbys import Standbys, WarmStarter
+from nvrx_launcher.workers.starting import ProgramStarter, Starter
+from nvrx_launcher.workers.warmable import why_not_warm
 
 __all__ = ["Agent"]
 
@@ -64,6 +66,7 @@ class Agent:
         self._specs = load_logs_specs(options) if options.worker.logs_specs else None
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop = EventLoop()
+        self._standbys: Standbys | None = None
         self._kill_at, self._code = math.inf, -1
         self._hung = dict[int, str]()
         self._policy = NodePolicy(
@@ -83,8 +86,11 @@ class Agent:
             coordination.join()
             self._monitors.start()
             while self._code < 0:
-                self._loop.turn(min(self._kill_at, coordination.deadline))
+                warm_at = math.inf if self._standbys is None else self._standbys.deadline
+                self._loop.turn(min(self._kill_at, coordination.deadline, warm_at))
                 coordination.tick()
+                if self._standbys is not None:
+                    self._standbys.tick()
                 if time.monotonic() >= self._kill_at:
                     self._kill()
         return self._code
@@ -111,10 +117,34 @@ class Agent:
         self._environ |= self._control.environment()
         self._environ.setdefault("NVRX_STORE_ENDPOINT", self._coordination.store.endpoint)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
-        starter = ProgramStarter(self.options, sys.executable, self._bound)
+        starter = self._starter(cleanup)
         logs = Logs(self.options, files, self._environ)
         self._workers = WorkerGroup(self.options, self._loop, logs, starter=starter, exited=self._exited)
         return self._coordination
+
+    def _starter(self, cleanup: ExitStack) -> Starter:
+        """Return what starts workers: standbys, where there are some."""
+        options, config = self.options, self.config
+        cold = ProgramStarter(options, sys.executable, self._bound)
+        why_not = why_not_warm(
+            options, wanted=config.warm_workers, imports=config.warm_imports, environ=self._environ
+        )  # fmt: skip
+        if why_not:
+            level = logging.WARNING if config.warm_workers == "on" else logging.DEBUG
+            log.log(level, "no standby workers: %s", why_not)
+            return cold
+        needs_memory = config.warm_workers == "auto"
+        python = self._environ.get("PYTHON_EXEC", sys.executable)
+        self._standbys = Standbys(
+            options, python, config.warm_imports, loop=self._loop, bound=self._bound, needs_memory=needs_memory
+        )
+        cleanup.callback(self._standbys.close)
+        return WarmStarter(self._standbys, cold)
+
+    def _warm(self) -> None:
+        """Have missing standbys started, once there is time for it."""
+        if self._standbys is not None:
+            self._standbys.settle(lambda local_rank: {**self._environ, **self._monitors.environment(local_rank)})
 
     def _carry_out(self, actions: tuple[NodeAction, ...]) -> None:
         for action in actions:
@@ -125,6 +155,8 @@ class Agent:
                     log.warning("%s: workers are sent %s", reason, signal.Signals(signum).name)
                     self._kill_at = time.monotonic() + grace
                     self._workers.send(signum)
+                    if self._standbys is not None:
+                        self._standbys.pause()
                 case Tell(kind, cycle, reason):
                     self._coordination.tell(kind, cycle, reason)
                 case AwaitRound(local_rank, rank):
@@ -143,10 +175,12 @@ class Agent:
         self._history.workers_started(action)
         if self._workers.placement is not None:
             self._events.started(self._workers.placement, workers)
+        self._warm()
 
     def joined(self, node: int) -> None:
         """Take this node's number."""
         self._history.joined(node)
+        self._warm()
         self._carry_out(self._policy.joined(node))
 
     def decided(self, decision: Decision) -> None:

@@ -13,7 +13,18 @@ from typing import ClassVar, Final
 
 from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES
 from nvrx_core.settings.base import Settings
-from nvrx_core.settings.forms import BOOLEAN, INTEGER, MEGABYTES, NUMBER, PATH, PATHS, SECONDS, SECTION_TIMEOUTS, TEXT
+from nvrx_core.settings.forms import (
+    BOOLEAN,
+    INTEGER,
+    MEGABYTES,
+    NUMBER,
+    PATH,
+    PATHS,
+    SECONDS,
+    SECTION_TIMEOUTS,
+    SWITCH,
+    TEXT,
+)
 from nvrx_core.settings.parameter import NOT_NEGATIVE, POSITIVE, Rule, above, at_least, one_of, setting
 from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
 from nvrx_core.settings.spelling import Spelling
@@ -97,6 +108,11 @@ class FaultToleranceConfig(Settings):
         30.0, SECONDS, "Time that a job with in-process restart has to go on without a rank that has ended.",
         rule=NOT_NEGATIVE,
     )  # fmt: skip
+    warm_workers: str = setting(
+        "auto", SWITCH, "Standby workers, which have imported torch: a restart need not wait for that. auto: for "
+        "Python scripts, if restarts are allowed and 4 GiB a worker are free.",
+    )  # fmt: skip
+    warm_imports: str = setting("torch", TEXT, "Modules that standby workers import, with commas between them.")
     restart_check_interval: float = setting(
         60.0, SECONDS, "Accepted and not used: a restart is noticed when it happens.", rule=POSITIVE
     )

@@ -1,14 +1,36 @@
-"""Detection of kills by the kernel's OOM killer, from the counter of a process's cgroup."""
+"""Memory of a machine and of a process's cgroup: what is free, and whether the kernel's OOM killer has killed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-__all__ = ["MemoryKills"]
+__all__ = ["MemoryKills", "available_bytes"]
 
 MOUNT: Final = Path("/sys/fs/cgroup")
 COUNT: Final = "oom_kill"
+MEMINFO: Final = Path("/proc/meminfo")
+LIMITS: Final = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""Files of a cgroup, v2 and v1."""
+
+
+def available_bytes(meminfo: Path = MEMINFO, mount: Path = MOUNT) -> int:
+    """Return the memory that this process can have: of the machine, and within the limit of its container.
+
+    Args:
+        meminfo: the kernel's account of the machine.
+        mount: the mount point of the cgroups.
+    """
+    lines = meminfo.read_text().splitlines()
+    free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    for folder in (mount, mount / "memory"):
+        for limit, usage in LIMITS:
+            try:
+                used = int((folder / usage).read_text()) - _reclaimable(folder / "memory.stat")
+                free = min(free, int((folder / limit).read_text()) - used)
+            except (OSError, ValueError):  # there is no such file, or the limit is "max"
+                continue
+    return max(0, free)
 
 
 class MemoryKills:
@@ -36,6 +58,12 @@ class MemoryKills:
     def rose(self) -> bool:
         """Return whether a process was killed since the last `note`."""
         return self.count() > self._before
+
+
+def _reclaimable(file: Path) -> int:
+    """Return the pages of files in a cgroup that the kernel gives back when they are needed."""
+    pairs = dict(line.split() for line in file.read_text().splitlines())
+    return int(pairs.get("total_inactive_file", pairs.get("inactive_file", 0)))
 
 
 def _candidates(pid: int, mount: Path) -> list[Path]:

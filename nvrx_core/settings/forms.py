@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 __all__ = [
-    "BOOLEAN", "INTEGER", "MEGABYTES", "NUMBER", "PATH", "PATHS", "SECONDS", "SECTION_TIMEOUTS", "TEXT", "Form",
-    "Misread", "brief", "is_none",
+    "BOOLEAN", "INTEGER", "MEGABYTES", "NUMBER", "PATH", "PATHS", "SECONDS", "SECTION_TIMEOUTS", "SWITCH", "TEXT",
+    "Form", "Misread", "brief", "is_none",
 ]  # fmt: skip
 
 MAX_SECONDS: Final = 1e9
@@ -24,6 +24,7 @@ LONGEST: Final = 80
 """How many characters of a value or a name an error shows."""
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
+_SWITCH: Final = ("auto", "on", "off")
 _UNITS: Final = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
@@ -129,6 +130,13 @@ def _text(value: object) -> str:
     return value
 
 
+def _switch(value: object) -> str:
+    text = ("on" if value else "off") if isinstance(value, bool) else _text(value)  # YAML reads on and off as booleans
+    if text not in _SWITCH:
+        raise Misread(value, "auto, on or off")
+    return text
+
+
 def _path(value: object) -> str:
     as_text = getattr(type(value), "__fspath__", None)
     return _text(as_text(value) if as_text is not None else value)
@@ -184,6 +192,7 @@ NUMBER: Final = Form(text="a number", read=_number, example="2.0", metavar="NUMB
 MEGABYTES: Final = Form(text="a number of megabytes", read=_number, example="512.0", unit="MB", metavar="MB")
 INTEGER: Final = Form(text="a whole number", read=_integer, example="1", metavar="N")
 BOOLEAN: Final = Form(text="true or false", read=_boolean, example="true", metavar="BOOL")
+SWITCH: Final = Form(text="auto, on or off", read=_switch, example="on", metavar="auto|on|off")
 TEXT: Final = Form(text="text", read=_text, example="text")
 PATH: Final = Form(text="a path", read=_path, example="/path/to/it", metavar="PATH")
 PATHS: Final = Form(

@@ -2,7 +2,8 @@
 
     python tests/benchmarks/launchers.py [--peer PYTHON] [--reps N]
 
-The workers import no torch. The columns take turns.
+The workers import no torch, but in the rows of P9: there they import it and join a gloo group, and one is killed when
+standby workers, if the launcher has them, are ready. The columns take turns.
 """
 
 from __future__ import annotations
@@ -31,6 +32,24 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 time.sleep(0.5)
 say("end", time.monotonic())
 """
+TRAINS = """\
+import os, signal, time
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+cycle, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+say(cycle, rank, time.monotonic())
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+say("joined", cycle, time.monotonic())
+if cycle == "0":
+    time.sleep(15 if rank == "1" else 60)
+    say("killed", time.monotonic())
+    os.kill(os.getpid(), signal.SIGKILL)
+say("end", time.monotonic())
+os._exit(0)
+"""
 LIMIT = 30.0
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # without it torch 2.13 often fails to restart
 ROWS = (
@@ -40,13 +59,18 @@ ROWS = (
     ("P9b", "start to first worker's first line, two nodes", 2, "start"),
     ("P8", "worker killed to first line of the last successor, two nodes", 2, "restart"),
     ("P9b", "last worker's end to launchers' exit, two nodes", 2, "exit"),
+    ("P9", "worker killed to first line of its successor, which imports torch and joins gloo, one node", 0, "restart"),
+    ("P9", "the same to the end of its first all_reduce", 0, "joined"),
 )
+TORCH = 0
+"""Stands for the number of nodes in the rows of P9."""
 
 
 def columns(peer: str | None) -> Iterator[tuple[str, list[str]]]:
     """Yields name and command."""
     bin_ = pathlib.Path(sys.executable).parent
     yield "ft_launcher", [sys.executable, "-m", "nvrx_launcher"]
+    yield "ft_launcher, no standby", [sys.executable, "-m", "nvrx_launcher", "--ft-warm-workers", "off"]
     yield "torchrun", [str(bin_ / "torchrun")]
     if peer:
         command = str(pathlib.Path(peer).parent / "ft_launcher")
@@ -81,24 +105,30 @@ def run(command: list[str], nodes: int, script: str) -> dict[str, float]:
     second = [float(line[2]) for line in lines if line[0].isdigit() and line[0] != "0"]
     killed = next(float(line[1]) for line in lines if line[0] == "killed")
     end = max(float(line[1]) for line in lines if line[0] == "end")
+    joined = [float(line[2]) for line in lines if line[0] == "joined" and line[1] != "0"]
     restart = max(second) if nodes > 1 else min(second)
-    return {"start": min(first) - began, "restart": restart - killed, "exit": ended - end}
+    found = {"start": min(first) - began, "restart": restart - killed, "exit": ended - end}
+    return found | ({"joined": max(joined) - killed} if joined else {})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--peer", metavar="PYTHON", help="interpreter of an environment with nvidia-resiliency-ext")
     parser.add_argument("--reps", type=int, default=5, help="samples of each figure (default: 5)")
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[1, 2, TORCH], help="1, 2, or 0 for the workers of P9 (default: all)"
+    )
     options = parser.parse_args()
     results: dict[tuple[str, int, str], list[float]] = {}
     failed: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
-        script = pathlib.Path(folder) / "worker.py"
+        script, trains = pathlib.Path(folder) / "worker.py", pathlib.Path(folder) / "trains.py"
         script.write_text(WORKER)
+        trains.write_text(TRAINS)
         for _ in range(options.reps):
-            for nodes in (1, 2):
+            for nodes in options.nodes:
                 for name, command in columns(options.peer):
-                    found = run(command, nodes, str(script))
+                    found = run(command, nodes or 1, str(script if nodes else trains))
                     failed[name] = failed.get(name, 0) + (not found)
                     print(
                         f"{name}, {nodes} nodes:",

@@ -6,7 +6,7 @@ from typing import Final
 
 from nvrx_launcher.options import LaunchOptions
 
-__all__ = ["worker_command"]
+__all__ = ["worker_command", "worker_target"]
 
 RUN_PATH: Final = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 LOCAL_RANK_MACRO: Final = "${local_rank}"
@@ -20,9 +20,15 @@ def worker_command(options: LaunchOptions, local_rank: int, python: str) -> list
         local_rank: the worker's; replaces the macro for it in the arguments.
         python: the interpreter.
     """
-    arguments = [argument.replace(LOCAL_RANK_MACRO, str(local_rank)) for argument in options.arguments]
+    target = worker_target(options, local_rank)
     if options.no_python:
-        return [options.script, *arguments]
+        return target
     if options.run_path:
-        return [python, "-u", "-c", RUN_PATH, options.script, *arguments]
-    return [python, "-u", *(["-m"] if options.module else []), options.script, *arguments]
+        return [python, "-u", "-c", RUN_PATH, *target]
+    return [python, "-u", *(["-m"] if options.module else []), *target]
+
+
+def worker_target(options: LaunchOptions, local_rank: int) -> list[str]:
+    """Return the script, module or program of a worker, and its arguments."""
+    arguments = [argument.replace(LOCAL_RANK_MACRO, str(local_rank)) for argument in options.arguments]
+    return [options.script, *arguments]

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["JobName", "Placement", "worker_environment"]
+__all__ = ["JobName", "Placement", "import_environment", "without_place", "worker_environment"]
+
+PLACE: Final = frozenset({
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,8 @@ def worker_environment(
     """
     rank, size = placement.first_rank + local_rank, placement.world_size
     variables: dict[str, object] = {
-        "LOCAL_RANK": local_rank,
         "RANK": rank,
+        "LOCAL_RANK": 0 if is_virtual else local_rank,
         "GROUP_RANK": placement.group_rank,
         "ROLE_RANK": rank,
         "ROLE_NAME": job.role,
@@ -78,12 +85,26 @@ def worker_environment(
         "TORCHELASTIC_MAX_RESTARTS": job.max_restarts,
         "TORCHELASTIC_RUN_ID": job.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": placement.agent_store,
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
+    imported = import_environment(inherited, local_rank, placement.local_world_size, is_virtual=is_virtual)
+    return {name: str(value) for name, value in variables.items()} | imported
+
+
+def import_environment(
+    inherited: Mapping[str, str], local_rank: int, workers: int, *, is_virtual: bool
+) -> dict[str, str]:
+    """Return the variables of a worker that libraries may read when they are imported; no cycle changes them."""
+    variables = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")}
     if is_virtual:
         visible = inherited.get("CUDA_VISIBLE_DEVICES")
-        variables["LOCAL_RANK"] = 0
-        variables["CUDA_VISIBLE_DEVICES"] = local_rank if visible is None else visible.split(",")[local_rank].strip()
-    if "OMP_NUM_THREADS" not in inherited and placement.local_world_size > 1:
-        variables["OMP_NUM_THREADS"] = 1
-    return {name: str(value) for name, value in variables.items()}
+        variables["CUDA_VISIBLE_DEVICES"] = (
+            str(local_rank) if visible is None else visible.split(",")[local_rank].strip()
+        )
+    if "OMP_NUM_THREADS" not in inherited and workers > 1:
+        variables["OMP_NUM_THREADS"] = "1"
+    return variables
+
+
+def without_place(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what a cycle changes in it."""
+    return {name: value for name, value in environment.items() if name not in PLACE}

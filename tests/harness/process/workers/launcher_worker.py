@@ -134,6 +134,13 @@ def loses() -> None:
     sys.stdout.write("loss at last")
 
 
+def imported() -> None:
+    """Says whether something has been imported for it; waits in the first two cycles."""
+    say("imported", warm="decimal" in sys.modules)
+    if CYCLE < 2:
+        time.sleep(120)
+
+
 def asks() -> None:
     """Rank 0 asks that the job ends."""
     from nvrx_core.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
@@ -152,7 +159,22 @@ def restarted() -> None:
 
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
-    for case in (done, killed, fails, waits, family, hangs, collective, behind, prints, tells, loses, asks, restarted)
+    for case in (
+        done,
+        killed,
+        fails,
+        waits,
+        family,
+        hangs,
+        collective,
+        behind,
+        prints,
+        tells,
+        loses,
+        imported,
+        asks,
+        restarted,
+    )
 }
 
 if __name__ == "__main__":

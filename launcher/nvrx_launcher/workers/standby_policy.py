@@ -1,0 +1,114 @@
+"""When standby workers are started: one at a time, not while workers start, and while there is memory for them. Pure.
+
+A local rank has at most one standby. It is replaced after it was taken.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["StandbyPolicy", "StartStandby", "bytes_needed", "sets_what_imports_read"]
+
+SETTLES: Final = 5.0
+"""Seconds that workers have to start before standbys use the processors."""
+LOOKS_AGAIN: Final = 30.0
+"""Seconds until memory is looked at again."""
+MAX_LOSSES: Final = 3
+"""Standbys that end before they are ready, one after the other, until no more are started."""
+BYTES_OF_A_WORKER: Final = 4 << 30
+ASSIGNMENT: Final = re.compile(
+    r"""(?:environ\s*\[\s*|environ\.(?:setdefault|update)\s*\(\s*|putenv\s*\(\s*)"""
+    r"""[rb]*["'](?:OMP_|KMP_|MKL_|GOMP_|OPENBLAS_|TORCH_|TORCHINDUCTOR|PYTORCH_)\w*["']\s*(?:\]\s*=(?!=)|,)"""
+)
+
+
+@dataclass(frozen=True)
+class StartStandby:
+    """Start a standby for a local rank."""
+
+    local_rank: int
+
+
+class StandbyPolicy:
+    """Decides about the standbys of one node.
+
+    Args:
+        workers: how many workers the node has.
+
+    Attributes:
+        deadline: when it wants `tick`, monotonic seconds.
+        reason: why no more are started, "" as long as they are.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._missing = set(range(workers))
+        self._starting: int | None = None
+        self._losses = 0
+        self.deadline, self.reason = math.inf, ""
+
+    def settle(self, *, now: float) -> None:
+        """Take that workers are being started, or waited for: standbys come after them."""
+        self.deadline = now + SETTLES
+
+    def pause(self) -> None:
+        """Take that workers are being stopped."""
+        self.deadline = math.inf
+
+    def tick(self, *, now: float, has_room: bool) -> tuple[StartStandby, ...]:
+        """Take the time, and whether there is memory."""
+        if now < self.deadline:
+            return ()
+        self.deadline = math.inf
+        if self.reason or self._starting is not None or not self._missing:
+            return ()
+        if not has_room:
+            self.deadline = now + LOOKS_AGAIN
+            return ()
+        self._starting = min(self._missing)
+        self._missing.remove(self._starting)
+        return (StartStandby(self._starting),)
+
+    def ready(self, local_rank: int, *, now: float) -> None:
+        """Take that a standby has imported what it imports."""
+        self._losses = 0
+        self._done(local_rank, now)
+
+    def taken(self, local_rank: int) -> None:
+        """Take that a standby is a worker now; the workers that start say when the next one comes."""
+        self._missing.add(local_rank)
+
+    def lost(self, local_rank: int, why: str, *, now: float) -> None:
+        """Take that a standby has ended."""
+        self._missing.add(local_rank)
+        if local_rank == self._starting:
+            self._losses += 1
+        if self._losses >= MAX_LOSSES:
+            self.reason = f"{MAX_LOSSES} standby workers have ended before they were ready: {why}"
+        self._done(local_rank, now)
+
+    def check(self) -> None:
+        """Raise AssertionError when an invariant does not hold."""
+        assert self._starting is None or self._starting not in self._missing
+
+    def _done(self, local_rank: int, now: float) -> None:
+        if local_rank == self._starting:
+            self._starting = None
+        if self.deadline == math.inf:
+            self.deadline = now
+
+
+def bytes_needed(workers: int) -> int:
+    """Return the free memory that `auto` asks for."""
+    return workers * BYTES_OF_A_WORKER
+
+
+def sets_what_imports_read(source: str) -> str:
+    """Return the place of a script where it sets a variable that torch's import reads, "" for none.
+
+    A standby has imported torch before the script runs, so that such an assignment would come too late.
+    """
+    found = ASSIGNMENT.search(source)
+    return found[0] if found else ""

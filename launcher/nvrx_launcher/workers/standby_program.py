@@ -1,0 +1,131 @@
+"""A standby worker: it has imported what a script imports first, and runs the script when it is told to.
+
+    python -u standby_program.py FD script|module IMPORTS TARGET ARGUMENTS...
+
+FD is a socket to the launcher. A byte from here says that the imports are done. A byte to here comes with three
+descriptors: the environment as JSON, and the streams of the worker. From then on this process cannot be told from one
+that has been started as `python -u TARGET ARGUMENTS...`, or with `-m`: same sys.argv, sys.path, `__main__`,
+environment, streams, tracebacks and exit code. What the imports have printed is printed where the worker prints.
+
+This file is run by its path, and imports the standard library only.
+"""
+
+_INITIAL = dict(globals())  # what a new __main__ has
+
+import builtins  # noqa: E402
+import io  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import socket  # noqa: E402
+import sys  # noqa: E402
+import types  # noqa: E402
+from typing import Any  # noqa: E402
+
+__all__ = ["main"]
+
+DESCRIPTORS = 3
+
+
+def main() -> None:
+    """Import, wait, and run."""
+    control, kind, imports, *argv = sys.argv[1:]
+    own = _set_by_the_interpreter()
+    _become(kind, argv)
+    for name in imports.split(","):
+        __import__(name)
+    if not _activated(socket.socket(fileno=int(control)), own):
+        os._exit(0)
+    try:
+        _run_module(argv[0]) if kind == "module" else _run_script(argv[0])
+    except SystemExit:
+        raise
+    except BaseException as error:  # boundary: the worker's last exception, shown without the frames of this file
+        _show(error)
+        raise
+
+
+def _set_by_the_interpreter() -> dict[str, str]:
+    """Return the variables that were not given to this process, such as the LC_CTYPE of PEP 538."""
+    with open("/proc/self/environ", "rb") as file:
+        given = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
+    return {name: value for name, value in os.environ.items() if os.fsencode(name) not in given}
+
+
+def _become(kind: str, argv: list[str]) -> None:
+    """Set what the interpreter sets before it imports anything: a script's folder shadows installed modules."""
+    sys.argv[:] = argv
+    sys.orig_argv[1:] = ["-u", *(["-m"] if kind == "module" else []), *argv]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd() if kind == "module" else os.path.dirname(os.path.realpath(argv[0]))
+
+
+def _activated(control: socket.socket, own: dict[str, str]) -> bool:
+    """Say that this process is ready, and take what the launcher sends; False at its end."""
+    control.sendall(b"r")
+    data, descriptors, _, _ = socket.recv_fds(control, 1, DESCRIPTORS)
+    control.close()
+    if not data:
+        return False
+    with open(descriptors[0], encoding="utf-8") as file:
+        environment = own | json.load(file)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, fd in enumerate(descriptors[1:], start=1):
+        printed = os.pread(number, os.fstat(number).st_size, 0)
+        os.dup2(fd, number)
+        os.close(fd)
+        with io.FileIO(number, "w", closefd=False) as stream:
+            stream.write(printed)
+    return True
+
+
+def _new_main() -> dict[str, Any]:
+    """Put a new `__main__` in place; return its namespace."""
+    module = types.ModuleType("__main__")
+    names: dict[str, Any] = module.__dict__
+    names.clear()
+    names.update(_INITIAL, __doc__=None, __builtins__=builtins)
+    if "__annotations__" in names:
+        names["__annotations__"] = {}
+    sys.modules["__main__"] = module
+    return names
+
+
+def _run_script(path: str) -> None:
+    """Run a file as the interpreter does."""
+    names = _new_main()
+    names["__file__"] = path
+    names["__loader__"] = type(_INITIAL["__loader__"])("__main__", path)
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        why = f"[Errno {error.errno}] {error.strerror}"
+        print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: {why}", file=sys.stderr)
+        sys.exit(2)
+    exec(compile(source, path, "exec", dont_inherit=True), names)
+
+
+def _run_module(name: str) -> None:
+    """Run a module as the interpreter does for -m, which calls the same function."""
+    import runpy
+
+    names = _new_main()
+    names.pop("__file__", None)
+    names.pop("__cached__", None)
+    sys.argv[0] = "-m"
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _show(error: BaseException) -> None:
+    """Show an exception as the interpreter does, without the frames of this file; what follows shows nothing more."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    sys.excepthook = lambda *_: None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Standby workers: processes that have imported torch, one for each local rank, which become workers when asked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from nvrx_core.process.lifeline import open_pidfd
+from nvrx_core.process.memory import available_bytes
+from nvrx_core.process.waiting import readable
+from nvrx_launcher.guardian import start_guarded
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.workers import standby_program
+from nvrx_launcher.workers.binding import Binding
+from nvrx_launcher.workers.command import worker_target
+from nvrx_launcher.workers.environment import import_environment, without_place
+from nvrx_launcher.workers.standby_policy import StandbyPolicy, bytes_needed
+from nvrx_launcher.workers.starting import Starter
+from nvrx_launcher.workers.worker import Output, Worker
+
+__all__ = ["Standbys", "WarmStarter"]
+
+log = logging.getLogger("nvrx_launcher")
+PROGRAM: Final = str(Path(standby_program.__file__).resolve())
+
+
+class Standby:
+    """One standby, with what it prints while it imports.
+
+    Args:
+        command: its program.
+        environment: what it imports under.
+        binding: where it runs.
+
+    Attributes:
+        is_ready: it has imported what it imports.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], binding: Binding | None) -> None:
+        self.environment, self.is_ready = environment, False
+        self.control, theirs = socket.socketpair()
+        self._printed = [os.memfd_create(name) for name in ("stdout", "stderr")]
+        python, *arguments = command
+        with theirs:
+            self._process = start_guarded(
+                [python, "-u", PROGRAM, str(theirs.fileno()), *arguments],
+                bind=None if binding is None else binding.apply, env=dict(environment),
+                stdout=self._printed[0], stderr=self._printed[1], pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+        self._pidfd = open_pidfd(self._process.pid)
+
+    def become(self, ranks: tuple[int, int], environment: Mapping[str, str], output: Output) -> Worker | None:
+        """Have it run the script; None when it has ended.
+
+        Args:
+            ranks: its local rank, and its rank.
+            environment: all of it.
+            output: where it prints.
+        """
+        if readable([self._pidfd], 0.0):
+            return None
+        with os.fdopen(os.memfd_create("environment"), "w", encoding="utf-8") as file:
+            json.dump(dict(environment), file)
+            file.flush()
+            file.seek(0)
+            try:
+                socket.send_fds(self.control, [b"a"], [file.fileno(), *output.descriptors()])
+            except OSError:
+                return None
+        self._forget_streams()
+        return Worker(ranks, self._process.pid, ended=self._pidfd, wait=self._process.wait)
+
+    def last_words(self) -> str:
+        """Return the last line that it has printed to stderr."""
+        size = os.fstat(self._printed[1]).st_size
+        text = os.pread(self._printed[1], 4096, max(0, size - 4096)).decode(errors="replace")
+        return text.strip().rpartition("\n")[2]
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        os.close(self._pidfd)
+        self._forget_streams()
+
+    def _forget_streams(self) -> None:
+        self.control.close()
+        for fd in self._printed:
+            os.close(fd)
+
+
+class Standbys:
+    """The standbys of a node.
+
+    Args:
+        options: what they run.
+        python: the interpreter.
+        imports: modules that they import.
+        loop: where they are watched.
+        bound: the binding of each local rank.
+        needs_memory: they are started only while there is memory for them.
+    """
+
+    def __init__(
+        self, options: LaunchOptions, python: str, imports: str, *,
+        loop: EventLoop, bound: Sequence[Binding | None], needs_memory: bool,
+    ) -> None:  # fmt: skip
+        kind = "module" if options.module else "script"
+        self._command = [python, kind, imports]
+        self._options, self._loop, self._bound, self._needs_memory = options, loop, bound, needs_memory
+        self._standbys = dict[int, Standby]()
+        self._environment: Callable[[int], Mapping[str, str]] = lambda _: {}
+        self._policy, self._has_said_so = StandbyPolicy(options.workers), False
+
+    @property
+    def deadline(self) -> float:
+        """When it wants `tick`, monotonic seconds."""
+        return self._policy.deadline
+
+    def settle(self, environment: Callable[[int], Mapping[str, str]]) -> None:
+        """Start missing standbys in a while.
+
+        Args:
+            environment: by local rank, what a worker inherits.
+        """
+        self._environment = environment
+        self._policy.settle(now=time.monotonic())
+
+    def pause(self) -> None:
+        """Start none for the moment."""
+        self._policy.pause()
+
+    def tick(self) -> None:
+        """Start the next one if it is time."""
+        if (now := time.monotonic()) >= self._policy.deadline:
+            for action in self._policy.tick(now=now, has_room=self._has_room()):
+                self._start(action.local_rank)
+
+    def take(self, ranks: tuple[int, int], environment: Mapping[str, str], output: Output) -> Worker | None:
+        """Return a worker made of the standby of its local rank; None where there is none that is ready."""
+        standby = self._standbys.get(ranks[0])
+        if standby is None or not standby.is_ready or without_place(environment) != without_place(standby.environment):
+            return None
+        self._loop.forget(standby.control.fileno())
+        del self._standbys[ranks[0]]
+        worker = standby.become(ranks, environment, output)
+        if worker is None:
+            standby.close()
+            self._policy.lost(ranks[0], "it has ended", now=time.monotonic())
+        else:
+            self._policy.taken(ranks[0])
+        return worker
+
+    def close(self) -> None:
+        """End all."""
+        for standby in self._standbys.values():
+            self._loop.forget(standby.control.fileno())
+            standby.close()
+        self._standbys.clear()
+
+    def _has_room(self) -> bool:
+        needed, free = bytes_needed(self._options.workers), available_bytes()
+        if not self._needs_memory or free >= needed:
+            return True
+        if not self._has_said_so:
+            log.info("no standby workers as long as less than %d GiB are free: %d GiB are", needed >> 30, free >> 30)
+            self._has_said_so = True
+        return False
+
+    def _start(self, local_rank: int) -> None:
+        options, inherited = self._options, self._environment(local_rank)
+        is_virtual = options.worker.virtual_local_rank
+        environment = {**inherited, **import_environment(inherited, local_rank, options.workers, is_virtual=is_virtual)}
+        target = worker_target(options, local_rank)
+        try:
+            standby = Standby([*self._command, *target], environment, self._bound[local_rank])
+        except OSError as error:
+            self._policy.lost(local_rank, str(error), now=time.monotonic())
+            return
+        self._standbys[local_rank] = standby
+        self._loop.watch(standby.control.fileno(), lambda: self._hear(local_rank))
+
+    def _hear(self, local_rank: int) -> None:
+        """Take that a standby is ready, or has ended."""
+        standby = self._standbys[local_rank]
+        said = b""
+        with suppress(OSError):
+            said = standby.control.recv(1)
+        if said:
+            standby.is_ready = True
+            self._policy.ready(local_rank, now=time.monotonic())
+            log.debug("a standby worker for local rank %d is ready", local_rank)
+            return
+        why = standby.last_words() or "it was ended"
+        self._loop.forget(standby.control.fileno())
+        self._standbys.pop(local_rank).close()
+        self._policy.lost(local_rank, why, now=time.monotonic())
+        if self._policy.reason:
+            log.warning("no standby workers: %s", self._policy.reason)
+
+
+class WarmStarter:
+    """Makes a worker of a standby where there is one, else starts it.
+
+    Args:
+        standbys: those of the node.
+        cold: starts a worker.
+    """
+
+    def __init__(self, standbys: Standbys, cold: Starter) -> None:
+        self._standbys, self._cold = standbys, cold
+
+    def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
+        """Start a worker."""
+        return self._standbys.take(ranks, variables, output) or self._cold.start(ranks, variables, output)
