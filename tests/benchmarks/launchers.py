@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from launch import become_subreaper, clear_away
 from report import machine_lines, shown_values
 
 WORKER = """\
@@ -83,22 +84,19 @@ def run(command: list[str], nodes: int, script: str) -> dict[str, float]:
     port = random.randrange(12_000, 31_000)
     options = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", str(nodes)]
     began = time.monotonic()
-    jobs = [
-        subprocess.Popen(
-            [*command, *options, "--nproc-per-node", "2", "--max-restarts", "3", script],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | ENVIRONMENT,
-        )
-        for _ in range(nodes)
-    ]  # fmt: skip
-    lines, codes = list[list[str]](), list[int]()
-    for job in jobs:
-        try:
-            lines += [line.split() for line in job.communicate(timeout=LIMIT)[0].splitlines()]
-        except subprocess.TimeoutExpired:
-            job.kill()
-            job.communicate()
-        codes.append(job.returncode)
-    ended = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        jobs = [
+            subprocess.Popen(
+                [*command, *options, "--nproc-per-node", "2", "--max-restarts", "3", script],
+                stdout=output, stderr=subprocess.DEVNULL, env=os.environ | ENVIRONMENT,
+            )
+            for _ in range(nodes)
+        ]  # fmt: skip
+        codes = [ended_within(job, began + LIMIT - time.monotonic()) for job in jobs]
+        ended = time.monotonic()
+        clear_away()
+        output.seek(0)
+        lines = [line.split() for line in output]
     if any(codes):
         return {}
     first = [float(line[2]) for line in lines if line[0] == "0"]
@@ -111,7 +109,17 @@ def run(command: list[str], nodes: int, script: str) -> dict[str, float]:
     return found | ({"joined": max(joined) - killed} if joined else {})
 
 
+def ended_within(job: subprocess.Popen[bytes], seconds: float) -> int:
+    """Returns the exit code of a launcher, which is killed at its bound."""
+    try:
+        return job.wait(max(seconds, 0))
+    except subprocess.TimeoutExpired:
+        job.kill()
+        return job.wait()
+
+
 def main() -> None:
+    become_subreaper()
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--peer", metavar="PYTHON", help="interpreter of an environment with nvidia-resiliency-ext")
     parser.add_argument("--reps", type=int, default=5, help="samples of each figure (default: 5)")
