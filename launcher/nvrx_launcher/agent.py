@@ -119,7 +119,10 @@ class Agent:
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
         starter = self._starter(cleanup)
         logs = Logs(self.options, files, self._environ)
-        self._workers = WorkerGroup(self.options, self._loop, logs, starter=starter, exited=self._exited)
+        self._workers = WorkerGroup(
+            self.options, self._loop, logs, starter=starter, exited=self._exited,
+            is_monitored=self._monitors.is_monitored,
+        )  # fmt: skip
         return self._coordination
 
     def _starter(self, cleanup: ExitStack) -> Starter:
@@ -171,6 +174,7 @@ class Agent:
         log.info("cycle %d: %s", action.decision.cycle, action.decision.reason)
         self._kill_at = math.inf
         self._hung.clear()
+        self._monitors.begin_cycle()
         workers = self._workers.start(action, self._environ, self._monitors.environment)
         self._history.workers_started(action)
         if self._workers.placement is not None:

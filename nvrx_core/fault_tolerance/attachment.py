@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Mapping
@@ -79,12 +80,14 @@ class AttachedRank:
         """Begin to be watched."""
         page, info = self.page, self._info
         page[ProgressField.RANK] = info.global_rank
+        page[ProgressField.DETACHED_PID] = 0
         page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = info.pid, start_time(info.pid)
         if self._stacks >= 0:
             self._stack_signal = page[ProgressField.STACK_SIGNAL] = answer_requests(self._stacks)
         page[ProgressField.ATTACHED_AT] = time.monotonic_ns()
         monitored.register(self)
         disown_in_children(self)
+        atexit.register(self._detach)
         look(self.path)
 
     def end(self) -> None:
@@ -92,6 +95,8 @@ class AttachedRank:
         monitored.unregister(self)
         keep_in_children(self)
         self.page[ProgressField.ATTACHED_AT] = 0
+        self._detach()
+        atexit.unregister(self._detach)
         self._is_over = True
         self._hide_stacks()
         if not self._in_call:
@@ -141,6 +146,11 @@ class AttachedRank:
         self.recorder.disown()
         self.owner.local_monitor = None
         monitored.unregister(self)
+
+    def _detach(self) -> None:
+        """Note that this process has ended in order, and not by `os._exit`; not in a child of `os.fork`."""
+        if os.getpid() == self._info.pid:
+            self.page[ProgressField.DETACHED_PID] = self._info.pid
 
     def _hide_stacks(self) -> None:
         self.page[ProgressField.STACK_SIGNAL] = 0

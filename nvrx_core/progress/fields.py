@@ -68,6 +68,7 @@ class ProgressField(enum.IntEnum):
     STORE_LOST = 46            # (M) time when the store was lost; the rank writes it when it is first to know
 
     # The rank monitor and its rank
+    DETACHED_PID = 48          # pid of the last process that has ended its monitoring, or has ended in order
     RANK_MONITOR_PID = 49      # (M) pid of the rank monitor
     ATTACHED_PID = 50          # pid of the process that is monitored; 0: none is
     ATTACHED_START = 51        # start time of that process, field 22 of /proc/<pid>/stat

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_policy import StartWorkers
 from nvrx_launcher.options import LaunchOptions
@@ -28,6 +29,7 @@ class WorkerGroup:
         logs: where they print.
         starter: starts one.
         exited: called with the local rank, the exit code and a report of each worker that has ended.
+        is_monitored: by local rank and pid, whether a worker was monitored to its end; code 0 is no success then.
 
     Attributes:
         placement: this node's place in the cycle; None before the first one.
@@ -36,10 +38,10 @@ class WorkerGroup:
 
     def __init__(
         self, options: LaunchOptions, loop: EventLoop, logs: Logs, *,
-        starter: Starter, exited: Callable[[int, int, str], object],
+        starter: Starter, exited: Callable[[int, int, str], object], is_monitored: Callable[[int, int], bool],
     ) -> None:  # fmt: skip
         self._options, self._loop, self._logs = options, loop, logs
-        self._starter, self._exited = starter, exited
+        self._starter, self._exited, self._is_monitored = starter, exited, is_monitored
         self._workers = dict[int, Worker]()
         self._tees = dict[int, list[Tee]]()
         self._stopping = False
@@ -107,7 +109,16 @@ class WorkerGroup:
             tee.close()
         if not self._workers:
             self._logs.end()
-        self._exited(worker.local_rank, code, self._report(worker, code) if code else "")
+        if not code and not self._stopping and self._is_monitored(worker.local_rank, worker.pid):
+            self._exited(worker.local_rank, FAILED, self._report_early_end(worker))
+        else:
+            self._exited(worker.local_rank, code, self._report(worker, code) if code else "")
+
+    def _report_early_end(self, worker: Worker) -> str:
+        who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
+        report = f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
+        log.error("%s", report)
+        return report
 
     def _report(self, worker: Worker, code: int) -> str:
         """Log how a worker has failed, and return the first line; one that was stopped has not failed."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.peers import SUFFIX
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
+from nvrx_core.progress.page import ProgressField
 from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
@@ -43,6 +44,17 @@ class Monitors:
     def environment(self, local_rank: int) -> dict[str, str]:
         """Return what a worker finds its monitor by."""
         return {"FT_RANK_MONITOR_IPC_SOCKET": str(self._paths[local_rank])}
+
+    def begin_cycle(self) -> None:
+        """Forget the ranks of the cycle before; their processes are gone."""
+        for monitor in self._monitors:
+            monitor.page.begin_rank()
+            monitor.page[ProgressField.ATTACHED_PID] = monitor.page[ProgressField.DETACHED_PID] = 0
+
+    def is_monitored(self, local_rank: int, pid: int) -> bool:
+        """Whether a process was monitored to its end: it has neither ended its monitoring, nor ended in order."""
+        page = self._monitors[local_rank].page
+        return page[ProgressField.ATTACHED_PID] == pid != page[ProgressField.DETACHED_PID]
 
     def close(self) -> None:
         """End all."""
