@@ -1,1 +1,18 @@
-"""The names of nvidia-resiliency-ext, for code that is written against them; no logic of their own."""
+"""The `nvidia_resiliency_ext` names for code that is written against them: nvrx's objects under those names.
+
+The folder `path()` holds a package of that name. It is on no path until it is wanted: `activate()` puts it there, and
+`ft_launcher` does so for its workers. An installed package of that name wins.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvrx_core.compatible_names import activate
+
+__all__ = ["activate", "path"]
+
+
+def path() -> str:
+    """Return the folder to put on a path, in which `nvidia_resiliency_ext` is nvrx's."""
+    return str(Path(__file__).resolve().parent / "on-path")

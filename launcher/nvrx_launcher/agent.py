@@ -33,6 +33,7 @@ from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
 from nvrx_launcher.workers.group import WorkerGroup
+from nvrx_launcher.workers.import_path import import_path
 from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import Monitors
@@ -115,6 +116,8 @@ class Agent:
         self._coordination = join_job(self.options, self._loop, cleanup, self)  # may wait long: signals still end it
         self._loop.watch(*cleanup.enter_context(signals_as_events(signals, self._signalled)))
         self._environ |= self._control.environment()
+        if self.config.compat_names:
+            self._environ |= import_path(self.options, self._environ, sys.executable)
         self._environ.setdefault("NVRX_STORE_ENDPOINT", self._coordination.store.endpoint)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
         starter = self._starter(cleanup)

@@ -113,6 +113,9 @@ class FaultToleranceConfig(Settings):
         "Python scripts, if restarts are allowed and 4 GiB a worker are free.",
     )  # fmt: skip
     warm_imports: str = setting("torch", TEXT, "Modules that standby workers import, with commas between them.")
+    compat_names: bool = setting(
+        True, BOOLEAN, "Let workers import nvrx as `nvidia_resiliency_ext`, where that package is not installed."
+    )
     restart_check_interval: float = setting(
         60.0, SECONDS, "Accepted and not used: a restart is noticed when it happens.", rule=POSITIVE
     )

@@ -18,10 +18,21 @@ from nvrx_core.rank_assignment.base import FrozenState
 
 __all__ = [
     "NestedRestarterAborted", "NestedRestarterCallback", "NestedRestarterFinalized",
-    "NestedRestarterHandlingCompleted", "NestedRestarterHandlingStarting",
+    "NestedRestarterHandlingCompleted", "NestedRestarterHandlingStarting", "NestedRestarterLogger",
 ]  # fmt: skip
 
 LOGGER: Final = "InprocessRestarter.Restarter"
+
+
+class NestedRestarterLogger:
+    """The logger of these lines, to give them another handler.
+
+    Attributes:
+        restarter_logger: the logger `InprocessRestarter.Restarter`; it writes to stdout unless it has handlers.
+    """
+
+    def __init__(self) -> None:
+        self.restarter_logger = _to_stdout()
 
 
 class NestedRestarterCallback:
@@ -30,8 +41,7 @@ class NestedRestarterCallback:
     Args:
         restarter_state: the state.
         restarter_stage: the stage in that state.
-        logger: the logger to use; default the logger `InprocessRestarter.Restarter`, which writes to stdout unless it
-            has handlers.
+        logger: the logger to use; default that of `NestedRestarterLogger`.
         special_rank: the initial rank that logs.
     """
 
@@ -39,7 +49,7 @@ class NestedRestarterCallback:
         self,
         restarter_state: str,
         restarter_stage: str | None = None,
-        logger: logging.Logger | None = None,
+        logger: logging.Logger | NestedRestarterLogger | None = None,
         special_rank: int = 0,
     ) -> None:
         self.restarter_state, self.restarter_stage = restarter_state, restarter_stage
@@ -49,7 +59,9 @@ class NestedRestarterCallback:
         """Log the state."""
         if state.initial_rank == self.special_rank:
             stage = f" stage={self.restarter_stage}" if self.restarter_stage is not None else ""
-            logger = self.logger or _to_stdout()
+            logger = self.logger or NestedRestarterLogger()
+            if isinstance(logger, NestedRestarterLogger):
+                logger = logger.restarter_logger
             logger.info("[NestedRestarter] name=[InProcess] state=%s%s", self.restarter_state, stage)
         return state
 

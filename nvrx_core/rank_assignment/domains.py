@@ -34,14 +34,14 @@ class LayerFlag(enum.Flag):
     """By the highest active rank of the domain, which gives up its own active rank."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Layer:
     """One layer of a `Tree`, from the root down.
 
     Attributes:
         min_ranks: a domain with fewer living ranks is terminated as a whole.
         max_ranks: the maximum number of active ranks of a domain at the start; None for no limit.
-        key_or_fn: the domain of a rank: a string, a function of the rank's state, or f(rank, world_size).
+        key_or_fn: the domain of a rank: a constant, a function of the rank's state, or f(rank, world_size).
         flag: how a domain replaces lost active ranks; None disables replacement.
 
     Raises:
@@ -62,12 +62,11 @@ class Layer:
 class Domain:
     """One domain: the leaves from `start` up to `end`, and those among them that wait in reserve."""
 
-    __slots__ = ("active", "children", "end", "flag", "key", "layer", "lineage", "living", "ranks", "reserve", "start")
+    __slots__ = ("active", "children", "end", "key", "layer", "lineage", "living", "ranks", "reserve", "start")
 
     def __init__(self, layer: Layer, key: str | None, parent: Domain | None) -> None:
         self.layer, self.key = layer, key
         self.lineage: tuple[Domain, ...] = (self, *(parent.lineage if parent else ()))  # up to the root
-        self.flag = layer.flag or LayerFlag(0)
         self.children: dict[str | None, Domain] = {}
         self.ranks: list[int] = []
         self.start = self.end = self.living = self.active = 0
@@ -194,7 +193,7 @@ class Domains:
 
     def _flagged(self, leaf: int, flag: LayerFlag) -> Iterator[Domain]:
         """Yield the domains of a leaf from the lowest upwards, as long as they have the flag."""
-        return takewhile(lambda domain: flag in domain.flag, self._domain_of[leaf].lineage)
+        return takewhile(lambda domain: flag in (domain.layer.flag or LayerFlag(0)), self._domain_of[leaf].lineage)
 
     def shrink(self, size: int) -> None:
         """Keep only the first `size` seats; move the leaves of the others to the reserve."""

@@ -20,8 +20,8 @@ class FilterCountGroupedByKey(Keyed):
     run after it.
 
     Args:
-        key_or_fn: the group of a rank: a string, a function of the rank's state, or the older f(rank, world_size), with
-            any hashable result; two groups are equal if their keys have the same text. It is evaluated at the end of an
+        key_or_fn: the group of a rank: a constant, a function of the rank's state, or the older f(rank, world_size),
+            all hashable; two groups are equal if their keys have the same text. It is evaluated at the end of an
             iteration.
         condition: returns whether a group with so many living ranks may stay; must return the same on all ranks.
         timeout: how long to wait for the keys of other ranks if they cannot be sent with the barrier.

@@ -10,9 +10,9 @@ import hashlib
 import inspect
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 from nvrx_core.errors import ParameterError, ParameterTypeError, RankAssignmentError
 from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankAssignmentCtx
@@ -23,7 +23,17 @@ __all__ = ["KeyFunction", "KeyOrFn", "Keyed"]
 LONGEST: Final = 64
 """The maximum length of a key in characters; a digest replaces the end of a longer one."""
 
-KeyOrFn = str | Callable[[Any], Hashable] | Callable[[int, int], Hashable]
+KeyOrFn = Hashable | Callable[[Any], Hashable] | Callable[[int, int], Hashable]
+
+
+class Facts(Protocol):
+    """A user's own store with which an assignment is tried out; it has the operations of `StoreMixin` alone."""
+
+    def send_key(self, key: Any, rank: int, /) -> object:
+        """Tell the others the keys of a rank."""
+
+    def get_keys(self, ranks: list[int], /) -> Iterable[Iterable[str]]:
+        """Return the keys of these ranks."""
 
 
 class KeyFunction:
@@ -31,16 +41,16 @@ class KeyFunction:
 
     Args:
         key_or_fn: the key, f(state), or the older f(rank, world_size). A function that accepts both signatures is
-            called with the state.
+            called with the state; two keys are equal if their texts are.
 
     Raises:
-        TypeError: when it is neither a string nor callable.
+        TypeError: when it is neither hashable nor callable.
         ValueError: when the function takes neither one argument nor two.
     """
 
     def __init__(self, key_or_fn: KeyOrFn) -> None:
-        if not (isinstance(key_or_fn, str) or callable(key_or_fn)):
-            raise ParameterTypeError("key_or_fn", key_or_fn, "str or Callable")
+        if not (isinstance(key_or_fn, Hashable) or callable(key_or_fn)):
+            raise ParameterTypeError("key_or_fn", key_or_fn, "Hashable or Callable")
         self.key_or_fn = key_or_fn
         self._older = callable(key_or_fn) and _takes_rank_and_world_size(key_or_fn)
 
@@ -93,14 +103,18 @@ class Keyed(RankAssignment):
         """Return the keys of all ranks, from the snapshot or else from the store.
 
         Raises:
-            RankAssignmentError: when not all ranks have sent their keys within `timeout`.
+            RankAssignmentError: when not all ranks have sent their keys within `timeout`, or not equally many.
         """
         declared = ctx.snapshot and ctx.snapshot.keys.get(self)
         if declared:
             return declared
         state = ctx.state.freeze()
         own = tuple(function(state) for function in self.key_functions(iteration))
-        return _exchange(ctx, type(self).__name__, own, timeout)
+        columns = _exchange(ctx, type(self).__name__, own, timeout)
+        if len(columns) != len(own):
+            text = f"{type(self).__name__}: not all ranks have {len(own)} keys, as this one has"
+            raise RankAssignmentError(text, rank=state.rank, world_size=state.world_size)
+        return columns
 
 
 def _exchange(ctx: RankAssignmentCtx, name: str, own: tuple[str, ...], timeout: timedelta) -> tuple[RankKeys, ...]:
@@ -109,6 +123,8 @@ def _exchange(ctx: RankAssignmentCtx, name: str, own: tuple[str, ...], timeout: 
     Every rank counts its exchanges in the round, so the n-th exchange of one rank is the n-th of all ranks.
     """
     store, size, vacant = ctx.store, ctx.state.world_size, ctx.terminated_ranks
+    if not hasattr(store, "add"):
+        return _exchange_facts(ctx, own)
     turn = f"exchange/{store.add(f'exchanges/{ctx.state.initial_rank}', 1)}"
     living = [rank for rank in range(size) if rank not in vacant]
     if ctx.state.rank not in vacant:
@@ -124,3 +140,10 @@ def _exchange(ctx: RankAssignmentCtx, name: str, own: tuple[str, ...], timeout: 
             rank=ctx.state.rank, world_size=size,
         ) from error  # fmt: skip
     return tuple(spread(column, size, vacant) for column in json.loads(store.get(f"{turn}/all")))
+
+
+def _exchange_facts(ctx: RankAssignmentCtx, own: tuple[str, ...]) -> tuple[RankKeys, ...]:
+    """Exchange keys through a store that has no counters, and that knows those of the lost ranks, too."""
+    store = cast(Facts, ctx.store)
+    store.send_key(own, ctx.state.rank)
+    return tuple(zip(*store.get_keys(list(range(ctx.state.world_size))), strict=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from itertools import pairwise, repeat
 from typing import Final
@@ -18,6 +18,7 @@ from nvrx_core.errors import ParameterError, ParameterTypeError, RankAssignmentE
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.domains import Domains, Layer, LayerFlag
 from nvrx_core.rank_assignment.keys import Keyed, KeyFunction
+from nvrx_core.rank_assignment.leaves import Leaf, Leaves
 from nvrx_core.rank_assignment.moves import require_known
 
 __all__ = ["Layer", "LayerFlag", "Tree"]
@@ -61,6 +62,15 @@ class Tree(Keyed):
         self.world_size_filter = world_size_filter
         self._functions = tuple(KeyFunction(layer.key_or_fn) for layer in self.layers)
         self._domains: Domains | None = None
+        self._leaves: Leaves | None = None
+        self._started_with = 0
+
+    @property
+    def init_rank_map(self) -> Mapping[int, Leaf]:
+        """The place of every rank, by initial rank; read-only. Empty before the start."""
+        if self._leaves is None:
+            self._leaves = Leaves(self._domains, self._started_with)
+        return self._leaves
 
     def key_functions(self, iteration: int) -> tuple[KeyFunction, ...]:
         """See `Keyed`: only the first barrier needs keys, because the domains do not change."""
@@ -75,32 +85,34 @@ class Tree(Keyed):
         """
         state = ctx.state
         require_known(state, sorted(ctx.terminated_ranks))
+        self._leaves = None
         first = ctx.snapshot.iteration == _START if ctx.snapshot else state.mode is Mode.INITIALIZED
         if first:
-            self._domains = self._build_domains(ctx)
+            self._domains, self._started_with = self._build_domains(ctx), state.world_size
         domains = self._domains
         if domains is None:
             raise RankAssignmentError("this Tree has not seen the start", rank=state.rank, world_size=state.world_size)
         leaves = _by_rank(domains, state.world_size) if first else domains.living
         domains.lose([leaves[rank] for rank in ctx.terminated_ranks if leaves[rank] >= 0], first=first)
-        _require_place(state, domains, leaves[state.rank])
+        _require_ranks(domains)
         domains.reseat()
         self._filter(domains, state)
+        _require_place(state, domains, leaves[state.rank])
         _take_place(state, domains, leaves[state.rank])
         ctx.terminated_ranks = set()
         return ctx
 
     def _build_domains(self, ctx: RankAssignmentCtx) -> Domains:
         root, *below = self.columns(ctx, _MINUTE, _START)
-        state, gone = ctx.state, ctx.terminated_ranks
-        roots = {key for rank, key in enumerate(root) if rank not in gone}
+        state = ctx.state
+        roots = set(root) - {None}
         if len(roots) != 1:
             raise RankAssignmentError(
                 f"the root's keys are {sorted(map(str, roots))}, not the same on all ranks", rank=state.rank,
                 world_size=state.world_size, advice="give the first Layer a key that all ranks share, such as ''",
             )  # fmt: skip
         paths = zip(*below, strict=True) if below else repeat((), state.world_size)
-        domains = Domains(self.layers, {rank: path for rank, path in enumerate(paths) if rank not in gone})
+        domains = Domains(self.layers, {rank: path for rank, path in enumerate(paths) if root[rank] is not None})
         if state.rank == 0 and any(earlier > later for earlier, later in pairwise(domains.order)):
             text = "the ranks of a domain do not follow each other: the Tree renumbers them, and rank 0 may move"
             warnings.warn(text, UserWarning, stacklevel=3)
@@ -127,12 +139,15 @@ def _by_rank(domains: Domains, world_size: int) -> list[int]:
     return leaves
 
 
-def _require_place(state: State, domains: Domains, leaf: int) -> None:
+def _require_ranks(domains: Domains) -> None:
     if not domains.living:
         few = f"fewer than min_ranks={domains.root.layer.min_ranks} are left"
         raise RestartAbort(
             f"Tree leaves no rank: {few if domains.root in domains.terminated else 'every domain has too few'}"
         )
+
+
+def _require_place(state: State, domains: Domains, leaf: int) -> None:
     if domains.is_alive(leaf):
         return
     domain = domains.terminated_domain(leaf)

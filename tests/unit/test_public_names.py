@@ -70,6 +70,7 @@ nested_restarter    NestedRestarterCallback                   both   unit/inproc
 nested_restarter    NestedRestarterHandlingCompleted          both   process/test_plug_ins.py::test_one_rank_tells_a_restarter_around_this_one
 nested_restarter    NestedRestarterHandlingStarting           both   process/test_plug_ins.py::test_one_rank_tells_a_restarter_around_this_one
 nested_restarter    NestedRestarterFinalized                  both   process/test_plug_ins.py::test_one_rank_tells_a_restarter_around_this_one
+nested_restarter    NestedRestarterLogger                     HEAD   unit/inprocess/test_nested_restarter.py::test_the_logger_can_be_given_another_handler
 nested_restarter    NestedRestarterAborted                    both   process/test_plug_ins.py::test_the_rank_that_speaks_says_that_it_leaves
 progress_watchdog   ProgressWatchdog                          both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
 rank_assignment     RankAssignment                            both   process/test_rounds.py::test_a_death_between_barrier_and_entry_is_carried_into_the_next_round

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 PACKAGES = (
-    "clock", "errors", "events", "failpoint", "fault", "liveness", "parsing", "process", "progress", "settings",
+    "clock", "compatible_names", "errors", "events", "failpoint", "fault", "liveness", "parsing", "process",
+    "progress", "settings",
 )  # fmt: skip
 
 

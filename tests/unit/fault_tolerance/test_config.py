@@ -24,6 +24,7 @@ DEFAULTS = {
     "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0,
     "num_warmup_iterations": 5, "rank_termination_signal": signal.SIGKILL, "log_level": logging.INFO,
     "inprocess_grace": 30.0, "warm_workers": "auto", "warm_imports": "torch",
+    "compat_names": True,
     "restart_check_interval": 60.0, "skip_section_response": True, "node_health_check_interval": 5.0,
     "enable_nic_monitor": False, "enable_nic_healthcheck": True, "pci_topo_file": None,
     "link_down_path_template": None, "link_state_path_template": None, "enable_dist_storage_healthcheck": False,
@@ -47,6 +48,7 @@ fault_tolerance:
   inprocess_grace: 20
   warm_workers: off
   warm_imports: torch,lightning
+  compat_names: false
   restart_check_interval: 60.0
   enable_nic_monitor: true
   enable_nic_healthcheck: false
@@ -73,6 +75,7 @@ fault_tolerance:
   cycle_info_dir: /data/cycles
 """
 EXAMPLES = {
+    "compat_names": "false",
     "skip_section_response": "false", "enable_nic_healthcheck": "no", "numa_bind_strict": "0", "log_level": "ERROR",
     "rank_termination_signal": "SIGTERM", "attribution_stop_action": "no-restart", "gpu_memory_tolerance_mb": "1",
     "restart_check_interval": "5", "min_progress_iterations": "2",

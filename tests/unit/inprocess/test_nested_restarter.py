@@ -15,6 +15,7 @@ from nvrx_core.inprocess.nested_restarter import (
     NestedRestarterFinalized,
     NestedRestarterHandlingCompleted,
     NestedRestarterHandlingStarting,
+    NestedRestarterLogger,
 )
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.rank_assignment.base import State
@@ -100,3 +101,11 @@ def test_listed_first_it_speaks_when_the_rest_of_initialize_is_done(capsys):
     with pytest.raises(BaseException, match="max_iterations"):
         composed(state(iteration=1))
     assert capsys.readouterr().out.splitlines() == [f"{NAME} state=initialize"]
+
+
+def test_the_logger_can_be_given_another_handler(fresh_logger, caplog):
+    logger = NestedRestarterLogger()
+    assert logger.restarter_logger is fresh_logger
+    logger.restarter_logger.addHandler(caplog.handler)
+    NestedRestarterCallback("handling", "starting", logger=logger)(state())
+    assert caplog.messages == [f"{NAME} state=handling stage=starting"]

@@ -193,9 +193,11 @@ class Both:
         (functools.partial(lambda a, rank, size: a + rank, 1), "6"),
         (lambda state: None, "None"),
         (type, str(type(FROZEN))),
+        (7, "7"),
+        (("rack", 7), "('rack', 7)"),
     ],
 )
-def test_a_key_is_a_text_or_the_result_of_a_function(key_or_fn, key):
+def test_a_key_is_a_constant_or_the_result_of_a_function(key_or_fn, key):
     assert KeyFunction(key_or_fn)(FROZEN) == key
 
 
@@ -206,8 +208,8 @@ def test_a_function_of_no_or_three_arguments_is_refused(function):
 
 
 def test_other_parameters_are_refused():
-    with pytest.raises(TypeError, match="key_or_fn=7: must be of type str or Callable"):
-        FilterCountGroupedByKey(7, whole)
+    with pytest.raises(TypeError, match=r"key_or_fn=\[7\]: must be of type Hashable or Callable"):
+        FilterCountGroupedByKey([7], whole)
     with pytest.raises(TypeError, match="condition=8: must be of type Callable"):
         FilterCountGroupedByKey("", 8)
     with pytest.raises(TypeError, match="timeout=60: must be of type timedelta"):

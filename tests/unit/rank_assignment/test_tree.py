@@ -288,7 +288,7 @@ def test_a_tree_called_by_hand_goes_on_from_its_own_answer():
         (lambda: Tree([Layer()], world_size_filter=8), "world_size_filter=8: must be of type Callable"),
         (lambda: Layer(min_ranks=-1), "min_ranks=-1: must be at least 0"),
         (lambda: Layer(max_ranks=-1), "max_ranks=-1: must be at least 0, or None"),
-        (lambda: Tree([Layer(key_or_fn=3)]), "key_or_fn=3: must be of type str or Callable"),
+        (lambda: Tree([Layer(key_or_fn={})]), "key_or_fn={}: must be of type Hashable or Callable"),
     ],
 )
 def test_wrong_parameters_are_refused(make, error):
@@ -409,3 +409,79 @@ def test_any_tree_does_what_the_rules_say(tree, divisor, data):
             states = ranks.round(*dead)
         assert seats(ranks) == slow.seats
         assert sorted(states, key=lambda member: states[member].rank) == slow.leaves
+
+
+# The view of a tree
+
+
+def test_a_tree_shows_the_place_of_every_rank():
+    tree = Tree([Layer(max_ranks=2, flag=RESERVE)])
+    assert dict(tree.init_rank_map) == {}
+    ranks = Ranks(lambda: Tree([Layer(max_ranks=2, flag=RESERVE)]), 4)
+    ranks.assignments[3] = tree
+    ranks.round()
+    view = tree.init_rank_map
+    assert [view[rank].state.active_rank for rank in view] == [0, 1, None, None]
+    assert tree.init_rank_map is view
+    ranks.round(0)
+    places = [leaf.state for leaf in tree.init_rank_map.values()]
+    assert [(state.rank, state.active_rank, state.mode.name) for state in places] == [
+        (0, None, "TERMINATED"), (0, 1, "ACTIVE"), (1, None, "INACTIVE"), (2, 0, "ACTIVE"),
+    ]  # fmt: skip
+    assert {(state.world_size, state.active_world_size) for state in places} == {(3, 2)}
+    assert {member: places[member].active_rank for member in ranks.states} == {
+        member: state.active_rank for member, state in ranks.states.items()
+    }
+    assert view[0].state.active_rank == 0, "a view does not change"
+
+
+def test_a_view_has_the_ranks_of_the_start():
+    tree = Tree([Layer()])
+    tree(RankAssignmentCtx(State(1, 2), NoStore(), {0}, Snapshot(-1, {tree: ((None, ""),)})))
+    assert list(tree.init_rank_map) == [0, 1]
+    assert tree.init_rank_map[0].state.mode is Mode.TERMINATED
+    for rank in (-1, 2):
+        with pytest.raises(KeyError):
+            tree.init_rank_map[rank]
+
+
+def test_a_lost_rank_knows_the_places_of_the_others():
+    tree = Tree([Layer()])
+    tree(RankAssignmentCtx(State(0, 2), NoStore(), set(), Snapshot(-1, {tree: (("", ""),)})))
+    with pytest.raises(RankDiscarded):
+        tree(RankAssignmentCtx(State(0, 2, mode=Mode.ACTIVE), NoStore(), {0}, Snapshot(0)))
+    assert tree.init_rank_map[1].state.active_rank == 0
+
+
+# A user's own store, with the operations of StoreMixin alone
+
+
+class Facts:
+    """A store that knows all keys already."""
+
+    def __init__(self, *keys):
+        self.keys = dict(enumerate(keys))
+
+    def send_key(self, key, rank):
+        assert self.keys[rank] == key
+
+    def get_keys(self, ranks):
+        return [self.keys[rank] for rank in ranks]
+
+
+def test_keys_come_from_a_store_without_counters():
+    tree = Tree([Layer(flag=BACKFILL), Layer(key_or_fn=of(2), flag=BACKFILL)])
+    keys = Facts(*(("", str(rank // 2)) for rank in range(4)))
+    ctx = tree(RankAssignmentCtx(State(3, 4), keys, {1}))
+    assert (ctx.state.rank, ctx.state.active_rank, ctx.terminated_ranks) == (2, 1, set())
+
+
+def test_ranks_with_other_numbers_of_keys_are_an_error():
+    tree = Tree([Layer(), Layer()])
+    with pytest.raises(RankAssignmentError, match="Tree: not all ranks have 2 keys, as this one has"):
+        tree(RankAssignmentCtx(State(0, 2), Short(("", ""), ("", "")), set()))
+
+
+class Short(Facts):
+    def get_keys(self, ranks):
+        return [key[1:] for key in super().get_keys(ranks)]

@@ -1,0 +1,7 @@
+"""nvrx under the names of nvidia-resiliency-ext; the local part of the version says whose they are."""
+
+from nvrx_core import __version__ as _nvrx_version
+
+__all__ = ["__version__"]
+
+__version__ = f"0.6.0+nvrx.{_nvrx_version}"

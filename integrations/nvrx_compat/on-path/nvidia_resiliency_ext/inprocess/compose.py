@@ -1,0 +1,5 @@
+"""nvrx's `inprocess.compose`."""
+
+from nvrx_core.inprocess.compose import Compose
+
+__all__ = ["Compose"]

@@ -1,0 +1,1 @@
+"""nvrx's `inject_fault` and `wait_daemon`."""
