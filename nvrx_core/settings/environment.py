@@ -39,6 +39,11 @@ __all__ = [
     "with_environment_as_now",
 ]
 
+RANK_MONITOR_SOCKET: Final = "FT_RANK_MONITOR_IPC_SOCKET"
+"""Names where a rank monitor listens for its rank."""
+LAUNCHER_SOCKET: Final = "FT_LAUNCHER_IPC_SOCKET"
+"""Names where the launcher listens for requests of a rank."""
+
 _MANAGED: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE")
 T = TypeVar("T")
 
@@ -91,12 +96,12 @@ def local_rank() -> int:
 
 def rank_monitor_socket() -> str | None:
     """Return `FT_RANK_MONITOR_IPC_SOCKET`, None when it is not set."""
-    return os.environ.get("FT_RANK_MONITOR_IPC_SOCKET") or None
+    return os.environ.get(RANK_MONITOR_SOCKET) or None
 
 
 def launcher_socket() -> str | None:
     """Return `FT_LAUNCHER_IPC_SOCKET`, None when it is not set."""
-    return os.environ.get("FT_LAUNCHER_IPC_SOCKET") or None
+    return os.environ.get(LAUNCHER_SOCKET) or None
 
 
 def runtime_directory() -> str:

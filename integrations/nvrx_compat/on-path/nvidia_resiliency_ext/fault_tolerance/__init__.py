@@ -6,6 +6,7 @@ from nvidia_resiliency_ext.fault_tolerance import (
     rank_monitor_client,
     rank_monitor_server,
     rank_monitor_state_machine,
+    utils,
 )
 from nvrx_core.fault_tolerance.client import RankMonitorClient
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
@@ -33,4 +34,5 @@ __all__ = [
     "rank_monitor_client",
     "rank_monitor_server",
     "rank_monitor_state_machine",
+    "utils",
 ]

@@ -1,4 +1,4 @@
-"""nvrx's values of rank monitors."""
+"""nvrx's values of rank monitors, and the variables by which a rank finds its monitor and its launcher."""
 
 from nvrx_core.fault_tolerance.data import (
     HeartbeatTimeouts,
@@ -9,8 +9,14 @@ from nvrx_core.fault_tolerance.data import (
     WorkloadAction,
     WorkloadControlRequest,
 )
+from nvrx_core.settings.environment import (
+    LAUNCHER_SOCKET as FT_LAUNCHER_IPC_SOCKET_ENV_VAR,
+    RANK_MONITOR_SOCKET as FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR,
+)
 
 __all__ = [
+    "FT_LAUNCHER_IPC_SOCKET_ENV_VAR",
+    "FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR",
     "HeartbeatTimeouts",
     "InvalidStateTransitionException",
     "RankInfo",

@@ -1,0 +1,7 @@
+"""nvrx's liveness of a process, and its exit code for "do not start again"."""
+
+from nvrx_launcher.exit_codes import REFUSED as DEFAULT_NO_RESTART_EXIT_CODE
+
+from nvrx_core.process.lifeline import is_running as is_process_alive
+
+__all__ = ["DEFAULT_NO_RESTART_EXIT_CODE", "is_process_alive"]
