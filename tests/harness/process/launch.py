@@ -68,8 +68,12 @@ class Launch:
     def finish(self, within: float = 60.0) -> tuple[int, str]:
         """Wait for its end; returns its exit code and its log."""
         out, errors = self.process.communicate(timeout=within)
-        self.events += [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        self.take(out)
         return self.process.returncode, self.log + errors
+
+    def take(self, out: str) -> None:
+        """Take what its workers have said out of what they have printed."""
+        self.events += [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
     def pids(self) -> list[int]:
         """Return the processes that its workers have named."""
