@@ -12,13 +12,26 @@ from typing import TYPE_CHECKING, Any
 from nvrx_lightning.registration import register
 
 if TYPE_CHECKING:
+    from nvrx_lightning.callback import FaultToleranceCallback, FaultToleranceSectionsCallback
+    from nvrx_lightning.faults import SimulatedFaultParams
     from nvrx_lightning.strategy import in_process as in_process
 
 __all__ = [
-    "InProcessDDPStrategy", "InProcessFSDPStrategy", "InProcessModelParallelStrategy", "in_process",
+    "FaultToleranceCallback",
+    "FaultToleranceSectionsCallback",
+    "InProcessDDPStrategy",
+    "InProcessFSDPStrategy",
+    "InProcessModelParallelStrategy",
+    "SimulatedFaultParams",
+    "in_process",
 ]  # fmt: skip
 
-_HOME = {"in_process": "strategy"}
+_HOME = {
+    "FaultToleranceCallback": "callback",
+    "FaultToleranceSectionsCallback": "callback",
+    "SimulatedFaultParams": "faults",
+    "in_process": "strategy",
+}
 
 register()
 

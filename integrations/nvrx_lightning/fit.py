@@ -11,7 +11,8 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -87,7 +88,8 @@ class RestartableFit(Finalize):
         self._random_at_entry = RandomState.now()
         restartable: Callable[..., Any] = self._options.make_wrapper(finalize=self)(self._attempt)
         try:
-            result = restartable()
+            with _monitored(self._trainer):
+                result = restartable()
         finally:
             self._call = None
             environment.assign_from_variables()
@@ -212,3 +214,19 @@ class RestartableFit(Finalize):
         """Report progress for the limit on restarts without any; not a sign of life, which a long validation lacks."""
         if self._call is not None:
             self._call.progress(self._trainer.fit_loop.total_batch_idx, watched=False)
+
+
+@contextmanager
+def _monitored(trainer: Any) -> Iterator[None]:
+    """Return a context in which the rank monitor's callback is connected.
+
+    It connects before the call, whose monitor process then judges the rank, and stays connected over its restarts.
+    """
+    from nvrx_lightning.callback import FaultToleranceCallback
+
+    with ExitStack() as stack:
+        for callback in trainer.callbacks:
+            if isinstance(callback, FaultToleranceCallback):
+                callback.connect(trainer)
+                stack.callback(callback.disconnect)
+        yield

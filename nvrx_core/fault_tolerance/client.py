@@ -21,6 +21,7 @@ from nvrx_core.fault_tolerance.data import (
 )
 from nvrx_core.fault_tolerance.recorder import NotMonitored, Recorder, SignsOfLife, nanoseconds
 from nvrx_core.fault_tolerance.timeouts import (
+    LEAST_LEARNED,
     Measured,
     from_state,
     in_force,
@@ -46,17 +47,18 @@ class RankMonitorClient:
     Args:
         strict_sections: raise for a section that is not in `rank_section_timeouts`. Otherwise it is measured, and has
             no timeout until one is learned.
+        least_learned: seconds from which a learned timeout is enforced; a shorter one counts as this.
 
     Attributes:
         cfg: the monitor's configuration; None before `init_workload_monitoring`.
         rank_info: this rank; None before `init_workload_monitoring`.
-        hb_timeouts: the heartbeat timeouts, in seconds: learned ones, else those of the configuration. A learned one is
-            enforced from 1 s up.
+        hb_timeouts: the heartbeat timeouts, in seconds: learned ones, else those of the configuration.
         section_timeouts: the section timeouts, in the same way.
         local_monitor: what keeps the monitor running, after `start_local_monitor`; None under a launcher that does.
     """
 
-    def __init__(self, strict_sections: bool = False) -> None:
+    def __init__(self, strict_sections: bool = False, *, least_learned: float = LEAST_LEARNED) -> None:
+        self.least_learned = least_learned
         self.cfg: FaultToleranceConfig | None = None
         self.rank_info: RankInfo | None = None
         self.hb_timeouts = HeartbeatTimeouts()
@@ -308,13 +310,14 @@ class RankMonitorClient:
 
     def _write_timeouts(self, recorder: Recorder) -> None:
         heartbeat, sections, page = self.hb_timeouts, self.section_timeouts, recorder.page
+        least = self.least_learned
         recorder.declare({
-            name: in_force(timeout, learned=name in sections.calculated_sections)
+            name: in_force(timeout, learned=name in sections.calculated_sections, least=least)
             for name, timeout in sections.section.items()
         })  # fmt: skip
-        initial = in_force(heartbeat.initial, learned=heartbeat.were_calculated)
-        subsequent = in_force(heartbeat.subsequent, learned=heartbeat.were_calculated)
-        out_of_section = in_force(sections.out_of_section, learned=sections.is_out_of_section_calculated)
+        initial = in_force(heartbeat.initial, learned=heartbeat.were_calculated, least=least)
+        subsequent = in_force(heartbeat.subsequent, learned=heartbeat.were_calculated, least=least)
+        out_of_section = in_force(sections.out_of_section, learned=sections.is_out_of_section_calculated, least=least)
         page[ProgressField.INITIAL_TIMEOUT] = nanoseconds(initial)
         page[ProgressField.HEARTBEAT_TIMEOUT] = nanoseconds(subsequent)
         page[ProgressField.OUT_TIMEOUT] = nanoseconds(out_of_section)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, RankMonitorClientError, SectionTimeouts
 
-__all__ = ["Measured", "from_state", "in_force", "learn_heartbeat", "learn_sections", "to_state"]
+__all__ = ["LEAST_LEARNED", "Measured", "from_state", "in_force", "learn_heartbeat", "learn_sections", "to_state"]
 
 WEIGHT: Final = 0.5
 """Of the new value, where both the earlier one and the new one are learned."""
@@ -80,9 +80,9 @@ def learn_sections(
     return replace(new, out_of_section=merged, is_out_of_section_calculated=True)
 
 
-def in_force(timeout: float | None, *, learned: bool) -> float | None:
-    """Return the timeout that is enforced where one is configured or learned."""
-    return max(timeout, LEAST_LEARNED) if learned and timeout is not None else timeout
+def in_force(timeout: float | None, *, learned: bool, least: float = LEAST_LEARNED) -> float | None:
+    """Return the timeout that is enforced where one is configured or learned; `least` bounds a learned one."""
+    return max(timeout, least) if learned and timeout is not None else timeout
 
 
 def to_state(heartbeat: HeartbeatTimeouts, sections: SectionTimeouts) -> dict[str, Any]:

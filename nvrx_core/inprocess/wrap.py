@@ -77,6 +77,17 @@ class CallWrapper:
         except ValueError:
             raise _after_call("ping") from None
 
+    def suspend_pings(self) -> None:
+        """Expect no further ping until the next one: a part of the function begins that takes as long as it takes.
+
+        Raises:
+            RuntimeError: after the call.
+        """
+        try:
+            self._page.words[ProgressField.PING] = 0
+        except ValueError:
+            raise _after_call("suspend_pings") from None
+
     def progress(self, step: int, *, watched: bool = True) -> None:
         """Report a completed step.
 

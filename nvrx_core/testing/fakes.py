@@ -126,6 +126,9 @@ class FakeCallWrapper(CallWrapper):
         """Count a ping."""
         self.pings += 1
 
+    def suspend_pings(self) -> None:
+        """Do nothing."""
+
     def progress(self, step: int, *, watched: bool = True) -> None:
         """Record a step."""
         self.steps.append(step)

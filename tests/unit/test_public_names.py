@@ -132,6 +132,7 @@ wrap                HealthCheckPassed                         both   unit/test_p
 wrap                CallWrapper                               both   process/test_options.py::test_the_call_wrapper_is_injected_and_arguments_are_the_same_in_each_iteration
 wrap                CallWrapper.iteration                     both   process/test_options.py::test_the_call_wrapper_is_injected_and_arguments_are_the_same_in_each_iteration
 wrap                CallWrapper.ping                          both   process/test_hangs.py::test_a_hang_that_an_interruption_ends_costs_no_rank
+wrap                CallWrapper.suspend_pings                 nvrx   e2e/lightning/test_callback_in_process.py::test_a_long_validation_run_is_no_hang
 wrap                CallWrapper.atomic                        both   process/test_hangs.py::test_a_fault_elsewhere_lets_an_atomic_section_end_first
 wrap                CallWrapper.disable_hang_protection       HEAD   process/test_hangs.py::test_waiting_for_a_slow_peer_is_not_a_hang
 wrap                CallWrapper.shutdown                      both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned

@@ -138,3 +138,4 @@ def test_a_state_with_heartbeats_that_were_not_learned_changes_nothing():
 def test_a_learned_timeout_is_enforced_from_a_second_up():
     assert [in_force(t, learned=True) for t in (0.001, 1.5, None)] == [1.0, 1.5, None]
     assert in_force(0.001, learned=False) == 0.001
+    assert [in_force(20.0, learned=learned, least=30.0) for learned in (True, False)] == [30.0, 20.0]

@@ -1,0 +1,245 @@
+"""The callback that tells a rank monitor, and a wrapped call, how the training goes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nvrx_core.fault_tolerance import WorkloadAction, WorkloadControlRequest
+from nvrx_core.settings import environment
+from nvrx_lightning import callback_base, control, files
+from nvrx_lightning.connection import Connection
+from nvrx_lightning.ending import Ending
+from nvrx_lightning.faults import SimulatedFaults
+from nvrx_lightning.learning import Learner
+from nvrx_lightning.training import Training
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+else:
+    Callback = callback_base.callback_class()
+
+__all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback"]
+
+
+class FaultToleranceCallback(Callback):
+    """Heartbeats, sections, learned timeouts and the finished flag of `Trainer.fit`.
+
+    Under `ft_launcher`, or after `start_local_monitor()`, the rank monitor is told how the training goes. In a strategy
+    with in-process restart the wrapped call is. In a run without either the callback does nothing. `validate`, `test`
+    and `predict` are left alone.
+
+    Args:
+        autoresume: whether to write the finished flag when the training has come to its end: to the file that
+            FAULT_TOL_FINISHED_FLAG_FILE names, else, if this is True, to `ft_finished` in `exp_dir`. None: if the
+            variable is set.
+        calculate_timeouts: None: learn the timeouts that are not configured. True: learn all. False: learn none.
+        exp_dir: folder of the learned timeouts, `ft_timeouts.json`, for all jobs of the training; None: that of the
+            checkpoints, if the first checkpoint callback was given one, else the trainer's `default_root_dir`.
+        minimum_timeout: seconds from which a learned timeout is enforced; a shorter one counts as this.
+        simulated_fault_params: faults for tests, as `SimulatedFaults.of` takes them.
+        exc_handling_policy: called with an exception that ends the training; what it returns is asked of the launcher.
+        logger_name: the logger to write to; None: one of the trainer's.
+
+    Raises:
+        ValueError: when `minimum_timeout` is not positive, or the faults are not understood.
+    """
+
+    heartbeats: ClassVar[bool] = True
+    """Whether heartbeats are sent, besides sections."""
+
+    def __init__(
+        self,
+        autoresume: bool | None = None,
+        calculate_timeouts: bool | None = None,
+        *,
+        exp_dir: str | os.PathLike[str] | None = None,
+        minimum_timeout: float = 30.0,
+        simulated_fault_params: Any = None,
+        exc_handling_policy: Callable[[BaseException], WorkloadControlRequest] | None = None,
+        logger_name: str | None = None,
+    ) -> None:
+        super().__init__()
+        if not minimum_timeout > 0:
+            raise ValueError(f"minimum_timeout: {minimum_timeout!r} is no time; write seconds above 0, as in 30.0")
+        self._autoresume, self._calculates = autoresume, calculate_timeouts
+        self._exp_dir, self._least = exp_dir, minimum_timeout
+        self._faults = SimulatedFaults.of(simulated_fault_params)
+        self._policy, self._logger_name = exc_handling_policy, logger_name
+        self._connection: Connection | None = None
+        self._training: Training | None = None
+        self._folder: Path | None = None
+        self._returned = self._stays_connected = False
+
+    def connect(self, trainer: Trainer) -> None:
+        """Connect to the rank monitor, and stay connected until `disconnect`: a wrapped call of `fit` begins."""
+        self._open(trainer)
+        self._stays_connected = True
+
+    def disconnect(self) -> None:
+        """End the connection."""
+        self._stays_connected = False
+        self._end()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Connect to the rank monitor, and begin to report."""
+        if stage != "fit":
+            return
+        self._returned = False
+        self._pause()
+        self._open(trainer)
+        self._begin(trainer)
+
+    def _open(self, trainer: Trainer) -> None:
+        if self._connection is None:
+            self._connection = Connection.open(self._log(trainer), self._least)
+
+    def _begin(self, trainer: Trainer) -> None:
+        client = None if self._connection is None else self._connection.client
+        call, log = _current_call(), self._log(trainer)
+        self._folder = self._folder or files.folder_for(trainer, self._exp_dir)
+        if client is not None or call is not None:
+            training = self._training = Training(trainer, client, call, heartbeats=self.heartbeats, log=log)
+            training.begin(self._faults)
+        elif trainer.is_global_zero:
+            log.info("no rank monitor and no in-process restart: %s does nothing in this run", type(self).__name__)
+        if self._calculates is not False:
+            path = None if self._folder is None else self._folder / files.TIMEOUTS
+            learner = Learner.begin(trainer, client, path, learns_all=bool(self._calculates), log=log)
+            if self._training is not None:
+                self._training.learner = learner
+
+    def on_load_checkpoint(self, *_: Any) -> None:
+        """Note that the training goes on from a checkpoint."""
+        if self._training is not None and self._training.learner is not None:
+            self._training.learner.resumed()
+
+    def on_train_start(self, *_: Any) -> None:
+        """Note that the setup is over."""
+        if self._training is not None:
+            self._training.started()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Note that a batch was trained on."""
+        if self._training is not None:
+            self._training.batch_ended()
+
+    def on_train_epoch_end(self, *_: Any) -> None:
+        """Note that an epoch has ended."""
+        if self._training is not None and self._training.learner is not None:
+            self._training.learner.epoch_ended()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that a validation run begins; the sanity check is a part of the setup."""
+        if self._training is not None and not trainer.sanity_checking:
+            self._training.validation_begins()
+
+    def on_validation_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        """Note that a batch of a validation run begins."""
+        if self._training is not None and not trainer.sanity_checking:
+            self._training.validation_batch_begins()
+
+    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
+        """Note that a batch of a validation run has ended."""
+        if self._training is not None:
+            self._training.validation_batch_ended()
+
+    def on_validation_end(self, *_: Any) -> None:
+        """Note that a validation run has ended."""
+        if self._training is not None:
+            self._training.validation_ended()
+
+    def on_train_end(self, *_: Any) -> None:
+        """Note that the training has ended."""
+        if self._training is not None:
+            self._training.finished()
+
+    def on_fit_end(self, *_: Any) -> None:
+        """Note that `fit` has come to its regular end."""
+        self._returned = True
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Tell the launcher, unless the training restarts in its process."""
+        if trainer.state.fn != "fit":
+            return
+        if self._training is not None and self._training.restarts():
+            self._pause()
+            return
+        if environment.launcher_socket() is not None:
+            control.report(exception)
+        log = self._log(trainer)
+        request = control.consult(self._policy, exception, log)
+        if request is not None:
+            if request.action is WorkloadAction.ShutdownWorkload:
+                self._write_flag(trainer)
+            control.ask(request, log)
+        self._end()
+
+    def on_restart(self, trainer: Trainer, pl_module: LightningModule, attempt: int) -> None:
+        """Forget the iteration that was interrupted; `setup` begins the next one."""
+        self._pause()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """End the reports; write the finished flag."""
+        if stage != "fit":
+            return
+        if trainer.is_global_zero and self._ending(trainer).is_final():
+            self._write_flag(trainer)
+        self._end()
+
+    def _ending(self, trainer: Trainer) -> Ending:
+        return Ending(
+            returned=self._returned,
+            steps=trainer.global_step,
+            max_steps=trainer.max_steps,
+            epochs=trainer.current_epoch,
+            max_epochs=trainer.max_epochs,
+            terminated=trainer.received_sigterm,
+            trial=bool(trainer.fast_dev_run),  # type: ignore[attr-defined]
+        )
+
+    def _write_flag(self, trainer: Trainer) -> None:
+        path = self._flag()
+        if path is not None:
+            try:
+                files.touch(path)
+            except OSError as error:
+                self._log(trainer).error("the finished flag is not written: %s", error)
+
+    def _flag(self) -> Path | None:
+        if self._autoresume is False:
+            return None
+        name = "FAULT_TOL_FINISHED_FLAG_FILE"
+        if named := environment.variables(name).get(name):
+            return Path(named)
+        in_use = self._autoresume and self._connection is not None and self._folder is not None
+        return self._folder / files.FINISHED if in_use and self._folder is not None else None
+
+    def _pause(self) -> None:
+        if self._training is not None:
+            training, self._training = self._training, None
+            training.end()
+
+    def _end(self) -> None:
+        self._pause()
+        if self._connection is not None and not self._stays_connected:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def _log(self, trainer: Trainer) -> logging.Logger:
+        return callback_base.logger_of(trainer) if self._logger_name is None else logging.getLogger(self._logger_name)
+
+
+class FaultToleranceSectionsCallback(FaultToleranceCallback):
+    """The same by sections alone: it sends no heartbeats."""
+
+    heartbeats: ClassVar[bool] = False
+
+
+def _current_call() -> Any:
+    from nvrx_core.inprocess import current_call
+
+    return current_call()

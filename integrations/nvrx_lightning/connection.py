@@ -1,0 +1,52 @@
+"""A process's connection to its rank monitor, for as long as a call of `fit` lasts, restarts included."""
+
+from __future__ import annotations
+
+import logging
+from typing import Self
+
+from nvrx_core.fault_tolerance import RankMonitorClient, RankMonitorClientError
+from nvrx_core.fault_tolerance.attachment import AttachedRank
+from nvrx_core.progress import monitored
+from nvrx_core.settings import environment
+
+__all__ = ["Connection"]
+
+
+class Connection:
+    """The client of the rank monitor: that of the script, if it has one, else one of its own.
+
+    Args:
+        client: the client.
+        is_own: whether it ends with the connection.
+    """
+
+    def __init__(self, client: RankMonitorClient, *, is_own: bool) -> None:
+        self.client, self._is_own = client, is_own
+
+    @classmethod
+    def open(cls, log: logging.Logger, least_learned: float) -> Self | None:
+        """Connect; None where there is no monitor, or it does not answer.
+
+        Args:
+            log: where it is said that it does not answer.
+            least_learned: seconds from which a learned timeout is enforced.
+        """
+        rank = monitored.current()
+        if isinstance(rank, AttachedRank) and isinstance(rank.owner, RankMonitorClient):
+            rank.owner.least_learned = max(rank.owner.least_learned, least_learned)
+            return cls(rank.owner, is_own=False)
+        if environment.rank_monitor_socket() is None:
+            return None
+        client = RankMonitorClient(least_learned=least_learned)
+        try:
+            client.init_workload_monitoring()
+        except RankMonitorClientError as error:
+            log.warning("this training is not watched by a rank monitor: %s", error)
+            return None
+        return cls(client, is_own=True)
+
+    def close(self) -> None:
+        """End the watch, where this connection has begun it."""
+        if self._is_own:
+            self.client.shutdown_workload_monitoring()

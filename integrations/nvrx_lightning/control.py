@@ -1,0 +1,51 @@
+"""What a rank that fails tells its launcher."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from nvrx_core.fault_tolerance import RankMonitorClient, RankMonitorClientError, WorkloadAction, WorkloadControlRequest
+from nvrx_core.settings import environment
+from nvrx_lightning import callback_base
+
+__all__ = ["Policy", "ask", "consult", "report"]
+
+Policy = Callable[[BaseException], WorkloadControlRequest]
+
+
+def report(exception: BaseException) -> None:
+    """Leave an exception where the launcher finds it, which logs it with its traceback. Within its handler."""
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+    if isinstance(exception, Exception):
+        get_error_handler().record_exception(exception)
+
+
+def consult(policy: Policy | None, exception: BaseException, log: logging.Logger) -> WorkloadControlRequest | None:
+    """Return what the policy wants of the launcher; None for nothing.
+
+    The exception that ends the training stays the one that the user sees, whatever happens here. The end by a signal or
+    by Ctrl-C is nobody's fault, and no policy is asked.
+    """
+    if policy is None or environment.launcher_socket() is None or not _is_fault(exception):
+        return None
+    try:
+        request = policy(exception)
+        action, why = WorkloadAction(request.action), request.description
+    except Exception:  # boundary: the user's policy
+        log.exception("exc_handling_policy has failed for %r", exception)
+        return None
+    return None if action is WorkloadAction.Continue else WorkloadControlRequest(action, why)
+
+
+def ask(request: WorkloadControlRequest, log: logging.Logger) -> None:
+    """Ask the launcher, which may end this process at once."""
+    try:
+        RankMonitorClient().send_workload_control_request(request)
+    except (RankMonitorClientError, RuntimeError) as error:
+        log.error("the launcher was not asked for %s: %s", request.action.name, error)
+
+
+def _is_fault(exception: BaseException) -> bool:
+    return isinstance(exception, Exception | SystemExit) and not callback_base.is_preemption(exception)

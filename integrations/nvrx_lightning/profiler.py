@@ -1,0 +1,90 @@
+"""A profiler that wraps the trainer's, and hears what the training does.
+
+Lightning announces each part of a training to `trainer.profiler`, with its beginning and its end, also when it ends by
+an exception. The wrapper passes everything on: user code that looks at `trainer.profiler` sees its own profiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+__all__ = ["Listener", "PhaseProfiler"]
+
+
+class Listener(NamedTuple):
+    """What is called when an action begins, before it, and when it has ended."""
+
+    begin: Callable[[], object]
+    end: Callable[[], object]
+
+
+class PhaseProfiler:
+    """Calls the listener of each action that has one, and the wrapped profiler for all.
+
+    Args:
+        inner: the trainer's profiler.
+        find: returns the listener of an action; None for none. It is asked once for each name.
+    """
+
+    _inner: Any
+    _find: Callable[[str], Listener | None]
+    _listeners: dict[str, Listener | None]
+
+    def __init__(self, inner: Any, find: Callable[[str], Listener | None]) -> None:
+        own = self.__dict__
+        own["_inner"], own["_find"], own["_listeners"] = inner, find, {}
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        """The class of the wrapped profiler, for `isinstance`."""
+        return type(self.__dict__["_inner"])
+
+    def profile(self, action_name: str) -> AbstractContextManager[Any]:
+        """Return a context for an action."""
+        listener = self._listener(action_name)
+        context: AbstractContextManager[Any] = self._inner.profile(action_name)
+        return context if listener is None else _heard(listener, context)
+
+    def start(self, action_name: str) -> None:
+        """Note that an action begins."""
+        if (listener := self._listener(action_name)) is not None:
+            listener.begin()
+        self._inner.start(action_name)
+
+    def stop(self, action_name: str) -> None:
+        """Note that an action has ended."""
+        try:
+            self._inner.stop(action_name)
+        finally:
+            if (listener := self._listener(action_name)) is not None:
+                listener.end()
+
+    def unwrap(self) -> Any:
+        """Return the wrapped profiler."""
+        return self._inner
+
+    def _listener(self, action: str) -> Listener | None:
+        listeners = self._listeners
+        try:
+            return listeners[action]
+        except KeyError:
+            found = listeners[action] = self._find(action)
+            return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.__dict__["_inner"], name, value)
+
+
+@contextmanager
+def _heard(listener: Listener, context: AbstractContextManager[Any]) -> Iterator[Any]:
+    try:
+        listener.begin()
+        with context as value:
+            yield value
+    finally:
+        listener.end()

@@ -1,0 +1,142 @@
+"""A rank's signs of life during a training: to its rank monitor, and to the wrapped call that the training runs in."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Final, Protocol
+
+from nvrx_core.fault_tolerance import RankMonitorClientError
+from nvrx_lightning.sections import SETUP, STEP
+
+__all__ = ["Call", "Monitor", "SignsOfLife"]
+
+WARMUP_STEPS: Final = 5
+"""Steps of an iteration that are not held to the soft timeout by `ping`: they may compile."""
+
+
+class Monitor(Protocol):
+    """What is needed of a `RankMonitorClient`."""
+
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat."""
+
+    def start_section(self, section: str) -> None:
+        """Open a section."""
+
+    def end_section(self, section: str) -> None:
+        """Close a section."""
+
+
+class Call(Protocol):
+    """What is needed of a `CallWrapper`."""
+
+    def ping(self) -> None:
+        """Report progress."""
+
+    def suspend_pings(self) -> None:
+        """Expect no ping until the next one."""
+
+    def progress(self, step: int, *, watched: bool = True) -> None:
+        """Report a completed step."""
+
+
+class SignsOfLife:
+    """Heartbeats and sections of one training. Nothing in here ends the training.
+
+    The first heartbeat follows `setup`, so that the initial timeout applies to that. A section is opened and closed as
+    often as one likes: what an exception left open does no harm.
+
+    Args:
+        monitor: the client of the rank monitor; None for none.
+        call: the wrapped call; None for none.
+        sections: those to open.
+        heartbeats: whether to send heartbeats.
+        log: where it is said that the monitor is lost.
+    """
+
+    def __init__(
+        self,
+        monitor: Monitor | None,
+        call: Call | None,
+        sections: frozenset[str],
+        *,
+        heartbeats: bool = True,
+        log: logging.Logger,
+    ) -> None:
+        self._monitor: Monitor = monitor or _NoMonitor()
+        self._call, self._sections, self._log = call, sections, log
+        self._heartbeats, self._is_set_up, self._steps = heartbeats, False, 0
+        self._open = set[str]()
+
+    def beat(self) -> None:
+        """Send a heartbeat, once the setup is over."""
+        if self._heartbeats and self._is_set_up:
+            try:
+                self._monitor.send_heartbeat()
+            except RankMonitorClientError as error:
+                self._lose(error)
+
+    def enter(self, section: str) -> None:
+        """Open a section, if it is in use and closed."""
+        if section == STEP:
+            self._ping()
+        if section in self._open or section not in self._sections:
+            return
+        self.beat()
+        self._open.add(section)
+        try:
+            self._monitor.start_section(section)
+        except RankMonitorClientError as error:
+            self._lose(error)
+
+    def leave(self, section: str) -> None:
+        """Close a section, if it is open."""
+        if section == STEP and self._call is not None:
+            self._call.suspend_pings()  # what follows may be a validation run
+        if section not in self._open:
+            return
+        self._open.remove(section)
+        self._is_set_up = self._is_set_up or section == SETUP
+        try:
+            self._monitor.end_section(section)
+        except RankMonitorClientError as error:
+            self._lose(error)
+        self.beat()
+
+    def leave_all(self) -> None:
+        """Close what is open."""
+        for section in tuple(self._open):
+            self.leave(section)
+
+    def end(self) -> None:
+        """Close what is open, as far as it still is: another iteration of a wrapped call may have begun."""
+        for section in tuple(self._open):
+            with suppress(RankMonitorClientError):
+                self._monitor.end_section(section)
+        self._open.clear()
+
+    def progress(self, step: int) -> None:
+        """Report how many steps are completed."""
+        if self._call is not None:
+            self._call.progress(step, watched=False)
+
+    def _ping(self) -> None:
+        if self._call is not None:
+            self._steps += 1
+            if self._steps > WARMUP_STEPS:
+                self._call.ping()
+
+    def _lose(self, error: RankMonitorClientError) -> None:
+        """Go on without the monitor: another client has taken its place, or a section is another's."""
+        self._log.warning("the rank monitor is told no more about this training: %s", error)
+        self._monitor = _NoMonitor()
+
+
+class _NoMonitor:
+    """Where there is no rank monitor."""
+
+    def send_heartbeat(self, _: str = "") -> None:
+        """Do nothing."""
+
+    start_section = end_section = send_heartbeat

@@ -1,0 +1,138 @@
+"""One training, as its rank monitor and its wrapped call are told of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nvrx_core.fault_tolerance import RankMonitorClient
+from nvrx_lightning import sections
+from nvrx_lightning.profiler import Listener, PhaseProfiler
+from nvrx_lightning.signs import SignsOfLife
+
+if TYPE_CHECKING:
+    from nvrx_core.inprocess import CallWrapper
+    from nvrx_lightning.faults import SimulatedFaults
+    from nvrx_lightning.learning import Learner
+
+__all__ = ["Training"]
+
+
+class Training:
+    """One run of `Trainer.fit`, or one iteration of it in a strategy with in-process restart.
+
+    Args:
+        trainer: the trainer.
+        client: of the rank monitor; None for none.
+        call: the wrapped call; None for none.
+        heartbeats: whether to send them.
+        log: where it is said what goes wrong.
+
+    Attributes:
+        learner: learns timeouts; None for none.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        client: RankMonitorClient | None,
+        call: CallWrapper | None,
+        *,
+        heartbeats: bool,
+        log: logging.Logger,
+    ) -> None:
+        self._trainer, self._call = trainer, call
+        config = None if client is None else client.cfg
+        configured = {} if config is None else config.rank_section_timeouts
+        out_of_section = None if config is None else config.rank_out_of_section_timeout
+        in_use = sections.sections_in_use(configured, out_of_section)
+        self._batch_section = "" if sections.VALIDATION in in_use else sections.STEP
+        self._signs = SignsOfLife(client, call, in_use, heartbeats=heartbeats, log=log)
+        self._fault_in: Callable[[str], Callable[[], None] | None] = lambda phase: None
+        self.learner: Learner | None = None
+
+    def begin(self, faults: SimulatedFaults | None) -> None:
+        """Begin to report: `fit` is being set up."""
+        trainer = self._trainer
+        if faults is not None:
+            self._fault_in = faults.finder(trainer.global_rank, lambda: trainer.global_step, self._call)
+            faults.begin(trainer.global_rank, trainer.world_size)
+        trainer.profiler = PhaseProfiler(trainer.profiler, self._listener)
+        self._enter(sections.SETUP)
+
+    def started(self) -> None:
+        """Note that the setup is over."""
+        self._signs.leave(sections.SETUP)
+        if self.learner is not None:
+            self.learner.started(self._trainer.global_step)
+
+    def batch_ended(self) -> None:
+        """Note that a batch was trained on."""
+        self._signs.progress(self._trainer.global_step)
+        if self.learner is not None:
+            self.learner.batch_ended(self._trainer)
+
+    def validation_begins(self) -> None:
+        """Note that a validation run begins."""
+        self._enter(sections.VALIDATION)
+
+    def validation_batch_begins(self) -> None:
+        """Note that a batch of a validation run begins."""
+        self._signs.beat()
+        if self._batch_section:
+            self._signs.enter(self._batch_section)
+
+    def validation_batch_ended(self) -> None:
+        """Note that a batch of a validation run has ended."""
+        if self._batch_section:
+            self._signs.leave(self._batch_section)
+
+    def validation_ended(self) -> None:
+        """Note that a validation run has ended."""
+        self._signs.leave(sections.VALIDATION)
+
+    def finished(self) -> None:
+        """Note that the training is over, and `fit` is to be torn down. A collective call."""
+        self._signs.leave_all()
+        if self.learner is not None:
+            self.learner.learn(self._trainer)
+        self._enter(sections.TEARDOWN)
+
+    def end(self) -> None:
+        """End the reports, also after an exception."""
+        if isinstance(self._trainer.profiler, PhaseProfiler):
+            self._trainer.profiler = self._trainer.profiler.unwrap()
+        self._signs.end()
+
+    def restarts(self) -> bool:
+        """Whether it is an iteration of a wrapped call that has not come to its end."""
+        if self._call is None:
+            return False
+        try:
+            self._call.shutdown()
+        except RuntimeError:
+            return True
+        return False
+
+    def _enter(self, section: str) -> None:
+        self._signs.enter(section)
+        if (strike := self._fault_in(section)) is not None:
+            strike()
+
+    def _listener(self, action: str) -> Listener | None:
+        signs, section, strike = self._signs, sections.section_of(action), self._fault_in(sections.phase_of(action))
+        if not section:
+            return None if strike is None else Listener(strike, _nothing)
+        if strike is None:
+            return Listener(lambda: signs.enter(section), lambda: signs.leave(section))
+
+        def enter_and_strike() -> None:
+            signs.enter(section)
+            strike()
+
+        return Listener(enter_and_strike, lambda: signs.leave(section))
+
+
+def _nothing() -> None:
+    """Do nothing."""

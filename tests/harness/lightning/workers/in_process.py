@@ -1,0 +1,53 @@
+"""Trains with the callback and an in-process strategy, under a launcher or alone: `in_process.py FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from nvrx_lightning import FaultToleranceCallback, InProcessDDPStrategy
+
+from nvrx_core.inprocess import current_call
+from nvrx_core.progress import monitored
+from nvrx_core.progress.page import ProgressField, SectionField
+from tests.harness.lightning.trainings import Model, loader, pl, say, trainer
+
+BUSY = float(os.environ.get("NVRX_TEST_BUSY", "0"))
+
+
+class Spy(pl.Callback):  # type: ignore[misc,name-defined]
+    """Says what the page has, at the end of the training; keeps a validation run busy."""
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        end = time.monotonic() + BUSY
+        while not trainer.sanity_checking and time.monotonic() < end:
+            pass
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        call, rank = current_call(), monitored.current()
+        assert call is not None
+        sections = {}
+        if rank is not None:
+            words = rank.page.words
+            sections = {name: words[slot + SectionField.COUNT] for name, slot in rank.page.sections().items()}
+            say("watched", judged_by_call=words[ProgressField.ITERATION] == call.iteration)
+        say("page", sections=sections, iteration=call.iteration)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    callback = FaultToleranceCallback(simulated_fault_params=os.environ.get("NVRX_TEST_FAULTS"), exp_dir=folder)
+    timeouts = {"soft_timeout": timedelta(seconds=float(os.environ.get("NVRX_TEST_SOFT", "60")))}
+    strategy = InProcessDDPStrategy(**timeouts, hard_timeout=timedelta(seconds=90))
+    checkpoints = pl.callbacks.ModelCheckpoint(folder / "checkpoints", every_n_train_steps=2, save_last=True)
+    made = trainer(folder, callback, checkpoints, Spy(), strategy=strategy)
+    made.fit(Model(), loader(), loader(3))
+    say("fitted", step=made.global_step, watched=monitored.current() is not None)
+
+
+if __name__ == "__main__":
+    main()

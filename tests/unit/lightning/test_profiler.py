@@ -1,0 +1,84 @@
+"""The profiler that wraps the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from nvrx_lightning.profiler import Listener, PhaseProfiler
+
+
+class Users:
+    """A profiler, as Lightning's are."""
+
+    def __init__(self, heard: list[str]) -> None:
+        self.heard, self.setting, self.broken = heard, 0, False
+
+    def start(self, action_name: str) -> None:
+        self.heard.append(f"start {action_name}")
+
+    def stop(self, action_name: str) -> None:
+        self.heard.append(f"stop {action_name}")
+        if self.broken:
+            raise ValueError(action_name)
+
+    @contextmanager
+    def profile(self, action_name: str) -> Iterator[str]:
+        self.start(action_name)
+        try:
+            yield action_name
+        finally:
+            self.stop(action_name)
+
+
+@pytest.fixture
+def heard() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def profiler(heard: list[str]) -> PhaseProfiler:
+    def find(action: str) -> Listener | None:
+        heard.append(f"find {action}")
+        return Listener(lambda: heard.append("begin"), lambda: heard.append("end")) if action == "step" else None
+
+    return PhaseProfiler(Users(heard), find)
+
+
+def test_the_listener_hears_its_action_around_the_users_profiler(profiler: PhaseProfiler, heard: list[str]) -> None:
+    with profiler.profile("step") as value:
+        assert value == "step"
+    profiler.start("step")
+    profiler.stop("step")
+    assert heard == ["find step", *2 * ["begin", "start step", "stop step", "end"]]
+
+
+def test_other_actions_are_passed_on(profiler: PhaseProfiler, heard: list[str]) -> None:
+    with profiler.profile("other"):
+        pass
+    profiler.start("other")
+    profiler.stop("other")
+    assert heard == ["find other", *2 * ["start other", "stop other"]]
+
+
+def test_an_action_that_ends_by_an_exception_has_ended(profiler: PhaseProfiler, heard: list[str]) -> None:
+    with pytest.raises(KeyError), profiler.profile("step"):
+        raise KeyError
+    assert heard[-2:] == ["stop step", "end"]
+
+
+def test_a_broken_profiler_leaves_nothing_open(profiler: PhaseProfiler, heard: list[str]) -> None:
+    profiler.unwrap().broken = True
+    with pytest.raises(ValueError, match="step"), profiler.profile("step"):
+        pass
+    with pytest.raises(ValueError, match="step"):
+        profiler.stop("step")
+    assert heard.count("end") == 2
+
+
+def test_user_code_sees_its_own_profiler(profiler: PhaseProfiler) -> None:
+    assert isinstance(profiler, Users)
+    assert isinstance(profiler, PhaseProfiler)
+    profiler.setting = 3
+    assert profiler.setting == profiler.unwrap().setting == 3
