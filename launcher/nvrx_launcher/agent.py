@@ -18,6 +18,7 @@ from pathlib import Path
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
+from nvrx_core.fault_tolerance.wire import private_directory
 from nvrx_core.settings import environment
 from nvrx_launcher.control import Control
 from nvrx_launcher.guardian import TAG, start_guardian, sweep
@@ -102,9 +103,7 @@ class Agent:
         self._history = History(environment.events_directory())
         cleanup.callback(self._history.close)
         self._history.launched(self.options.workers, self.options.run_id)
-        runtime = Path(environment.runtime_directory())
-        runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="launcher-", dir=runtime))
+        folder = Path(tempfile.mkdtemp(prefix="launcher-", dir=private_directory()))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
         cleanup.callback(os.close, start_guardian(self._launch))
         cleanup.callback(sweep, self._launch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, HangReport, Progress
@@ -18,7 +18,9 @@ from nvrx_launcher.loop import EventLoop
 
 __all__ = ["Control", "ControlEvents"]
 
-REQUEST = "workload_control"
+REQUEST: Final = "workload_control"
+MAX_CONNECTIONS: Final = 256
+"""The oldest one is closed when there are more."""
 
 
 class ControlEvents(Protocol):
@@ -74,6 +76,8 @@ class Control:
     def _accept(self) -> bool:
         if (connection := self._listener.accept()) is None:
             return False
+        while len(self._connections) >= MAX_CONNECTIONS:
+            self._drop(next(iter(self._connections)))
         fd = connection.fileno()
         self._connections[fd] = connection
         self._loop.watch(fd, lambda: self._serve(fd))

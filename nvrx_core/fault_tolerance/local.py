@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import stat
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -23,6 +22,7 @@ from nvrx_core.fault_tolerance.client import RankMonitorClient
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.peers import SUFFIX
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
+from nvrx_core.fault_tolerance.wire import private_directory
 from nvrx_core.process.heartbeat import Heartbeat
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress import monitored
@@ -188,11 +188,7 @@ def socket_path() -> Path:
     Raises:
         OSError: when the folder is another user's, or others can enter it.
     """
-    runtime = Path(environment.runtime_directory())
-    runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = runtime.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise OSError(f"{runtime}: not a folder that only this user can enter; set NVRX_RUNTIME_DIR to one")
+    runtime = private_directory()
     folder = runtime / _job_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     _remove_dead(runtime)

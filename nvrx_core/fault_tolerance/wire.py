@@ -11,6 +11,7 @@ import array
 import json
 import os
 import socket
+import stat
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -20,8 +21,9 @@ from typing import Any, Final, Self
 
 from nvrx_core.parsing import parse_object
 from nvrx_core.process.waiting import readable
+from nvrx_core.settings import environment
 
-__all__ = ["MAX_MESSAGE", "Connection", "Listener", "WireError", "close_all", "connect"]
+__all__ = ["MAX_MESSAGE", "Connection", "Listener", "WireError", "close_all", "connect", "private_directory"]
 
 MAX_MESSAGE: Final = 1 << 16
 MAX_DESCRIPTORS: Final = 4
@@ -192,6 +194,20 @@ class Listener:
             self.path.unlink()
             return
         raise OSError(f"{self.path}: another process listens there")
+
+
+def private_directory() -> Path:
+    """Return the folder of this user's sockets, which is made where it is not there.
+
+    Raises:
+        OSError: when the folder is another user's, or others can enter it.
+    """
+    runtime = Path(environment.runtime_directory())
+    runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = runtime.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise OSError(f"{runtime}: not a folder that only this user can enter; set NVRX_RUNTIME_DIR to one")
+    return runtime
 
 
 def close_all(descriptors: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ from nvrx_core.fault_tolerance import FaultToleranceConfig, RankMonitorClient, R
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.progress.page import ProgressField
 from tests.harness.process.host import eventually
-from tests.harness.process.hostile import QUESTION, ask, hostile, inundate, send_descriptors
+from tests.harness.process.hostile import QUESTION, ask_monitor, hostile, inundate, send_descriptors
 
 STALL = 1.0
 """Seconds that an honest question may wait, at most."""
@@ -36,9 +36,9 @@ def path(monitor: RankMonitorProcess, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("RANK", "0")
     client = RankMonitorClient()
     client.init_workload_monitoring()
-    ask(path)
+    ask_monitor(path)
     yield path
-    ask(path)
+    ask_monitor(path)
     assert (monitor.pid, monitor.page[ProgressField.ATTACHED_PID]) == (pid, os.getpid())
     assert monitor.page[ProgressField.ATTACHED_AT] > 0
     client.shutdown_workload_monitoring()
@@ -77,7 +77,7 @@ def test_connections_that_say_nothing_are_dropped_when_there_are_too_many(
     before = files(monitor)
     with ExitStack() as stack:
         silent = [stack.enter_context(hostile(path)) for _ in range(1_000)]
-        assert ask(path) < STALL
+        assert ask_monitor(path) < STALL
         assert files(monitor) <= before + 64
         assert silent[0].recv(1) == b""
         silent[-1].send(QUESTION)

@@ -7,13 +7,13 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nvrx_core.fault_tolerance.wire import MAX_MESSAGE, connect
 
-__all__ = ["ask", "hostile", "inundate", "messages", "send_descriptors"]
+__all__ = ["ask_launcher", "ask_monitor", "hostile", "inundate", "messages", "send_descriptors"]
 
 QUESTION = json.dumps({"type": "progress"}).encode()
 
@@ -64,7 +64,7 @@ def hostile(path: Path) -> Iterator[socket.socket]:
         yield channel
 
 
-def inundate(path: Path, number: int, seed: int, every: int) -> float:
+def inundate(path: Path, number: int, seed: int, every: int, *, ask: Callable[[Path], float] | None = None) -> float:
     """Send so many messages, each over a connection of its own; returns the longest time of an honest answer, seconds.
 
     Args:
@@ -72,6 +72,7 @@ def inundate(path: Path, number: int, seed: int, every: int) -> float:
         number: of messages.
         seed: of what is sent.
         every: so many messages are sent between two honest questions.
+        ask: asks one; None: `ask_monitor`.
     """
     source, longest = messages(random.Random(seed)), 0.0
     for turn in range(number):
@@ -81,16 +82,25 @@ def inundate(path: Path, number: int, seed: int, every: int) -> float:
             channel.shutdown(socket.SHUT_WR)
             assert channel.recv(1) == b"", f"an answer to {message[:100]!r}"
         if turn % every == 0:
-            longest = max(longest, ask(path))
+            longest = max(longest, (ask or ask_monitor)(path))
     return longest
 
 
-def ask(path: Path) -> float:
+def ask_monitor(path: Path) -> float:
     """Ask a monitor an honest question; returns the seconds until its answer."""
+    return _ask(path, {"rank", "steps", "heartbeats"})
+
+
+def ask_launcher(path: Path) -> float:
+    """Ask a launcher an honest question; returns the seconds until its answer."""
+    return _ask(path, {"type", "ranks"})
+
+
+def _ask(path: Path, fields: set[str]) -> float:
     begun = time.monotonic()
     with connect(path, within=10.0) as connection:
         connection.send({"type": "progress"})
-        assert connection.receive()[0].keys() == {"rank", "steps", "heartbeats"}
+        assert connection.receive()[0].keys() == fields
     return time.monotonic() - begun
 
 

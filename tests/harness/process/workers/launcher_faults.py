@@ -1,6 +1,6 @@
 """A worker of a launcher with a fault in each cycle: `launcher_faults.py RANK:KIND,RANK:KIND,...`, one entry a cycle.
 
-KIND is one of `nvrx_core.testing.faults`, or `spin`, `livelock`, `leave`. The ranks take steps on their own; after the
+KIND is one of `nvrx_core.testing.faults`, or one of `strike`. The ranks take steps on their own; after the
 last fault they take five and are done.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 from nvrx_core.fault_tolerance import RankMonitorClient
 from nvrx_core.testing.faults import inject
@@ -29,6 +30,13 @@ def strike(client: RankMonitorClient, kind: str) -> None:
             while True:
                 client.send_heartbeat()
                 time.sleep(0.001)
+        case "gate":  # healthy until the gate is there, then it hangs
+            while not Path(os.environ["NVRX_TEST_GATE"]).exists():
+                client.end_section("step")
+                client.send_heartbeat()
+                time.sleep(0.01)
+                client.start_section("step")
+            time.sleep(60)
         case "leave":
             os._exit(0)
         case _:

@@ -1,0 +1,139 @@
+"""What surrounds a launched job: lost monitors, strangers, wrong clocks, limits, what an earlier job has left."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.process.host import eventually, free_ports
+from tests.harness.process.hostile import ask_launcher, inundate
+from tests.harness.process.launch import WORKERS, Launch, left_in
+from tests.harness.process.monitored import environment_of, monitors_of
+
+Start = Callable[..., Launch]
+QUICK = ("--ft-rank-section-timeouts", "step:0.7", "--ft-rank-heartbeat-timeout", "1")
+WRONG_CLOCK = Path(__file__).parents[1] / "harness" / "process" / "wrong_clock"
+HOUR = 3600
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    launched: list[Launch] = []
+
+    def start(case: str, *options: str, worker: str = "launcher_faults.py", **environment: str) -> Launch:
+        launched.append(Launch(tmp_path, case, *options, worker=worker, **environment))
+        return launched[-1]
+
+    yield start
+    for each in launched:
+        each.close()
+    assert eventually(lambda: not left_in(tmp_path), 10.0)
+
+
+def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_path: Path) -> None:
+    """One is killed, one stopped, a fork server killed; then a rank and its monitor at once; then a rank hangs."""
+    job = start("1:gate,1:gate", "--max-restarts", "2", *QUICK)
+    job.read(1, "struck")
+    assert eventually(lambda: len(monitors_of(job.process.pid)) == 4, 20)
+    servers, monitors = (monitors_of(job.process.pid)[part] for part in (slice(2), slice(2, 4)))
+    os.kill(monitors[0], signal.SIGKILL)
+    os.kill(monitors[1], signal.SIGSTOP)
+    assert eventually(lambda: not set(monitors) & set(monitors_of(job.process.pid)), 20)
+    os.kill(servers[0], signal.SIGKILL)
+    assert eventually(lambda: len(now := monitors_of(job.process.pid)) == 4 and servers[0] not in now, 20)
+    assert job.process.poll() is None
+    victim = next(each["pid"] for each in job.events if (each["event"], each["rank"]) == ("start", 0))
+    for pid in (victim, monitors_of(job.process.pid)[2]):
+        os.kill(pid, signal.SIGKILL)
+    job.read(1, "struck", 1)
+    (tmp_path / "gate").touch()
+    code, log = job.finish()
+    assert code == 0, log
+    assert "rank 0 (local rank 0, pid " in log
+    assert log.count("was ended by SIGKILL, hung: section 'step' open") == 1, log
+
+
+def test_strangers_on_its_socket_do_not_disturb_a_launcher(start: Start, tmp_path: Path) -> None:
+    job = start("1:gate", *QUICK, "--max-restarts", "1")
+    job.read(1, "struck")
+    (path,) = (tmp_path / "run").glob("launcher-*/launcher.ipc")
+    assert inundate(path, 2_000, seed=3, every=100, ask=ask_launcher) < 1.0
+    assert job.process.poll() is None
+    (tmp_path / "gate").touch()
+    code, log = job.finish()
+    assert code == 0, log
+    assert "hung: section 'step' open" in log
+    assert "Traceback" not in log
+
+
+def test_wrong_clocks_change_nothing(start: Start, tmp_path: Path) -> None:
+    """Those of two nodes differ by hours, and jump; a hang is found in its time, and nothing else is taken for one."""
+    endpoint = ("--nnodes", "2", "--rdzv-id", "job", "--rdzv-endpoint", f"127.0.0.1:{free_ports()}")
+    path = os.pathsep.join([str(WRONG_CLOCK), *sys.path])
+    jobs = [
+        start("1:hang_recv,2:kill", *endpoint, "--max-restarts", "2", *QUICK, NVRX_TEST_SKEW=skew, PYTHONPATH=path)
+        for skew in (str(HOUR), str(-HOUR))
+    ]
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert all("cycle 2: 2 nodes" in log and "cycle 3" not in log for _, log in ends), ends
+    assert all("has not moved its lease" not in log for _, log in ends), ends
+
+
+def test_a_rank_that_is_lost_between_store_and_group_costs_one_cycle(start: Start) -> None:
+    job = start("-", "--max-restarts", "1", worker="launcher_meets.py")
+    code, log = job.finish()
+    assert code == 0, log
+    assert [each["total"] for each in job.events if each["event"] == "done"] == [2.0, 2.0]
+    assert {each["cycle"] for each in job.events if each["event"] == "done"} == {1}
+
+
+def test_what_a_killed_job_has_left_is_in_nobodys_way(start: Start) -> None:
+    """Its folder with sockets is there when the next job of the same name begins."""
+    first = start("1:gate", "--rdzv-id", "same", *QUICK)
+    first.read(1, "struck")
+    first.process.kill()
+    first.process.wait()
+    code, log = start("", "--rdzv-id", "same", *QUICK).finish()
+    assert code == 0, log
+
+
+def run(tmp_path: Path, **how: object) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "nvrx_launcher",
+        "--nproc-per-node",
+        "2",
+        str(WORKERS / "launcher_worker.py"),
+        "done",
+    ]
+    options = {"env": environment_of(tmp_path), "capture_output": True, "text": True, "timeout": 60, **how}
+    return subprocess.run(command, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert f"{folder}: not a folder that only this user can enter; set NVRX_RUNTIME_DIR to one" in done.stderr
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("files", [8, 14, 20])
+def test_too_few_files_are_an_error_in_one_line(tmp_path: Path, files: int) -> None:
+    limit = (resource.RLIMIT_NOFILE, (files, files))
+    done = run(tmp_path, preexec_fn=lambda: resource.setrlimit(*limit))
+    assert done.returncode == 1, done.stderr
+    assert "Too many open files" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert eventually(lambda: not left_in(tmp_path), 10.0)
