@@ -220,7 +220,9 @@ class TrainData:
             return
         loop = trainer.fit_loop
         epoch, current = loop.epoch_progress.current, loop.epoch_loop.batch_progress.current
-        if epoch.started == epoch.processed or current.processed >= len(loader):
+        ended = epoch.started > epoch.processed and current.processed >= len(loader)
+        _set_epoch(loader, epoch.processed + ended)
+        if ended or epoch.started == epoch.processed:
             return
         if self._resumed is not None and self._resumed.replicas != self._replicas:
             self._refuse("its batches are made by a sampler of its own")
@@ -257,6 +259,13 @@ def _sampler_of(loader: Any) -> Any:
     if type(batches) is not BatchSampler or not isinstance(loader.sampler, DistributedSampler):
         return None
     return loader.sampler
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Set the epoch before the loader is iterated: Lightning does so after its workers have begun (its issue 21938)."""
+    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if callable(begin := getattr(sampler, "set_epoch", None)):
+            begin(epoch)
 
 
 def _limited(length: int, limit: float | None) -> int:

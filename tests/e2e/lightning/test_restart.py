@@ -1,16 +1,93 @@
-"""A fit goes on after a fault as if there had been none."""
+"""A fit goes on after a fault as if there had been none: the weights of the undisturbed run, bit by bit."""
 
 from __future__ import annotations
 
-import dataclasses
+import pytest
 
+from tests.harness.lightning.account import how_it_ended, resumed_steps
 from tests.harness.lightning.setting import Fault, Setting
 
+EPOCHS = {"every_n_epochs": 1, "save_top_k": -1}
+STEPS = {"every_n_train_steps": 5, "save_top_k": -1}
 
-def test_an_exception_in_the_middle_of_an_epoch_changes_no_weight(run, undisturbed):
-    job = run(Setting(faults=(Fault(rank=1, step=13),)))
+
+def raises(*at: tuple[int, int], where: str = "train") -> tuple[Fault, ...]:
+    """A fault in each attempt, by rank and step."""
+    return tuple(Fault(rank=rank, step=step, where=where, attempt=number) for number, (rank, step) in enumerate(at))
+
+
+CASES = {
+    "no fault": (Setting(), ()),
+    "from the end of an epoch": (Setting(faults=raises((1, 13)), checkpoint=EPOCHS), (10,)),
+    "from the middle of an epoch": (Setting(faults=raises((1, 8))), (5,)),
+    "from the middle of the second epoch": (Setting(faults=raises((0, 17))), (15,)),
+    "without a checkpoint": (Setting(faults=raises((1, 13)), checkpoint=None), (0,)),
+    "in the first step": (Setting(faults=raises((0, 0)), batch_norm=True), (0,)),
+    "in setup": (Setting(faults=(Fault(1, 0, where="setup"),), batch_norm=True), (0,)),
+    "after a batch": (Setting(faults=(Fault(1, 13, where="batch_end"),)), (10,)),
+    "before a batch": (Setting(faults=(Fault(1, 13, where="batch_start"),)), (10,)),
+    "at the end of an epoch": (Setting(faults=(Fault(1, 0, where="epoch_end"),)), (10,)),
+    "on both ranks": (Setting(faults=(Fault(0, 13), Fault(1, 13))), (10,)),
+    "three times": (Setting(faults=raises((1, 3), (0, 8), (1, 17))), (0, 5, 15)),
+    "while forward is replaced": (
+        Setting(faults=(Fault(1, 7, where="before_forward"),), batch_norm=True, checkpoint=None), (0,),
+    ),
+    "in validation": (
+        Setting(faults=(Fault(1, 10, where="validation"),), batch_norm=True, validate=True), (10,),
+    ),
+    "with dropout": (Setting(faults=raises((1, 8), (0, 17)), dropout=0.3), (5, 15)),
+    "with dropout, from the end of an epoch": (
+        Setting(faults=raises((1, 13)), dropout=0.3, checkpoint=EPOCHS, validate=True), (10,),
+    ),
+    "with dropout, without a checkpoint": (Setting(faults=raises((1, 13)), dropout=0.3, checkpoint=None), (0,)),
+    "with workers": (Setting(faults=raises((1, 8), (0, 17)), loader={"num_workers": 2}), (5, 15)),
+    "with workers, from the end of an epoch": (
+        Setting(faults=raises((1, 13)), loader={"num_workers": 1}, checkpoint=EPOCHS), (10,),
+    ),
+    "with persistent workers": (
+        Setting(faults=raises((1, 13)), loader={"num_workers": 1, "persistent_workers": True}), (10,),
+    ),
+    "with accumulated gradients": (
+        Setting(faults=raises((1, 4)), trainer={"accumulate_grad_batches": 2}, checkpoint={"every_n_train_steps": 3}),
+        (3,),
+    ),
+    "with several validations an epoch": (
+        Setting(faults=raises((1, 13)), trainer={"val_check_interval": 3}, validate=True), (10,),
+    ),
+    "with max_steps": (Setting(faults=raises((1, 13)), trainer={"max_steps": 17, "max_epochs": -1}), (10,)),
+    "with early stopping": (Setting(faults=raises((1, 13)), early_stopping=True), (10,)),
+    "with mixed precision": (Setting(faults=raises((1, 13)), amp=True), (10,)),
+    "with manual optimization": (Setting(faults=raises((1, 13)), manual=True), (10,)),
+    "with asynchronous writes": (Setting(faults=raises((1, 13)), io="async"), (10,)),
+    "with a link to the last": (
+        Setting(faults=raises((1, 13)), checkpoint={"every_n_train_steps": 5, "save_last": "link"}), (10,),
+    ),
+    "with one file that is written again": (
+        Setting(faults=raises((1, 13)), checkpoint={**STEPS, "save_top_k": 0, "save_last": True}), (10,),
+    ),
+    "with a sampler of the user's": (Setting(faults=raises((1, 13)), data="own_sampler"), (10,)),
+    "with batches of the user's": (Setting(faults=raises((1, 13)), data="own_batches"), (10,)),
+    "with samples that the ranks cannot share": (Setting(faults=raises((1, 13)), samples=77), (10,)),
+    "with the last batch left out": (Setting(faults=raises((1, 13)), samples=77, loader={"drop_last": True}), (10,)),
+    "under a registered name": (Setting(faults=raises((1, 13)), strategy="name"), (10,)),
+    "under in_process": (Setting(faults=raises((1, 13)), strategy="in_process"), (10,)),
+    "with a checkpoint that is cut off": (Setting(faults=raises((1, 13)), spoil="cut"), (5,)),
+    "with a checkpoint that is deleted": (Setting(faults=raises((1, 13)), spoil="delete"), (5,)),
+    "with a checkpoint that one rank cannot load": (Setting(faults=raises((1, 13)), io="refusing"), (5,)),
+    "never from a checkpoint": (Setting(faults=raises((1, 13)), options={"resume": None}), (0,)),
+    "nothing is saved because of a fault": (
+        Setting(faults=raises((1, 13)), checkpoint={**STEPS, "save_on_exception": True}), (10,),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_are_those_of_the_undisturbed_run(case, run, undisturbed):
+    setting, resumed = CASES[case]
+    job = run(setting)
     assert job.codes == {0: 0, 1: 0}, job.errors(0)
-    fitted = job.lines("fitted")
-    assert [(each["step"], each["epoch"]) for each in fitted] == [(20, 2)] * 2
-    expected = undisturbed(dataclasses.replace(Setting(), strategy="DDPStrategy"))
-    assert {each["weights"] for each in fitted} == {expected}
+    assert [step for attempt, step in resumed_steps(job).items() if attempt][-len(resumed) :] == list(resumed)
+    assert how_it_ended(job) == undisturbed(setting)
+    assert {line["status"] for line in job.lines("fitted")} == {"TrainerStatus.FINISHED"}
+    assert all(line["training"] for line in job.lines("seen"))
+    assert not [name for line in job.lines("fitted") for name in line["saved"] if "step=13" in name]

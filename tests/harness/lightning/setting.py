@@ -51,6 +51,14 @@ class Setting:
     spoil: str = ""  # what is done to the newest checkpoint before the fault
     manual: bool = False
 
+    def plain(self) -> Setting:
+        """The same training under Lightning's own strategy: no fault, and nothing that leaves the weights alone."""
+        own = "ModelParallelStrategy" if self.strategy.endswith("ModelParallelStrategy") else "DDPStrategy"
+        kept = ("samples", "batch", "dropout", "batch_norm", "amp", "data", "manual", "trainer")
+        kept += ("validate", "checkpoint") if self.dropout or self.batch_norm else ()
+        loader = {name: each for name, each in self.loader.items() if name == "drop_last" or self.dropout}
+        return Setting(strategy=own, loader=loader, **{name: getattr(self, name) for name in kept})
+
     def written(self) -> dict[str, str]:
         """The setting as variables."""
         return {VARIABLE: json.dumps(dataclasses.asdict(self))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 import time
 import warnings
+import weakref
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, SequentialSampler
 
 from nvrx_core.inprocess import current_call
@@ -104,10 +107,10 @@ class Faults:
         elif fault.kind == "exit":
             sys.exit(3)
         elif fault.kind == "sleep":
-            time.sleep(4)
-        elif fault.kind == "hang":
-            signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
             time.sleep(1000)
+        elif fault.kind == "hang":
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            ctypes.PyDLL(None).sleep(1000)  # it holds the GIL: nothing interrupts it
 
 
 def spoil(how: str) -> None:
@@ -142,9 +145,7 @@ class Model(pl.LightningModule):
         super().__init__()
         self.setting, self.faults, self.record = setting, faults, record
         self.automatic_optimization = not setting.manual
-        self.net: Any = None
-        if not setting.strategy.endswith("ModelParallelStrategy"):
-            self.net = self.make()
+        self.net: Any = self.make()
 
     def make(self) -> torch.nn.Sequential:
         layers: list[torch.nn.Module] = [torch.nn.Linear(16, 32), torch.nn.ReLU()]
@@ -153,19 +154,6 @@ class Model(pl.LightningModule):
         if self.setting.dropout:
             layers.append(torch.nn.Dropout(self.setting.dropout))
         return torch.nn.Sequential(*layers, torch.nn.Linear(32, 4))
-
-    def configure_model(self) -> None:
-        if self.net is not None:
-            return
-        from torch.distributed.fsdp import fully_shard
-
-        torch.manual_seed(1)
-        self.net = self.make()
-        mesh = self.device_mesh["data_parallel"]
-        for layer in self.net:
-            if isinstance(layer, torch.nn.Linear):
-                fully_shard(layer, mesh=mesh)
-        fully_shard(self.net, mesh=mesh)
 
     def setup(self, stage: str) -> None:
         self.faults("setup", 0)
@@ -200,11 +188,25 @@ class Model(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
+class ShardedModel(Model):
+    """A model that FSDP2 shards in place."""
+
+    def configure_model(self) -> None:
+        if isinstance(self.net, FSDPModule):
+            return
+        mesh = self.device_mesh["data_parallel"]
+        for layer in self.net:
+            if isinstance(layer, torch.nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(self.net, mesh=mesh)
+
+
 class Observer(Callback):
     """Notes what callbacks hear, and strikes at their hooks."""
 
     def __init__(self, faults: Faults, record: Record) -> None:
         self.faults, self.record = faults, record
+        self.wrapped: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def on_restart(self, trainer: Any, module: Any, attempt: int) -> None:
         self.record("on_restart", attempt=attempt, trains=module.training)
@@ -213,8 +215,10 @@ class Observer(Callback):
         self.record("on_exception", error=type(exception).__name__)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.wrapped.add(trainer.strategy.model)
         self.record(
-            "train_start", attempt=attempt_now(), step=trainer.global_step, epoch=trainer.current_epoch,
+            "train_start", wrapped=len(self.wrapped), attempt=attempt_now(),
+            step=trainer.global_step, epoch=trainer.current_epoch,
             batches=trainer.num_training_batches, world=trainer.world_size, rank=trainer.global_rank,
             usage=usage(),
         )  # fmt: skip
@@ -330,11 +334,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     torch.set_num_threads(1)
-    setting, record = Setting.read(), Record.of_environment()
+    setting, record = Setting.read(), Record(os.environ["NVRX_TEST_RECORDS"], INITIAL_RANK)
     faults = Faults(setting, record)
     pl.seed_everything(1, verbose=False)
     trainer = make_trainer(setting, faults, record)
-    model, loader = Model(setting, faults, record), make_loader(setting)
+    kind = ShardedModel if setting.strategy.endswith("ModelParallelStrategy") else Model
+    model, loader = kind(setting, faults, record), make_loader(setting)
     validation = DataLoader(Samples(16), batch_size=4) if setting.validate else None
     error = None
     try:

@@ -1,0 +1,42 @@
+"""What the ranks of a fit have trained on: counted from their own records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tests.harness.process.job import Job
+
+__all__ = ["Ends", "how_it_ended", "resumed_steps", "trained_on"]
+
+Ends = dict[int, tuple[int, int, str, str | None]]
+
+
+def how_it_ended(job: Job) -> Ends:
+    """Step, epoch, weights and error of each rank, by the rank that it has in the end."""
+    names = ("step", "epoch", "weights", "error")
+    return {line["rank"]: tuple(line[name] for name in names) for line in job.lines("fitted")}
+
+
+def resumed_steps(job: Job) -> dict[int, int]:
+    """The global step from which each attempt began."""
+    steps: dict[int, set[int]] = {}
+    for line in job.lines("train_start"):
+        steps.setdefault(line["attempt"], set()).add(line["step"])
+    assert all(len(each) == 1 for each in steps.values()), steps
+    return {attempt: step for attempt, (step,) in sorted(steps.items())}
+
+
+def trained_on(job: Job) -> dict[int, Counter[int]]:
+    """How often each sample of each epoch is in the final weights: what a restart took back does not count."""
+    begins = resumed_steps(job)
+    epochs: dict[int, Counter[int]] = {}
+    for line in job.lines("seen"):
+        if _lasted(line, begins):
+            epochs.setdefault(line["epoch"], Counter()).update(line["index"])
+    return epochs
+
+
+def _lasted(line: dict[str, Any], begins: dict[int, int]) -> bool:
+    later = (step for attempt, step in begins.items() if attempt > line["attempt"])
+    return line["step"] < min(later, default=1 << 30)
