@@ -27,6 +27,7 @@ from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodeAction, NodePolicy, StartWorkers, StopWorkers, Tell
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination
+from nvrx_launcher.rendezvous.coordinator import MIN_HEALTHY
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.signals import signal_numbers, signals_as_events
@@ -74,6 +75,7 @@ class Agent:
         self._policy = NodePolicy(
             options.workers,
             stop_signal=signal.SIGTERM, stop_grace=options.stop_timeout, signal_grace=options.term_timeout,
+            kill_signal=signal.SIGKILL, min_healthy=options.policy == MIN_HEALTHY,
         )  # fmt: skip
 
     def run(self) -> int:
@@ -195,6 +197,10 @@ class Agent:
         if decision.verdict is Verdict.RUN:
             self._coordination.store.begin_cycle()
         self._carry_out(self._policy.decided(decision))
+
+    def cut_off(self, reason: str) -> None:
+        """Take that the lease cannot be moved."""
+        self._carry_out(self._policy.cut_off(reason))
 
     def coordinator_lost(self, code: int, reason: str) -> None:
         """Take the loss of the coordinator."""

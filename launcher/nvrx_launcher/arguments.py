@@ -111,8 +111,9 @@ OPTIONS: Final = (
         is_torchruns=False,
     ),
     Option(
-        "restart-policy", "When workers are restarted.", "any-failed", choices=("any-failed", "min-healthy"),
-        is_torchruns=False, is_implemented=False,
+        "restart-policy",
+        "When workers are restarted: when any has failed, or when fewer nodes than the minimum are healthy.",
+        "any-failed", choices=("any-failed", "min-healthy"), is_torchruns=False,
     ),
 )  # fmt: skip
 

@@ -4,11 +4,15 @@ WAITING --RUN--> RUNNING --all workers are done--> DONE
    ^                |                                |
    |                +--a worker fails, STOP----------+--STOP--> STOPPING --all are gone--> WAITING, or ENDED
    +-------------------------------------------------------------------------+
+
+A node that cannot move its lease, or hears that it is taken for lost, kills its workers: others are about to take their
+places.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -25,6 +29,7 @@ class Cause(enum.Enum):
     WORKER_FAILED = "worker failed"
     SIGNAL = "signal"
     STORE_LOST = "store lost"
+    CUT_OFF = "cut off"
 
 
 class _Phase(enum.Enum):
@@ -46,7 +51,7 @@ class StartWorkers:
 
 @dataclass(frozen=True)
 class StopWorkers:
-    """Send a signal to all workers, and kill those that are there after `grace` seconds."""
+    """Send a signal to all workers, and kill those that are there after `grace` seconds; `inf` for a SIGKILL."""
 
     signum: int
     grace: float
@@ -91,13 +96,24 @@ class NodePolicy:
         stop_signal: what asks a worker to end.
         stop_grace: seconds that it has.
         signal_grace: seconds that it has when the launcher passes a signal on.
+        kill_signal: what ends a worker at once.
+        min_healthy: a worker that fails does not stop the others.
 
     Attributes:
         cycle: the cycle that runs, or has run last; -1 for none.
     """
 
-    def __init__(self, workers: int, *, stop_signal: int, stop_grace: float, signal_grace: float) -> None:
-        self.workers = workers
+    def __init__(
+        self,
+        workers: int,
+        *,
+        stop_signal: int,
+        stop_grace: float,
+        signal_grace: float,
+        kill_signal: int,
+        min_healthy: bool = False,
+    ) -> None:
+        self.workers, self._min_healthy, self._kill_signal = workers, min_healthy, kill_signal
         self._stop_signal, self._stop_grace, self._signal_grace = stop_signal, stop_grace, signal_grace
         self.cycle = -1
         self._phase = _Phase.WAITING
@@ -108,9 +124,9 @@ class NodePolicy:
         self._end: EndLaunch | None = None
 
     def joined(self, node: int) -> tuple[NodeAction, ...]:
-        """Take this node's number."""
+        """Take this node's number, a new one when it joins again; it is ready when its workers are gone."""
         self._node = node
-        return (Tell(MessageKind.READY, self.cycle),)
+        return (Tell(MessageKind.READY, self.cycle),) if self._phase is _Phase.WAITING else ()
 
     def decided(self, decision: Decision) -> tuple[NodeAction, ...]:
         """Take a decision for all nodes."""
@@ -124,6 +140,10 @@ class NodePolicy:
             case Verdict.END:
                 self._end = self._end or EndLaunch(decision.code, Cause.DECISION, decision.reason)
                 return self._stop(self._stop_signal, self._stop_grace, Cause.DECISION, decision.reason)
+            case Verdict.LOST:
+                return self._kill(f"taken for lost: {decision.reason}") if decision.node == self._node else ()
+            case Verdict.REFUSE:
+                return self._refused(decision) if decision.node == self._node else ()
             case never:
                 assert_never(never)
 
@@ -154,14 +174,14 @@ class NodePolicy:
             self._doubtful[local_rank] = report
             return (AwaitRound(local_rank, self.rank_of(local_rank)),)
         if code:
-            return self._fail(report or f"local rank {local_rank} has failed")
+            return self._fail_or_weaken(report or f"local rank {local_rank} has failed")
         return self._done_if_all_are()
 
     def round_entered(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
         """Take that the job goes on without a worker."""
-        if cycle != self.cycle or self._doubtful.pop(local_rank, None) is None:
+        if cycle != self.cycle or (report := self._doubtful.pop(local_rank, None)) is None:
             return ()
-        return self._done_if_all_are()
+        return self._weaken(report) if self._min_healthy else self._done_if_all_are()
 
     def no_round(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
         """Take that the job does not go on without a worker."""
@@ -185,9 +205,29 @@ class NodePolicy:
         self._end = self._end or EndLaunch(code, Cause.STORE_LOST, reason)
         return self._stop(self._stop_signal, self._stop_grace, Cause.STORE_LOST, reason)
 
+    def cut_off(self, reason: str) -> tuple[NodeAction, ...]:
+        """Take that the lease cannot be moved: the others take this node for lost, and its workers must be gone."""
+        return () if self._phase is _Phase.ENDED else self._kill(reason)
+
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
         assert bool(self._running or self._doubtful) == (self._phase in (_Phase.RUNNING, _Phase.STOPPING))
+
+    def _fail_or_weaken(self, report: str) -> tuple[NodeAction, ...]:
+        return self._weaken(report) if self._min_healthy else self._fail(report)
+
+    def _weaken(self, reason: str) -> tuple[NodeAction, ...]:
+        return (Tell(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())
+
+    def _kill(self, reason: str) -> tuple[NodeAction, ...]:
+        """Kill the workers; a node without any is ready, and says so again."""
+        if self._phase is _Phase.WAITING:
+            return (Tell(MessageKind.READY, self.cycle),)
+        return self._stop(self._kill_signal, math.inf, Cause.CUT_OFF, reason)
+
+    def _refused(self, decision: Decision) -> tuple[NodeAction, ...]:
+        self._end = EndLaunch(decision.code, Cause.DECISION, decision.reason)
+        return self._stop(self._kill_signal, math.inf, Cause.DECISION, decision.reason)
 
     def _fail(self, reason: str) -> tuple[NodeAction, ...]:
         told = Tell(MessageKind.FAILED, self.cycle, reason)

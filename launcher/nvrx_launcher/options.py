@@ -6,12 +6,15 @@ A wrong value is a `ConfigurationError` that names the option, what was given, a
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
 from nvrx_launcher.worker_options import WorkerOptions
 
 __all__ = ["LaunchOptions", "Streams"]
@@ -19,6 +22,8 @@ __all__ = ["LaunchOptions", "Streams"]
 DEFAULT_PORT: Final = 29500
 BACKENDS: Final = ("c10d",)
 STOP_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+COMMAND: Final = 1000
+"""Characters of a command that are compared as they are; the rest by a digest."""
 STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
 
 
@@ -54,8 +59,9 @@ class LaunchOptions:
         endpoint: host and port of the rendezvous.
         local_addr: the address of this node; None: that of the interface that leads to the endpoint.
         order: this node's rank by the infrastructure; -1 for none.
-        join_timeout: seconds within which enough nodes must have joined.
-        last_call: seconds for which more nodes are waited for.
+        backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
+        policy: when workers are restarted.
+        rendezvous: the settings of the rendezvous.
         worker: how this node's workers are set up.
     """
 
@@ -83,9 +89,17 @@ class LaunchOptions:
     endpoint: tuple[str, int]
     local_addr: str | None
     order: int
-    join_timeout: float
-    last_call: float
+    backend: str
+    policy: str
+    rendezvous: RendezvousSettings
     worker: WorkerOptions
+
+    @property
+    def command(self) -> str:
+        """What the workers run, as it is compared between nodes and shown."""
+        kind = "-m " * self.module + "--no-python " * self.no_python + "--run-path " * self.run_path
+        text = kind + shlex.join((self.script, *self.arguments))
+        return text if len(text) <= COMMAND else f"{text[:COMMAND]}... {hashlib.sha256(text.encode()).hexdigest()}"
 
     @classmethod
     def of(
@@ -102,9 +116,9 @@ class LaunchOptions:
             ConfigurationError: when a value is wrong, or two contradict each other.
         """
         least, most = (1, 1) if given.standalone else _nodes(given.nnodes)
-        if given.rdzv_backend not in BACKENDS:
+        backend = given.rdzv_backend.strip().lower().removeprefix("nvrx-")
+        if backend not in BACKENDS:
             raise _wrong("--rdzv-backend", f"{given.rdzv_backend!r} is not implemented yet", "write c10d")
-        settings = _settings(given.rdzv_conf)
         if given.module and given.no_python:
             raise _wrong("--no-python", "given together with --module", "give one of them")
         if given.max_restarts < 0:
@@ -121,8 +135,8 @@ class LaunchOptions:
             signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=given.master_addr,
             master_port=given.master_port, endpoint=_endpoint(given), local_addr=given.local_addr,
             order=_order(environ),
-            join_timeout=_seconds("--rdzv-conf join_timeout", _number(settings, "join_timeout", 600.0)),
-            last_call=_seconds("--rdzv-conf last_call_timeout", _number(settings, "last_call_timeout", 1.0)),
+            backend=backend, policy=given.restart_policy,
+            rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
             worker=WorkerOptions.of(given, workers, environ),
         )  # fmt: skip
 
@@ -133,20 +147,6 @@ def _nodes(text: str) -> tuple[int, int]:
     if not 0 < least <= most:
         raise _wrong("--nnodes", f"{text!r} is no number of nodes", "write 2, or 2:4 for 2 to 4 nodes")
     return least, most
-
-
-def _settings(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
-    if wrong := [key for key, equals, _ in pairs if not equals]:
-        raise _wrong("--rdzv-conf", f"{wrong[0]!r} has no value", "write <key>=<value>,<key>=<value>")
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _number(settings: Mapping[str, str], key: str, default: float) -> float:
-    try:
-        return float(settings.get(key, default))
-    except ValueError:
-        raise _wrong("--rdzv-conf", f"{key}={settings[key]!r} is no number", "write seconds") from None
 
 
 def _endpoint(given: argparse.Namespace) -> tuple[str, int]:

@@ -54,7 +54,8 @@ def test_a_job_that_fails_ends_alike_on_all_nodes(nodes: Nodes) -> None:
 
 
 def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes, tmp_path: Path) -> None:
-    jobs = nodes(3, "restarted", "--nnodes", "2:3", "--max-restarts", "1")
+    """The loss uses up no restart."""
+    jobs = nodes(3, "restarted", "--nnodes", "2:3")
     victim = next(job for job in first_active(jobs, 2) if not is_host(job))
     victim.process.kill()
     ends = [job.finish() for job in jobs if job is not victim]

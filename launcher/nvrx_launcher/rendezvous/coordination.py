@@ -24,6 +24,9 @@ class NodeEvents(Protocol):
     def decided(self, decision: Decision) -> None:
         """Something was decided for all nodes."""
 
+    def cut_off(self, reason: str) -> None:
+        """Its lease cannot be moved: the others are about to take it for lost."""
+
     def coordinator_lost(self, code: int, reason: str) -> None:
         """The coordinator is lost; the code is what the launcher exits with."""
 

@@ -1,74 +1,108 @@
 """Decides for all nodes of a job: who takes part in a cycle, when it is stopped, and when the job ends. Pure.
 
     GATHERING --enough nodes are ready--> RUNNING --a worker fails, a node is lost--> STOPPING --all have stopped--+
-        ^                                    |                                                                     |
-        |                                    +--all workers are done, or restarts are spent--> ENDED               |
+        ^                                    |                                                    |                |
+        |                                    +--all workers are done--> ENDED <--restarts are spent                |
         +----------------------------------------------------------------------------------------------------------+
 
-A cycle has `min_nodes` nodes; further ones are spares, which wait and take the places of lost ones. As long as fewer
-than `max_nodes` are ready, the first cycle waits for more of them until the last call is over. The order of ranks is
-that of the infrastructure, where there is one, else that of hosts and addresses.
+Under the policy `any-failed` a cycle has `min_nodes` nodes; further ones are spares, which wait and take the places of
+lost ones. Under `min-healthy` it has all nodes that are ready, up to `max_nodes`, and is stopped when fewer than
+`min_nodes` of them are healthy. As long as fewer than `max_nodes` are ready, the first cycle waits for more of them
+until the last call is over. The order of ranks is that of the infrastructure, where there is one, else that of hosts
+and addresses.
+
+Only failures of workers use up restarts. Workers also fail because a node that they talk to is lost, and are noticed
+first; so what has stopped a cycle is settled when all its nodes have stopped, or are lost.
 """
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, Self, assert_never
 
-from nvrx_launcher.exit_codes import FAILED, REFUSED
+from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
+from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, Phase
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 
-__all__ = ["Coordinator"]
+__all__ = ["ANY_FAILED", "MIN_HEALTHY", "Coordinator", "Rules"]
+
+ANY_FAILED: Final = "any-failed"
+MIN_HEALTHY: Final = "min-healthy"
+SHOWN: Final = 120
+"""Characters of a command that a line shows."""
 
 
-class _Phase(enum.Enum):
-    GATHERING = "gathering"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    ENDED = "ended"
+@dataclass(frozen=True)
+class Rules:
+    """What a coordinator decides by.
 
+    Attributes:
+        min_nodes: how many nodes a cycle needs.
+        max_nodes: how many may join before the last call is over; under `min-healthy`, how many take part at most.
+        max_restarts: how often the workers are restarted because one has failed.
+        policy: `any-failed` or `min-healthy`.
+        last_call: seconds that the first cycle waits for more than `min_nodes` nodes.
+        join_timeout: seconds within which `min_nodes` must be ready.
+        command: what the workers run; a node with another command is refused. Empty: any is welcome.
+    """
 
-class _Status(enum.Enum):
-    READY = "ready"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    DONE = "done"
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int
+    policy: str = ANY_FAILED
+    last_call: float = 1.0
+    join_timeout: float = 600.0
+    command: str = ""
 
-
-@dataclass
-class _Node:
-    status: _Status
-    description: NodeDescription
+    @property
+    def most_active(self) -> int:
+        """How many nodes take part in a cycle at most."""
+        return self.max_nodes if self.policy == MIN_HEALTHY else self.min_nodes
 
 
 class Coordinator:
     """Decides by what the nodes say.
 
     Args:
-        min_nodes: how many take part in a cycle.
-        max_nodes: how many may join before the last call is over.
-        max_restarts: how many cycles follow the first one.
-        last_call: seconds that a cycle waits for more than `min_nodes` nodes.
-        join_timeout: seconds within which `min_nodes` must be ready.
+        rules: what it decides by.
 
     Attributes:
         cycle: the number of the present cycle, or of the next one.
+        restarts: how many of the cycles so far were started because a worker had failed.
         deadline: when it wants `tick`, monotonic seconds.
     """
 
-    def __init__(
-        self, min_nodes: int, max_nodes: int, max_restarts: int, *, last_call: float = 1.0, join_timeout: float = 600.0
-    ) -> None:
-        self.min_nodes, self.max_nodes, self.max_restarts = min_nodes, max_nodes, max_restarts
-        self._last_call, self._join_timeout = last_call, join_timeout
-        self.cycle, self.deadline = 0, math.inf
-        self._phase = _Phase.GATHERING
-        self._nodes = dict[int, _Node]()
-        self._active = frozenset[int]()
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.cycle, self.restarts, self.deadline = 0, 0, math.inf
+        self._phase = Phase.GATHERING
+        self._nodes = dict[int, NodeDescription]()
+        self._active = set[int]()
+        self._busy, self._unhealthy = set[int](), set[int]()  # of the active nodes: not done, or not stopped yet
+        self._failure = ""
         self._gathering_since = self._enough_since = math.inf
+
+    @classmethod
+    def from_state(cls, rules: Rules, state: CoordinatorState, *, now: float) -> Self:
+        """Go on from a state, where another coordinator was."""
+        made = cls(rules)
+        made.cycle, made.restarts, made._phase, made._failure = state.cycle, state.restarts, state.phase, state.failure
+        made._nodes = dict(state.nodes)
+        made._active, made._busy, made._unhealthy = set(state.active), set(state.busy), set(state.unhealthy)
+        made._gathering_since, made._enough_since = now - state.gathering_for, now - state.enough_for
+        if made._phase is Phase.GATHERING:
+            made._schedule()
+        return made
+
+    def state(self, *, now: float) -> CoordinatorState:
+        """Return everything that decides what it does next."""
+        since = (self._gathering_since, self._enough_since) if self._phase is Phase.GATHERING else (math.inf, math.inf)
+        return CoordinatorState(
+            self._phase, self.cycle, self.restarts, tuple(sorted(self._nodes.items())), frozenset(self._active),
+            frozenset(self._busy), frozenset(self._unhealthy), self._failure, now - since[0], now - since[1],
+        )  # fmt: skip
 
     def start(self, *, now: float) -> None:
         """Begin to gather nodes."""
@@ -77,39 +111,38 @@ class Coordinator:
 
     def received(self, message: Message, *, now: float) -> tuple[Decision, ...]:
         """Take a node's message."""
-        if self._phase is _Phase.ENDED and message.kind is not MessageKind.LEFT:
+        if self._phase is Phase.ENDED and message.kind is not MessageKind.LEFT:
             return ()
         match message.kind:
             case MessageKind.READY:
                 return self._ready(message, now)
-            case MessageKind.FAILED:
-                return self._failed(message)
-            case MessageKind.DONE:
-                return self._done(message)
             case MessageKind.STOP:
                 return self._end(REFUSED, message.reason)
             case MessageKind.LEFT:
-                return self.lost(message.node, message.reason, now=now)
+                return self._gone(message.node, message.reason, now)
+            case MessageKind.FAILED | MessageKind.UNHEALTHY | MessageKind.DONE as kind:
+                return self._of_this_cycle(kind, message)
             case never:
                 assert_never(never)
 
     def lost(self, node: int, reason: str, *, now: float) -> tuple[Decision, ...]:
-        """Take the loss of a node."""
-        if (known := self._nodes.pop(node, None)) is None:
+        """Take the loss of a node; one that lives after all is told of it, and may join again."""
+        if node not in self._nodes:
             return ()
-        was_active = node in self._active
-        self._active -= {node}
-        if was_active and self._phase is _Phase.RUNNING:
-            return (*self._stop(f"{known.description.host}: {reason}"), *self._next(now))
-        return self._next(now)
+        return (Decision(Verdict.LOST, self.cycle, reason, node=node), *self._gone(node, reason, now))
 
     def abandon(self, code: int, reason: str) -> tuple[Decision, ...]:
         """Take the end of the launcher that runs this: the job cannot go on, and must not wait."""
-        return () if self._phase is _Phase.ENDED else self._end(code, reason)
+        return () if self._phase is Phase.ENDED else self._end(code, reason)
 
     def tick(self, *, now: float) -> tuple[Decision, ...]:
         """Take the time."""
         return self._next(now) if now >= self.deadline else ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self._phase is Phase.ENDED
 
     @property
     def nodes(self) -> frozenset[int]:
@@ -118,85 +151,126 @@ class Coordinator:
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
-        assert 0 <= self.cycle <= self.max_restarts
-        assert self._active <= self._nodes.keys()
-        running = {node for node, each in self._nodes.items() if each.status is not _Status.READY}
-        assert running <= self._active
+        assert 0 <= self.restarts <= min(self.cycle, self.rules.max_restarts)
+        assert self._busy | self._unhealthy <= self._active <= self._nodes.keys()
+        assert self._phase is not Phase.GATHERING or not self._active
+        assert self._phase is not Phase.RUNNING or self._busy
 
     def _ready(self, message: Message, now: float) -> tuple[Decision, ...]:
         assert message.description is not None
-        known = self._nodes.get(message.node)
-        if known is not None and self._phase is _Phase.RUNNING and message.node in self._active:
-            return self._stop(f"{message.description.host} has begun anew")
-        self._nodes[message.node] = _Node(_Status.READY, message.description)
-        return self._next(now)
-
-    def _failed(self, message: Message) -> tuple[Decision, ...]:
-        if self._is_of_this_cycle(message):
-            return self._stop(f"{self._nodes[message.node].description.host}: {message.reason}")
-        return ()
-
-    def _done(self, message: Message) -> tuple[Decision, ...]:
-        if not self._is_of_this_cycle(message):
+        node, description = message.node, message.description
+        if self._is_another_command(description.command):
+            return (self._refuse(node, description.command),)
+        if node not in self._active:
+            self._nodes[node] = description
+            return self._next(now)
+        if message.cycle != self.cycle:  # it has not heard of this cycle yet
             return ()
-        self._nodes[message.node].status = _Status.DONE
-        if all(self._nodes[node].status is _Status.DONE for node in self._active):
-            return self._end(0, "all workers are done")
-        return ()
+        self._nodes[node] = description
+        stop = self._stop(f"{description.host} has begun anew") if self._phase is Phase.RUNNING else ()
+        self._busy.discard(node)
+        return (*stop, *self._next(now))
 
-    def _is_of_this_cycle(self, message: Message) -> bool:
-        return self._phase is _Phase.RUNNING and message.node in self._active and message.cycle == self.cycle
+    def _is_another_command(self, command: str) -> bool:
+        return bool(command and self.rules.command) and command != self.rules.command
+
+    def _refuse(self, node: int, command: str) -> Decision:
+        reason = (
+            f"the job runs another command: {self.rules.command[:SHOWN]!r}, and not {command[:SHOWN]!r}; "
+            "give each job an --rdzv-id of its own, or --rdzv-conf same_command=0 where commands differ by node"
+        )
+        return Decision(Verdict.REFUSE, self.cycle, reason, USAGE, node=node)
+
+    def _of_this_cycle(self, kind: MessageKind, message: Message) -> tuple[Decision, ...]:
+        """Take how the workers of a node are; what an earlier cycle's were like changes nothing."""
+        if self._phase is not Phase.RUNNING or message.node not in self._active or message.cycle != self.cycle:
+            return ()
+        if kind is MessageKind.DONE:
+            self._busy.discard(message.node)
+            return self._end_if_done()
+        self._unhealthy.add(message.node)
+        return () if kind is MessageKind.UNHEALTHY and self._are_enough_healthy() else self._fail(message)
+
+    def _are_enough_healthy(self) -> bool:
+        return len(self._active) - len(self._unhealthy) >= self.rules.min_nodes
+
+    def _end_if_done(self) -> tuple[Decision, ...]:
+        return () if self._busy else self._end(0, "all workers are done")
+
+    def _gone(self, node: int, reason: str, now: float) -> tuple[Decision, ...]:
+        """Go on without a node; what workers have failed by while one was lost does not count as a failure."""
+        if (description := self._nodes.pop(node, None)) is None:
+            return ()
+        if node not in self._active:
+            return self._next(now)
+        for each in (self._active, self._busy, self._unhealthy):
+            each.discard(node)
+        if self._phase is Phase.RUNNING and self._are_enough_healthy():
+            return self._end_if_done()
+        stop = self._stop(f"{description.host}: {reason}") if self._phase is Phase.RUNNING else ()
+        self._failure = ""
+        return (*stop, *self._next(now))
+
+    def _fail(self, message: Message) -> tuple[Decision, ...]:
+        self._failure = f"{self._nodes[message.node].host}: {message.reason}"
+        return self._stop(self._failure)
 
     def _stop(self, reason: str) -> tuple[Decision, ...]:
-        if self.cycle >= self.max_restarts:
-            spent = f"after {self.cycle} restarts" if self.max_restarts else "with --max-restarts 0"
-            return self._end(FAILED, f"{reason}, {spent}")
-        self._phase = _Phase.STOPPING
-        for node in self._active:
-            self._nodes[node].status = _Status.STOPPING
+        self._phase, self._busy = Phase.STOPPING, set(self._active)
         return (Decision(Verdict.STOP, self.cycle, reason),)
 
     def _end(self, code: int, reason: str) -> tuple[Decision, ...]:
-        self._phase, self.deadline = _Phase.ENDED, math.inf
+        self._phase, self.deadline = Phase.ENDED, math.inf
         return (Decision(Verdict.END, self.cycle, reason, code),)
 
     def _next(self, now: float) -> tuple[Decision, ...]:
         """Begin the next cycle, as soon as all have stopped and enough nodes are there."""
-        if self._phase is _Phase.STOPPING and not self._stopping():
-            self._phase, self._active = _Phase.GATHERING, frozenset()
-            self._gathering_since, self._enough_since = now, math.inf
-            self.cycle += 1
-        if self._phase is not _Phase.GATHERING:
+        if self._phase is Phase.STOPPING and not self._busy:
+            if self._failure and self.restarts >= self.rules.max_restarts:
+                return self._end(FAILED, f"{self._failure}, {self._spent()}")
+            self._gather(now)
+        if self._phase is not Phase.GATHERING:
             return ()
-        self._enough_since = min(self._enough_since, now) if len(self._nodes) >= self.min_nodes else math.inf
+        self._enough_since = min(self._enough_since, now) if self._are_enough() else math.inf
         self._schedule()
         if self._is_complete(now):
             return self._run()
-        if now >= self._gathering_since + self._join_timeout:
-            joined = sorted(each.description.host for each in self._nodes.values())
-            reason = f"{len(joined)} of {self.min_nodes} nodes have joined in {self._join_timeout:g} s: {joined}"
-            return self._end(FAILED, reason)
-        return ()
+        return self._end(FAILED, self._too_few()) if now >= self._gathering_since + self.rules.join_timeout else ()
 
-    def _stopping(self) -> bool:
-        return any(self._nodes[node].status is not _Status.READY for node in self._active)
+    def _spent(self) -> str:
+        return f"after {self.restarts} restarts" if self.rules.max_restarts else "with --max-restarts 0"
+
+    def _gather(self, now: float) -> None:
+        self._phase = Phase.GATHERING
+        self._active, self._unhealthy = set(), set()
+        self._gathering_since, self._enough_since = now, math.inf
+        self.cycle += 1
+        self.restarts += bool(self._failure)
+        self._failure = ""
+
+    def _are_enough(self) -> bool:
+        return len(self._nodes) >= self.rules.min_nodes
 
     def _is_complete(self, now: float) -> bool:
-        if len(self._nodes) < self.min_nodes:
+        if not self._are_enough():
             return False
-        return self.cycle > 0 or len(self._nodes) >= self.max_nodes or now >= self._enough_since + self._last_call
+        are_all = len(self._nodes) >= self.rules.max_nodes
+        return self.cycle > 0 or are_all or now >= self._enough_since + self.rules.last_call
+
+    def _too_few(self) -> str:
+        joined = sorted(each.host for each in self._nodes.values())
+        return f"{len(joined)} of {self.rules.min_nodes} nodes have joined in {self.rules.join_timeout:g} s: {joined}"
 
     def _schedule(self) -> None:
-        join_by = self._gathering_since + self._join_timeout if self._enough_since == math.inf else math.inf
-        self.deadline = min(self._enough_since + self._last_call, join_by)
+        join_by = self._gathering_since + self.rules.join_timeout if self._enough_since == math.inf else math.inf
+        self.deadline = min(self._enough_since + self.rules.last_call, join_by)
 
     def _run(self) -> tuple[Decision, ...]:
-        joined_first = sorted(self._nodes)[: self.min_nodes]
-        members = _placed({node: self._nodes[node].description for node in joined_first})
-        self._phase, self._active, self.deadline = _Phase.RUNNING, frozenset(each.node for each in members), math.inf
-        for node in self._active:
-            self._nodes[node].status = _Status.RUNNING
-        first = self._nodes[members[0].node].description
+        joined_first = sorted(self._nodes)[: self.rules.most_active]
+        members = _placed({node: self._nodes[node] for node in joined_first})
+        self._phase, self.deadline = Phase.RUNNING, math.inf
+        self._active, self._busy = set(joined_first), set(joined_first)
+        first = self._nodes[members[0].node]
         reason = f"{len(members)} nodes, {len(self._nodes) - len(members)} spare"
         return (
             Decision(

@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from nvrx_launcher.loop import EventLoop
 
-__all__ = ["Mailbox"]
+__all__ = ["Mailbox", "handing_on"]
+
+Value = TypeVar("Value")
 
 
 class Mailbox:
@@ -38,3 +41,16 @@ class Mailbox:
         with suppress(Empty):
             while True:
                 self._calls.get_nowait()()
+
+
+def handing_on(
+    mailbox: Mailbox, read: Callable[[bytes], Value], take: Callable[[Value], object]
+) -> Callable[[int, bytes], None]:
+    """Return what reads a value in a thread, and has the loop take it; nobody of ours has written a malformed one."""
+
+    def found(_: int, text: bytes) -> None:
+        with suppress(ValueError):
+            value = read(text)
+            mailbox.post(lambda: take(value))
+
+    return found

@@ -22,7 +22,8 @@ class MessageKind(enum.Enum):
     """What a node says."""
 
     READY = "ready"  # its workers are not running; it can take part in a cycle
-    FAILED = "failed"  # a worker of it has failed in the cycle
+    FAILED = "failed"  # a worker of it has failed, and the cycle with it
+    UNHEALTHY = "unhealthy"  # a worker of it has failed; the others go on
     DONE = "done"  # all its workers are done
     STOP = "stop"  # a rank has asked that the job ends
     LEFT = "left"  # it takes part no more
@@ -38,6 +39,7 @@ class NodeDescription:
         port: a free port, for the workers to meet at when it has the first rank.
         workers: how many it starts.
         order: its rank by the infrastructure; -1 for none.
+        command: what its workers run; empty where it does not matter.
     """
 
     host: str
@@ -45,6 +47,7 @@ class NodeDescription:
     port: int
     workers: int
     order: int = -1
+    command: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the wire."""
@@ -60,6 +63,7 @@ class NodeDescription:
         return cls(
             string(data.get("host")), string(data.get("address")), integer(data.get("port"), 1, MAX_PORT),
             integer(data.get("workers"), 1, MAX_WORKERS), integer(data.get("order"), -1),
+            string(data.get("command", "")),
         )  # fmt: skip
 
 
@@ -107,9 +111,11 @@ class Message:
 class Verdict(enum.Enum):
     """What the coordinator decides."""
 
-    RUN = "run"
-    STOP = "stop"
-    END = "end"
+    RUN = "run"  # the workers of a cycle are started
+    STOP = "stop"  # the workers of a cycle are stopped
+    END = "end"  # the job is over
+    LOST = "lost"  # a node is no longer in the job; one that lives after all stops its workers, and may join again
+    REFUSE = "refuse"  # a node may not join
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,8 @@ class Decision:
         verdict: what it is.
         cycle: of which cycle.
         reason: for people.
-        code: with END, the exit code of all launchers.
+        code: with END, the exit code of all launchers; with REFUSE, that of one.
+        node: with LOST and REFUSE, which node is meant.
         members: with RUN, the nodes that take part, by their rank; all others are spares.
         master_addr, master_port: with RUN, where the workers meet.
     """
@@ -141,6 +148,7 @@ class Decision:
     members: tuple[Member, ...] = ()
     master_addr: str = ""
     master_port: int = 0
+    node: int = -1
 
     @property
     def world_size(self) -> int:
@@ -164,4 +172,5 @@ class Decision:
         return cls(
             Verdict(data.get("verdict")), integer(data.get("cycle"), 0), string(data.get("reason")),
             integer(data.get("code"), 0), members, string(data.get("master_addr")), integer(data.get("master_port"), 0),
+            integer(data.get("node", -1), -1),
         )  # fmt: skip

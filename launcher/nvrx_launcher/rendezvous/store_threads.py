@@ -1,7 +1,8 @@
 """The threads of a launcher that wait for the rendezvous store; each has a connection of its own.
 
 A wait for a key blocks in torch, and what it finds is handed to the event loop. Requests are made one after another by
-one thread, which moves this node's lease in between.
+one thread, which makes a regular one in between. A request whose connection breaks is made again on a new one, so each
+must be one that may be made twice.
 """
 
 from __future__ import annotations
@@ -12,44 +13,75 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, TypeVar
 
 import torch.distributed as dist
 
 from nvrx_core.store.connection import Connection
+from nvrx_core.store.endpoint import StoreConnectionError
 
-__all__ = ["LEASE_EVERY", "Follower", "Requests", "Store"]
+__all__ = ["Follower", "Link", "Requests", "Store", "multi_get"]
 
-LEASE_EVERY: Final = 1.0
-"""Seconds between two moves of a lease."""
 LOOKS_EVERY: Final = timedelta(seconds=5)
 """How long one wait for a key lasts; then the store is asked whether a later one is there."""
 
+LOST: Final = (RuntimeError, OSError, StoreConnectionError)
+"""What a store that is lost raises."""
+
 Store = Connection
+Value = TypeVar("Value")
+
+
+class Link:
+    """A connection that is opened again when it breaks; for one thread.
+
+    Args:
+        store: the first connection.
+        again: opens another one, as soon as the store can be reached; raises StoreConnectionError when it is gone.
+    """
+
+    def __init__(self, store: Store, again: Callable[[], Store]) -> None:
+        self._store, self._again = store, again
+
+    def __call__(self, request: Callable[[Store], Value]) -> Value:
+        """Make a request; again, if its connection breaks.
+
+        Raises:
+            StoreConnectionError: when the store is gone.
+        """
+        while True:
+            try:
+                return request(self._store)
+            except dist.DistStoreError:  # the store's answer
+                raise
+            except (RuntimeError, OSError):
+                self._store = self._again()
 
 
 class Follower:
     """Hands on the values of numbered keys, in order, as they are written.
 
     Args:
-        store: a connection of its own.
-        key: names the key of a number, from 1.
-        found: called with each value, in the thread of the follower.
+        link: a connection of its own.
+        key: names the key of a number.
+        found: called with each number and its value, in the thread of the follower.
         failed: called when the store is lost.
+        first: the first number.
         count: how many numbers were given out so far; a key that is not written while later ones are is passed over.
     """
 
     def __init__(
         self,
-        store: Store,
+        link: Link,
         key: Callable[[int], str],
         *,
-        found: Callable[[bytes], object],
+        found: Callable[[int, bytes], object],
         failed: Callable[[str], object],
+        first: int = 1,
         count: Callable[[Store], int] | None = None,
     ) -> None:
-        self._store, self._key, self._found, self._failed, self._count = store, key, found, failed, count
-        self._ending = False
+        self._link, self._key, self._found, self._failed, self._count = link, key, found, failed, count
+        self._first, self._ending = first, False
 
     def start(self, name: str) -> None:
         """Start the thread."""
@@ -61,28 +93,29 @@ class Follower:
 
     def _run(self) -> None:
         try:
-            for number in itertools.count(1):
+            for number in itertools.count(self._first):
                 if self._await(number) and not self._ending:
-                    self._found(self._store.get(self._key(number)))
+                    self._found(number, self._get(number))
                 if self._ending:
                     return
-        except (RuntimeError, OSError) as error:  # the store is lost
+        except LOST as error:
             if not self._ending:
                 self._failed(str(error).partition("\n")[0])
+
+    def _get(self, number: int) -> bytes:
+        return self._link(lambda store: store.get(self._key(number)))
 
     def _await(self, number: int) -> bool:
         """Wait for a key; False when whoever was to write it never will."""
         overtaken = False
         while not self._ending:
             try:
-                self._store.wait([self._key(number)], LOOKS_EVERY)
+                self._link(lambda store: store.wait([self._key(number)], LOOKS_EVERY))
                 return True
-            except dist.DistNetworkError:
-                raise
             except dist.DistStoreError:  # not written yet
                 if overtaken:
                     return False
-                overtaken = self._count is not None and self._count(self._store) > number
+                overtaken = self._count is not None and self._link(self._count) > number
         return False
 
 
@@ -90,13 +123,16 @@ class Requests:
     """Makes requests in a thread, one after another, and a regular one in between.
 
     Args:
-        store: a connection of its own.
-        regular: made every `LEASE_EVERY` seconds.
+        link: a connection of its own.
+        regular: made every `interval` seconds.
+        interval: seconds.
         failed: called when the store is lost.
     """
 
-    def __init__(self, store: Store, regular: Callable[[Store], object], failed: Callable[[str], object]) -> None:
-        self._store, self._regular, self._failed = store, regular, failed
+    def __init__(
+        self, link: Link, regular: Callable[[Store], object], interval: float, *, failed: Callable[[str], object]
+    ) -> None:
+        self._link, self._regular, self._interval, self._failed = link, regular, interval, failed
         self._requests = SimpleQueue[Callable[[Store], object] | None]()
         self._thread = threading.Thread(target=self._run, name="nvrx-rendezvous", daemon=True)
 
@@ -116,22 +152,22 @@ class Requests:
     def _run(self) -> None:
         try:
             self._serve()
-        except (RuntimeError, OSError) as error:  # the store is lost
+        except LOST as error:
             self._failed(str(error).partition("\n")[0])
 
     def _serve(self) -> None:
         due = time.monotonic()
         while True:
             if (now := time.monotonic()) >= due:
-                self._regular(self._store)
-                due = now + LEASE_EVERY
+                self._link(self._regular)
+                due = now + self._interval
             try:
                 request = self._requests.get(timeout=max(0.0, due - time.monotonic()))
             except Empty:
                 continue
             if request is None:
                 return
-            request(self._store)
+            self._link(request)
 
 
 def multi_get(store: Store, keys: Iterable[str]) -> list[str]:

@@ -147,7 +147,6 @@ def test_a_wrong_value_is_named_with_what_to_write(argv, message):
     "argv",
     [
         ["--node-rank", "1"],
-        ["--restart-policy", "min-healthy"],
     ],
     ids=lambda argv: argv[0],
 )

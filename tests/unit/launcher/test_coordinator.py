@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 import signal
@@ -10,7 +11,8 @@ from collections import deque
 
 import pytest
 from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodePolicy, StartWorkers, StopWorkers, Tell
-from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
+from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 
 LAST_CALL, JOIN = 1.0, 600.0
@@ -24,17 +26,22 @@ def ready(node, cycle=-1, **more):
     return Message(node, MessageKind.READY, cycle, description=described(node, **more))
 
 
-def coordinator(least=2, most=2, max_restarts=1):
-    made = Coordinator(least, most, max_restarts, last_call=LAST_CALL, join_timeout=JOIN)
+def coordinator(least=2, most=2, max_restarts=1, **more):
+    made = Coordinator(Rules(least, most, max_restarts, last_call=LAST_CALL, join_timeout=JOIN, **more))
     made.start(now=0.0)
     return made
 
 
-def running(**options):
+def running(nodes=2, **options):
     made = coordinator(**options)
-    made.received(ready(0), now=0.0)
-    made.received(ready(1), now=0.0)
+    for node in range(nodes):
+        made.received(ready(node), now=0.0)
     return made
+
+
+def stopped(made, *nodes):
+    """What is decided when these nodes have stopped."""
+    return [each for node in nodes for each in made.received(ready(node, cycle=made.cycle), now=2.0)]
 
 
 def test_a_cycle_begins_when_all_nodes_are_ready():
@@ -71,7 +78,8 @@ def test_spares_wait_and_take_the_place_of_a_lost_node():
     for node in range(3):
         decisions = made.received(ready(node), now=0.0)
     assert decisions[0].reason == "2 nodes, 1 spare"
-    (stop,) = made.lost(0, "node 0 has vanished", now=1.0)
+    lost, stop = made.lost(0, "node 0 has vanished", now=1.0)
+    assert (lost.verdict, lost.node) == (Verdict.LOST, 0)
     assert (stop.verdict, stop.cycle) == (Verdict.STOP, 0)
     (run,) = made.received(ready(1, cycle=0), now=2.0)
     assert (run.cycle, [member.node for member in run.members]) == (1, [1, 2])
@@ -109,9 +117,9 @@ def test_the_job_ends_when_all_nodes_are_done():
 def test_the_job_fails_when_its_restarts_are_spent(max_restarts, spent):
     made = running(max_restarts=max_restarts)
     for cycle in range(max_restarts + 1):
-        (decision,) = made.received(Message(0, MessageKind.FAILED, cycle, "rank 0 has failed"), now=1.0)
-        made.received(ready(0, cycle=cycle), now=1.0)
-        made.received(ready(1, cycle=cycle), now=1.0)
+        (stop,) = made.received(Message(0, MessageKind.FAILED, cycle, "rank 0 has failed"), now=1.0)
+        assert stop.verdict is Verdict.STOP
+        (decision,) = stopped(made, 0, 1)
     assert decision == Decision(Verdict.END, max_restarts, f"host0: rank 0 has failed, {spent}", code=1)
 
 
@@ -127,15 +135,19 @@ def test_news_of_an_earlier_cycle_changes_nothing():
 def test_the_host_of_a_failure_is_named_on_all_nodes():
     (failed,) = running().received(Message(1, MessageKind.FAILED, 0, "rank 2 has failed"), now=1.0)
     left, *_ = running().received(Message(1, MessageKind.LEFT, 0, "the launcher has received signal 15"), now=1.0)
-    lost, *_ = running().lost(1, "no sign of life", now=1.0)
+    _, lost = running().lost(1, "no sign of life", now=1.0)
     assert [each.reason for each in (failed, left, lost)] == [
         "host1: rank 2 has failed", "host1: the launcher has received signal 15", "host1: no sign of life",
     ]  # fmt: skip
 
 
 def test_a_node_that_begins_anew_stops_the_cycle():
-    (stop,) = running().received(ready(1), now=1.0)
+    made = running()
+    assert made.received(ready(1), now=1.0) == (), "it has not heard of the cycle yet"
+    (stop,) = made.received(ready(1, cycle=0), now=1.0)
     assert stop.reason == "host1 has begun anew"
+    (run,) = stopped(made, 0)
+    assert (run.cycle, made.restarts) == (1, 0)
 
 
 def test_a_rank_can_ask_that_the_job_ends():
@@ -157,8 +169,10 @@ def test_a_spare_that_leaves_disturbs_nobody():
     assert made.lost(9, "unknown", now=1.0) == ()
 
 
-def node(number=0, workers=2):
-    made = NodePolicy(workers, stop_signal=signal.SIGTERM, stop_grace=15.0, signal_grace=1800.0)
+def node(number=0, workers=2, **more):
+    made = NodePolicy(
+        workers, stop_signal=signal.SIGTERM, stop_grace=15.0, signal_grace=1800.0, kill_signal=signal.SIGKILL, **more
+    )
     assert made.joined(number) == (Tell(MessageKind.READY, -1),)
     return made
 
@@ -230,14 +244,10 @@ def test_a_node_without_a_coordinator_ends():
 
 @pytest.mark.parametrize("thing", [RUN, Decision(Verdict.STOP, 3, "x"), Decision(Verdict.END, 3, "x", code=93)])
 def test_a_decision_survives_the_wire(thing):
-    import json
-
     assert Decision.from_text(json.dumps(thing.to_json())) == thing
 
 
 def test_a_message_survives_the_wire():
-    import json
-
     for thing in (ready(3), Message(1, MessageKind.LEFT, 2, "x")):
         assert Message.from_text(json.dumps(thing.to_json())) == thing
 
@@ -257,7 +267,7 @@ class Job:
 
     def __init__(self, dice, *, least, most, max_restarts):
         self.dice, self.now = dice, 0.0
-        self.coordinator = Coordinator(least, most, max_restarts, last_call=1.0, join_timeout=60.0)
+        self.coordinator = Coordinator(Rules(least, most, max_restarts, last_call=1.0, join_timeout=60.0))
         self.coordinator.start(now=0.0)
         self.nodes, self.ends = {}, {}
         self.to_coordinator, self.to_nodes = {}, {}
@@ -267,7 +277,7 @@ class Job:
     def join(self):
         number = len(self.to_nodes)
         self.to_coordinator[number], self.to_nodes[number] = deque(), deque(self.history)
-        self.nodes[number] = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0)
+        self.nodes[number] = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9)
         self.workers[number] = {}
         self.carry_out(number, self.nodes[number].joined(number))
 
@@ -291,7 +301,12 @@ class Job:
         assert len(running) <= 2, "no more than one cycle that ends and one that begins"
 
     def publish(self, decisions):
+        """Publish what was decided; the coordinator goes on from its state, as a successor does."""
         self.coordinator.check()
+        text = json.dumps(self.coordinator.state(now=self.now).to_json())
+        state = CoordinatorState.from_json(json.loads(text))
+        self.coordinator = Coordinator.from_state(self.coordinator.rules, state, now=self.now)
+        assert self.coordinator.state(now=self.now) == state
         for decision in decisions:
             self.history.append(decision)
             for inbox in self.to_nodes.values():

@@ -1,0 +1,137 @@
+"""torch's TCP store as the store of a rendezvous: hosted by the launcher that can listen at the endpoint."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import socket
+import time
+import uuid
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Final
+
+import torch.distributed as dist
+
+from nvrx_core.store.connection import Connection
+from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener
+from nvrx_core.store.hosting import serve_on
+from nvrx_core.store.torch_stores import CONNECT_TIMEOUT
+from nvrx_launcher.rendezvous.store_threads import Link, Store
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
+
+__all__ = ["TcpRendezvous"]
+
+log = logging.getLogger("nvrx_launcher")
+BACKLOG: Final = 4096
+PROBE: Final = 5.0
+PAUSE: Final = 0.2
+INSTANCE: Final = "nvrx-rendezvous/instance"
+"""The key whose value tells a store from another one that may be hosted at the same endpoint later."""
+
+
+class TcpRendezvous:
+    """The store at a rendezvous endpoint.
+
+    Args:
+        endpoint: host and port.
+        settings: the rendezvous's.
+    """
+
+    def __init__(self, endpoint: tuple[str, int], settings: RendezvousSettings) -> None:
+        self._host, self._port = endpoint
+        self._settings, self._instance = settings, ""
+        self._why_not = "--rdzv-conf is_host=0"
+
+    def host(self, cleanup: ExitStack) -> bool:
+        """Host the store, unless another launcher does or is to; returns whether this one does.
+
+        Raises:
+            StoreConnectionError: when it has to, and cannot.
+        """
+        listener = self._listen() if self._settings.is_host is not False else None
+        if listener is None:
+            if self._settings.is_host:
+                raise StoreConnectionError(f"cannot host the rendezvous at {self}: {self._why_not}")
+            return False
+        if listener.getsockname()[0].startswith("127."):
+            log.warning("the rendezvous endpoint %s is this machine's own: no other one can join", self)
+        log.info("host the rendezvous at %s", self)
+        cleanup.enter_context(serve_on(listener, self._host))
+        self._open().set(INSTANCE, uuid.uuid4().hex)
+        return True
+
+    def connect(self) -> Link:
+        """Open a connection, as soon as somebody hosts the store.
+
+        Raises:
+            StoreConnectionError: when nobody does in time; it says what was tried.
+        """
+        timeout = self._settings.connect_timeout
+        try:
+            await_listener(self._host, self._port, timedelta(seconds=timeout))
+        except StoreConnectionError as error:
+            why = str(error).partition("(")[2].partition(")")[0]
+            raise StoreConnectionError(
+                f"nobody hosts the rendezvous at {self}: to listen there failed ({self._why_not}), and so did to "
+                f"connect, for {timeout:g} s ({why}); --rdzv-endpoint must be an address of one of the job's nodes, "
+                "whose launcher is running"
+            ) from None
+        store = self._open()
+        self._instance = self._instance or store.get(INSTANCE).decode()
+        return Link(store, self._connect_again)
+
+    def _listen(self) -> socket.socket | None:
+        """Listen at the endpoint; None when it is another host's, or another launcher listens there."""
+        try:
+            return socket.create_server((self._host, self._port), backlog=BACKLOG)
+        except OSError as error:
+            is_unknown_name = (error.errno or 0) < 0
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE) and not is_unknown_name:
+                raise
+            self._why_not = (error.strerror or str(error)).partition(" (while")[0]
+            return None
+
+    def _connect_again(self) -> Store:
+        """Open a connection in the place of a broken one.
+
+        A network that is cut may be healed. A store that has ended does not come back; one in its place is another
+        job's.
+
+        Raises:
+            StoreConnectionError: when the store is gone, or cannot be reached for too long.
+        """
+        deadline = time.monotonic() + self._settings.join_timeout
+        while True:
+            try:
+                socket.create_connection((self._host, self._port), timeout=PROBE).close()
+                return self._same_store()
+            except ConnectionRefusedError:
+                raise StoreConnectionError(f"nobody listens at {self} any more") from None
+            except (OSError, dist.DistNetworkError) as error:
+                if time.monotonic() >= deadline:
+                    seconds = self._settings.join_timeout
+                    raise StoreConnectionError(f"no way to {self} for {seconds:g} s: {error}") from None
+            select.select([], [], [], PAUSE)
+
+    def _same_store(self) -> Store:
+        store = self._open()
+        if not store.check([INSTANCE]) or store.get(INSTANCE).decode() != self._instance:
+            raise StoreConnectionError(f"another launcher hosts another rendezvous at {self}")
+        return store
+
+    def _open(self) -> Store:
+        timeout = timedelta(seconds=self._settings.read_timeout)
+
+        def open_store() -> dist.TCPStore:
+            host, port = self._host, self._port
+            with answer_deadline(host, port):
+                store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT)
+            store.set_timeout(timeout)
+            return store
+
+        return Connection(open_store, open_store, {})
+
+    def __str__(self) -> str:
+        return f"{self._host}:{self._port}"

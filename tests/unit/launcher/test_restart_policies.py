@@ -1,0 +1,217 @@
+"""What uses up restarts, when a cycle is stopped under each policy, and what a node does that is taken for lost."""
+
+from __future__ import annotations
+
+import math
+import signal
+
+import pytest
+from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodePolicy, StopWorkers, Tell
+from nvrx_launcher.rendezvous.coordinator import MIN_HEALTHY, Coordinator, Rules
+from nvrx_launcher.rendezvous.lease import Lease
+from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+
+RUN = Decision(Verdict.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1)
+
+
+def ready(node, cycle=-1, command=""):
+    return Message(node, MessageKind.READY, cycle, "", NodeDescription(f"host{node}", "a", 1, 2, command=command))
+
+
+def running(nodes, least, most, max_restarts=0, **rules):
+    made = Coordinator(Rules(least, most, max_restarts, **rules))
+    made.start(now=0.0)
+    decided = [each for node in range(nodes) for each in made.received(ready(node), now=0.0)]
+    assert [each.verdict for each in decided] == [Verdict.RUN]
+    return made
+
+
+def told(made, kind, *nodes, reason="rank 0 has failed"):
+    """What is decided when nodes say this of the present cycle."""
+    cycle, decided = made.cycle, []
+    for node in nodes:
+        message = ready(node, cycle) if kind is MessageKind.READY else Message(node, kind, cycle, reason)
+        decided += made.received(message, now=1.0)
+        made.check()
+    return decided
+
+
+def verdicts(decisions):
+    return [each.verdict for each in decisions]
+
+
+def test_a_lost_node_uses_up_no_restart():
+    made = running(3, 2, 3)
+    for cycle, (victim, other, spare) in enumerate([(0, 1, 2), (1, 2, 3)]):
+        assert verdicts(made.lost(victim, "vanished", now=1.0)) == [Verdict.LOST, Verdict.STOP]
+        made.received(ready(spare), now=1.0)
+        (run,) = told(made, MessageKind.READY, other)
+        assert (run.verdict, run.cycle, made.restarts) == (Verdict.RUN, cycle + 1, 0)
+
+
+def test_workers_that_fail_because_a_node_is_lost_use_up_no_restart():
+    """Their failure is noticed at once, the loss when the lease has ended."""
+    made = running(3, 2, 3)
+    assert verdicts(told(made, MessageKind.FAILED, 1)) == [Verdict.STOP]
+    assert told(made, MessageKind.READY, 1) == []
+    lost, run = made.lost(0, "vanished", now=6.0)
+    assert (lost.verdict, run.verdict, run.cycle, made.restarts) == (Verdict.LOST, Verdict.RUN, 1, 0)
+
+
+def test_a_spare_that_is_lost_excuses_no_failure():
+    made = running(3, 2, 3)
+    told(made, MessageKind.FAILED, 1)
+    made.lost(2, "vanished", now=1.0)
+    (end,) = told(made, MessageKind.READY, 0, 1)
+    assert (end.verdict, end.reason) == (Verdict.END, "host1: rank 0 has failed, with --max-restarts 0")
+
+
+def test_a_failure_is_settled_when_all_have_stopped():
+    made = running(2, 2, 2, max_restarts=1)
+    (stop,) = told(made, MessageKind.FAILED, 0)
+    assert stop.reason == "host0: rank 0 has failed"
+    assert verdicts(told(made, MessageKind.READY, 0, 1)) == [Verdict.RUN]
+    assert made.restarts == 1
+
+
+def test_what_a_node_says_before_it_has_heard_of_the_cycle_does_not_stop_it():
+    made = running(2, 2, 2)
+    assert made.received(ready(1, cycle=-1), now=1.0) == ()
+    told(made, MessageKind.FAILED, 0)
+    assert made.received(ready(1, cycle=-1), now=1.0) == (), "it is yet to start its workers, and to stop them"
+
+
+def test_a_node_that_is_taken_for_lost_joins_again_when_it_lives():
+    made = running(2, 1, 1)
+    lost, stop, run = made.lost(0, "vanished", now=1.0)
+    assert (lost.node, stop.verdict, [each.node for each in run.members]) == (0, Verdict.STOP, [1])
+    assert made.received(ready(0, cycle=0), now=2.0) == ()
+    assert made.nodes == {0, 1}
+
+
+def test_another_command_is_refused_and_changes_nothing():
+    made = running(2, 2, 2, command="train.py --lr 1")
+    (refusal,) = made.received(ready(5, command="train.py --lr 2"), now=1.0)
+    assert (refusal.verdict, refusal.node, refusal.code) == (Verdict.REFUSE, 5, 2)
+    assert "the job runs another command: 'train.py --lr 1', and not 'train.py --lr 2'" in refusal.reason
+    assert made.received(ready(6, command="train.py --lr 1"), now=1.0) == ()
+    assert made.nodes == {0, 1, 6}
+
+
+def min_healthy(nodes=3, least=2, most=4, **rules):
+    made = Coordinator(Rules(least, most, policy=MIN_HEALTHY, **{"max_restarts": 1, **rules}))
+    made.start(now=0.0)
+    for node in range(nodes):
+        made.received(ready(node), now=0.0)
+    made.tick(now=1.0)
+    made.check()
+    return made
+
+
+def test_all_nodes_up_to_the_maximum_take_part_under_min_healthy():
+    made = Coordinator(Rules(2, 4, 0, policy=MIN_HEALTHY))
+    made.start(now=0.0)
+    for node in range(3):
+        assert made.received(ready(node), now=0.0) == ()
+    (run,) = made.tick(now=1.0)
+    assert [each.node for each in run.members] == [0, 1, 2]
+
+
+def test_failures_are_tolerated_while_enough_nodes_are_healthy():
+    made = min_healthy(nodes=4)
+    assert told(made, MessageKind.UNHEALTHY, 0) == []
+    assert told(made, MessageKind.UNHEALTHY, 0) == [], "another worker of the same node"
+    assert verdicts(made.lost(1, "vanished", now=1.0)) == [Verdict.LOST]
+    (stop,) = told(made, MessageKind.UNHEALTHY, 2)
+    assert (stop.verdict, stop.reason) == (Verdict.STOP, "host2: rank 0 has failed")
+    (run,) = told(made, MessageKind.READY, 0, 2, 3)
+    assert ([each.node for each in run.members], made.restarts) == ([0, 2, 3], 1)
+
+
+def test_the_loss_of_one_node_too_many_stops_the_cycle_and_counts_not():
+    made = min_healthy()
+    told(made, MessageKind.UNHEALTHY, 0)
+    assert verdicts(made.lost(1, "vanished", now=1.0)) == [Verdict.LOST, Verdict.STOP]
+    assert verdicts(told(made, MessageKind.READY, 0, 2)) == [Verdict.RUN]
+    assert made.restarts == 0
+
+
+def test_a_job_whose_call_does_not_go_on_is_restarted_though_nodes_are_healthy():
+    assert verdicts(told(min_healthy(), MessageKind.FAILED, 0)) == [Verdict.STOP]
+
+
+def test_the_job_is_done_when_the_workers_that_are_left_are():
+    made = min_healthy()
+    told(made, MessageKind.UNHEALTHY, 0)
+    assert told(made, MessageKind.DONE, 0, 1) == []
+    (end,) = told(made, MessageKind.DONE, 2)
+    assert (end.verdict, end.code) == (Verdict.END, 0)
+
+
+def test_the_job_is_done_when_the_only_node_that_is_not_is_lost():
+    made = min_healthy()
+    told(made, MessageKind.DONE, 0, 1)
+    assert verdicts(made.lost(2, "vanished", now=1.0)) == [Verdict.LOST, Verdict.END]
+
+
+def node(**more):
+    made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9, **more)
+    made.joined(0)
+    made.decided(RUN)
+    return made
+
+
+def test_a_node_that_is_cut_off_kills_its_workers_and_joins_again():
+    made = node()
+    (stop,) = made.cut_off("no answer")
+    assert stop == StopWorkers(9, math.inf, stop.cause, "no answer")
+    assert made.joined(0) == ()
+    made.worker_exited(0, -9)
+    assert made.worker_exited(1, -9) == (Tell(MessageKind.READY, 0),)
+    assert made.cut_off("no answer") == (Tell(MessageKind.READY, 0),)
+    made.decided(Decision(Verdict.END, 0, "over"))
+    assert made.cut_off("no answer") == ()
+
+
+@pytest.mark.parametrize(("node_meant", "stops"), [(0, True), (3, False)])
+def test_a_node_that_hears_that_it_is_lost_kills_its_workers(node_meant, stops):
+    actions = node().decided(Decision(Verdict.LOST, 0, "no lease", node=node_meant))
+    assert [isinstance(each, StopWorkers) and each.signum for each in actions] == [signal.SIGKILL] * stops
+
+
+def test_a_launcher_that_is_refused_ends_with_the_code_of_wrong_usage():
+    made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9)
+    made.joined(0)
+    assert made.decided(Decision(Verdict.REFUSE, 0, "another command", 2, node=1)) == ()
+    *_, end = made.decided(Decision(Verdict.REFUSE, 0, "another command", 2, node=0))
+    assert (isinstance(end, EndLaunch), end.code, end.reason) == (True, 2, "another command")
+
+
+def test_the_other_workers_of_a_node_go_on_under_min_healthy():
+    made = node(min_healthy=True)
+    assert made.worker_exited(0, -9, "rank 2 was killed") == (Tell(MessageKind.UNHEALTHY, 0, "rank 2 was killed"),)
+    made.check()
+    assert made.worker_exited(1, 0) == (Tell(MessageKind.DONE, 0),)
+
+
+def test_a_rank_that_a_wrapped_call_goes_on_without_makes_its_node_unhealthy():
+    made = node(min_healthy=True)
+    assert made.worker_exited(0, -9, "rank 2 was killed", in_process=True) == (AwaitRound(0, 2),)
+    assert made.round_entered(0, 0) == (Tell(MessageKind.UNHEALTHY, 0, "rank 2 was killed"),)
+
+
+def test_a_call_that_does_not_go_on_fails_the_cycle_under_min_healthy():
+    made = node(min_healthy=True)
+    made.worker_exited(0, -9, "rank 2 was killed", in_process=True)
+    failed, stop = made.no_round(0, 0)
+    assert failed == Tell(MessageKind.FAILED, 0, "rank 2 was killed")
+    assert isinstance(stop, StopWorkers)
+
+
+def test_a_node_takes_its_lease_for_lost_a_beat_before_the_others_do():
+    lease = Lease(1.0, 5)
+    assert lease.deadline == math.inf
+    lease.moved(begun=10.0)
+    assert (lease.deadline, lease.is_lost(now=13.9), lease.is_lost(now=14.0)) == (14.0, False, True)
+    lease.release()
+    assert not lease.is_lost(now=99.0)
