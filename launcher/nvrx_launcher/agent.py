@@ -65,6 +65,7 @@ class Agent:
         self.options, self.config = options, config
         self._launch = uuid.uuid4().hex
         self._environ = {**environ, TAG: self._launch}
+        self._given_store = environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own, in each cycle
         self._events = event_recorder(options)
         self._specs = load_logs_specs(options) if options.worker.logs_specs else None
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
@@ -119,7 +120,6 @@ class Agent:
         self._environ |= self._control.environment()
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
-        self._environ.setdefault("NVRX_STORE_ENDPOINT", self._coordination.store.endpoint)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
         starter = self._starter(cleanup)
         logs = Logs(self.options, files, self._environ)
@@ -179,6 +179,7 @@ class Agent:
         self._kill_at = math.inf
         self._hung.clear()
         self._monitors.begin_cycle()
+        self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
         workers = self._workers.start(action, self._environ, self._monitors.environment)
         self._history.workers_started(action)
         if self._workers.placement is not None:
@@ -195,7 +196,7 @@ class Agent:
         """Take a decision for all nodes."""
         self._history.decided(decision)
         if decision.verdict is Verdict.RUN:
-            self._coordination.store.begin_cycle()
+            self._coordination.store.begin_cycle(decision.store)
         self._carry_out(self._policy.decided(decision))
 
     def cut_off(self, reason: str) -> None:

@@ -48,7 +48,7 @@ class History:
         if decision.verdict is Verdict.RUN:
             if self._node not in {member.node for member in decision.members}:
                 self._write("spare", reason=decision.reason)
-        elif decision.verdict is Verdict.STOP or decision.code:
+        elif decision.verdict is Verdict.STOP or (decision.verdict is Verdict.END and decision.code):
             self._write("cycle_stopped", reason=decision.reason)
 
     def workers_started(self, action: StartWorkers) -> None:

@@ -20,7 +20,7 @@ from nvrx_launcher.worker_options import WorkerOptions
 __all__ = ["LaunchOptions", "Streams"]
 
 DEFAULT_PORT: Final = 29500
-BACKENDS: Final = ("c10d",)
+BACKENDS: Final = ("c10d", "etcd-v2")
 STOP_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 COMMAND: Final = 1000
 """Characters of a command that are compared as they are; the rest by a digest."""
@@ -57,6 +57,7 @@ class LaunchOptions:
         master_addr: where the workers of one node meet.
         master_port: the port; None: a free one.
         endpoint: host and port of the rendezvous.
+        endpoint_text: the same as given, for a backend that has several.
         local_addr: the address of this node; None: that of the interface that leads to the endpoint.
         order: this node's rank by the infrastructure; -1 for none.
         backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
@@ -87,6 +88,7 @@ class LaunchOptions:
     master_addr: str
     master_port: int | None
     endpoint: tuple[str, int]
+    endpoint_text: str
     local_addr: str | None
     order: int
     backend: str
@@ -118,7 +120,7 @@ class LaunchOptions:
         least, most = (1, 1) if given.standalone else _nodes(given.nnodes)
         backend = given.rdzv_backend.strip().lower().removeprefix("nvrx-")
         if backend not in BACKENDS:
-            raise _wrong("--rdzv-backend", f"{given.rdzv_backend!r} is not implemented yet", "write c10d")
+            raise _wrong("--rdzv-backend", f"{given.rdzv_backend!r} is not implemented yet", "write c10d or etcd-v2")
         if given.module and given.no_python:
             raise _wrong("--no-python", "given together with --module", "give one of them")
         if given.max_restarts < 0:
@@ -133,7 +135,8 @@ class LaunchOptions:
             console=_ranks(given.local_ranks_filter), term_timeout=_seconds("--term-timeout", given.term_timeout),
             stop_timeout=_stop_timeout(given, environ),
             signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=given.master_addr,
-            master_port=given.master_port, endpoint=_endpoint(given), local_addr=given.local_addr,
+            master_port=given.master_port, endpoint=_endpoint(given) if backend == "c10d" else ("", 0),
+            endpoint_text=given.rdzv_endpoint, local_addr=given.local_addr,
             order=_order(environ),
             backend=backend, policy=given.restart_policy,
             rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),

@@ -24,49 +24,64 @@ log = logging.getLogger("nvrx_launcher")
 
 
 class ControlStore:
-    """The store, as a launcher knows it.
+    """The store, as a launcher knows it. Each cycle may have another one: that of the launcher of the coordinator.
 
     Args:
         loop: where its descriptors are watched.
         job: the job's name.
-        endpoint: where it listens, if another launcher hosts it; None: it is hosted here.
-        address: the address to host it at.
+        address: the address to host it at, where it is hosted here.
         hosted: called when the first rank has connected to the one that is hosted here.
+
+    Attributes:
+        endpoint: where that of the present cycle listens; empty before the first one.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        job: str,
-        *,
-        endpoint: str | None = None,
-        address: str = "",
-        hosted: Callable[[], object] = bool,
-    ) -> None:
-        self._loop, self._job, self._hosted = loop, job, hosted
+    def __init__(self, loop: EventLoop, job: str, *, address: str, hosted: Callable[[], object] = bool) -> None:
+        self._loop, self._job, self._address, self._hosted = loop, job, address, hosted
         self._listener: socket.socket | None = None
         self._program: subprocess.Popen[bytes] | None = None
         self._answers = dict[int, Callable[[bool], object]]()
-        self._hosts = endpoint is None
-        if endpoint is None:
-            self._listener = socket.create_server((address, 0), backlog=4096)
-            loop.watch(self._listener.fileno(), self._host)
-        self.endpoint = endpoint or f"{address}:{self._listener.getsockname()[1]}"  # type: ignore[union-attr]
+        self._own, self._used = "", set[str]()
+        self.endpoint = ""
 
     @property
     def is_in_use(self) -> bool:
         """Whether a rank has connected to it, as far as this launcher knows."""
         return self._program is not None
 
-    def prepare(self) -> None:
-        """Start the program that answers questions, where it does not run: a rank has connected to the store."""
-        if self._program is None and self._listener is None:
-            self._start(self.endpoint)
+    def own_endpoint(self) -> str:
+        """Return where this launcher hosts one; it listens from then on.
 
-    def begin_cycle(self) -> None:
-        """Forget the wrapped calls of the cycle before: they were killed, and have left their keys."""
-        if self._hosts and self._program is not None:
+        Raises:
+            OSError: when the address cannot be used.
+        """
+        if not self._own:
+            self._listener = socket.create_server((self._address, 0), backlog=4096)
+            self._loop.watch(self._listener.fileno(), self._host)
+            self._own = f"{self._address}:{self._listener.getsockname()[1]}"
+        return self._own
+
+    def used_by_a_rank(self, endpoint: str) -> None:
+        """Take that a rank has connected to the store at an endpoint, hosted by whichever launcher."""
+        self._used.add(endpoint)
+        self._prepare()
+
+    def begin_cycle(self, endpoint: str = "") -> None:
+        """Use the store at an endpoint, by default this launcher's own.
+
+        What wrapped calls of the cycle before have left in it is deleted: they were killed.
+        """
+        before, self.endpoint = self.endpoint, endpoint or self.own_endpoint()
+        if before not in ("", self.endpoint):
+            self._end_program(before)
+            self._prepare()
+        elif self.endpoint == self._own and self._program is not None:
             self._write("forget")
+
+    def _prepare(self) -> None:
+        """Start the program that asks another launcher's store, where it does not run: a rank has connected to it."""
+        if self._program is None and self.endpoint in self._used and self.endpoint != self._own:
+            self._start(self.endpoint)
 
     def ask(self, rank: int, within: float, answer: Callable[[bool], object]) -> None:
         """Find out whether the job goes on without a rank; only when the store is in use.
@@ -84,16 +99,22 @@ class ControlStore:
         if self._listener is not None:
             self._loop.forget(self._listener.fileno())
             self._listener.close()
+        self._end_program(self.endpoint)
+
+    def _end_program(self, endpoint: str) -> None:
         if self._program is not None and self._program.stdout is not None:
             self._loop.forget(self._program.stdout.fileno())
             self._program.kill()
             self._program.communicate()
+            self._program = None
+            self._answers.clear()
+            self._own = self._own if endpoint != self._own else ""
 
     def _host(self) -> None:
         """Have the store hosted: the first rank connects."""
         assert self._listener is not None
         self._loop.forget(self._listener.fileno())
-        log.info("host the store of in-process restart at %s", self.endpoint)
+        log.info("host the store of in-process restart at %s", self._own)
         self._start(str(self._listener.fileno()), self._listener.fileno())
         self._listener.close()
         self._listener = None

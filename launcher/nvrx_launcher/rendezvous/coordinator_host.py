@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
-from nvrx_launcher.rendezvous.messages import Decision, Message
+from nvrx_launcher.rendezvous.messages import Decision, Message, Verdict
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store, multi_get
+from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 __all__ = ["CoordinatorHost"]
@@ -25,44 +25,59 @@ SAYS_WITHIN: Final = 2.0
 
 
 class CoordinatorHost:
-    """Runs the coordinator in the launcher's event loop.
+    """Runs the coordinator in the launcher's event loop, for a term.
 
     Args:
-        coordinator: decides.
+        rules: what the coordinator decides by.
+        opening: what it begins with.
         connect: opens a connection to the store.
         keys: the job's.
         mailbox: hands on what threads find.
         settings: the rendezvous's.
+        control: where this launcher hosts the store of in-process restart.
+        replaced: called when another launcher runs the coordinator.
     """
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        rules: Rules,
+        opening: Opening,
         connect: Callable[[], Link],
         keys: RendezvousKeys,
-        mailbox: Mailbox,
         *,
+        mailbox: Mailbox,
         settings: RendezvousSettings,
+        control: str,
+        replaced: Callable[[], object],
     ) -> None:
-        self._coordinator, self._keys, self._mailbox, self._settings = coordinator, keys, mailbox, settings
-        self._decided = itertools.count(1)
-        self._nodes = frozenset[int]()
+        self._opening, self._keys, self._mailbox, self._settings = opening, keys, mailbox, settings
+        self._control, self._replaced = control, replaced
+        self._term, self._decided, checkpoint = opening.term, opening.decided, opening.checkpoint
+        self._handled = opening.term.inbox if checkpoint is None else checkpoint.handled
+        self._coordinator = Coordinator(rules)
+        if checkpoint is not None:
+            self._coordinator = Coordinator.from_state(rules, checkpoint.state, now=time.monotonic())
+        self._nodes = self._coordinator.nodes
         self._leases = LeaseTable(settings.beat * settings.lost_after)
         self._requests = Requests(connect(), self._watch_leases, settings.beat, failed=_ignore)
-        found = handing_on(mailbox, Message.from_text, self._received)
         self._inbox = Follower(
-            connect(), keys.message, found=found, failed=_ignore, count=lambda store: store.add(keys.inbox, 0)
-        )
+            connect(), keys.message, found=handing_on(mailbox, Message.from_text, self._received), failed=_ignore,
+            first=self._handled + 1, count=lambda store: store.add(keys.inbox, 0),
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Begin to gather nodes, or go on where the predecessor was."""
+        self._requests.start()
+        self._inbox.start("nvrx-inbox")
+        if self._opening.checkpoint is None:
+            self._coordinator.start(now=time.monotonic())
+        elif self._opening.predecessor >= 0:
+            self._lost(self._opening.predecessor)
 
     def store_in_use(self) -> None:
         """Let all nodes know that a rank uses the store of in-process restart."""
-        self._requests.ask(lambda store: store.set(self._keys.in_use, "1"))
-
-    def start(self) -> None:
-        """Begin to gather nodes."""
-        self._coordinator.start(now=time.monotonic())
-        self._requests.start()
-        self._inbox.start("nvrx-inbox")
+        keys, control = self._keys, self._control
+        self._requests.ask(lambda store: store.set(keys.in_use(store.add(keys.in_uses, 1)), control))
 
     @property
     def deadline(self) -> float:
@@ -73,16 +88,36 @@ class CoordinatorHost:
         """Take the time."""
         self._publish(self._coordinator.tick(now=time.monotonic()))
 
-    def close(self, loop: EventLoop) -> None:
-        """End the job if it goes on, and wait until all nodes know of it."""
-        self._publish(self._coordinator.abandon(STORE_LOST, "the launcher that hosts the rendezvous has ended"))
+    def close(self, loop: EventLoop, node: int) -> None:
+        """Leave, with the launcher of a node: the job ends with its store; else another launcher takes over."""
+        if self._term.hosts_store:
+            self._publish(self._coordinator.abandon(STORE_LOST, "the launcher that hosts the rendezvous has ended"))
         deadline = time.monotonic() + self._settings.close_timeout
-        while self._coordinator.nodes and time.monotonic() < deadline:
+        while self._waits_for(node) and time.monotonic() < deadline:
             loop.turn(deadline)
+        if not self._term.hosts_store:
+            self._requests.ask(self._clear if self._coordinator.is_over else self._resign)
+        self.stop()
+
+    def stop(self) -> None:
+        """Decide no more."""
         self._inbox.stop()
         self._requests.finish(SAYS_WITHIN)
 
-    def _received(self, message: Message) -> None:
+    def _waits_for(self, node: int) -> bool:
+        """Whether somebody has yet to hear of the end, or, if the job goes on, that this node has left."""
+        return bool(self._coordinator.nodes) if self._coordinator.is_over else node in self._coordinator.nodes
+
+    def _resign(self, store: Store) -> None:
+        store.set(self._keys.leader, replace(self._term, is_over=True).to_text())
+
+    def _clear(self, store: Store) -> None:
+        """Leave no trace in a store that outlives the job, so that its name can be used again."""
+        if (forget := getattr(store.store, "forget", None)) is None or not forget(""):
+            self._resign(store)
+
+    def _received(self, number: int, message: Message) -> None:
+        self._handled = number
         self._publish(self._coordinator.received(message, now=time.monotonic()))
 
     def _lost(self, node: int) -> None:
@@ -92,9 +127,24 @@ class CoordinatorHost:
     def _publish(self, decisions: tuple[Decision, ...]) -> None:
         """Let all nodes know of what was decided, and the other thread of who is in the job."""
         self._nodes = self._coordinator.nodes
-        for decision in decisions:
-            key, text = self._keys.decision(next(self._decided)), json.dumps(decision.to_json())
-            self._requests.ask(lambda store, key=key, text=text: store.set(key, text))  # type: ignore[misc]
+        if decisions:
+            self._decided += 1
+            number, named = self._decided, tuple(map(self._with_store, decisions))
+            checkpoint = Checkpoint(self._coordinator.state(now=time.monotonic()), self._handled)
+            entry = Entry(self._term.number, named).to_text()
+            self._requests.ask(lambda store: self._write(store, number, entry, checkpoint))
+
+    def _with_store(self, decision: Decision) -> Decision:
+        return replace(decision, store=self._control) if decision.verdict is Verdict.RUN else decision
+
+    def _write(self, store: Store, number: int, entry: str, checkpoint: Checkpoint) -> None:
+        """Write a decision, unless another launcher has written one at its number."""
+        if not self._term.hosts_store:  # nobody takes over from a coordinator that is lost with its store
+            store.set(self._keys.state(number, self._term.number), checkpoint.to_text())
+        if store.compare_set(self._keys.decision(number), "", entry).decode() != entry:
+            self._mailbox.post(self._replaced)
+        elif not self._term.hosts_store:
+            store.delete_key(self._keys.state(number - 1, self._term.number))
 
     def _watch_leases(self, store: Store) -> None:
         """In the thread of requests: see whose lease has moved."""
@@ -107,4 +157,4 @@ class CoordinatorHost:
 
 
 def _ignore(_: str) -> None:
-    """The store is this launcher's own: when it is lost, so is this launcher."""
+    """The node beside it finds the same, and ends the launcher."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import socket
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from nvrx_core.store.endpoint import local_address
 from nvrx_launcher.loop import EventLoop
@@ -19,6 +20,9 @@ from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.store_host import ControlStore
+
+if TYPE_CHECKING:
+    from nvrx_launcher.rendezvous.store_coordination import RendezvousStore
 
 __all__ = ["join_job"]
 
@@ -36,51 +40,52 @@ def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: 
         StoreConnectionError: when nobody listens at the rendezvous endpoint in time.
         OSError: when an address cannot be used.
     """
+    if options.max_nodes > 1 or options.backend == "etcd-v2":
+        return _join_over_store(options, loop, cleanup, node)
+    control = ControlStore(loop, options.job_name, address=options.master_addr)
+    cleanup.callback(control.close)
+    describe = functools.partial(_describe, options, options.master_addr)
+    return LocalCoordination(Coordinator(_rules(options)), describe, node, store=control)
+
+
+def _join_over_store(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents) -> Coordination:
+    from nvrx_core.store.cpp_log_level import FATAL, quiet_for_good
+    from nvrx_launcher.rendezvous.store_coordination import StoreCoordination
+
+    quiet_for_good(FATAL)  # a lost store is logged in one line
+    keys, mailbox = RendezvousKeys(options.run_id), Mailbox(loop)
+    cleanup.callback(mailbox.close)
+    store = _store(options, cleanup)
+    address = options.local_addr or local_address(*store.endpoint)
+    control = ControlStore(loop, options.job_name, address=address, hosted=lambda: coordination.control_in_use())  # noqa: PLW0108 - it is made below
+    cleanup.callback(control.close)
+    coordination = StoreCoordination(
+        store, keys, mailbox, node, describe=functools.partial(_describe, options, address), control=control,
+        rules=_rules(options), settings=options.rendezvous,
+    )  # fmt: skip
+    cleanup.callback(coordination.close, loop)
+    return coordination
+
+
+def _store(options: LaunchOptions, cleanup: ExitStack) -> RendezvousStore:
+    if options.backend == "etcd-v2":
+        from nvrx_launcher.rendezvous.etcd_rendezvous import EtcdRendezvous
+
+        return EtcdRendezvous(options.endpoint_text, options.run_id, options.rendezvous)
+    from nvrx_launcher.rendezvous.tcp_store import TcpRendezvous
+
+    store = TcpRendezvous(options.endpoint, options.rendezvous)
+    store.host(cleanup)
+    return store
+
+
+def _rules(options: LaunchOptions) -> Rules:
     settings = options.rendezvous
-    coordinator = Coordinator(Rules(
+    return Rules(
         options.min_nodes, options.max_nodes, options.max_restarts, policy=options.policy,
         last_call=settings.last_call, join_timeout=settings.join_timeout,
         command=options.command if settings.same_command else "",
-    ))  # fmt: skip
-    if options.max_nodes > 1:
-        return _join_over_store((options, coordinator), loop, cleanup, node)
-    store = ControlStore(loop, options.job_name, address=options.master_addr)
-    cleanup.callback(store.close)
-    describe = functools.partial(_describe, options, options.master_addr)
-    return LocalCoordination(coordinator, describe, node, store=store)
-
-
-def _join_over_store(
-    job: tuple[LaunchOptions, Coordinator], loop: EventLoop, cleanup: ExitStack, node: NodeEvents
-) -> Coordination:
-    from nvrx_core.store.cpp_log_level import FATAL, quiet_for_good
-    from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
-    from nvrx_launcher.rendezvous.store_coordination import StoreCoordination
-    from nvrx_launcher.rendezvous.tcp_store import TcpRendezvous
-
-    quiet_for_good(FATAL)  # a lost store is logged in one line
-    options, coordinator = job
-    settings = options.rendezvous
-    keys, mailbox = RendezvousKeys(options.run_id), Mailbox(loop)
-    cleanup.callback(mailbox.close)
-    store = TcpRendezvous(options.endpoint, settings)
-    is_host = store.host(cleanup)
-    first, own = store.connect(), None
-    address = options.local_addr or local_address(*options.endpoint)
-    if is_host:
-        own = CoordinatorHost(coordinator, store.connect, keys, mailbox, settings=settings)
-        control = ControlStore(loop, options.job_name, address=address, hosted=own.store_in_use)
-        first(lambda store: store.set(keys.endpoint, control.endpoint))
-    else:
-        endpoint = first(lambda store: store.get(keys.endpoint)).decode()
-        control = ControlStore(loop, options.job_name, endpoint=endpoint)
-    cleanup.callback(control.close)
-    describe = functools.partial(_describe, options, address)
-    coordination = StoreCoordination(
-        store.connect, keys, mailbox, node, describe=describe, store=control, host=own, settings=settings
-    )
-    cleanup.callback(coordination.close, loop)
-    return coordination
+    )  # fmt: skip
 
 
 def _describe(options: LaunchOptions, address: str) -> NodeDescription:

@@ -1,11 +1,14 @@
 """The keys of a job in the rendezvous store. Pure.
 
 nodes                how many nodes have joined so far; a node's number is one less when it joins
+lease/<node>         a counter that a node moves while it lives
 inbox                how many messages were sent to the coordinator so far
 inbox/<n>            the n-th of them, from 1
-decision/<n>         the n-th decision for all nodes, from 1
-lease/<node>         a counter that a node moves while it lives
-endpoint             where the store of in-process restart listens
+leader               the present term: whose launcher runs the coordinator
+decision/<n>         what was decided at the n-th time, for all nodes, from 1; written once
+state/<n>/<term>     what the coordinator of a term knew then
+in-use               how many stores of in-process restart were taken into use so far
+in-use/<n>           where the n-th of them listens
 """
 
 from __future__ import annotations
@@ -36,14 +39,22 @@ class RendezvousKeys:
         return self._key("inbox")
 
     @property
-    def endpoint(self) -> str:
-        """Where the store of in-process restart listens."""
-        return self._key("endpoint")
+    def leader(self) -> str:
+        """The present term."""
+        return self._key("leader")
 
     @property
-    def in_use(self) -> str:
-        """Set when a rank has connected to the store of in-process restart."""
+    def in_uses(self) -> str:
+        """The counter of stores of in-process restart."""
         return self._key("in-use")
+
+    def in_use(self, number: int) -> str:
+        """A store of in-process restart that a rank has connected to."""
+        return self._key(f"in-use/{number}")
+
+    def state(self, number: int, term: int) -> str:
+        """What the coordinator of a term knew when it decided."""
+        return self._key(f"state/{number}/{term}")
 
     def message(self, number: int) -> str:
         """A message to the coordinator."""

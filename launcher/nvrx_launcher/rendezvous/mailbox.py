@@ -44,13 +44,13 @@ class Mailbox:
 
 
 def handing_on(
-    mailbox: Mailbox, read: Callable[[bytes], Value], take: Callable[[Value], object]
+    mailbox: Mailbox, read: Callable[[bytes], Value], take: Callable[[int, Value], object]
 ) -> Callable[[int, bytes], None]:
     """Return what reads a value in a thread, and has the loop take it; nobody of ours has written a malformed one."""
 
-    def found(_: int, text: bytes) -> None:
+    def found(number: int, text: bytes) -> None:
         with suppress(ValueError):
             value = read(text)
-            mailbox.post(lambda: take(value))
+            mailbox.post(lambda: take(number, value))
 
     return found

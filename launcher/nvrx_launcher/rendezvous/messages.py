@@ -137,6 +137,7 @@ class Decision:
         reason: for people.
         code: with END, the exit code of all launchers; with REFUSE, that of one.
         node: with LOST and REFUSE, which node is meant.
+        store: with RUN, where the store of in-process restart listens.
         members: with RUN, the nodes that take part, by their rank; all others are spares.
         master_addr, master_port: with RUN, where the workers meet.
     """
@@ -149,6 +150,7 @@ class Decision:
     master_addr: str = ""
     master_port: int = 0
     node: int = -1
+    store: str = ""
 
     @property
     def world_size(self) -> int:
@@ -161,16 +163,15 @@ class Decision:
         return {**vars(self), "verdict": self.verdict.value, "members": members}
 
     @classmethod
-    def from_text(cls, text: str | bytes) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read it.
 
         Raises:
             ValueError: when it is malformed.
         """
-        data = parse_object(text)
         members = tuple(Member(*(integer(part, 0) for part in member)) for member in data.get("members", ()))
         return cls(
             Verdict(data.get("verdict")), integer(data.get("cycle"), 0), string(data.get("reason")),
             integer(data.get("code"), 0), members, string(data.get("master_addr")), integer(data.get("master_port"), 0),
-            integer(data.get("node", -1), -1),
+            integer(data.get("node", -1), -1), string(data.get("store", "")),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A node's way to a coordinator over a torch store; on the store's host, the coordinator as well."""
+"""A node's way to the coordinator over a store, and the coordinator itself while this launcher runs it."""
 
 from __future__ import annotations
 
@@ -6,60 +6,82 @@ import json
 import math
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
+from nvrx_launcher.rendezvous.coordinator import Rules
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
+from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store
+from nvrx_launcher.rendezvous.term import Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 from nvrx_launcher.store_host import ControlStore
 
-__all__ = ["StoreCoordination"]
+__all__ = ["RendezvousStore", "StoreCoordination"]
 
 SAYS_WITHIN: Final = 2.0
 """Seconds that a launcher takes at most to hand on its last message."""
+
+
+class RendezvousStore(Protocol):
+    """The store of a rendezvous, whatever it is."""
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether this launcher hosts it."""
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Where it is."""
+
+    def connect(self) -> Link:
+        """Open a connection."""
 
 
 class StoreCoordination:
     """Talks to the coordinator over the store.
 
     Args:
-        connect: opens a connection to the store.
+        store: the store of the rendezvous.
         keys: the job's.
         mailbox: hands on what threads find.
         node: told of it.
         describe: describes this node, anew for each cycle.
-        store: the store of in-process restart.
-        host: the coordinator, where this launcher runs it.
+        control: the store of in-process restart.
+        rules: what a coordinator decides by.
         settings: the rendezvous's.
     """
 
     def __init__(
         self,
-        connect: Callable[[], Link],
+        store: RendezvousStore,
         keys: RendezvousKeys,
         mailbox: Mailbox,
         node: NodeEvents,
         *,
         describe: Callable[[], NodeDescription],
-        store: ControlStore,
-        host: CoordinatorHost | None,
+        control: ControlStore,
+        rules: Rules,
         settings: RendezvousSettings,
     ) -> None:
-        self._keys, self._mailbox, self._describe = keys, mailbox, describe
-        self._events, self._host, self._node, self._is_lost = node, host, -1, False
+        self._connect, self._keys, self._mailbox, self._describe = store.connect, keys, mailbox, describe
+        self._events, self._rules, self._settings, self.store = node, rules, settings, control
+        self._host: CoordinatorHost | None = None
+        self._decisions: Follower | None = None
+        self._node, self._term, self._is_over = -1, Term(0, -1), False
         self._lease = Lease(settings.beat, settings.lost_after)
-        self.store = store
-        self._requests = Requests(connect(), self._move_lease, settings.beat, failed=self.store_lost)
-        found = handing_on(mailbox, Decision.from_text, node.decided)
-        self._decisions = Follower(connect(), keys.decision, found=found, failed=self.store_lost)
-        self._in_use = Follower(connect(), lambda _: keys.in_use, found=self._store_in_use, failed=self.store_lost)
+        self._election = Election(keys, settings, hosts_store=store.is_hosted)
+        self._requests = Requests(self._connect(), self._beat, settings.beat, failed=self._store_lost)
+        self._in_use = Follower(
+            self._connect(), keys.in_use, found=handing_on(mailbox, bytes.decode, self._store_in_use),
+            failed=self._store_lost, count=lambda store: store.add(keys.in_uses, 0),
+        )  # fmt: skip
 
     @property
     def deadline(self) -> float:
@@ -68,8 +90,6 @@ class StoreCoordination:
 
     def join(self) -> None:
         """Join the job."""
-        if self._host is not None:
-            self._host.start()
         self._requests.start()
         self._requests.ask(self._join)
         self._in_use.start("nvrx-store-in-use")
@@ -88,21 +108,27 @@ class StoreCoordination:
             self._lease.release()
             self._events.cut_off(f"the rendezvous store has not answered for {self._lease.ends_after:g} s")
 
-    def store_lost(self, why: str) -> None:
-        """Say that the store is lost; from any thread."""
-        self._mailbox.post(lambda: self._end(f"the rendezvous store is lost: {why}"))
+    def control_in_use(self) -> None:
+        """Let all nodes know that a rank has connected to the store of in-process restart here."""
+        if self._host is not None:
+            self._host.store_in_use()
 
     def close(self, loop: EventLoop) -> None:
         """Hand on the last messages, and end."""
-        self._decisions.stop()
+        self._is_over = True
         self._in_use.stop()
+        if self._decisions is not None:
+            self._decisions.stop()
         self._requests.finish(SAYS_WITHIN)
         if self._host is not None:
-            self._host.close(loop)
+            self._host.close(loop, self._node)
+
+    def _store_lost(self, why: str) -> None:
+        self._mailbox.post(lambda: self._end(f"the rendezvous store is lost: {why}"))
 
     def _end(self, reason: str) -> None:
-        if not self._is_lost:
-            self._is_lost = True
+        if not self._is_over:
+            self._is_over = True
             self._events.coordinator_lost(STORE_LOST, reason)
 
     def _tell(self, store: Store, text: str) -> None:
@@ -111,18 +137,55 @@ class StoreCoordination:
         store.check([key])  # what is set over a connection that breaks may be lost; whatever breaks is made again
 
     def _join(self, store: Store) -> None:
-        self._node = store.add(self._keys.nodes, 1) - 1
+        if self._node < 0:
+            self._node = store.add(self._keys.nodes, 1) - 1
         self._move_lease(store)
+        opening = self._election.enter(store, self._node)
+        self._term = opening.term
+        self._decisions = Follower(
+            self._connect(), self._keys.decision, found=handing_on(self._mailbox, Entry.from_text, self._decided),
+            failed=self._store_lost, first=opening.term.since,
+        )  # fmt: skip
+        if opening.term.node == self._node:
+            self._mailbox.post(lambda: self._lead(opening))
         self._decisions.start("nvrx-decisions")
         self._mailbox.post(lambda: self._events.joined(self._node))
 
-    def _store_in_use(self, _: int, __: bytes) -> None:
-        self._in_use.stop()
-        self._mailbox.post(self.store.prepare)
+    def _beat(self, store: Store) -> None:
+        """Show that this node lives, and see that the coordinator does."""
+        if self._node >= 0:
+            self._move_lease(store)
+        if self._decisions is not None and not self._is_over:
+            opening = self._election.observe(store, self._node, self._term)
+            is_new, self._term = opening.term.number != self._term.number, opening.term
+            if is_new and opening.term.node == self._node:
+                self._mailbox.post(lambda: self._lead(opening))
 
     def _move_lease(self, store: Store) -> None:
         """Move the lease, by a request that is answered: a node that is cut off must come to know it."""
-        if self._node >= 0:
-            begun = time.monotonic()
-            store.add(self._keys.lease(self._node), 1)
-            self._mailbox.post(lambda: self._lease.moved(begun=begun))
+        begun = time.monotonic()
+        store.add(self._keys.lease(self._node), 1)
+        self._mailbox.post(lambda: self._lease.moved(begun=begun))
+
+    def _lead(self, opening: Opening) -> None:
+        """Run the coordinator."""
+        if self._host is not None:
+            self._host.stop()
+        self._host = CoordinatorHost(
+            self._rules, opening, self._connect, self._keys, mailbox=self._mailbox, settings=self._settings,
+            control=self.store.own_endpoint(), replaced=self._replaced,
+        )  # fmt: skip
+        self._host.start()
+
+    def _replaced(self) -> None:
+        if self._host is not None:
+            self._host.stop()
+            self._host = None
+
+    def _decided(self, _: int, entry: Entry) -> None:
+        for decision in entry.decisions:
+            self._is_over = self._is_over or decision.verdict is Verdict.END
+            self._events.decided(decision)
+
+    def _store_in_use(self, _: int, endpoint: str) -> None:
+        self.store.used_by_a_rank(endpoint)

@@ -37,15 +37,20 @@ class TcpRendezvous:
     Args:
         endpoint: host and port.
         settings: the rendezvous's.
+
+    Attributes:
+        endpoint: as given.
+        is_hosted: this launcher hosts it.
     """
 
     def __init__(self, endpoint: tuple[str, int], settings: RendezvousSettings) -> None:
-        self._host, self._port = endpoint
+        self._host, self._port = self.endpoint = endpoint
+        self.is_hosted = False
         self._settings, self._instance = settings, ""
         self._why_not = "--rdzv-conf is_host=0"
 
-    def host(self, cleanup: ExitStack) -> bool:
-        """Host the store, unless another launcher does or is to; returns whether this one does.
+    def host(self, cleanup: ExitStack) -> None:
+        """Host the store, unless another launcher does or is to.
 
         Raises:
             StoreConnectionError: when it has to, and cannot.
@@ -54,13 +59,12 @@ class TcpRendezvous:
         if listener is None:
             if self._settings.is_host:
                 raise StoreConnectionError(f"cannot host the rendezvous at {self}: {self._why_not}")
-            return False
+            return
         if listener.getsockname()[0].startswith("127."):
             log.warning("the rendezvous endpoint %s is this machine's own: no other one can join", self)
         log.info("host the rendezvous at %s", self)
         cleanup.enter_context(serve_on(listener, self._host))
-        self._open().set(INSTANCE, uuid.uuid4().hex)
-        return True
+        self.is_hosted = True
 
     def connect(self) -> Link:
         """Open a connection, as soon as somebody hosts the store.
@@ -79,7 +83,7 @@ class TcpRendezvous:
                 "whose launcher is running"
             ) from None
         store = self._open()
-        self._instance = self._instance or store.get(INSTANCE).decode()
+        self._instance = self._instance or store.compare_set(INSTANCE, "", uuid.uuid4().hex).decode()
         return Link(store, self._connect_again)
 
     def _listen(self) -> socket.socket | None:

@@ -134,7 +134,7 @@ def test_what_follows_the_script_is_the_scripts():
         (["--term-timeout", "-1"], "--term-timeout: -1 is no duration; write a number of seconds, 0 or more"),
         (["--monitor-interval", "0"], "--monitor-interval: 0 is no duration; write seconds above 0"),
         (["--workers-stop-timeout", "inf"], "--workers-stop-timeout: inf is no duration"),
-        (["--rdzv-backend", "etcd-v2"], "--rdzv-backend: 'etcd-v2' is not implemented yet; write c10d"),
+        (["--rdzv-backend", "zoo"], "--rdzv-backend: 'zoo' is not implemented yet; write c10d or etcd-v2"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_to_write(argv, message):

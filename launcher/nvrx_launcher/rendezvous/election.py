@@ -1,0 +1,138 @@
+"""Finds the launcher that runs the coordinator, or becomes it: one of the nodes does, and another when that is lost.
+
+All of it happens in the thread of requests, and may be repeated when a connection breaks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import torch.distributed as dist
+
+from nvrx_core.liveness.lease import LeaseTable
+from nvrx_launcher.rendezvous.keys import RendezvousKeys
+from nvrx_launcher.rendezvous.messages import Verdict
+from nvrx_launcher.rendezvous.store_threads import Store
+from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
+
+__all__ = ["Election"]
+
+log = logging.getLogger("nvrx_launcher")
+PAUSE: Final = 0.1
+HOST_FIRST: Final = timedelta(seconds=1)
+"""How long the others leave it to the launcher that hosts the store to run the coordinator as well."""
+
+
+class Election:
+    """A launcher's part in it.
+
+    Args:
+        keys: the job's.
+        settings: the rendezvous's.
+        hosts_store: this launcher hosts the store.
+    """
+
+    def __init__(self, keys: RendezvousKeys, settings: RendezvousSettings, *, hosts_store: bool) -> None:
+        self._keys, self._settings, self._hosts_store = keys, settings, hosts_store
+        self._leases = LeaseTable(settings.beat * settings.lost_after)
+        self._pause = threading.Event()
+
+    def enter(self, store: Store, node: int) -> Opening:
+        """Return the present term, or one of this node, once it is known whether a coordinator is there."""
+        if not self._hosts_store:
+            self._leave_it_to_the_host(store)
+        while True:
+            known = self._known(store)
+            term = Term.from_text(known) if known else None
+            if term is None or term.node == node or not self._lives(store, term):
+                if (opening := self._claim(store, known, node)) is not None:
+                    return opening
+            elif term.is_open:
+                return Opening(term)
+            self._pause.wait(PAUSE)
+
+    def observe(self, store: Store, node: int, term: Term) -> Opening:
+        """Return the present term; a new one of this node, if the coordinator's launcher is lost. Made each beat."""
+        if term.hosts_store:
+            return Opening(term)
+        known = self._known(store)
+        present = Term.from_text(known)
+        if present.node == node and present.number == term.number:
+            return Opening(present)
+        self._see(store, present)
+        if present.is_over or present.node == node or self._leases.stale(now=time.monotonic()):
+            return self._claim(store, known, node) or Opening(present)
+        return Opening(present)
+
+    def _known(self, store: Store) -> str:
+        key = self._keys.leader
+        return store.get(key).decode() if store.check([key]) else ""
+
+    def _leave_it_to_the_host(self, store: Store) -> None:
+        try:
+            store.wait([self._keys.leader], HOST_FIRST)
+        except dist.DistStoreError:
+            log.info("the rendezvous store is hosted by none of the job's launchers: one of them runs the coordinator")
+
+    def _see(self, store: Store, term: Term) -> None:
+        self._leases.keep([term.node])
+        self._leases.observe(term.node, store.get(self._keys.lease(term.node)).decode(), now=time.monotonic())
+
+    def _lives(self, store: Store, term: Term) -> bool:
+        """Return whether the launcher of a term is there; watch its lease until it moves, or is lost."""
+        if term.hosts_store or term.is_over:
+            return term.hosts_store
+        key = self._keys.lease(term.node)
+        first, deadline = store.get(key), time.monotonic() + self._leases.timeout
+        while time.monotonic() < deadline:
+            self._pause.wait(PAUSE)
+            if store.get(key) != first:
+                return True
+        return False
+
+    def _claim(self, store: Store, known: str, node: int) -> Opening | None:
+        """Begin a term in the place of a known one; None when another node was faster."""
+        last = Term.from_text(known) if known else Term(0, -1)
+        mine = replace(last, number=last.number + 1, node=node, hosts_store=self._hosts_store, is_open=False)
+        mine = replace(mine, is_over=False)
+        if store.compare_set(self._keys.leader, known, mine.to_text()).decode() != mine.to_text():
+            return None
+        opening = self._opening(store, mine, last.node if last.node != node else -1)
+        store.set(self._keys.leader, opening.term.to_text())
+        log.info("this launcher runs the coordinator, in term %d", mine.number)
+        return opening
+
+    def _opening(self, store: Store, mine: Term, predecessor: int) -> Opening:
+        """Return what the term begins with, and write at the next number: the predecessor can decide no more."""
+        while True:
+            found = self._after(store, replace(mine, is_open=True), predecessor)
+            opening = replace(found, decided=found.decided + 1)
+            entry = Entry(mine.number, ()).to_text()
+            text = "" if found.checkpoint is None else found.checkpoint.to_text()
+            store.set(self._keys.state(opening.decided, mine.number), text)
+            if store.compare_set(self._keys.decision(opening.decided), "", entry).decode() == entry:
+                return opening
+
+    def _after(self, store: Store, mine: Term, predecessor: int) -> Opening:
+        """Return the last decision and its state, unless the job has ended by it."""
+        decided = self._last(store, mine.since)
+        if decided < mine.since:
+            return Opening(mine, decided, None, predecessor)
+        entry = Entry.from_text(store.get(self._keys.decision(decided)))
+        if any(each.verdict is Verdict.END for each in entry.decisions):
+            anew = replace(mine, since=decided + 1, inbox=store.add(self._keys.inbox, 0))
+            return Opening(anew, decided)
+        state = store.get(self._keys.state(decided, entry.term))
+        return Opening(mine, decided, Checkpoint.from_text(state) if state else None, predecessor)
+
+    def _last(self, store: Store, since: int) -> int:
+        number = since
+        while store.check([self._keys.decision(number)]):
+            number += 1
+        return number - 1

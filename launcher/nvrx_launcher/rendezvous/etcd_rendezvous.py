@@ -1,0 +1,77 @@
+"""etcd as the store of a rendezvous: it outlives every launcher, so that no node is one that the job needs."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any, Final
+
+from nvrx_core.errors import ConfigurationError
+from nvrx_core.store.connection import Connection
+from nvrx_launcher.rendezvous.store_threads import Link, Store
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
+
+__all__ = ["EtcdRendezvous"]
+
+log = logging.getLogger("nvrx_launcher")
+DEFAULT: Final = "127.0.0.1:2379"
+CERTIFICATES: Final = {"ca_cert": "ca_cert", "ssl_cert": "cert_cert", "ssl_cert_key": "cert_key"}
+
+
+class EtcdRendezvous:
+    """The keys of a job in etcd.
+
+    Args:
+        endpoints: `host:port`, or several of them separated by commas: the members of a cluster.
+        run_id: the job's name.
+        settings: the rendezvous's.
+
+    Attributes:
+        endpoint: the first of them.
+        is_hosted: never.
+
+    Raises:
+        ConfigurationError: when an endpoint is none, or the client of etcd is not installed.
+    """
+
+    is_hosted = False
+
+    def __init__(self, endpoints: str, run_id: str, settings: RendezvousSettings) -> None:
+        try:
+            from nvrx_core.store.etcd_client import Endpoint
+        except ModuleNotFoundError as error:
+            advice = "pip install 'nvrx[etcd]'"
+            raise ConfigurationError(
+                "command line", "--rdzv-backend", f"etcd-v2 needs {error.name}, which is not installed", advice
+            ) from None
+        self._settings = settings
+        texts = [each.strip() for each in (endpoints or DEFAULT).split(",")]
+        self._endpoints = [each if "://" in each else f"{settings.protocol}://{each}" for each in texts]
+        try:
+            first = [Endpoint.parse(each) for each in self._endpoints]
+        except ValueError as error:
+            raise ConfigurationError("command line", "--rdzv-endpoint", str(error), "write host:port") from None
+        self.endpoint = first[0].host, first[0].port
+        self._options: dict[str, Any] = {"prefix": f"nvrx-rendezvous/{run_id}/", **self._certificates()}
+
+    def connect(self) -> Link:
+        """Open a connection, as soon as etcd answers.
+
+        Raises:
+            StoreConnectionError: when it does not in time.
+        """
+        return Link(self._open(self._settings.connect_timeout), self._connect_again)
+
+    def _connect_again(self) -> Store:
+        log.warning("etcd at %s does not answer", ", ".join(self._endpoints))
+        return self._open(self._settings.join_timeout)
+
+    def _open(self, within: float) -> Store:
+        from nvrx_core.store.etcd_store import EtcdStore
+
+        store = EtcdStore(self._endpoints, timeout=timedelta(seconds=within), **self._options)
+        store.set_timeout(timedelta(seconds=self._settings.read_timeout))
+        return Connection(lambda: store, EtcdStore, {})
+
+    def _certificates(self) -> dict[str, str]:
+        return {ours: path for key, ours in CERTIFICATES.items() if (path := getattr(self._settings, key))}

@@ -1,0 +1,95 @@
+"""Launchers that meet in a real etcd: any of them may be lost, the one that runs the coordinator and etcd included."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.process.etcd import Etcd, etcd_in
+from tests.harness.process.host import eventually
+from tests.harness.process.launch import Launch, left_in
+
+Start = Callable[..., Launch]
+LEADS = "this launcher runs the coordinator"
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    with etcd_in(tmp_path / "etcd") as running:
+        yield running
+
+
+@pytest.fixture
+def start(tmp_path: Path, etcd: Etcd) -> Iterator[Start]:
+    launched: list[Launch] = []
+
+    def start(case: str, *options: str, **more: str) -> Launch:
+        where = ("--rdzv-backend", "etcd-v2", "--rdzv-endpoint", etcd.endpoint, "--rdzv-id", "job")
+        launched.append(Launch(tmp_path, case, *where, *options, **more))
+        return launched[-1]
+
+    yield start
+    for each in launched:
+        each.close()
+    assert eventually(lambda: not left_in(tmp_path), 10.0)
+
+
+def test_the_launcher_of_the_coordinator_may_be_lost(start: Start) -> None:
+    """Its place is taken by the spare, and another launcher runs the coordinator."""
+    options = ("--nnodes", "2:3")
+    first = start("restarted", *options)
+    first.await_log(LEADS)
+    others = [start("restarted", *options) for _ in range(2)]
+    first.read(2, "start")
+    first.process.kill()
+    ends = [job.finish() for job in others]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert sum(LEADS in log for _, log in ends) == 1
+    starts = {(each["cycle"], each["rank"]) for job in others for each in job.events if each["event"] == "start"}
+    assert {rank for cycle, rank in starts if cycle == 1} == {0, 1, 2, 3}
+
+
+def test_a_launcher_that_leaves_hands_the_coordinator_over_at_once(start: Start) -> None:
+    jobs = [start("restarted", "--nnodes", "1:2")]
+    jobs[0].await_log(LEADS)
+    jobs.append(start("restarted", "--nnodes", "1:2"))
+    jobs[0].read(2, "start")
+    jobs[0].process.send_signal(signal.SIGTERM)
+    code, log = jobs[1].finish()
+    assert code == 0, log
+    assert LEADS in log
+
+
+def test_etcd_may_be_killed_and_started_again(start: Start, etcd: Etcd, tmp_path: Path) -> None:
+    """No worker notices; what was to be told is told when it is there again."""
+    jobs = [start("gated", "--nnodes", "2") for _ in range(2)]
+    for job in jobs:
+        job.read(2, "start")
+    etcd.kill()
+    (tmp_path / "gate").touch()
+    time.sleep(1.0)
+    etcd.start()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert all(each["cycle"] == 0 for job in jobs for each in job.events)
+
+
+def test_the_name_of_a_job_can_be_used_again(start: Start) -> None:
+    """After its end, and after all its launchers were killed: the next job of this name goes on from there."""
+    assert start("done", "--nnodes", "1").finish()[0] == 0
+    killed = start("waits", "--nnodes", "1")
+    killed.read(2, "start")
+    killed.process.kill()
+    code, log = start("done", "--nnodes", "1", "--rdzv-conf", "same_command=0").finish()
+    assert code == 0, log
+
+
+def test_without_etcd_it_is_said_where_it_was_sought(start: Start, etcd: Etcd) -> None:
+    etcd.kill()
+    code, log = start("done", "--nnodes", "1", "--rdzv-conf", "store_connect_wait_seconds=0.5").finish()
+    assert code == 1
+    assert f"no answer from etcd at {etcd.endpoint} within " in log

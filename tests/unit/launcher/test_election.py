@@ -1,0 +1,170 @@
+"""Which launcher runs the coordinator, what it begins with, and that its predecessor can decide no more."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch.distributed as dist
+from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
+from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
+from nvrx_launcher.rendezvous.election import Election
+from nvrx_launcher.rendezvous.keys import RendezvousKeys
+from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
+
+from nvrx_core.errors import ConfigurationError
+
+KEYS = RendezvousKeys("job")
+SETTINGS = RendezvousSettings(beat=0.05, lost_after=2)
+
+
+@pytest.fixture
+def store():
+    store = dist.HashStore()
+    for node in range(3):
+        store.set(KEYS.lease(node), "1")
+    return store
+
+
+class Moving:
+    """A store in which the lease of node 0 moves whenever it is looked at."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def get(self, key):
+        if key == KEYS.lease(0):
+            self.store.add(key, 1)
+        return self.store.get(key)
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+
+def candidate(hosts_store=False):
+    return Election(KEYS, SETTINGS, hosts_store=hosts_store)
+
+
+def known():
+    """What a coordinator knows that runs a cycle of two nodes."""
+    made = Coordinator(Rules(2, 2, 0))
+    made.start(now=0.0)
+    for node in range(2):
+        description = NodeDescription("host", "a", 1, 2)
+        made.received(Message(node, MessageKind.READY, -1, "", description), now=0.0)
+    return Checkpoint(made.state(now=1.0), 2)
+
+
+def decide(store, term, number, *decisions, checkpoint=None):
+    """Write a decision as the host of a coordinator does; returns whether it was the first at its number."""
+    entry = Entry(term, decisions).to_text()
+    store.set(KEYS.state(number, term), (checkpoint or known()).to_text())
+    return store.compare_set(KEYS.decision(number), "", entry).decode() == entry
+
+
+def test_the_first_one_that_comes_runs_the_coordinator(store):
+    opening = candidate(hosts_store=True).enter(store, 0)
+    assert opening == Opening(Term(1, 0, hosts_store=True, is_open=True), 1)
+    assert candidate().enter(store, 1) == Opening(opening.term), "its store is there, so it is"
+
+
+def test_a_store_that_none_of_the_launchers_hosts_has_a_coordinator_all_the_same(store):
+    assert candidate().enter(store, 0).term == Term(1, 0, is_open=True)
+
+
+def test_a_launcher_whose_lease_moves_stays(store):
+    candidate().enter(store, 0)
+    late = candidate()
+    opening = late.enter(Moving(store), 1)
+    assert opening.term.node == 0
+    for _ in range(4):
+        assert late.observe(Moving(store), 1, opening.term) == opening
+
+
+def test_one_that_is_lost_is_replaced_and_can_decide_no_more(store):
+    candidate().enter(store, 0)
+    assert decide(store, 1, 2, Decision(Verdict.RUN, 0, "2 nodes"))
+    opening = candidate().enter(store, 1)
+    assert (opening.term.number, opening.term.node, opening.decided, opening.predecessor) == (2, 1, 3, 0)
+    assert opening.checkpoint == known()
+    assert not decide(store, 1, 3, Decision(Verdict.STOP, 0, "it does not know that it was replaced"))
+
+
+def test_a_member_finds_that_it_is_lost_and_takes_over(store):
+    first = candidate().enter(store, 0)
+    member, opening = candidate(), first
+    while opening.term.node == 0:
+        opening = member.observe(store, 1, first.term)
+    assert (opening.term.number, opening.checkpoint) == (2, None)
+    assert candidate().observe(store, 1, opening.term) == Opening(opening.term)
+
+
+def test_one_that_has_left_is_replaced_at_once(store):
+    first = candidate().enter(store, 0)
+    store.set(KEYS.leader, Term(1, 0, is_open=True, is_over=True).to_text())
+    assert candidate().observe(store, 1, first.term).term.node == 1
+    store.set(KEYS.leader, Term(5, 0, is_open=True, is_over=True).to_text())
+    assert candidate().enter(store, 2).term.number == 6
+
+
+def test_a_job_that_has_ended_begins_anew(store):
+    candidate().enter(store, 0)
+    decide(store, 1, 2, Decision(Verdict.END, 0, "done"))
+    store.add(KEYS.inbox, 7)
+    opening = candidate().enter(store, 1)
+    assert (opening.term.since, opening.term.inbox, opening.checkpoint) == (3, 7, None)
+    store.set(KEYS.leader, Term(2, 1, since=3, inbox=7, is_open=True, is_over=True).to_text())
+    assert candidate().enter(store, 2).term.inbox == 7
+
+
+def test_a_claim_whose_answer_was_lost_is_made_again(store):
+    """The node finds its own term, and has not begun it."""
+    store.set(KEYS.leader, Term(4, 1).to_text())
+    assert candidate().enter(store, 1).term == Term(5, 1, is_open=True)
+    store.set(KEYS.leader, Term(6, 1, is_open=True).to_text())
+    assert candidate().observe(store, 1, Term(5, 1)).term.number == 7
+
+
+def test_nobody_takes_over_what_is_lost_with_its_store(store):
+    term = Term(1, 0, hosts_store=True, is_open=True)
+    assert candidate().observe(store, 1, term) == Opening(term)
+
+
+def test_what_is_written_can_be_read():
+    entry = Entry(3, (Decision(Verdict.LOST, 1, "x", node=2), Decision(Verdict.END, 1, "y", code=1)))
+    assert Entry.from_text(entry.to_text()) == entry
+    assert Checkpoint.from_text(known().to_text()) == known()
+    term = Term(1, 2, 3, 4, is_open=True)
+    assert Term.from_text(term.to_text()) == term
+
+
+@pytest.mark.parametrize("kind", [Term, Entry, Checkpoint, CoordinatorState])
+def test_what_nobody_of_ours_has_written_is_refused(kind):
+    with pytest.raises(ValueError):  # noqa: PT011
+        kind.from_json({}) if kind is CoordinatorState else kind.from_text("{}")
+
+
+def test_without_the_extra_the_error_names_it(monkeypatch):
+    from nvrx_launcher.rendezvous.etcd_rendezvous import EtcdRendezvous
+
+    monkeypatch.setitem(sys.modules, "etcd3gw", None)
+    monkeypatch.delitem(sys.modules, "nvrx_core.store.etcd_client", raising=False)
+    with pytest.raises(ConfigurationError, match=r"etcd-v2 needs etcd3gw, which is not .*; pip install 'nvrx\[etcd\]'"):
+        EtcdRendezvous("", "job", SETTINGS)
+
+
+@pytest.mark.parametrize("text", ["http://", "a:b", "a:1,b/c"])
+def test_an_endpoint_of_etcd_that_is_none_is_named(text):
+    from nvrx_launcher.rendezvous.etcd_rendezvous import EtcdRendezvous
+
+    with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: endpoints: .* is not host, host:port"):
+        EtcdRendezvous(text, "job", SETTINGS)
+
+
+def test_etcd_has_several_endpoints():
+    from nvrx_launcher.rendezvous.etcd_rendezvous import EtcdRendezvous
+
+    assert EtcdRendezvous("a:1, b:2", "job", SETTINGS).endpoint == ("a", 1)
+    assert EtcdRendezvous("", "job", SETTINGS).endpoint == ("127.0.0.1", 2379)
