@@ -165,6 +165,8 @@ class Agent:
                     if self._standbys is not None:
                         self._standbys.pause()
                 case Tell(kind, cycle, reason):
+                    if kind is MessageKind.READY and reason:
+                        log.warning("%s: this node joins again", reason)
                     self._coordination.tell(kind, cycle, reason)
                 case AwaitRound(local_rank, rank):
                     self._await_round(local_rank, rank)

@@ -222,7 +222,7 @@ class NodePolicy:
     def _kill(self, reason: str) -> tuple[NodeAction, ...]:
         """Kill the workers; a node without any is ready, and says so again."""
         if self._phase is _Phase.WAITING:
-            return (Tell(MessageKind.READY, self.cycle),)
+            return (Tell(MessageKind.READY, self.cycle, reason),)
         return self._stop(self._kill_signal, math.inf, Cause.CUT_OFF, reason)
 
     def _refused(self, decision: Decision) -> tuple[NodeAction, ...]:

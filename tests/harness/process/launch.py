@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,21 @@ class Launch:
         case: what its workers do, a function of `workers.launcher_worker`.
         options: of the launcher.
         worker: another script, whose argument is the case.
+        host: what is put before its command to run it on another host.
         environment: more variables.
     """
 
     def __init__(
-        self, folder: Path, case: str, *options: str, worker: str = "launcher_worker.py", **environment: str
+        self,
+        folder: Path,
+        case: str,
+        *options: str,
+        worker: str = "launcher_worker.py",
+        host: Sequence[str] = (),
+        **environment: str,
     ) -> None:
         self.folder = folder
-        command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options]
+        command = [*host, sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options]
         self.process = subprocess.Popen(
             [*command, str(WORKERS / worker), case],
             env=environment_of(

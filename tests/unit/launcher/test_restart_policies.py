@@ -168,7 +168,7 @@ def test_a_node_that_is_cut_off_kills_its_workers_and_joins_again():
     assert made.joined(0) == ()
     made.worker_exited(0, -9)
     assert made.worker_exited(1, -9) == (Tell(MessageKind.READY, 0),)
-    assert made.cut_off("no answer") == (Tell(MessageKind.READY, 0),)
+    assert made.cut_off("no answer") == (Tell(MessageKind.READY, 0, "no answer"),)
     made.decided(Decision(Verdict.END, 0, "over"))
     assert made.cut_off("no answer") == ()
 

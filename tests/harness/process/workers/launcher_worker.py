@@ -163,6 +163,13 @@ def gated() -> None:
         time.sleep(0.02)
 
 
+def cut_off() -> None:
+    """Waits for a long time in the first cycle, and until it may end in the others."""
+    if CYCLE == 0:
+        time.sleep(120)
+    gated()
+
+
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (
@@ -181,6 +188,7 @@ CASES: dict[str, Callable[[], None]] = {
         asks,
         restarted,
         gated,
+        cut_off,
     )
 }
 

@@ -1,0 +1,77 @@
+"""Hosts on one machine: network namespaces with an address each, on a switch whose cables can be pulled. For root."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["Network", "network"]
+
+_numbers = itertools.count()
+
+
+class Network:
+    """Some hosts and the switch between them.
+
+    Attributes:
+        addresses: of the hosts.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._name = f"nvrx{os.getpid()}x{next(_numbers)}"
+        self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
+        self._ip(f"netns add {self._name}")
+        self._in(self._name, "ip link add bridge type bridge")
+        self._in(self._name, "ip link set bridge up")
+        for number, address in enumerate(self.addresses):
+            self._add(number, address)
+
+    def host(self, number: int) -> str:
+        """Return the name of a host's namespace."""
+        return f"{self._name}h{number}"
+
+    def command(self, number: int) -> list[str]:
+        """Return what is put before a command to run it on a host."""
+        return ["ip", "netns", "exec", self.host(number)]
+
+    def cut(self, number: int) -> None:
+        """Pull a host's cable: nothing gets through, and nothing is answered."""
+        self._in(self._name, f"ip link set port{number} down")
+
+    def heal(self, number: int) -> None:
+        """Plug it in again."""
+        self._in(self._name, f"ip link set port{number} up")
+
+    def close(self) -> None:
+        """Remove the hosts and the switch."""
+        for number in range(len(self.addresses)):
+            self._ip(f"netns delete {self.host(number)}")
+        self._ip(f"netns delete {self._name}")
+
+    def _add(self, number: int, address: str) -> None:
+        host = self.host(number)
+        self._ip(f"netns add {host}")
+        self._in(self._name, f"ip link add port{number} type veth peer name eth0 netns {host}")
+        self._in(self._name, f"ip link set port{number} master bridge up")
+        self._in(host, f"ip address add {address}/24 dev eth0")
+        for device in ("eth0", "lo"):
+            self._in(host, f"ip link set {device} up")
+
+    def _in(self, name: str, command: str) -> None:
+        self._ip(f"netns exec {name} {command}")
+
+    def _ip(self, arguments: str) -> None:
+        subprocess.run(["ip", *arguments.split()], check=True, capture_output=True)
+
+
+@contextmanager
+def network(count: int) -> Iterator[Network]:
+    """Hosts that are removed at the end."""
+    made = Network(count)
+    try:
+        yield made
+    finally:
+        made.close()
