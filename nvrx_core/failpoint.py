@@ -22,6 +22,9 @@ NAMES: Final = (
     "init-pg-after",  # after a process group was created
     "atomic-enter",  # after an atomic section was opened
     "atomic-exit",  # before an atomic section is closed
+    "checkpoint-write",  # a save has begun, in a folder of its own
+    "checkpoint-rename",  # a checkpoint is written and has not got its name
+    "checkpoint-marker",  # a checkpoint has got its name
     "abort-before",  # before the user's abort
     "abort-during",  # in `AbortTorchDistributed`, before any connection is cut
     "monitor-ready",  # a monitor process has started and has not reported that it is ready

@@ -7,10 +7,12 @@ import enum
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Self
 
 from nvrx_core.failpoint import hit
-from nvrx_core.fault.exceptions import text_of
+from nvrx_core.inprocess.compose import Compose
+from nvrx_core.inprocess.groups import transformer_engine
 from nvrx_core.inprocess.state import FrozenState
 from nvrx_core.settings.environment import flight_record_directory, flight_recorder_is_on
 
@@ -80,34 +82,38 @@ class AbortTorchDistributed(Abort):
         return state
 
 
-class AbortTransformerEngine(Abort):
-    """An abort that releases the communicators and the FP8 state in the modules of Transformer Engine.
+class _TransformerEngine(Abort):
+    """The steps of one phase."""
 
-    List it before `AbortTorchDistributed`, so that it runs after it. It uses only modules that are imported already;
-    without Transformer Engine it does nothing. Failures are logged as one warning.
-    """
+    def __init__(self, phase: AbortPhase, steps: Callable[[], Iterable[transformer_engine.Step]]) -> None:
+        self.phase, self._name, self._steps = phase, phase.value, steps
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Destroy the user buffers and reset the FP8 state."""
-        errors = []
-        for act in filter(None, (_destroy_user_buffers(), _reset_fp8())):
-            try:
-                act()
-            except Exception as error:  # boundary: another library, interrupted in an iteration
-                errors.append(text_of(error))
-        if errors:
-            log.warning("Transformer Engine was not aborted: %s", "; ".join(errors))
+        """Take them."""
+        transformer_engine.run(self._name, self._steps())
         return state
 
 
-def _destroy_user_buffers() -> Callable[[], object] | None:
-    return getattr(sys.modules.get("transformer_engine.pytorch.module.base"), "destroy_ub", None)
+class AbortTransformerEngine(Compose):
+    """An abort that ends the communicators, the FP8 state and the flags in the modules of Transformer Engine.
 
+    It is a composition of three parts, one for each `AbortPhase`, so that it may stand anywhere in a composition: what
+    is registered with torch's communicators ends before them, what belongs to the main thread waits for it. It uses
+    only modules that are imported already; without Transformer Engine it does nothing. The outcome of each step is
+    logged.
+    """
 
-def _reset_fp8() -> Callable[[], object] | None:
-    """Return the reset function: since 2.10 it is in `quantization`, and access through `fp8` warns."""
-    for module in ("quantization", "fp8"):
-        manager = getattr(sys.modules.get(f"transformer_engine.pytorch.{module}"), "FP8GlobalStateManager", None)
-        if manager is not None:
-            return getattr(manager, "reset", None)
-    return None
+    def __new__(cls) -> Self:
+        """Create an instance that is an `Abort`, too."""
+        return super().__new__(cls, *cls._parts())
+
+    def __init__(self) -> None:
+        super().__init__(*self._parts())
+
+    @staticmethod
+    def _parts() -> tuple[Abort, ...]:
+        return (
+            _TransformerEngine(AbortPhase.MAIN_THREAD, transformer_engine.on_main_thread),
+            _TransformerEngine(AbortPhase.AFTER_TORCH, transformer_engine.after_torch),
+            _TransformerEngine(AbortPhase.BEFORE_TORCH, transformer_engine.before_torch),
+        )

@@ -119,16 +119,32 @@ class CallWrapper:
     @contextmanager
     def disable_hang_protection(self) -> Iterator[None]:
         """Return a context in which neither soft nor hard timeout applies to this rank. It can be nested."""
+        with self._suspended(ProgressField.UNPROTECTED, ProgressField.AUTO_HEARTBEAT):
+            yield
+
+    @contextmanager
+    def suspend_ping(self) -> Iterator[None]:
+        """Return a context in which the timeouts apply to executed bytecode alone, not to `ping` and `progress`.
+
+        It is for a phase that does neither and may take longer than they, such as saving a checkpoint. It can be
+        nested.
+        """
+        with self._suspended(ProgressField.PING_SUSPENDED):
+            yield
+
+    @contextmanager
+    def _suspended(self, depth: ProgressField, *automatic: ProgressField) -> Iterator[None]:
+        """Hold a depth up; at the end, the signs of life in use begin anew."""
         page = self._page
-        page[ProgressField.UNPROTECTED] += 1
+        page[depth] += 1
         try:
             yield
         finally:
             now = time.monotonic_ns()
-            for word in (ProgressField.AUTO_HEARTBEAT, ProgressField.PING, ProgressField.STEP_AT):
+            for word in (*automatic, ProgressField.PING, ProgressField.STEP_AT):
                 if page[word]:
                     page[word] = now
-            page[ProgressField.UNPROTECTED] -= 1
+            page[depth] -= 1
 
     def iteration_store(self) -> dist.Store:
         """Return a torch store for this iteration, shared by all ranks and empty at its start."""

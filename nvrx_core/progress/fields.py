@@ -49,6 +49,7 @@ class ProgressField(enum.IntEnum):
     SECTION_AT = 22            # time when a section was last opened or closed
     UNPROTECTED = 23           # depth of disable_hang_protection
     ATOMIC = 24                # atomic sections that were open when the watchdog thread last ran
+    PING_SUSPENDED = 25        # depth of suspend_ping in this iteration
 
     # Where ranks wait for each other
     RENDEZVOUS_COUNT = 28      # process groups and stores that the rank has begun to create in this iteration

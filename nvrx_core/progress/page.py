@@ -24,6 +24,7 @@ __all__ = ["Page", "PageError", "ProgressField", "SectionField", "Stage"]
 
 _OF_AN_ITERATION: Final = (
     ProgressField.PING,
+    ProgressField.PING_SUSPENDED,
     ProgressField.STEP_AT,
     ProgressField.STEP,
     ProgressField.RENDEZVOUS_COUNT,
@@ -144,8 +145,8 @@ class Page:
     def alive_at(self) -> float:
         """Return the time of the oldest sign of life in use, monotonic seconds."""
         words = self.words
-        running = words[ProgressField.STAGE] == Stage.RUNNING
-        used = [words[field] for field in (ProgressField.PING, ProgressField.STEP_AT) if running and words[field]]
+        asked = words[ProgressField.STAGE] == Stage.RUNNING and not words[ProgressField.PING_SUSPENDED]
+        used = [words[field] for field in (ProgressField.PING, ProgressField.STEP_AT) if asked and words[field]]
         automatic = max(words[ProgressField.AUTO_HEARTBEAT], words[ProgressField.MAIN_THREAD_HEARTBEAT])
         return min([automatic, *used]) / 1e9
 

@@ -135,6 +135,7 @@ wrap                CallWrapper.ping                          both   process/tes
 wrap                CallWrapper.suspend_pings                 nvrx   e2e/lightning/test_callback_in_process.py::test_a_long_validation_run_is_no_hang
 wrap                CallWrapper.atomic                        both   process/test_hangs.py::test_a_fault_elsewhere_lets_an_atomic_section_end_first
 wrap                CallWrapper.disable_hang_protection       HEAD   process/test_hangs.py::test_waiting_for_a_slow_peer_is_not_a_hang
+wrap                CallWrapper.suspend_ping                  nvrx   e2e/megatron/test_core_loop.py::test_a_save_that_takes_longer_than_a_step_is_no_hang
 wrap                CallWrapper.shutdown                      both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
 wrap                CallWrapper.__enter__                     both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
 wrap                CallWrapper.__exit__                      both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned

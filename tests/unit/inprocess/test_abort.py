@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed, AbortTransformerEngine
+from nvrx_core.inprocess.call.abort_chain import AbortChain
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.groups import flight_record, torch_groups
 from nvrx_core.inprocess.groups.flight_record import write_flight_record
@@ -284,13 +285,68 @@ def engine(tmp_path, monkeypatch):
         ({"pytorch/quantization": "class FP8GlobalStateManager: pass"}, ["destroy_ub"]),
         ({"pytorch/fp8": FP8, "pytorch/module/base": ""}, ["fp8"]),
     ],
-    ids=["buffers only", "to 2.9", "from 2.10", "without reset", "without buffers"],
+    ids=["buffers only", "to 2.8", "from 2.9", "without reset", "without buffers"],
 )
 def test_transformer_engine_releases_buffers_and_fp8_state(engine, more, told, caplog):
     said, before = engine({**MODULES, **more}), state()
     assert AbortTransformerEngine()(before) is before
     assert said == told
     assert caplog.messages == []
+
+
+EXPERTS = "from transformer_engine import told\ndef ep_finalize():\n    told.append('ep_finalize')\n"
+USED = "\ndef is_ub_initialized():\n    return True\n"
+POOL = """
+from transformer_engine import told
+_IN_ACTIVATION_RECOMPUTE_REGION = True
+def release_symm_mem_pool():
+    told.append('pool')
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "phases"),
+    [
+        ({"pytorch/fp8": FP8}, [[], ["destroy_ub"], ["fp8"]]),
+        ({"pytorch/fp8": FP8, "pytorch/quantization": FP8}, [[], ["destroy_ub"], ["quantization"]]),
+        (
+            {
+                "pytorch/quantization": FP8,
+                "pytorch/ep": EXPERTS,
+                "pytorch/module/base": MODULES["pytorch/module/base"] + USED,
+            },
+            [["ep_finalize"], [], ["destroy_ub", "quantization"]],
+        ),
+        (
+            {"pytorch/quantization": FP8, "pytorch/ep": EXPERTS, "pytorch/distributed": POOL},
+            [["ep_finalize", "pool"], ["destroy_ub"], ["quantization"]],
+        ),
+    ],
+    ids=["1.13 to 2.8", "2.9 to 2.16", "2.17 and 2.18", "2.20"],
+)
+def test_transformer_engine_ends_each_thing_in_its_phase(engine, more, phases, caplog):
+    caplog.set_level("INFO")
+    told, before = engine({**MODULES, **more}), state()
+    chain = AbortChain(Compose(AbortTransformerEngine(), AbortTorchDistributed()))
+    for step in [*chain.beside, *chain.main]:
+        told.append(type(step).__name__)
+        step(before)
+    first, second, third = "_TransformerEngine", "AbortTorchDistributed", "_TransformerEngine"
+    assert told == [first, *phases[0], second, third, *phases[1], third, *phases[2]]
+    assert len(caplog.messages) == sum(map(len, phases)) + ("pytorch/distributed" in more)
+    assert all(line.endswith(": ended") for line in caplog.messages)
+
+
+def test_flags_that_an_interruption_left_set_are_cleared(engine):
+    engine({**MODULES, "pytorch/distributed": POOL})
+    AbortTransformerEngine()(state())
+    assert not sys.modules["transformer_engine.pytorch.distributed"]._IN_ACTIVATION_RECOMPUTE_REGION
+
+
+def test_a_module_that_warns_on_access_is_not_asked(engine):
+    warns = "import warnings\ndef __getattr__(name):\n    warnings.warn(name)\n    raise AttributeError(name)\n"
+    engine({**MODULES, "pytorch/fp8": warns})
+    AbortTransformerEngine()(state())
 
 
 def test_without_transformer_engine_nothing_is_done_and_nothing_imported(tmp_path, monkeypatch):
@@ -301,12 +357,12 @@ def test_without_transformer_engine_nothing_is_done_and_nothing_imported(tmp_pat
     assert "transformer_engine" not in sys.modules
 
 
-def test_failures_in_transformer_engine_are_one_warning_and_the_rest_is_done(engine, caplog):
+def test_a_failure_in_transformer_engine_is_a_warning_and_the_rest_is_done(engine, caplog):
     fails = "def destroy_ub():\n    raise RuntimeError('no buffers')\n"
     told = engine({**MODULES, "pytorch/module/base": fails, "pytorch/fp8": FP8})
     AbortTransformerEngine()(state())
     assert told == ["fp8"]
-    assert caplog.messages == ["Transformer Engine was not aborted: RuntimeError: no buffers"]
+    assert caplog.messages == ["Transformer Engine, after torch: user buffers: not ended: RuntimeError: no buffers"]
 
 
 def test_transformer_engine_comes_after_torch_in_the_documented_composition(engine, group):

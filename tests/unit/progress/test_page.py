@@ -49,6 +49,7 @@ def test_manual_heartbeats_start_anew_with_each_iteration(page):
         ProgressField.RENDEZVOUS_COUNT,
         ProgressField.COLLECTIVES,
         ProgressField.RENDEZVOUS_DEPTH,
+        ProgressField.PING_SUSPENDED,
     ):
         page[word] = 7
     page.begin_round(3, 1, 4)
@@ -60,8 +61,9 @@ def test_manual_heartbeats_start_anew_with_each_iteration(page):
             ProgressField.RENDEZVOUS_COUNT,
             ProgressField.COLLECTIVES,
             ProgressField.RENDEZVOUS_DEPTH,
+            ProgressField.PING_SUSPENDED,
         )
-    ] == [0] * 5
+    ] == [0] * 6
     assert (page[ProgressField.ITERATION], page[ProgressField.RANK], page[ProgressField.WORLD_SIZE]) == (3, 1, 4)
 
 
@@ -72,6 +74,9 @@ def test_the_oldest_sign_of_life_in_use_counts(page):
     page[ProgressField.PING] = 7 * 10**9
     page[ProgressField.STEP_AT] = 8 * 10**9
     assert page.alive_at() == 7.0
+    page[ProgressField.PING_SUSPENDED] = 1
+    assert page.alive_at() == 9.0
+    page[ProgressField.PING_SUSPENDED] = 0
     page[ProgressField.STAGE] = Stage.UNWINDING
     assert page.alive_at() == 9.0
 

@@ -1,0 +1,122 @@
+"""The `--inprocess-*` flags of Megatron-LM, for parsers that do not have them, and their rules."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from nvrx_core.errors import ParameterError
+from nvrx_megatron.environment import world_size
+
+__all__ = ["GRANULARITIES", "InprocessArguments", "add_arguments", "inprocess_arguments"]
+
+GRANULARITIES: Final = ("node", "rank")
+_LAST_CALL_WAIT: Final = "--inprocess-last-call-wait"
+
+
+@dataclass(frozen=True)
+class InprocessArguments:
+    """What Megatron's flags say about in-process restart; times in seconds.
+
+    Attributes:
+        restart: whether a fault restarts the training in its processes.
+        max_iterations: how many iterations there may be in all; None for no limit.
+        monitor_thread_interval, monitor_process_interval: upper bounds of the reactions of a rank's monitors.
+        progress_watchdog_interval: between two automatic heartbeats.
+        heartbeat_interval: between two renewals of a rank's lease.
+        soft_timeout: without progress for so long, all ranks restart.
+        hard_timeout: without progress for so long, the rank's process is ended.
+        heartbeat_timeout: a rank whose lease is not renewed for so long is lost.
+        barrier_timeout, completion_timeout: bounds of the barriers between iterations and at the end.
+        last_call_wait: how long late faults of other ranks are waited for. They are merged without it, too, so the
+            default of Megatron-LM, 1 s, counts only when it is on the command line.
+        termination_grace_time: from SIGTERM to SIGKILL.
+        granularity: what is replaced when a rank is lost, the rank alone or the ranks of its node.
+        active_world_size: how many ranks train; the others are spare.
+        empty_cuda_cache: give cached GPU memory back between two iterations.
+    """
+
+    restart: bool = False
+    max_iterations: int | None = None
+    monitor_thread_interval: float = 1.0
+    monitor_process_interval: float = 1.0
+    progress_watchdog_interval: float = 1.0
+    heartbeat_interval: float = 30
+    soft_timeout: float = 60
+    hard_timeout: float = 90
+    heartbeat_timeout: float = 60
+    barrier_timeout: float = 120
+    completion_timeout: float = 120
+    last_call_wait: float = 0
+    termination_grace_time: float = 1
+    granularity: str = "node"
+    active_world_size: int = 1
+    empty_cuda_cache: bool = False
+
+    def __post_init__(self) -> None:
+        if self.granularity not in GRANULARITIES:
+            raise ParameterError("--inprocess-granularity", self.granularity, "node or rank")
+        world = world_size()
+        if not 1 <= self.active_world_size <= world:
+            rule = f"from 1 to WORLD_SIZE={world}; start more ranks, or leave the flag out"
+            raise ParameterError("--inprocess-active-world-size", self.active_world_size, rule)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add Megatron-LM's flags of in-process restart, with its names, to a parser that does not have them.
+
+    Returns:
+        The parser.
+
+    Raises:
+        argparse.ArgumentError: when the parser has one of the flags already.
+    """
+    group = parser.add_argument_group("in-process restart")
+    for name, options in _flags().items():
+        group.add_argument(f"--inprocess-{name}", **options)
+    return parser
+
+
+def inprocess_arguments(args: object, command_line: Sequence[str] | None = None) -> InprocessArguments:
+    """Return what the arguments of a parser say about in-process restart.
+
+    Args:
+        args: the parsed arguments, of Megatron-LM or of a parser with `add_arguments`; what they lack is the default.
+        command_line: the words they were parsed from; default `sys.argv[1:]`.
+
+    Raises:
+        ValueError: for a value that violates its rule.
+    """
+    words = sys.argv[1:] if command_line is None else command_line
+    given: dict[str, Any] = {
+        field.name: getattr(args, f"inprocess_{field.name}", field.default) for field in fields(InprocessArguments)
+    }
+    if not any(word.startswith(_LAST_CALL_WAIT) for word in words) and given["last_call_wait"] == 1:
+        given["last_call_wait"] = 0
+    if not hasattr(args, "inprocess_active_world_size"):
+        given["active_world_size"] = world_size()
+    return InprocessArguments(**given)
+
+
+def _flags() -> dict[str, dict[str, Any]]:
+    """The flags' names, with the options of `add_argument`; the defaults are those of Megatron-LM."""
+    times = [field.name for field in fields(InprocessArguments) if field.name.endswith(("interval", "timeout", "time"))]
+    flags: dict[str, dict[str, Any]] = {
+        "restart": {"action": "store_true", "help": "Restart in the process after a fault."},
+        "max-iterations": {"type": int, "default": None, "help": "Maximum number of iterations."},
+    }
+    flags |= {name.replace("_", "-"): _seconds(name) for name in times}
+    return flags | {
+        "last-call-wait": {"type": float, "default": 0, "help": "Seconds to wait for late faults of other ranks."},
+        "granularity": {"type": str, "choices": GRANULARITIES, "default": "node", "help": "What is replaced."},
+        "active-world-size": {"type": int, "default": world_size(), "help": "Number of ranks that train."},
+        "empty-cuda-cache": {"action": "store_true", "help": "Give cached GPU memory back before a restart."},
+    }
+
+
+def _seconds(name: str) -> dict[str, Any]:
+    default = getattr(InprocessArguments, name)
+    return {"type": float, "default": default, "help": f"Seconds; default {default:g}."}

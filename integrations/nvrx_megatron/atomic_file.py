@@ -1,0 +1,74 @@
+"""A file that is replaced as a whole: written beside its name, synchronised, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, TextIO
+
+from nvrx_core.inprocess.wrap import current_call
+
+__all__ = ["MAX_HOLD", "replacing", "section", "synchronise_folder"]
+
+log = logging.getLogger("nvrx_megatron")
+
+MAX_HOLD: Final = 30.0
+"""Seconds after which a section that holds off a restart is named in the log."""
+
+
+@contextlib.contextmanager
+def section(what: str, max_hold: float = MAX_HOLD) -> Iterator[None]:
+    """Open a section that no restart interrupts, where a wrapped function runs in this thread.
+
+    Only what waits for no other rank belongs in it: the abort of a collective within it would come after the restart.
+
+    Args:
+        what: what is done, for the log.
+        max_hold: seconds after which the section is named in the log; it is not ended.
+    """
+    watch = threading.Timer(max_hold, log.warning, ("%s has held off restarts for %g s", what, max_hold))
+    watch.daemon = True
+    with ExitStack() as stack:
+        _enter_atomic(stack)
+        watch.start()
+        stack.callback(watch.cancel)
+        yield
+
+
+def _enter_atomic(stack: ExitStack) -> None:
+    call = current_call()
+    if call is not None:
+        with contextlib.suppress(RuntimeError):  # another thread, such as that of a background save
+            stack.enter_context(call.atomic())
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """Open a text file for writing; its name gets the new content at the end, or keeps the old one."""
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    with section(str(target)):
+        try:
+            with beside.open("w") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(target)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        synchronise_folder(target.parent)
+
+
+def synchronise_folder(folder: Path) -> None:
+    """Have a folder's names survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,259 @@
+"""Checkpoints in folders that a fault cannot tear.
+
+All ranks write a checkpoint into a folder of this attempt; then one rank gives the folder its name, which is when the
+checkpoint comes to exist. A save that is interrupted or killed leaves a folder that no load considers, and a retry
+writes into another one, so the files of two attempts never mix. The collective part of a save is outside of
+`CallWrapper.atomic()`: a section that waits for a lost rank could not be interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nvrx_core.errors import require
+from nvrx_core.failpoint import hit
+from nvrx_core.inprocess.wrap import current_call
+from nvrx_megatron.atomic_file import section, synchronise_folder
+from nvrx_megatron.manifest import damage, write_manifest
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+__all__ = ["AtomicCheckpoint", "Attempt"]
+
+log = logging.getLogger("nvrx_megatron")
+
+_PARTIAL: Final = "partial-"
+_NAME: Final = re.compile(r"step-(\d+)-(\d+)")
+
+
+class AtomicCheckpoint:
+    """The checkpoints of a job in one folder, which all ranks share.
+
+    Example:
+        checkpoints = AtomicCheckpoint("/checkpoints/run-1", keep=2)
+        if found := checkpoints.latest():
+            step, folder = found
+            state = dist_checkpointing.load(sharded_state, str(folder))
+        ...
+        checkpoints.save(step, lambda folder: dist_checkpointing.save(sharded_state, str(folder)))
+
+    Args:
+        folder: where the checkpoints are; it is made when it is not there.
+        keep: how many of the newest checkpoints to keep; None for all.
+        group: the process group of the ranks that save; default all.
+        checksums: have damaged files found at a load, and not only those that are missing or cut short. The first rank
+            of the group reads all files for it, when they are written and before they are loaded.
+
+    Raises:
+        ValueError: when `keep` is below 1.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep: int | None = None,
+        group: dist.ProcessGroup | None = None,
+        *,
+        checksums: bool = False,
+    ) -> None:
+        require(keep is None or keep >= 1, "keep", keep, "at least 1, or None for all")
+        self.folder, self.keep, self.group, self.checksums = Path(folder), keep, group, checksums
+
+    def latest(self) -> tuple[int, Path] | None:
+        """Return the step and the folder of the newest checkpoint that is whole; None when there is none.
+
+        A collective call where process groups are initialised, so that all ranks load the same one. One that is damaged
+        is named in the log, and the one before is taken.
+        """
+        found: tuple[int, Path] | None = self._from_leader(self._newest)
+        return found
+
+    def _newest(self) -> tuple[int, Path] | None:
+        for step, _, folder in reversed(self._complete()):
+            if (wrong := damage(folder)) is None:
+                return step, folder
+            log.warning("checkpoint %s is not used: %s", folder, wrong)
+        return None
+
+    def _from_leader(self, find: Callable[[], Any]) -> Any:
+        """Have the first rank of the group do something, and give its result to all; its error, too."""
+        found: list[Any] = [_outcome(find) if self._leads() else None]
+        if _is_initialized():
+            import torch.distributed as dist
+
+            dist.broadcast_object_list(found, group_src=0, group=self.group)
+        if isinstance(found[0], OSError):
+            raise found[0]
+        return found[0]
+
+    def save(self, step: int, write: Callable[[Path], object]) -> Path:
+        """Save a checkpoint; a collective call of all ranks.
+
+        Args:
+            step: its number; the highest is the newest.
+            write: writes this rank's part into the folder that it is given, such as `dist_checkpointing.save` or
+                `torch.distributed.checkpoint.save` of the whole state.
+
+        Returns:
+            The folder of the complete checkpoint.
+        """
+        attempt = self.begin(step)
+        write(attempt.folder)
+        self._barrier()
+        self._from_leader(attempt.commit)
+        return attempt.target
+
+    def begin(self, step: int) -> Attempt:
+        """Make the folder of an attempt, for a save in the background; a collective call of all ranks."""
+        number = self._from_leader(lambda: self._prepare(step))
+        _hit("checkpoint-write")
+        return Attempt(self, step, number)
+
+    def _prepare(self, step: int) -> int:
+        """Drop what interrupted attempts have left, and make a folder of a name that none has had."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for left in self.folder.glob(f"{_PARTIAL}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        number = 1 + max((number for at, number, _ in self._complete() if at == step), default=-1)
+        self._partial(step, number).mkdir()
+        return number
+
+    def _partial(self, step: int, number: int) -> Path:
+        return self.folder / f"{_PARTIAL}{_name(step, number)}"
+
+    def _complete(self) -> list[tuple[int, int, Path]]:
+        """The complete checkpoints, the newest last: step, attempt, folder."""
+        return sorted(_steps(self.folder))
+
+    def _leads(self) -> bool:
+        if not _is_initialized():
+            return True
+        import torch.distributed as dist
+
+        return dist.get_rank(self.group) == 0
+
+    def _barrier(self) -> None:
+        if _is_initialized():
+            import torch.distributed as dist
+
+            dist.barrier(group=self.group)
+
+    def _prune(self) -> None:
+        if self.keep is not None:
+            for _, _, folder in self._complete()[: -self.keep]:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to save a checkpoint.
+
+    Attributes:
+        checkpoints: where it belongs.
+        step: its number.
+        number: which attempt at this step it is.
+    """
+
+    checkpoints: AtomicCheckpoint
+    step: int
+    number: int
+
+    @property
+    def folder(self) -> Path:
+        """Where to write."""
+        return self.checkpoints._partial(self.step, self.number)
+
+    @property
+    def target(self) -> Path:
+        """The folder of the complete checkpoint."""
+        return self.checkpoints.folder / _name(self.step, self.number)
+
+    def commit(self) -> None:
+        """Give the checkpoint its name; to be called on all ranks when all have written. It waits for no other rank.
+
+        For a background save of Megatron, it is a finalize function:
+        `request = dist_checkpointing.save(state, str(attempt.folder), async_sharded_save=True)`, then
+        `request.add_finalize_fn(attempt.commit)`.
+        """
+        if not self.checkpoints._leads():
+            return
+        write_manifest(self.folder, self.checkpoints.checksums)
+        with section(f"checkpoint {self.target.name}"):
+            synchronise_folder(self.folder)
+            _hit("checkpoint-rename")
+            self.folder.rename(self.target)
+            synchronise_folder(self.checkpoints.folder)
+        _hit("checkpoint-marker")
+        self.checkpoints._prune()
+
+    def finish(self, future: Future[Any], wait: bool = True) -> bool:
+        """Complete a background save of torch (`torch.distributed.checkpoint.async_save`); a collective call.
+
+        Args:
+            future: what `async_save` has returned.
+            wait: wait for it; False only looks whether it is done on all ranks.
+
+        Returns:
+            Whether the checkpoint is complete.
+
+        Raises:
+            Exception: that of the save.
+        """
+        if not wait and not _all_ranks(future.done(), self.checkpoints.group):
+            return False
+        future.result()
+        self.checkpoints._barrier()
+        self.checkpoints._from_leader(self.commit)
+        return True
+
+
+def _outcome(find: Callable[[], Any]) -> Any:
+    try:
+        return find()
+    except OSError as error:
+        return error
+
+
+def _hit(failpoint: str) -> None:
+    call = current_call()
+    hit(failpoint, -1 if call is None else call.iteration)
+
+
+def _name(step: int, number: int) -> str:
+    return f"step-{step:08d}-{number}"
+
+
+def _steps(folder: Path) -> Iterator[tuple[int, int, Path]]:
+    with contextlib.suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            if match := _NAME.fullmatch(path.name):
+                yield int(match[1]), int(match[2]), path
+
+
+def _is_initialized() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_initialized()
+
+
+def _all_ranks(truth: bool, group: dist.ProcessGroup | None) -> bool:
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return truth
+    backend = dist.get_backend(group)
+    device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+    flag = torch.tensor([int(truth)], device=device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=group)
+    return bool(flag.item())

@@ -1,0 +1,62 @@
+"""What takes a rank from an interrupted iteration of Megatron back to the state in which it began the first."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from datetime import timedelta
+from typing import Any, Final
+
+from nvrx_core.inprocess.finalize import Finalize
+from nvrx_core.process.bounded import call_bounded, cuda_device
+from nvrx_core.rank_assignment.base import FrozenState
+from nvrx_megatron.state import GlobalState, drop_state, each_alone
+from nvrx_megatron.writers import forget_saves
+
+__all__ = ["MegatronFinalize"]
+
+_HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class MegatronFinalize(Finalize):
+    """A finalizer that destroys Megatron's global state; it works with and without CUDA.
+
+    It takes what the state was from the moment it is made, which is before the first iteration: the plain values of
+    Megatron's global variables, and the signal handlers. Then it drops the background saves, closes the client of the
+    rank monitor, and, last, gives cached GPU memory back, when nothing refers to it.
+
+    Args:
+        timeout: how long destroying the state may take where CUDA is in use; without CUDA nothing in it can hang.
+        empty_cuda_cache: give cached GPU memory back, after the state that pins it is gone.
+    """
+
+    def __init__(self, timeout: timedelta = timedelta(seconds=10), empty_cuda_cache: bool = False) -> None:
+        self.timeout, self.empty_cuda_cache = timeout, empty_cuda_cache
+        self._before = GlobalState.capture()
+        self._handlers = {number: signal.getsignal(number) for number in _HANDLED}
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Destroy the state.
+
+        Raises:
+            TimeoutError: nvrx's, when it takes too long where CUDA is in use.
+        """
+        each_alone("dropping background saves", forget_saves)
+        self._drop()
+        each_alone("signal handlers", self._restore_handlers)
+        if self.empty_cuda_cache and cuda_device() is not None:
+            call_bounded(sys.modules["torch"].cuda.empty_cache, self.timeout, "empty_cache")
+        return state
+
+    def _drop(self) -> None:
+        if cuda_device() is None:
+            drop_state(self._before)
+        else:
+            call_bounded(lambda: drop_state(self._before), self.timeout, type(self).__name__)
+
+    def _restore_handlers(self) -> None:
+        """Put the handlers back that the iteration has replaced; one that is not from Python stays."""
+        for number, handler in self._handlers.items():
+            now: Any = signal.getsignal(number)
+            if now is not handler and handler is not None:
+                signal.signal(number, handler)

@@ -1,0 +1,144 @@
+"""Running an unmodified Megatron-LM script, with in-process restart around the whole script.
+
+Megatron-LM wraps only `pretrain`. What its script computes before stays as it was after a restart: from 0.18 on the
+arguments, which the teardown has dropped by then, and with them the ranks. The store that Megatron's rank 0 hosts is
+lost with that rank. So each iteration runs the script from its first line, in a process where everything is imported
+already, with the RANK and WORLD_SIZE that the rank has in it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import multiprocessing
+import runpy
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from nvrx_core.inprocess.wrap import current_call
+from nvrx_megatron.restart import inprocess_restart
+from nvrx_megatron.tails import protect_tails
+from nvrx_megatron.wiring import wire
+
+__all__ = ["enable", "run_script"]
+
+log = logging.getLogger("nvrx_megatron")
+
+_SAVES_OF_PEER: Final = "nvidia_resiliency_ext.checkpointing.async_ckpt"
+_running: list[str] = []
+"""The script that runs now."""
+
+
+def enable() -> None:
+    """Run the calling script with what its flags ask for; to be called at its top, before Megatron is imported.
+
+    With `--inprocess-restart`, the script is run from its first line within a wrapper, and the process ends when that
+    has ended. Without the flag it goes on after this call. In that run, in a process of `multiprocessing`, and where
+    the caller is no script, nothing happens.
+
+    Raises:
+        SystemExit: when the script has ended.
+        ValueError: for a value that violates its rule; nothing is started.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if _running or script is None or multiprocessing.parent_process() is not None:
+        return
+    args = prepare(script)
+    if args.inprocess_restart:
+        run_wrapped(script, args)
+        raise SystemExit(0)
+
+
+def run_script(script: str) -> None:
+    """Run a Megatron-LM script as `__main__`, as its flags in `sys.argv[1:]` ask for.
+
+    Raises:
+        ValueError: for a value that violates its rule; nothing is started.
+        ModuleNotFoundError: when there is no `megatron.training` beside the script or on the path.
+    """
+    args = prepare(script)
+    if args.inprocess_restart:
+        run_wrapped(script, args)
+    else:
+        run_once(script)
+
+
+def prepare(script: str) -> Any:
+    """Import Megatron-LM, wire it, and return its arguments."""
+    _require_megatron(script)
+    from megatron.training.arguments import parse_args
+
+    args = parse_args(ignore_unknown_args=True)
+    _choose_async_strategy(args)
+    wire()
+    protect_tails()
+    return args
+
+
+def run_wrapped(script: str, args: Any) -> None:
+    """Run the script within a wrapper."""
+    from megatron.training import inprocess_restart as upstream
+
+    upstream.maybe_wrap_for_inprocess_restart = _hand_out_store
+    inprocess_restart(_named(script), args)()
+
+
+def run_once(script: str) -> None:
+    """Run the script, and leave the process's hooks as they were: a hook that it sets would keep all it refers to."""
+    _running.append(script)
+    try:
+        with warnings.catch_warnings(), _arguments_kept():
+            runpy.run_path(script, run_name="__main__")
+    finally:
+        _running.clear()
+
+
+def _named(script: str) -> Callable[[], None]:
+    def run() -> None:
+        run_once(script)
+
+    run.__qualname__ = run.__name__ = Path(script).name
+    return run
+
+
+@contextmanager
+def _arguments_kept() -> Iterator[None]:
+    words = list(sys.argv)
+    try:
+        yield
+    finally:
+        sys.argv[:] = words
+
+
+def _hand_out_store(pretrain: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+    """Stand in for Megatron-LM's own wrapping: the script is wrapped already, and each iteration has a store."""
+    call = current_call()
+    return pretrain, None if call is None else call.iteration_store()
+
+
+def _require_megatron(script: str) -> None:
+    if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("megatron.training") is None:
+        folder = Path(script).resolve().parent
+        raise ModuleNotFoundError(
+            f"no megatron.training in {folder} or on the path: megatron-core from a package index does not have it; "
+            "run a script of a Megatron-LM checkout, or set PYTHONPATH to the checkout"
+        )
+
+
+def _choose_async_strategy(args: Any) -> None:
+    """Save by megatron-core's own writers where the flags ask for those of a package that is not there."""
+    if getattr(args, "async_strategy", None) == "nvrx" and not _is_importable(_SAVES_OF_PEER):
+        log.info("--async-strategy nvrx needs %s, which is not installed: using mcore", _SAVES_OF_PEER)
+        sys.argv += ["--async-strategy", "mcore"]
+        args.async_strategy = "mcore"
+
+
+def _is_importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

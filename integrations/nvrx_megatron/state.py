@@ -1,0 +1,128 @@
+"""Megatron's global state: what it was before the first iteration, and how to return to it.
+
+Megatron's own functions do not reset all of it: they leave process groups, lists of global ranks, counters and the
+client of the rank monitor. So the plain values of the modules concerned are captured before the first iteration, and
+put back after each.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import sys
+import types
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+
+from nvrx_megatron import internals
+
+__all__ = ["GlobalState", "drop_state", "each_alone", "state_report"]
+
+log = logging.getLogger("nvrx_megatron")
+
+_PLAIN: Final = (type(None), bool, int, float, str, bytes, tuple, frozenset, enum.Enum)
+_CONTAINERS: Final = (list, dict, set, deque)
+_DEPTH: Final = 3
+
+
+class GlobalState:
+    """The plain values and containers in the globals of some modules, at one moment.
+
+    Instances, functions, classes and modules among the globals are left as they are.
+
+    Args:
+        values: module name: global name: the value; a container is a copy.
+    """
+
+    def __init__(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        self._values = values
+
+    @classmethod
+    def capture(cls, modules: Iterable[str] = (*internals.CORE_STATE, *internals.TRAINING_STATE)) -> Self:
+        """Capture those of the modules that are imported."""
+        found = {name: module for name in modules if (module := internals.loaded(name)) is not None}
+        return cls({name: _captured(vars(module)) for name, module in found.items()})
+
+    def restore(self) -> list[str]:
+        """Put the values back; returns the names of those that had changed."""
+        changed = []
+        for name, values in self._values.items():
+            space = vars(sys.modules[name])
+            for key, before in values.items():
+                if _differs(space.get(key), before):
+                    changed.append(f"{name}.{key}")
+                    _put_back(space, key, before)
+        return changed
+
+
+def _captured(space: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: type(value)(value) if isinstance(value, _CONTAINERS) else value
+        for key, value in space.items()
+        if not key.startswith("__") and type(value) in (*_PLAIN, *_CONTAINERS)
+    }
+
+
+def _differs(now: Any, before: Any) -> bool:
+    return now is not before and (type(now) is not type(before) or bool(now != before))
+
+
+def _put_back(space: dict[str, Any], key: str, before: Any) -> None:
+    """Put a value back; a container keeps its identity, because other modules may have imported it."""
+    now: Any = space.get(key)
+    if not isinstance(before, _CONTAINERS) or type(now) is not type(before):
+        space[key] = type(before)(before) if isinstance(before, _CONTAINERS) else before
+        return
+    now.clear()
+    (now.update if isinstance(now, dict | set) else now.extend)(before)
+
+
+def drop_state(before: GlobalState) -> None:
+    """Drop the state of a run: by Megatron's own functions, then what they leave."""
+    close_client()
+    for name, destroy in internals.destroyers():
+        each_alone(name, destroy)
+    before.restore()
+
+
+def close_client() -> None:
+    """Close Megatron-LM's client of the rank monitor; the next iteration makes its own."""
+    client = internals.ft_client()
+    if client is not None:
+        each_alone("the client of the rank monitor", client.shutdown_workload_monitoring)
+
+
+def each_alone(name: str, step: Any, *arguments: Any) -> bool:
+    """Run a step of a teardown; a failure is logged and does not keep the following steps from running."""
+    try:
+        step(*arguments)
+    except Exception:  # boundary: Megatron's own teardown, of a state that was interrupted anywhere
+        log.exception("%s failed; the restart goes on", name)
+        return False
+    return True
+
+
+def state_report() -> list[str]:
+    """Return the globals of Megatron's modules that hold process groups, as `module.name: groups`.
+
+    After a restart's `finalize` the list is empty; what it names otherwise is kept from the interrupted iteration.
+    """
+    import torch.distributed as dist
+
+    kind = dist.ProcessGroup
+    lines = []
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith("megatron.") and isinstance(module, types.ModuleType):
+            held = {key: _count(value, kind, _DEPTH) for key, value in list(vars(module).items())}
+            lines += [f"{name}.{key}: {count} process group(s)" for key, count in held.items() if count]
+    return lines
+
+
+def _count(value: Any, kind: type, depth: int) -> int:
+    if isinstance(value, kind):
+        return 1
+    if depth == 0 or not isinstance(value, list | tuple | dict | set):
+        return 0
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    return sum(_count(part, kind, depth - 1) for part in parts)

@@ -1,0 +1,181 @@
+"""Processes that write a checkpoint in the background: ended with the iteration that started them.
+
+One that survived would write the files of iteration N while the restarted run saves iteration N again. megatron-core
+starts them by `multiprocessing`: a writer per save, or one that stays, each with processes of its own, and, in a
+synchronous save, processes of the rank itself. torch's own background save may use a process as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+from nvrx_core.inprocess.abort import Abort
+from nvrx_core.rank_assignment.base import FrozenState
+from nvrx_megatron import internals
+from nvrx_megatron.state import each_alone
+
+__all__ = ["AbortCheckpointWriters", "forget_saves", "observe_saves"]
+
+log = logging.getLogger("nvrx_megatron")
+
+_JOIN_SECONDS: Final = 2.0
+_queues: weakref.WeakSet[Any] = weakref.WeakSet()
+_synchronous: list[frozenset[int]] = []
+"""For each synchronous write that runs, the children that the process had before it."""
+
+
+def observe_saves() -> None:
+    """Notice every queue of background saves, and every synchronous write, from here on; a second call does nothing."""
+    module, files = internals.saves_module(), internals.results_queue_module()
+    if module is not None and not hasattr(module.AsyncCallsQueue.__init__, "__wrapped__"):
+        module.AsyncCallsQueue.__init__ = _noticing(module.AsyncCallsQueue.__init__)
+    for queue in filter(None, (_global_queue(), internals.recent_saves_queue())):
+        _queues.add(queue)
+    if files is not None:
+        _observe_synchronous_writes(files.FileSystemWriterAsync)
+
+
+def _global_queue() -> Any:
+    return getattr(internals.loaded("megatron.training.async_utils"), "_async_calls_queue", None)
+
+
+def _noticing(initialise: Callable[..., None]) -> Callable[..., None]:
+    @wraps(initialise)
+    def noticed(queue: Any, *args: Any, **kwargs: Any) -> None:
+        initialise(queue, *args, **kwargs)
+        _queues.add(queue)
+
+    return noticed
+
+
+def _observe_synchronous_writes(writer: Any) -> None:
+    write = writer.write_preloaded_data_multiproc
+    if hasattr(write, "__nvrx__"):
+        return
+    own = os.getpid()
+
+    @wraps(write)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if os.getpid() != own:  # a background writer
+            return write(*args, **kwargs)
+        _synchronous.append(frozenset(_children_of_this_process()))
+        try:
+            return write(*args, **kwargs)
+        finally:
+            _synchronous.clear()
+
+    noted.__nvrx__ = True  # type: ignore[attr-defined]
+    writer.write_preloaded_data_multiproc = staticmethod(noted)
+
+
+class AbortCheckpointWriters(Abort):
+    """An abort that kills the processes which write a checkpoint for the interrupted iteration, and waits for them."""
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        """Kill them."""
+        processes = [*_background_writers(), *_writers_of_this_process()]
+        for process in processes:
+            each_alone("ending a checkpoint writer", _kill_with_children, process)
+        if processes:
+            log.warning("ended %d checkpoint writer process(es) of iteration %d", len(processes), state.iteration)
+        return state
+
+
+def forget_saves() -> None:
+    """Drop the saves of the interrupted iteration; to be called in the main thread, when their writers are gone."""
+    _synchronous.clear()
+    for queue in tuple(_queues):
+        queue.async_calls.clear()
+        queue.call_idx = -1
+        queue.persistent_caller = None
+    _forget_persistent_process()
+    _refresh_results_queue()
+
+
+def _background_writers() -> Iterator[Any]:
+    """The processes of all background saves that are under way, and those that stay for the next save."""
+    callers = [call.async_caller for queue in tuple(_queues) for call in tuple(queue.async_calls)]
+    callers += [queue.persistent_caller for queue in tuple(_queues)]
+    processes = [getattr(caller, "process", None) for caller in callers]
+    processes.append(getattr(_persistent_class(), "_persistent_process", None))
+    yield from {id(process): process for process in processes if process is not None}.values()
+
+
+def _persistent_class() -> Any:
+    return getattr(internals.saves_module(), "PersistentAsyncCaller", None)
+
+
+def _writers_of_this_process() -> list[Any]:
+    """The processes that a synchronous save of the main thread has started."""
+    if not _synchronous:
+        return []
+    before = _synchronous[0]
+    return [process for process in multiprocessing.active_children() if process.pid not in before]
+
+
+def _kill_with_children(process: Any) -> None:
+    """Kill a process and its descendants, the ancestors first so that they start no more; wait for the process."""
+    for pid in (process.pid, *descendants(process.pid)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.join(_JOIN_SECONDS)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the descendants of a process, parents before their children."""
+    found, new = list[int](), [pid]
+    while new:
+        new = [child for parent in new for child in children_of(parent)]
+        found += new
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process; none when it is gone."""
+    return [int(child) for text in _read(Path(f"/proc/{pid}/task").glob("*/children")) for child in text.split()]
+
+
+def _read(paths: Iterable[Path]) -> Iterator[str]:
+    with suppress(OSError):  # the process has gone meanwhile
+        yield from (path.read_text() for path in paths)
+
+
+def _children_of_this_process() -> list[int]:
+    return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+
+
+def _forget_persistent_process() -> None:
+    """Let the class that keeps one writer for all queues start a new one; its queues are those of the killed one."""
+    kind = _persistent_class()
+    for name in ("_persistent_process", "_persistent_queue", "_persistent_preload_q", "_persistent_comp_q"):
+        if hasattr(kind, name):
+            setattr(kind, name, None)
+
+
+def _refresh_results_queue() -> None:
+    """Empty the queue in which writers report, on a connection of its own.
+
+    A call of the queue that was interrupted leaves its answer to the next one, and every later save would fail. The
+    process that holds the queue stays: a new one would have to import torch first.
+    """
+    for module in (internals.results_queue_module(), internals.loaded("megatron.training.async_utils")):
+        queue = getattr(module, "_results_queue", None)
+        if queue is not None and not each_alone("emptying the writers' results queue", _empty, queue):
+            module._results_queue = None
+
+
+def _empty(queue: Any) -> None:
+    connection = queue._tls.__dict__.pop("connection", None)
+    if connection is not None:
+        connection.close()
+    while not queue.empty():
+        queue.get_nowait()

@@ -1,0 +1,65 @@
+"""An unmodified pretrain_gpt.py of Megatron-LM, TP=2 on CPU and gloo, by the flag of Megatron-LM itself.
+
+NVRX_TEST_MEGATRON_LM names a checkout; Megatron-LM is on no package index and is not kept here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.megatron.job import MegatronLMJob
+from tests.harness.megatron.plan import Plan
+from tests.harness.process.job import Template
+
+TREE = os.environ.get("NVRX_TEST_MEGATRON_LM", "")
+pytestmark = pytest.mark.skipif(not TREE, reason="NVRX_TEST_MEGATRON_LM names no checkout of Megatron-LM")
+Train = Callable[..., MegatronLMJob]
+LIMIT = 150
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Template]:
+    template = Template()
+    try:
+        yield template
+    finally:
+        template.close()
+
+
+@pytest.fixture
+def train(plain: Template, tmp_path: Path) -> Iterator[Train]:
+    made: list[MegatronLMJob] = []
+
+    def train(*more: str, faults: str = "", world: int = 2) -> MegatronLMJob:
+        job = MegatronLMJob(plain, tmp_path / f"job-{len(made)}", Plan(), world=world)
+        made.append(job)
+        job.train(TREE, "--inprocess-restart", *more, faults=faults).finish(LIMIT)
+        return job
+
+    yield train
+    plain.sweep()
+    for job in made:
+        job.clear()
+
+
+def test_a_fault_restarts_pretrain_and_the_losses_are_those_of_the_undisturbed_run(train: Train) -> None:
+    undisturbed = train()
+    assert undisturbed.codes == {0: 0, 1: 0}, undisturbed.told()
+    job = train(faults="1:4=exception")
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert len(job.entered(1)) == 2, job.told()
+    assert not job.entered(2), job.told()
+    assert job.last_losses() == {key: loss for key, loss in undisturbed.last_losses().items() if key[1] >= 2}
+    strike = job.lines("strike")[0]["at"]
+    print(f"fault to pretrain {[line['at'] - strike for line in job.entered(1)]}")
+
+
+def test_a_lost_rank_0_is_replaced_by_a_spare(train: Train) -> None:
+    job = train("--inprocess-active-world-size", "2", faults="0:4=kill", world=3)
+    assert job.codes == {0: -signal.SIGKILL, 1: 0, 2: 0}, job.told()
+    assert sorted(line["rank"] for line in job.entered(1)) == ["0", "1"], job.told()

@@ -1,0 +1,82 @@
+"""Scripts in the shapes of Megatron-LM, from a stand-in tree: the whole script is what restarts."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.harness.megatron.job import Launch
+
+SHAPES = ("0.16", "0.18")
+
+
+@pytest.mark.parametrize("script", ["pretrain_gpt.py", "pretrain_enabled.py"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_unmodified_script_restarts_in_each_shape(run: Launch, shape: str, script: str) -> None:
+    undisturbed, job = run(script, shape=shape), run(script, shape=shape, faults="1:0:3=exception")
+    assert set(job.codes.values()) == {0}, job.told()
+    assert job.losses() == undisturbed.losses()
+    assert job.weights() == undisturbed.weights()
+    assert [(line["groups"], line["handler"]) for line in job.entered(1)] == [([], True)] * 2
+    assert not job.entered(2)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ranks_are_those_of_the_iteration_when_rank_0_is_lost(run: Launch, shape: str) -> None:
+    job = run("pretrain_gpt.py", world=3, shape=shape, active=2, faults="0:0:3=kill")
+    assert job.codes == {0: -signal.SIGKILL, 1: 0, 2: 0}, job.told()
+    assert sorted(line["rank"] for line in job.entered(1)) == ["0", "1"]
+
+
+def test_a_script_that_fails_in_each_iteration_is_given_up(run: Launch) -> None:
+    job = run("pretrain_gpt.py", faults="1:0:2000=exception")
+    assert job.codes == {0: 1, 1: 1}, job.told()
+    assert len(job.entered(2)) == 2
+    assert len(job.entered(3)) == 2, "the first iteration has made a step"
+    assert not job.entered(4)
+    assert "no_progress_limit=3" in job.told()
+
+
+def test_max_iterations_is_honoured(run: Launch) -> None:
+    job = run("pretrain_gpt.py", "--inprocess-max-iterations", "2", faults="1:0:2000=exception")
+    assert job.codes == {0: 1, 1: 1}, job.told()
+    assert not job.entered(2)
+    assert "max_iterations=2" in job.told()
+
+
+def test_the_client_of_the_rank_monitor_is_made_anew(run: Launch, tmp_path: Path) -> None:
+    job = run("pretrain_gpt.py", "--enable-ft-package", "--save", str(tmp_path / "saves"), faults="1:0:3=exception")
+    assert set(job.codes.values()) == {0}, job.told()
+    told = [line["what_happened"] for line in job.lines("client", initial_rank=1)]
+    assert told == ["made", "shut down", "made", "shut down"]
+    assert (tmp_path / "saves" / "ft_state.json").read_text().startswith("{")
+
+
+def test_sys_exit_of_all_ranks_is_a_clean_end(run: Launch) -> None:
+    job = run("pretrain_gpt.py", "--exit-at", "3")
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert not job.entered(1)
+
+
+def test_a_peer_lost_while_the_tracker_file_is_written_leaves_it_whole(run: Launch, tmp_path: Path) -> None:
+    saves = tmp_path / "saves"
+    job = run("pretrain_gpt.py", "--save", str(saves), world=3, active=2, faults="1:0:1000=kill")
+    assert job.codes == {0: 0, 1: -signal.SIGKILL, 2: 0}, job.told()
+    assert (saves / "latest_checkpointed_iteration.txt").read_text() == "6"
+    assert [path.name for path in saves.iterdir() if path.name.endswith(".tmp")] == []
+    first = min(line["step"] for line in job.lines("step", iteration=1))
+    assert first == 2, "the checkpoint whose tracker was being written is the one that is loaded"
+
+
+def test_an_evaluation_that_takes_longer_than_a_step_is_no_hang(run: Launch) -> None:
+    job = run("pretrain_gpt.py", "--eval-interval", "3", soft=2.0, hard=6.0, slow_save=1.0)
+    assert set(job.codes.values()) == {0}, job.told()
+    assert not job.entered(1), job.told()
+
+
+def test_without_the_flag_the_script_runs_as_it_is(run: Launch) -> None:
+    job = run("pretrain_gpt.py", restart=False)
+    assert set(job.codes.values()) == {0}, job.told()
+    assert len(job.entered(-1)) == 2

@@ -1,0 +1,59 @@
+"""Looks, in a process that has imported megatron-core, for the names that nvrx uses and no documentation promises."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from datetime import timedelta
+
+from nvrx_megatron import internals
+from nvrx_megatron.arguments import InprocessArguments
+from nvrx_megatron.restart import wrapper_for
+
+from nvrx_core.inprocess.initialize import RetryController
+
+__all__: list[str] = []
+
+
+def missing() -> Iterator[str]:
+    """The names that are not there, or are not as they were."""
+    for name in internals.CORE_STATE:
+        importlib.import_module(name)
+    for module, name in internals.DESTROYERS:
+        if ".core." in module:
+            function = getattr(importlib.import_module(module), name, None)
+            if function is None or any(p.default is p.empty for p in inspect.signature(function).parameters.values()):
+                yield f"{module}.{name}()"
+    yield from missing_of_saves()
+
+
+def missing_of_saves() -> Iterator[str]:
+    saves = importlib.import_module("megatron.core.dist_checkpointing.strategies.async_utils")
+    files = importlib.import_module("megatron.core.dist_checkpointing.strategies.filesystem_async")
+    queue = saves.AsyncCallsQueue()
+    if (len(queue.async_calls), queue.call_idx, queue.persistent_caller) != (0, -1, None):
+        yield "AsyncCallsQueue: async_calls, call_idx, persistent_caller"
+    if "async_caller" not in saves._ActiveAsyncRequest._fields:
+        yield "_ActiveAsyncRequest.async_caller"
+    if not hasattr(saves.TemporalAsyncCaller(), "process"):
+        yield "TemporalAsyncCaller.process"
+    if not hasattr(files, "_results_queue"):
+        yield "filesystem_async._results_queue"
+    if not callable(files.FileSystemWriterAsync.write_preloaded_data_multiproc):
+        yield "FileSystemWriterAsync.write_preloaded_data_multiproc"
+
+
+def check_wrapper() -> None:
+    """The wrapper has what the flags say."""
+    given = InprocessArguments(soft_timeout=5, hard_timeout=9, max_iterations=4, granularity="rank")
+    wrapper = wrapper_for(given)
+    assert (wrapper.soft_timeout, wrapper.hard_timeout) == (timedelta(seconds=5), timedelta(seconds=9))
+    controller = next(part for part in wrapper.initialize.instances if isinstance(part, RetryController))
+    assert (controller.max_iterations, controller.min_world_size) == (4, 1)
+
+
+if __name__ == "__main__":
+    check_wrapper()
+    if moved := list(missing()):
+        raise SystemExit(f"megatron-core has moved {', '.join(moved)}: see integrations/nvrx_megatron/internals.py")

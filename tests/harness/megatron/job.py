@@ -1,0 +1,115 @@
+"""A job of ranks that train with megatron-core."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.harness.megatron.plan import Plan
+from tests.harness.process.job import Job, Template
+
+__all__ = ["TEMPLATE", "TRAIN", "Launch", "MegatronJob", "MegatronLMJob"]
+
+TEMPLATE = Path(__file__).with_name("template.py")
+TRAIN = "tests.harness.megatron.train"
+
+
+class MegatronJob(Job):
+    """One job; `finish` it, then ask for its losses, and `clear` it."""
+
+    temporary: Path
+
+    def environment(self, rank: int | None = None, **more: str | None) -> dict[str, str]:
+        """As of any job, with a folder for the sockets of multiprocessing, whose names may not be long."""
+        if not hasattr(self, "temporary"):
+            self.temporary = Path(tempfile.mkdtemp(prefix="mlm-", dir="/tmp"))
+        return super().environment(rank, **{"TMPDIR": str(self.temporary), **more})
+
+    def clear(self) -> None:
+        """Removes that folder."""
+        if hasattr(self, "temporary"):
+            shutil.rmtree(self.temporary, ignore_errors=True)
+
+    @classmethod
+    def run(cls, template: Template, directory: Path, *, world: int = 2, **plan: Any) -> MegatronJob:
+        """Runs a job to its end."""
+        job = cls(template, directory, Plan(**plan), world=world)
+        job.begin().finish()
+        job.clear()
+        return job
+
+    def begin(self, module: str = TRAIN, *words: str) -> MegatronJob:
+        """Starts the ranks, with these words on their command line."""
+        self.start_store()
+        of_a_node = self.world // self.plan.nodes
+        more = {"LOCAL_WORLD_SIZE": str(of_a_node), "TORCH_CPP_LOG_LEVEL": "error"}
+        for rank in range(self.world):
+            environment, output = self.environment(rank, **more), self.directory / f"rank-{rank}"
+            self.pids[rank] = self.template.fork(module, words, environment, output)
+        return self
+
+    def losses(self) -> dict[tuple[str, int], float]:
+        """The loss of each rank and step, as the last iteration that did it had it."""
+        return {(line["rank"], line["step"]): line["loss"] for line in self.lines("step") if line["loss"] is not None}
+
+    def weights(self) -> set[float]:
+        """The sums of the weights that the ranks had at the end."""
+        return {line["sum"] for line in self.lines("weights")}
+
+    def entered(self, iteration: int) -> list[dict[str, Any]]:
+        """What the ranks said when they entered an iteration."""
+        return self.lines("enter", iteration=iteration)
+
+    def told(self) -> str:
+        """What the ranks wrote to stderr."""
+        return "\n".join(self.errors(rank) for rank in range(self.world))
+
+
+COMMAND = """\
+--use-mcore-models --transformer-impl local --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32
+--max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 4 --train-iters 6 --lr 1e-3
+--lr-decay-style constant --tokenizer-type NullTokenizer --vocab-size 64 --mock-data --split 99,1,0 --eval-iters 0
+--eval-interval 1000 --distributed-backend gloo --use-cpu-initialization --no-gradient-accumulation-fusion
+--no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-persist-layer-norm --hidden-dropout 0
+--attention-dropout 0 --log-interval 1 --no-one-logger --num-workers 0 --attention-backend unfused
+--distributed-timeout-minutes 1 --tensor-model-parallel-size 2 --save-interval 2 --inprocess-granularity rank
+"""
+"""The smallest training of pretrain_gpt.py."""
+
+
+class MegatronLMJob(MegatronJob):
+    """Ranks that run an unmodified pretrain_gpt.py; the template must not have imported a megatron-core."""
+
+    def train(self, tree: str, *more: str, faults: str = "", launched: Sequence[str] = ()) -> MegatronLMJob:
+        """Starts it, from a tree of Megatron-LM."""
+        saves = str(self.directory / "saves")
+        words = [*COMMAND.split(), "--save", saves, "--load", saves, *more]
+        environment = {
+            "NVRX_TEST_MEGATRON_LM": tree, "NVRX_TEST_MEGATRON_FAULTS": faults, "TORCHDYNAMO_DISABLE": "1",
+            "CUDA_DEVICE_MAX_CONNECTIONS": "1", "TORCH_CPP_LOG_LEVEL": "error", "LOCAL_WORLD_SIZE": str(self.world),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }  # fmt: skip
+        if launched:
+            module = ["-m", "tests.harness.megatron.unmodified", *words]
+            self.run_command("launcher", "-m", "nvrx_launcher", *launched, *module, **environment)
+            return self
+        if self.own_store:
+            self.start_store()
+        for rank in range(self.world):
+            output = self.directory / f"rank-{rank}"
+            own = self.environment(rank, **environment)
+            self.pids[rank] = self.template.fork("tests.harness.megatron.unmodified", words, own, output)
+        return self
+
+    def last_losses(self) -> dict[tuple[str, int], float]:
+        """The losses of the steps that the last iteration has done."""
+        last = max(line["iteration"] for line in self.lines("step"))
+        return {(line["rank"], line["step"]): line["loss"] for line in self.lines("step", iteration=last)}
+
+
+Launch = Callable[..., MegatronJob]

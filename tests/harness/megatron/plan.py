@@ -1,0 +1,73 @@
+"""What the ranks of a test job do, as text in the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+
+from nvrx_core.testing import Schedule
+
+__all__ = ["VARIABLE", "Plan"]
+
+VARIABLE = "NVRX_TEST_MEGATRON"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A training of a tiny GPT.
+
+    Attributes:
+        tp, pp: tensor and pipeline parallel sizes; the rest of the ranks is data parallel.
+        active: how many ranks train; None for all.
+        granularity: of a restart, "rank" or "node".
+        optimizer: "megatron" or "torch".
+        distributed: use Megatron's DistributedOptimizer.
+        steps: how many.
+        save_every: steps between two checkpoints, 0 for none.
+        saves: how: "sync", "async" or "persistent" by megatron-core, "torch" by torch's own.
+        slow_save: seconds that a save takes besides.
+        faults: a schedule's text.
+        soft, hard: timeouts in seconds.
+        nodes: how many nodes the ranks stand for, on one host.
+        restart: whether a fault restarts.
+        shape: of the stand-in tree.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    active: int | None = None
+    granularity: str = "rank"
+    optimizer: str = "megatron"
+    distributed: bool = False
+    steps: int = 6
+    save_every: int = 0
+    saves: str = "sync"
+    slow_save: float = 0.0
+    faults: str = ""
+    soft: float = 20.0
+    hard: float = 30.0
+    nodes: int = 1
+    restart: bool = True
+    shape: str = "0.18"
+
+    @classmethod
+    def of_environment(cls) -> Plan:
+        return cls(**json.loads(os.environ[VARIABLE]))
+
+    def environment(self) -> dict[str, str]:
+        return {VARIABLE: json.dumps(dataclasses.asdict(self)), "NVRX_TEST_SHAPE": self.shape}
+
+    def schedule(self) -> Schedule:
+        return Schedule.parse(self.faults)
+
+    def command_line(self) -> list[str]:
+        """The flags that the plan stands for."""
+        active = [] if self.active is None else ["--inprocess-active-world-size", str(self.active)]
+        times = [
+            "--inprocess-soft-timeout", str(self.soft), "--inprocess-hard-timeout", str(self.hard),
+            "--inprocess-heartbeat-interval", "1", "--inprocess-heartbeat-timeout", "10",
+        ]  # fmt: skip
+        restart = ["--inprocess-restart"] if self.restart else []
+        return [*restart, "--inprocess-granularity", self.granularity, *active, *times]

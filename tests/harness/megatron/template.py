@@ -1,0 +1,33 @@
+"""The template process that has imported megatron-core as well, which takes seconds: it forks the ranks of these tests.
+
+Run as a program, like `tests.harness.process.template`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from tests.harness.process.template import become, preload, resolve_by_files_only, serve
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    resolve_by_files_only()
+    warnings.simplefilter("ignore")
+    from tests.harness.megatron import model, saves
+
+    preload()
+    _ = model, saves
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise SystemExit(f"the imports started {threads - 1} threads: ranks cannot be forked from here")
+    gc.collect()
+    gc.freeze()
+    if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
+        become(chosen)

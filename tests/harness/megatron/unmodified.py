@@ -1,0 +1,114 @@
+"""Runs an unmodified Megatron-LM script on CPU and gloo, as `python -m nvrx_megatron` does: no file of it is changed.
+
+Its tree is in NVRX_TEST_MEGATRON_LM; folders with what it imports may follow. What stands in for a GPU is set up first;
+then `nvrx_megatron.__main__` runs. The faults strike in `train_step`, counted over the whole process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nvrx_core.testing import inject
+from nvrx_core.testing.fault_kinds import kind_of
+from tests.harness.megatron import cpu
+from tests.harness.process.workers.record import Record
+
+__all__ = ["run"]
+
+TREE = "NVRX_TEST_MEGATRON_LM"
+FAULTS = "NVRX_TEST_MEGATRON_FAULTS"  # rank:call of train_step=kind, ...
+
+record = Record.of_environment()
+me = os.environ["RANK"]
+
+
+def fake_device() -> None:
+    """Has torch.cuda say what Megatron-LM asks for at its start."""
+    cuda: Any = torch.cuda
+    cpu.install()
+    cuda.is_available = lambda: True
+    cuda.is_initialized = lambda: False
+    cuda.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    properties = types.SimpleNamespace(
+        major=8, minor=0, total_memory=1 << 34, name="cpu", multi_processor_count=1, uuid="0"
+    )
+    cuda.get_device_properties = lambda *args: properties
+    cuda.get_device_capability = lambda *args: (8, 0)
+    cuda.get_device_name = lambda *args: "cpu"
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        setattr(cuda, name, lambda *args: 0)
+    cuda.device_memory_used = lambda *args: 0
+    names = ("allocation.all.current", "allocated_bytes.all.current", "allocated_bytes.all.peak")
+    cuda.memory_stats = lambda *args: dict.fromkeys((*names, "reserved_bytes.all.current"), 0)
+    cuda.is_current_stream_capturing = lambda: False
+    torch.nn.Module.cuda = lambda self, device=None: self  # type: ignore[method-assign,assignment]
+    barrier = dist.barrier
+
+    def barrier_of_no_device(*args: Any, device_ids: Any = None, **kwargs: Any) -> Any:
+        return barrier(*args, **kwargs)
+
+    dist.barrier = barrier_of_no_device
+
+
+def fake_build(tree: Path) -> None:
+    """Stands in for what wants a compiler of CUDA, or a newer Python."""
+    if not hasattr(typing, "override"):
+        typing.override = lambda function: function  # type: ignore[attr-defined]
+    if (tree / "megatron/legacy/fused_kernels/__init__.py").exists():
+        sys.modules["megatron.legacy.fused_kernels"] = types.SimpleNamespace(load=lambda args: None)  # type: ignore[assignment]
+
+
+def watch_training() -> None:
+    """Records each start, and each step with its loss; breaks a step where a fault is due."""
+    from megatron.training import training
+
+    faults = dict(entry.split("=") for entry in filter(None, os.environ.get(FAULTS, "").split(",")))
+    initialise, step, calls = training.initialize_megatron, training.train_step, [0, 0]
+
+    def initialize_megatron(*args: Any, **kwargs: Any) -> Any:
+        record("enter", iteration=calls[0], rank=os.environ["RANK"], world=os.environ["WORLD_SIZE"])
+        calls[0] += 1
+        return initialise(*args, **kwargs)
+
+    def train_step(*args: Any, **kwargs: Any) -> Any:
+        calls[1] += 1
+        if kind := faults.pop(f"{me}:{calls[1]}", None):
+            inject(kind_of(kind), stamp=lambda at: record("strike", at=at, kind=kind))
+        result = step(*args, **kwargs)
+        loss = {name: float(value) for name, value in result[0].items() if "loss" in name}
+        done = training.get_args().curr_iteration
+        record("step", iteration=calls[0] - 1, step=done, rank=os.environ["RANK"], loss=loss.get("lm loss"))
+        return result
+
+    training.initialize_megatron, training.train_step = initialize_megatron, train_step
+
+
+def run(words: list[str]) -> int:
+    path = os.environ[TREE].split(os.pathsep)
+    tree = Path(path[0])
+    sys.path[:0] = path
+    logging.getLogger("nvrx_core").setLevel(logging.INFO)
+    torch.set_num_threads(1)
+    fake_build(tree)
+    fake_device()
+    import nvrx_megatron.__main__ as program
+
+    record("imports", at=time.monotonic())
+    watch_training()
+    return program.main([str(tree / "pretrain_gpt.py"), *words])
+
+
+if __name__ == "__main__":
+    code = run(sys.argv[1:])
+    record("exit", code=code)
+    sys.exit(code)

@@ -1,0 +1,140 @@
+"""Checkpoints that a fault cannot tear: names, manifests, files that are replaced as a whole."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from concurrent.futures import Future
+
+import pytest
+from nvrx_megatron import AtomicCheckpoint, atomic_file, tails
+from nvrx_megatron.manifest import NAME
+
+
+def write(text):
+    return lambda folder: (folder / "data").write_text(text)
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    return AtomicCheckpoint(tmp_path / "saves", checksums=True)
+
+
+def test_the_newest_complete_checkpoint_is_found(checkpoints):
+    assert checkpoints.latest() is None
+    checkpoints.save(2, write("two"))
+    checkpoints.save(10, write("ten"))
+    step, folder = checkpoints.latest()
+    assert (step, (folder / "data").read_text()) == (10, "ten")
+
+
+def test_a_save_that_fails_leaves_the_one_before_and_its_folder_is_dropped_by_the_next(checkpoints):
+    checkpoints.save(1, write("one"))
+
+    def fails(folder):
+        (folder / "data").write_text("half")
+        raise OSError(errno.ENOSPC, "no space left", str(folder / "data"))
+
+    with pytest.raises(OSError, match="no space left"):
+        checkpoints.save(2, fails)
+    assert checkpoints.latest()[0] == 1
+    assert [path.name for path in checkpoints.folder.glob("partial-*")] == ["partial-step-00000002-0"]
+    checkpoints.save(2, write("two"))
+    assert not list(checkpoints.folder.glob("partial-*"))
+    assert checkpoints.latest()[0] == 2
+
+
+def test_a_step_that_is_saved_again_is_another_checkpoint(checkpoints):
+    first, second = checkpoints.save(3, write("a")), checkpoints.save(3, write("b"))
+    assert first != second
+    assert checkpoints.latest() == (3, second)
+
+
+def test_old_checkpoints_are_dropped(tmp_path):
+    checkpoints = AtomicCheckpoint(tmp_path, keep=2)
+    for step in range(4):
+        checkpoints.save(step, write("x"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002-0", "step-00000003-0"]
+
+
+DAMAGES = {
+    "flipped": (lambda file: file.write_bytes(b"X" + file.read_bytes()[1:]), "is damaged"),
+    "cut short": (lambda file: file.write_bytes(file.read_bytes()[:-1]), "has 3 bytes, not 4"),
+    "emptied": (lambda file: file.write_bytes(b""), "has 0 bytes, not 4"),
+    "missing": (lambda file: file.unlink(), "data is missing"),
+    "no list": (lambda file: file.with_name(NAME).unlink(), NAME),
+    "torn list": (lambda file: file.with_name(NAME).write_text("{"), NAME),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(checkpoints, caplog, damage):
+    checkpoints.save(1, write("good"))
+    folder = checkpoints.save(2, write("data"))
+    break_it, text = DAMAGES[damage]
+    break_it(folder / "data")
+    assert checkpoints.latest()[0] == 1
+    assert str(folder) in caplog.messages[0]
+    assert text in caplog.messages[0]
+
+
+def test_a_background_save_is_complete_when_its_future_is(checkpoints):
+    attempt, future = checkpoints.begin(5), Future()
+    write("five")(attempt.folder)
+    assert not attempt.finish(future, wait=False)
+    assert checkpoints.latest() is None
+    future.set_result(None)
+    assert attempt.finish(future, wait=False)
+    assert checkpoints.latest() == (5, attempt.target)
+
+
+def test_the_error_of_a_background_save_is_that_of_the_call(checkpoints):
+    attempt, future = checkpoints.begin(5), Future()
+    future.set_exception(OSError(errno.EIO, "input/output error"))
+    with pytest.raises(OSError, match="input/output"):
+        attempt.finish(future)
+    assert checkpoints.latest() is None
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_to_keep_nothing_is_refused(tmp_path, keep):
+    with pytest.raises(ValueError, match="keep"):
+        AtomicCheckpoint(tmp_path, keep=keep)
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    path = tmp_path / "tracker"
+    path.write_text("old")
+    with atomic_file.replacing(path) as file:
+        file.write("ne")
+        assert path.read_text() == "old"
+        file.write("w")
+    assert path.read_text() == "new"
+
+
+def test_a_file_whose_writing_fails_keeps_its_content(tmp_path):
+    path = tmp_path / "tracker"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), atomic_file.replacing(path) as file:  # noqa: PT012
+        file.write("new")
+        raise RuntimeError
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("tracker", "old")]
+
+
+def test_a_section_that_holds_for_long_is_named(caplog):
+    waiting = threading.Event()
+    with atomic_file.section("the tracker", max_hold=0.01):
+        for _ in range(1000):
+            if caplog.messages or waiting.wait(0.01):
+                break
+    assert caplog.messages == ["the tracker has held off restarts for 0.01 s"]
+
+
+def test_only_the_file_of_this_name_is_replaced_as_a_whole(tmp_path):
+    opened = tails._opening(open, "tracker.txt")
+    for name in ("tracker.txt", "other.txt"):
+        with opened(tmp_path / name, "w") as file:
+            file.write("1")
+            assert (tmp_path / name).exists() == (name == "other.txt")
+    with opened(tmp_path / "tracker.txt") as file:
+        assert file.read() == "1"
