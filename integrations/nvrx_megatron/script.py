@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from nvrx_core.compatible_names import activate
 from nvrx_core.inprocess.wrap import current_call
 from nvrx_megatron.restart import inprocess_restart
 from nvrx_megatron.tails import protect_tails
@@ -69,6 +70,7 @@ def run_script(script: str) -> None:
 
 def prepare(script: str) -> Any:
     """Import Megatron-LM, wire it, and return its arguments."""
+    activate()
     _require_megatron(script)
     from megatron.training.arguments import parse_args
 
