@@ -59,7 +59,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(target)
-        except BaseException:
+        except BaseException:  # boundary: a user's write; the file keeps its old content
             beside.unlink(missing_ok=True)
             raise
         synchronise_folder(target.parent)
