@@ -103,13 +103,14 @@ class FakeCallWrapper(CallWrapper):
         sections: how many atomic sections it has entered.
         depth: how many of them are open.
         unprotected: how many `disable_hang_protection` are open.
+        suspended: how many `suspend_ping` are open.
     """
 
     def __init__(self, iteration: int = 0, store: dist.Store | None = None, rank: int = 0, world_size: int = 1) -> None:
         self._state = State(rank, world_size, rank, world_size, iteration=iteration, mode=Mode.ACTIVE)
         self._shared = MemoryStore() if store is None else store
         self._store = self._base_store = None
-        self.pings = self.sections = self.depth = self.unprotected = 0
+        self.pings = self.sections = self.depth = self.unprotected = self.suspended = 0
         self.steps: list[int] = []
 
     @property
@@ -150,6 +151,15 @@ class FakeCallWrapper(CallWrapper):
             yield
         finally:
             self.unprotected -= 1
+
+    @contextmanager
+    def suspend_ping(self) -> Iterator[None]:
+        """Return a context that is counted while it is open."""
+        self.suspended += 1
+        try:
+            yield
+        finally:
+            self.suspended -= 1
 
     def iteration_store(self) -> dist.Store:
         """Return a store for this iteration."""

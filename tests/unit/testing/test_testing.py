@@ -204,11 +204,12 @@ def test_a_fake_call_wrapper_fakes_all_that_a_call_wrapper_has():
 
 def test_a_fake_call_wrapper_counts_what_a_function_asks_of_it():
     call = FakeCallWrapper(iteration=1, rank=2, world_size=4)
-    with call.atomic(), call.disable_hang_protection():
+    with call.atomic(), call.disable_hang_protection(), call.suspend_ping():
         call.ping()
         call.progress(7)
-        assert (call.depth, call.unprotected) == (1, 1)
+        assert (call.depth, call.unprotected, call.suspended) == (1, 1, 1)
     assert (call.pings, call.steps, call.sections, call.depth, call.unprotected) == (1, [7], 1, 0, 0)
+    assert call.suspended == 0
     assert (call.state.active_rank, call.state.active_world_size, call.state.iteration) == (2, 4, 1)
     call.store.set("key", "of iteration 1")
     call.restart()
