@@ -23,7 +23,7 @@ from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess import current_call
 
-__all__ = ["Saved", "SavedCheckpoints", "agree", "atomic_writes", "is_whole", "step_in"]
+__all__ = ["Saved", "SavedCheckpoints", "agree", "atomic_writes", "is_whole", "newest_in", "step_in"]
 
 log = logging.getLogger("nvrx_lightning")
 CONSIDERED: Final = 8
@@ -167,4 +167,14 @@ def _exists(path: str) -> bool:
 def newest_in(folders: Iterable[Path]) -> list[str]:
     """Return the checkpoints of a run's folders that are whole, newest first."""
     found = [each for folder in folders if folder.is_dir() for each in folder.glob("*.ckpt") if is_whole(str(each))]
-    return [str(each) for each in sorted(found, key=lambda each: -each.stat().st_mtime_ns)]
+    by_age = sorted(found, key=lambda each: -each.stat().st_mtime_ns)
+    return [str(each) for each in by_age[:CONSIDERED] if _can_resume(each)]
+
+
+def _can_resume(checkpoint: Path) -> bool:
+    """Return whether there is more in it than weights; one in another format is believed."""
+    if checkpoint.is_dir():
+        return True
+    with suppress(Exception):  # boundary: another format
+        return "optimizer_states" in torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=False)
+    return True

@@ -22,12 +22,20 @@ from nvrx_core.inprocess import CallWrapper, FrozenState, last_restart
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_lightning import environment
-from nvrx_lightning.checkpoint import SavedCheckpoints, agree
+from nvrx_lightning.checkpoint import SavedCheckpoints, agree, newest_in
 from nvrx_lightning.data import Position, TrainData
 from nvrx_lightning.families import lookup
 from nvrx_lightning.options import InProcessOptions
+from nvrx_lightning.preparation import prepare_data
 from nvrx_lightning.random_state import RandomState, RandomStates
-from nvrx_lightning.snapshot import TrainerSnapshot, tear_down
+from nvrx_lightning.snapshot import (
+    TrainerSnapshot,
+    checkpoint_folders,
+    keep_csv_rows,
+    logger_versions,
+    tear_down,
+    use_logger_versions,
+)
 
 __all__ = ["CHECKPOINT_KEY", "RestartableFit"]
 
@@ -108,6 +116,8 @@ class RestartableFit(Finalize):
         self._trainer.strategy.set_world_ranks()
         if self.attempt > 0:
             self._restore(rank, world_size)
+        elif self._options.resume == "auto" and self._users_checkpoint is None:
+            self._continue_job(rank, world_size)
         try:
             return self._function(*self._arguments.args, **self._arguments.kwargs)
         except self._tuner_exit as error:
@@ -134,6 +144,14 @@ class RestartableFit(Finalize):
             if callable(hook := getattr(callback, "on_restart", None)):
                 hook(self._trainer, self._arguments.arguments["model"], self.attempt)
 
+    def _continue_job(self, rank: int, world_size: int) -> None:
+        """Go on from the newest checkpoint in the callbacks' folders, where a launcher has started the job again."""
+        assert self._call is not None
+        if rank == 0 and environment.was_restarted():
+            for path in reversed(newest_in(checkpoint_folders(self._trainer, self._family))):
+                self.saved.saved(path, 0)
+        self._arguments.arguments["ckpt_path"] = agree(self._call.store, rank, world_size, self.saved)
+
     def _checkpoint(self, rank: int, world_size: int) -> Any:
         resume = self._options.resume
         if resume is None:
@@ -153,6 +171,19 @@ class RestartableFit(Finalize):
         return state
 
     # What the strategy tells
+
+    def group_made(self, strategy: Any) -> None:
+        """The ranks can talk: agree on what only rank 0 knew, and stand in for ranks that are lost."""
+        trainer = self._trainer
+        use_logger_versions(trainer, strategy.broadcast(logger_versions(trainer) if strategy.is_global_zero else None))
+        if self.attempt == 0:
+            return
+        if strategy.is_global_zero:
+            keep_csv_rows(trainer)
+        mine = strategy.node_rank, strategy.local_rank
+        places: list[Any] = [None] * strategy.world_size
+        dist.all_gather_object(places, mine)
+        prepare_data(trainer, self._family, places, mine)
 
     def data(self, replicas: int, rank: int) -> TrainData:
         """Return the training data of the attempt."""

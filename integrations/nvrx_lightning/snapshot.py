@@ -4,8 +4,8 @@ Lightning expects that a Trainer whose fit has failed is thrown away. What an at
 in the next one, mostly without an error: counters, a model in eval mode or with `forward` replaced, a `GradScaler` in
 the middle of a step. Each entry of `restore` undoes one such trace. Checkpoint and launcher do the rest.
 
-With `launcher.py`, this is the only file that uses private names of Lightning; `PRIVATE_NAMES` lists them for the test
-that fails when one has moved.
+With `launcher.py`, this is the only file that uses private names of Lightning; `PRIVATE_NAMES` and `PRIVATE_ATTRIBUTES`
+list them for the test that fails when one has moved.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -21,7 +22,10 @@ import torch
 from nvrx_lightning.families import lookup
 from nvrx_lightning.module_snapshot import ModuleSnapshot
 
-__all__ = ["PRIVATE_NAMES", "TrainerSnapshot", "release", "spare_from_exceptions", "tear_down"]
+__all__ = [
+    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "keep_csv_rows",
+    "logger_versions", "overrides", "release", "spare_from_exceptions", "tear_down", "use_logger_versions",
+]  # fmt: skip
 
 log = logging.getLogger("nvrx_lightning")
 
@@ -35,7 +39,22 @@ PRIVATE_NAMES: Final = {
     "utilities.exceptions._TunerExitException": (),
     "utilities.model_helpers.is_overridden": (),
 }
-"""Private names, and the attributes of each that are used. Attributes of instances are in `PRIVATE_ATTRIBUTES`."""
+"""Private names, and the attributes of each that are used."""
+PRIVATE_ATTRIBUTES: Final = {
+    "Trainer": ("_checkpoint_connector", "_fit_impl"),
+    "fit_loop": ("_combined_loader", "_data_fetcher"),
+    "val_loop": ("_combined_loader", "_data_fetcher"),
+    "checkpoint_connector": ("_loaded_checkpoint",),
+    "strategy": ("_launcher",),
+    "logger": ("_version", "_experiment"),
+    "tensorboard": ("_version", "_experiment"),
+    "ModelCheckpoint": ("_last_global_step_saved", "_last_checkpoint_saved"),
+    "Timer": ("_start_time", "_end_time"),
+    "TQDMProgressBar": ("_train_progress_bar", "_val_progress_bar"),
+    "AsyncCheckpointIO": ("_error",),
+    "GradScaler": ("_per_optimizer_states",),
+}
+"""Private attributes of instances, by what they are of."""
 
 
 class _LoopSnapshot:
@@ -74,7 +93,7 @@ class TrainerSnapshot:
         self._trainer = trainer
         self._state = dict(vars(trainer.state))
         self._loops = _LoopSnapshot(trainer.fit_loop, family)
-        rebuilt = lookup(family, "utilities.model_helpers.is_overridden")("configure_model", module)
+        rebuilt = overrides("configure_model", module, family)
         self.module = ModuleSnapshot(module, keep_weights=keep_weights, rebuilt=rebuilt)
         self._callbacks = [(each, copy.deepcopy(each.state_dict())) for each in trainer.callbacks]
         self._checkpoints = [(each, _memory(each)) for each in trainer.callbacks if hasattr(each, _SAVED_AT)]
@@ -195,3 +214,41 @@ def release(trainer: Any) -> None:
     strategy._reset_optimizers_and_schedulers()
     loop._combined_loader = loop._data_fetcher = None
     loop.epoch_loop.val_loop._combined_loader = loop.epoch_loop.val_loop._data_fetcher = None
+
+
+def checkpoint_folders(trainer: Any, family: str) -> list[Path]:
+    """Return the folders that the user has named for checkpoints; those of a logger are new in each job."""
+    kind = lookup(family, "callbacks.ModelCheckpoint")
+    named = [each.dirpath for each in trainer.callbacks if isinstance(each, kind) and each.dirpath]
+    return [Path(folder) for folder in named if "://" not in str(folder)]
+
+
+def overrides(method: str, owner: Any, family: str) -> bool:
+    """Return whether the user's model or data module has its own version of a method."""
+    return bool(lookup(family, "utilities.model_helpers.is_overridden")(method, owner))
+
+
+def logger_versions(trainer: Any) -> list[Any]:
+    """Return the versions of the Trainer's loggers, None for one that has none: rank 0's are those of the run."""
+    return [each.version if "_version" in vars(each) else None for each in trainer.loggers]
+
+
+def use_logger_versions(trainer: Any, versions: list[Any]) -> None:
+    """Let this rank log where rank 0 does: it may become rank 0, and would begin a new version otherwise."""
+    for each, version in zip(trainer.loggers, versions, strict=True):
+        if version is not None and vars(each).get("_experiment") is None:
+            each._version = version
+
+
+def keep_csv_rows(trainer: Any) -> None:
+    """On a new rank 0: keep the rows that the old one has written, which a `CSVLogger` deletes when it begins."""
+    for each in trainer.loggers:
+        if type(each).__name__ != "CSVLogger" or vars(each).get("_experiment") is not None:
+            continue
+        file = Path(each.log_dir) / "metrics.csv"
+        if not file.is_file():
+            continue
+        rows = file.read_text()
+        writer = each.experiment
+        file.write_text(rows)
+        writer.metrics_keys = rows.partition("\n")[0].strip().split(",")

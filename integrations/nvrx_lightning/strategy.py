@@ -7,6 +7,7 @@ and samplers by `isinstance`. The classes exist once for each family (`families.
 from __future__ import annotations
 
 import copy
+import difflib
 import functools
 from typing import Any, TypeVar
 
@@ -46,6 +47,7 @@ class InProcessStrategy:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in InProcessOptions.names() if name in kwargs}
+        _refuse_misspelt(kwargs)
         self.in_process_options = InProcessOptions(**given)
         super().__init__(*args, **kwargs)
 
@@ -64,6 +66,8 @@ class InProcessStrategy:
             become(self.checkpoint_io, atomic_writes)
             self._fit_mesh()
         super().setup_environment()  # type: ignore[misc]
+        if self._nvrx_fit is not None:
+            self._nvrx_fit.group_made(self)
 
     def _fit_mesh(self: Any) -> None:
         """Let the mesh of a model-parallel strategy fit the ranks that are left."""
@@ -146,6 +150,14 @@ class InProcessStrategy:
         super().on_train_batch_start(batch, batch_idx)  # type: ignore[misc]
         if self._nvrx_fit is not None:
             self._nvrx_fit.batch_started()
+
+
+def _refuse_misspelt(arguments: dict[str, Any]) -> None:
+    """Refuse an argument that is meant for an option: Lightning would pass it on to DDP, in each attempt."""
+    for name in arguments:
+        close = difflib.get_close_matches(name, InProcessOptions.names(), 1, 0.8)
+        if close:
+            raise TypeError(f"in-process strategies have no option {name}; write {close[0]}=")
 
 
 def in_process(strategy: Any, **options: Any) -> Any:

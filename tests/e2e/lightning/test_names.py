@@ -1,0 +1,15 @@
+"""The private names of Lightning that nvrx relies on are where they were, in both of its packages."""
+
+from __future__ import annotations
+
+
+def test_no_private_name_of_lightning_has_moved(prepare):
+    job = prepare(1, store=False)
+    environment = job.environment(0)
+    job.pids[0] = job.template.fork("tests.harness.lightning.workers.names", [], environment, job.directory / "rank-0")
+    job.finish(120)
+    found = job.lines("names")
+    assert job.codes == {0: 0}, job.errors(0)
+    assert {line["family"]: line["missing"] for line in found} == {"lightning.pytorch": [], "pytorch_lightning": []}
+    assert all(all(line["kinds"].values()) for line in found)
+    assert [line["step"] for line in found] == [7, 7]

@@ -1,0 +1,87 @@
+"""What stands around a fit goes on with it: callbacks, loggers, progress bars, limits of time, later starts."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from tests.harness.lightning.account import how_it_ended, resumed_steps
+from tests.harness.lightning.setting import Fault, Setting
+
+DISTURBED = Setting(faults=(Fault(1, 8),))
+
+
+def rows_of(job, name="csv"):
+    (file,) = (job.directory / "logs" / name).glob("version_*/metrics.csv")
+    return list(csv.DictReader(file.read_text().splitlines()))
+
+
+def test_callbacks_hear_of_a_restart_and_loggers_have_its_figures(run):
+    job = run(Setting(faults=(Fault(1, 8),), loggers=("csv",)))
+    assert [(line["attempt"], line["trains"]) for line in job.lines("on_restart")] == [(1, True)] * 2
+    assert len(job.lines("on_exception")) == 2
+    (row,) = (row for row in rows_of(job) if row["nvrx/restarts"])
+    assert (float(row["nvrx/restarts"]), float(row["nvrx/lost_steps"]), int(row["step"])) == (1, 3, 5)
+    assert 0 < float(row["nvrx/restart_seconds"]) < 60
+
+
+def test_a_new_rank_0_logs_where_the_old_one_did(run):
+    job = run(Setting(faults=(Fault(0, 12, "kill"),), loggers=("csv", "tensorboard"), checkpoint={"every_n_epochs": 1}))
+    rows = rows_of(job)  # there is one version only
+    assert [row["nvrx/restarts"] for row in rows if row["nvrx/restarts"]] == ["1.0"]
+    assert len(list((job.directory / "logs" / "tensorboard").glob("version_*/events*"))) == 2
+    assert len(list((job.directory / "logs" / "tensorboard").iterdir())) == 1
+
+
+@pytest.mark.parametrize("bar", ["tqdm", "rich"])
+def test_progress_bars_go_on(bar, run, undisturbed):
+    setting = Setting(faults=(Fault(0, 8), Fault(1, 13, attempt=1)), bar=bar, validate=True)
+    job = run(setting)
+    assert how_it_ended(job) == undisturbed(setting), job.errors(0)
+    assert "failed while a restart was prepared" not in job.errors(0)
+
+
+def test_the_time_of_a_fit_runs_on_through_its_restarts(run):
+    """Two seconds in all, of which the fault takes more than one back."""
+    setting = Setting(
+        faults=(Fault(1, 12),), step_seconds=0.1, trainer={"max_epochs": -1, "max_time": {"seconds": 3}}, samples=8000
+    )
+    job = run(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    begun, ended = job.lines("train_start")[0]["at"], job.lines("fitted")[0]["at"]
+    assert 2.5 < ended - begun < 20
+    assert job.lines("fitted")[0]["step"] < 30
+
+
+def test_a_job_that_is_started_again_goes_on_from_its_newest_checkpoint(run, start, undisturbed):
+    setting = Setting(faults=(Fault(0, 8, "exit"), Fault(1, 8, "exit")))
+    first = run(setting)
+    assert set(first.codes.values()) == {3}
+    again = start(
+        Setting(),
+        each=lambda rank: {
+            "TORCHELASTIC_RESTART_COUNT": "1",
+            "NVRX_TEST_CHECKPOINTS": str(first.directory / "checkpoints"),
+        },
+    ).finish(60)
+    assert resumed_steps(again) == {0: 5}
+    assert how_it_ended(again) == undisturbed(setting)
+
+
+def test_a_job_that_is_started_for_the_first_time_begins_anew(run, start):
+    first = run(Setting())
+    again = start(Setting(), each=lambda rank: {"NVRX_TEST_CHECKPOINTS": str(first.directory / "checkpoints")})
+    assert resumed_steps(again.finish(60)) == {0: 0}
+
+
+def test_data_is_prepared_by_another_rank_where_the_first_one_is_lost(run):
+    job = run(Setting(faults=(Fault(0, 0, "kill", where="prepare"),)), world=3)
+    assert [(line["initial_rank"], line["attempt"]) for line in job.lines("prepared")] == [(0, 0), (1, 1)]
+    assert {rank for rank, code in job.codes.items() if code} == {0}
+
+
+def test_a_loader_that_cannot_be_continued_is_named(run):
+    job = run(Setting(faults=(Fault(1, 8),), data="iterable", samples=40))
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert "its data set is iterable" in job.errors(0)

@@ -1,0 +1,88 @@
+"""Looks for the private names of Lightning that nvrx uses, in each of its packages, and runs the other package once."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+from nvrx_lightning import registration, strategy
+from nvrx_lightning.families import FAMILIES, lookup
+from nvrx_lightning.snapshot import PRIVATE_ATTRIBUTES, PRIVATE_NAMES
+
+from tests.harness.process.workers.record import Record
+
+__all__: list[str] = []
+
+
+def missing(family: str) -> list[str]:
+    """The names that have moved."""
+    found = []
+    for path, attributes in PRIVATE_NAMES.items():
+        try:
+            owner = lookup(family, path)
+        except ImportError:
+            found.append(path)
+            continue
+        found += [f"{path}.{name}" for name in attributes if not hasattr(owner, name)]
+    return found + [f"{kind}: {name}" for kind, name in _missing_attributes(family)]
+
+
+def _missing_attributes(family: str) -> list[tuple[str, str]]:
+    trainer = lookup(family, "Trainer")(
+        accelerator="cpu", devices=1, strategy="ddp_inprocess", logger=True, max_epochs=1, max_time={"hours": 1}
+    )
+    owners: dict[str, Any] = {
+        "Trainer": trainer,
+        "fit_loop": trainer.fit_loop,
+        "val_loop": trainer.fit_loop.epoch_loop.val_loop,
+        "checkpoint_connector": trainer._checkpoint_connector,
+        "strategy": trainer.strategy,
+        "logger": lookup(family, "loggers.CSVLogger")("logs"),
+        "tensorboard": lookup(family, "loggers.TensorBoardLogger")("logs"),
+        "ModelCheckpoint": lookup(family, "callbacks.ModelCheckpoint")(),
+        "Timer": lookup(family, "callbacks.Timer")(),
+        "TQDMProgressBar": lookup(family, "callbacks.TQDMProgressBar")(),
+        "AsyncCheckpointIO": lookup(family, "plugins.io.AsyncCheckpointIO")(),
+        "GradScaler": torch.amp.GradScaler("cpu"),
+    }
+    names = ((kind, name) for kind, names in PRIVATE_ATTRIBUTES.items() for name in names)
+    return [(kind, name) for kind, name in names if not hasattr(owners[kind], name)]
+
+
+def kinds(family: str) -> dict[str, bool]:
+    """Whether each class is one of Lightning's own, under its registered name."""
+    registry = lookup(family, "strategies.StrategyRegistry")
+    own = {name: strategy.strategy_class(kind, family) for name, kind in registration.NAMES.items()}
+    return {
+        name: isinstance(registry.get(name), lookup(family, f"strategies.{strategy.STRATEGIES[kind.__name__]}"))
+        for name, kind in own.items()
+        if name != "fsdp_inprocess"  # whose constructor asks for a GPU
+    }
+
+
+def restarted_fit(family: str) -> int:
+    """The last step of a fit with a fault, under this family's own names."""
+    faults = ["a fault"]
+
+    class Model(lookup(family, "demos.boring_classes.BoringModel")):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if batch_idx == 3 and faults:
+                raise RuntimeError(faults.pop())
+            return super().training_step(batch, batch_idx)
+
+    trainer = lookup(family, "Trainer")(
+        accelerator="cpu", devices=1, strategy="ddp_inprocess", logger=False, max_steps=7, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(Model())
+    return 0 if faults else int(trainer.global_step)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    record = Record.of_environment()
+    for family in FAMILIES:
+        record("names", family=family, missing=missing(family), kinds=kinds(family), step=restarted_fit(family))
+    sys.exit(0)

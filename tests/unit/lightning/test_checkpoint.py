@@ -1,0 +1,98 @@
+"""The newest checkpoint that is whole and that all ranks see."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvrx_lightning.checkpoint import SavedCheckpoints, agree, is_whole, newest_in, step_in
+from torch.distributed import HashStore
+
+
+def write(path: Path, step: int, **more: Any) -> str:
+    torch.save({"global_step": step, "optimizer_states": [], **more}, path)
+    return str(path)
+
+
+def agreed(*ranks: SavedCheckpoints) -> set[str | None]:
+    """What the ranks agree on, each in a thread."""
+    store, found = HashStore(), list[str | None]()
+
+    def ask(rank: int) -> None:
+        found.append(agree(store, rank, len(ranks), ranks[rank]))
+
+    threads = [threading.Thread(target=ask, args=(rank,)) for rank in range(len(ranks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(found) == len(ranks)
+    return set(found)
+
+
+def known(*paths: str) -> SavedCheckpoints:
+    saved = SavedCheckpoints()
+    for number, path in enumerate(paths):
+        saved.saved(path, number)
+    return saved
+
+
+def test_the_newest_is_chosen(tmp_path):
+    old, new = write(tmp_path / "a.ckpt", 5), write(tmp_path / "b.ckpt", 10)
+    assert agreed(known(old, new), known(old, new), known()) == {new}
+    assert agreed(known(), known()) == {None}
+    assert agreed(known(old)) == {old}
+
+
+def test_one_that_is_damaged_or_gone_is_not_chosen(tmp_path):
+    old, new = write(tmp_path / "a.ckpt", 5), write(tmp_path / "b.ckpt", 10)
+    os.truncate(new, os.path.getsize(new) - 30)
+    assert not is_whole(new)
+    assert agreed(known(old, new), known(old, new)) == {old}
+    Path(new).unlink()
+    assert agreed(known(old, new), known(old, new)) == {old}
+
+
+def test_one_that_a_rank_could_not_load_is_not_chosen_again(tmp_path, caplog):
+    old, new = write(tmp_path / "a.ckpt", 5), write(tmp_path / "b.ckpt", 10)
+    failed = known(old, new)
+    failed.failed_to_load(new, OSError("no"))
+    assert agreed(known(old, new), failed) == {old}
+    failed.saved(new, 10)  # written again
+    assert agreed(known(old, new), failed) == {new}
+    both = known(old)
+    both.failed_to_load(old, OSError("no"))
+    assert agreed(known(old), both) == {None}
+    assert "visible on all ranks" in caplog.text
+
+
+def test_the_contents_say_how_new_a_file_is_that_is_written_again(tmp_path):
+    top, last = write(tmp_path / "b.ckpt", 10), write(tmp_path / "last.ckpt", 5)
+    assert agreed(known(top, last)) == {top}  # `last` was noted as new, and its write never happened
+    assert step_in(str(tmp_path / "none"), 7) == 7
+
+
+def test_a_sharded_checkpoint_needs_its_metadata(tmp_path):
+    folder = tmp_path / "sharded.ckpt"
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"x")
+    assert not is_whole(str(folder))
+    (folder / ".metadata").write_bytes(b"x")
+    write(folder / "meta.pt", 3)
+    assert is_whole(str(folder))
+    assert step_in(str(folder), 0) == 3
+
+
+def test_a_job_that_starts_again_finds_what_can_be_resumed(tmp_path):
+    old = write(tmp_path / "a.ckpt", 5)
+    os.utime(old, (1, 1))
+    torch.save({"state_dict": {}}, tmp_path / "weights.ckpt")
+    (tmp_path / "empty.ckpt").touch()
+    new = write(tmp_path / "b.ckpt", 10)
+    assert newest_in([tmp_path, tmp_path / "none"]) == [new, old]
+    saved = known(old, new)
+    saved.removed(new)
+    assert agreed(saved) == {old}
