@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
@@ -34,6 +35,7 @@ from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
+from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.group import WorkerGroup
 from nvrx_launcher.workers.import_path import import_path
 from nvrx_launcher.workers.log_files import TorchrunFiles
@@ -43,6 +45,10 @@ from nvrx_launcher.workers.output import Logs
 from nvrx_launcher.workers.standbys import Standbys, WarmStarter
 from nvrx_launcher.workers.starting import ProgramStarter, Starter
 from nvrx_launcher.workers.warmable import why_not_warm
+from nvrx_launcher.workers.worker import Failure
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing import LogsSpecs
 
 __all__ = ["Agent"]
 
@@ -56,18 +62,27 @@ class Agent:
         options: the job.
         config: the settings of rank monitors.
         environ: what workers inherit.
+        functions: starts workers that are functions; None: they are programs.
+        specs: says where logs go, torch's `LogsSpecs`; None: what the options say.
+
+    Attributes:
+        reason: why the job has ended.
 
     Raises:
         ConfigurationError: when an option cannot be carried out.
     """
 
-    def __init__(self, options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str], *,
+        functions: FunctionStarter | None = None, specs: LogsSpecs | None = None,
+    ) -> None:  # fmt: skip
         self.options, self.config = options, config
         self._launch = uuid.uuid4().hex
         self._environ = {**environ, TAG: self._launch}
         self._given_store = environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own, in each cycle
         self._events = event_recorder(options)
-        self._specs = load_logs_specs(options) if options.worker.logs_specs else None
+        self._functions, self.reason = functions, ""
+        self._specs = load_logs_specs(options) if options.worker.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop = EventLoop()
         self._standbys: Standbys | None = None
@@ -100,6 +115,17 @@ class Agent:
                     self._kill()
         return self._code
 
+    @property
+    def failures(self) -> list[Failure]:
+        """The workers of this node that have failed in the last cycle, as they were noticed."""
+        return list(self._workers.failures.values())
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks of this node's workers in the last cycle; none of a node that was a spare."""
+        place = self._workers.placement
+        return [] if place is None else [place.first_rank + number for number in range(self.options.workers)]
+
     def _prepare(self, cleanup: ExitStack) -> Coordination:
         """Acquire what a launch holds; `cleanup` gives it back."""
         cleanup.callback(self._loop.close)
@@ -108,7 +134,10 @@ class Agent:
         self._history.launched(self.options.workers, self.options.run_id)
         folder = Path(tempfile.mkdtemp(prefix="launcher-", dir=private_directory()))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        cleanup.callback(os.close, start_guardian(self._launch))
+        lifeline = start_guardian(self._launch)
+        cleanup.callback(os.close, lifeline)
+        if self._functions is not None:
+            self._functions.bound, self._functions.to_close = self._bound, (lifeline,)
         cleanup.callback(sweep, self._launch)
         self._control = Control(self._loop, folder / "launcher.ipc", self)
         cleanup.callback(self._control.close)
@@ -132,6 +161,8 @@ class Agent:
     def _starter(self, cleanup: ExitStack) -> Starter:
         """Return what starts workers: standbys, where there are some."""
         options, config = self.options, self.config
+        if self._functions is not None:
+            return self._functions
         cold = ProgramStarter(options, sys.executable, self._bound)
         why_not = why_not_warm(
             options, wanted=config.warm_workers, imports=config.warm_imports, environ=self._environ
@@ -173,7 +204,7 @@ class Agent:
                 case EndLaunch(code, _, reason):
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
-                    self._code = code
+                    self._code, self.reason = code, reason
                     self._events.ended(code, self._workers.failures)
 
     def _start(self, action: StartWorkers) -> None:

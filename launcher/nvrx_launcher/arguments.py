@@ -15,7 +15,7 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_launcher.exit_codes import USAGE
 
-__all__ = ["OPTIONS", "Option", "not_implemented", "parse_arguments", "parser"]
+__all__ = ["OPTIONS", "Option", "not_implemented", "parse_arguments", "parser", "read_arguments"]
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
-def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+class _RaisingParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError("launch", "configuration", message, "see LaunchConfig")
+
+
+def parser(environ: Mapping[str, str], kind: type[argparse.ArgumentParser] = _Parser) -> argparse.ArgumentParser:
     """Return the parser; defaults come from PET_ variables."""
-    built = _Parser(
-        prog="ft_launcher", description="Start, watch and restart the workers of a node.", allow_abbrev=False
-    )
+    built = kind(prog="ft_launcher", description="Start, watch and restart the workers of a node.", allow_abbrev=False)
     for option in OPTIONS:
         _add(built, option, environ.get(f"PET_{option.dest.upper()}"))
     ours = built.add_argument_group("fault tolerance")
@@ -143,16 +146,31 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 def parse_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[argparse.Namespace, FaultToleranceConfig]:
     """Read a command line; a mistake in it ends the process with code 2 and one line."""
     built = parser(environ)
-    arguments, unknown = built.parse_known_args(argv)
     try:
-        FaultToleranceConfig.refuse_unknown_flags(unknown)
-        if unknown:
-            built.error(f"unrecognized arguments: {' '.join(unknown)}")
-        _check_choices(arguments)
-        return arguments, FaultToleranceConfig.from_args(arguments, environ=environ)
+        return _read(built, argv, environ)
     except ConfigurationError as error:
         print(f"{built.prog}: error: {error}", file=sys.stderr)
         sys.exit(USAGE)
+
+
+def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[argparse.Namespace, FaultToleranceConfig]:
+    """Read a command line of a program's, without the variables of torchrun's options.
+
+    Raises:
+        ConfigurationError: for a mistake.
+    """
+    return _read(parser({}, _RaisingParser), argv, environ)
+
+
+def _read(
+    built: argparse.ArgumentParser, argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[argparse.Namespace, FaultToleranceConfig]:
+    arguments, unknown = built.parse_known_args(argv)
+    FaultToleranceConfig.refuse_unknown_flags(unknown)
+    if unknown:
+        built.error(f"unrecognized arguments: {' '.join(unknown)}")
+    _check_choices(arguments)
+    return arguments, FaultToleranceConfig.from_args(arguments, environ=environ)
 
 
 def _check_choices(arguments: argparse.Namespace) -> None:

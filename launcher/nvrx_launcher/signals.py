@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -32,7 +33,7 @@ def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
 def signals_as_events(
     signals: Iterable[int], received: Callable[[int], object]
 ) -> Iterator[tuple[int, Callable[[], None]]]:
-    """Handle signals in a loop, not in a handler.
+    """Handle signals in a loop, not in a handler; outside the main thread none, as Python has it.
 
     Args:
         signals: which ones.
@@ -42,8 +43,9 @@ def signals_as_events(
         The descriptor to watch, and what to call when it is readable.
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before = {number: signal.signal(number, _ignore) for number in signals}
-    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, _ignore) for number in signals} if is_main else {}
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if is_main else -1
 
     def read() -> None:
         for number in os.read(reader, 4096):
@@ -53,7 +55,8 @@ def signals_as_events(
     try:
         yield reader, read
     finally:
-        signal.set_wakeup_fd(wakeup)
+        if is_main:
+            signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(reader)

@@ -22,6 +22,7 @@ ENVIRONMENT = (
     "nvrx_core/settings/environment.py",
     "nvrx_core/store/",
     "launcher/nvrx_launcher/cli.py",
+    "launcher/nvrx_launcher/workers/process_environment.py",
     "launcher/nvrx_launcher/workers/standby_program.py",  # a program of its own
     "integrations/nvrx_lightning/environment.py",
     "integrations/nvrx_megatron/environment.py",

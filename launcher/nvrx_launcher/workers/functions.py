@@ -1,0 +1,120 @@
+"""Workers that are functions: started by multiprocessing, by the start method that was asked for."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Final
+
+from nvrx_core.process.lifeline import open_pidfd
+from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.signals import signal_numbers
+from nvrx_launcher.workers.binding import Binding
+from nvrx_launcher.workers.command import LOCAL_RANK_MACRO
+from nvrx_launcher.workers.function_process import FunctionCall, run_function
+from nvrx_launcher.workers.process_environment import exactly
+from nvrx_launcher.workers.worker import Output, Worker
+
+__all__ = ["FunctionStarter"]
+
+FORK: Final = "fork"
+FORKSERVER: Final = "forkserver"
+
+
+class FunctionStarter:
+    """Starts a function in a process of its own.
+
+    Args:
+        function: the function.
+        arguments: its positional arguments; the macro for the local rank is replaced in texts.
+        options: the start method, and the signals that the launcher handles.
+        folder: for what functions return.
+
+    Attributes:
+        results: by rank, what the function has returned in the workers of the last cycle that have ended.
+        bound: the binding of each local rank.
+        to_close: descriptors of the launcher that a forked process must not keep.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: Sequence[Any], options: LaunchOptions, folder: Path
+    ) -> None:
+        self._function, self._arguments, self._folder = function, tuple(arguments), folder
+        self._method = options.worker.start_method
+        self._signals = tuple(signal_numbers(options.signals))
+        self._context: Any = multiprocessing.get_context(self._method)
+        self._lifeline = multiprocessing.Pipe(duplex=False)
+        self.results = dict[int, Any]()
+        self.bound: Sequence[Binding | None] = [None] * options.workers
+        self.to_close: tuple[int, ...] = ()
+
+    def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
+        """Start a worker."""
+        self.results.pop(ranks[1], None)
+        result = self._folder / f"rank-{ranks[1]}.result"
+        result.unlink(missing_ok=True)
+        streams = tuple(Connection(os.dup(fd), readable=False) for fd in output.descriptors())
+        call = self._call(ranks[0], variables, streams, result)
+        process: BaseProcess = self._context.Process(target=run_function, args=(call,), name=f"rank-{ranks[1]}")
+        with self._inheriting(variables), _blocked(self._signals if self._method == FORK else ()):
+            process.start()
+        for stream in streams:
+            stream.close()
+        return self._worker(ranks, process, result)
+
+    def _call(
+        self, local_rank: int, variables: Mapping[str, str], streams: tuple[Any, ...], result: Path
+    ) -> FunctionCall:
+        arguments = tuple(
+            each.replace(LOCAL_RANK_MACRO, str(local_rank)) if isinstance(each, str) else each
+            for each in self._arguments
+        )
+        is_fork = self._method == FORK
+        return FunctionCall(
+            self._function, arguments, variables, streams, str(result), self.bound[local_rank],
+            launcher=self._lifeline[0] if self._method == FORKSERVER else os.getpid(),
+            signals=self._signals if is_fork else (), to_close=self.to_close if is_fork else (),
+        )  # fmt: skip
+
+    def _inheriting(self, variables: Mapping[str, str]) -> AbstractContextManager[None]:
+        """A new interpreter reads its environment when it starts, and has the mark of the launch from then on.
+
+        The tracker of resources is not of the job.
+        """
+        if self._method == FORK:
+            return nullcontext()
+        resource_tracker.ensure_running()
+        return exactly(variables)
+
+    def _worker(self, ranks: tuple[int, int], process: BaseProcess, result: Path) -> Worker:
+        assert process.pid is not None
+        is_child = self._method != FORKSERVER  # the pid of another one may be taken again before it is looked at
+        ended = open_pidfd(process.pid) if is_child else os.dup(process.sentinel)
+        return Worker(ranks, process.pid, ended=ended, wait=functools.partial(self._wait, ranks[1], process, result))
+
+    def _wait(self, rank: int, process: BaseProcess, result: Path) -> int:
+        process.join()
+        code = process.exitcode or 0
+        process.close()
+        if code == 0 and result.exists():
+            self.results[rank] = pickle.loads(result.read_bytes())
+        return code
+
+
+@contextmanager
+def _blocked(signals: Sequence[int]) -> Iterator[None]:
+    """Hold signals back: a forked process would pass them on to the launcher until it has left its handlers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
