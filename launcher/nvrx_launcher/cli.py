@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_core.fault_tolerance.explain import table
 from nvrx_launcher.arguments import not_implemented, parse_arguments
 from nvrx_launcher.exit_codes import FAILED, SIGNALLED, USAGE
+from nvrx_launcher.explain import explained
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.torch_questions import count_devices
 
@@ -24,9 +24,10 @@ log = logging.getLogger("nvrx_launcher")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a job; returns 0 when it is done, 1 when a worker failed, 2 for wrong usage, 93 for "do not start again"."""
-    arguments, config = parse_arguments(sys.argv[1:] if argv is None else argv, os.environ)
+    argv = sys.argv[1:] if argv is None else argv
+    arguments, config = parse_arguments(argv, os.environ)
     if arguments.ft_explain:
-        print("\n".join(table(config)))
+        print("\n".join(explained(argv, os.environ, arguments, config)))
         return 0
     try:
         options = LaunchOptions.of(arguments, count_devices, os.environ)

@@ -160,10 +160,38 @@ def test_a_default_that_is_given_is_not_named():
     assert not_implemented(parse_arguments(given, environ)[0]) == []
 
 
-def test_each_setting_is_explained_by_value_and_source(capsys):
-    assert main(["--ft-explain", "--ft-inprocess-grace", "7", "train.py"]) == 0
+def test_each_value_is_explained_with_its_source(capsys, monkeypatch):
+    monkeypatch.setenv("PET_MAX_RESTARTS", "4")
+    argv = [
+        "--ft-explain",
+        "--ft-inprocess-grace",
+        "7",
+        "--nproc_per_node",
+        "1",
+        "-m",
+        "-t",
+        "3",
+        "train.py",
+        "--role",
+        "x",
+    ]
+    assert main(argv) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["inprocess_grace", "7.0", "--ft-inprocess-grace"] in lines
+    for line in (
+        ["inprocess_grace", "7.0", "--ft-inprocess-grace"], ["nproc_per_node", "1", "--nproc-per-node"],
+        ["module", "true", "--module"], ["tee", "3", "--tee"], ["max_restarts", "4", "PET_MAX_RESTARTS"],
+        ["role", "default", "default"], ["log_dir", "none", "default"],
+        ["duplicate_stdout_filters", "none", "default"], ["safety_factor", "5.0", "default"],
+    ):  # fmt: skip
+        assert line in lines
+    assert {each[0] for each in lines if each} >= {option.dest for option in OPTIONS}
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--ft-explain", "--max-restarts", "3", "train.py"]])
+def test_help_and_explanation_import_no_torch(argv):
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *argv], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "max" in done.stdout
 
 
 @pytest.mark.parametrize(
