@@ -84,12 +84,10 @@ class SavedCheckpoints:
         log.error("checkpoint %s cannot be loaded, an older one is used: %s", path, text_of(error))
         self._unusable.add(str(path))
 
-    def newest(self) -> list[str]:
-        """Return the paths, newest first."""
+    def newest(self) -> list[Saved]:
+        """Return what was saved last, the last one first."""
         usable = [each for each in self._saved.values() if each.path not in self._unusable]
-        by_age = list(reversed(usable))[:CONSIDERED]
-        steps = {each.path: step_in(each.path, each.step) for each in by_age}
-        return [each.path for each in sorted(by_age, key=lambda each: -steps[each.path])]
+        return list(reversed(usable))[:CONSIDERED]
 
     def can_see(self, path: str) -> bool:
         """Return whether this rank can load it, as far as it knows."""
@@ -109,22 +107,34 @@ def agree(store: Any, rank: int, world_size: int, saved: SavedCheckpoints) -> st
         Its path; None when there is none.
     """
     store = torch.distributed.PrefixStore("nvrx_lightning", store)
+    store.set(f"saved/{rank}", json.dumps([(each.path, each.step) for each in saved.newest()]))
     if rank != 0:
         offered = json.loads(store.get("offered"))
         store.set(f"seen/{rank}", json.dumps([saved.can_see(path) for path in offered]))
         return json.loads(store.get("chosen")) or None
-    offered = [path for path in saved.newest() if saved.can_see(path) and is_whole(path)]
+    offered = [path for path in _saved_by_any(store, world_size) if saved.can_see(path) and is_whole(path)]
     store.set("offered", json.dumps(offered))
     chosen = _seen_by_all(store, world_size, offered) if offered else ""
     store.set("chosen", json.dumps(chosen))
     return chosen or None
 
 
+def _saved_by_any(store: Any, world_size: int) -> list[str]:
+    """Return what any rank has saved, newest first: rank 0 may have waited in reserve until this iteration."""
+    lists = _answers(store, [f"saved/{rank}" for rank in range(world_size)])
+    steps = {path: step_in(path, step) for each in lists for path, step in each}
+    return sorted(steps, key=lambda path: -steps[path])[:CONSIDERED]
+
+
+def _answers(store: Any, keys: list[str]) -> list[Any]:
+    if not keys:
+        return []
+    store.wait(keys)
+    return [json.loads(answer) for answer in store.multi_get(keys)]
+
+
 def _seen_by_all(store: Any, world_size: int, offered: list[str]) -> str:
-    keys = [f"seen/{rank}" for rank in range(1, world_size)]
-    if keys:
-        store.wait(keys)
-    seen = [json.loads(answer) for answer in (store.multi_get(keys) if keys else ())]
+    seen = _answers(store, [f"seen/{rank}" for rank in range(1, world_size)])
     for number, path in enumerate(offered):
         if all(each[number] for each in seen):
             return path

@@ -45,6 +45,7 @@ def test_the_newest_is_chosen(tmp_path):
     assert agreed(known(old, new), known(old, new), known()) == {new}
     assert agreed(known(), known()) == {None}
     assert agreed(known(old)) == {old}
+    assert agreed(known(), known(old, new), known(old)) == {new}  # rank 0 has waited in reserve
 
 
 def test_one_that_is_damaged_or_gone_is_not_chosen(tmp_path):
