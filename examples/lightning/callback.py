@@ -13,40 +13,10 @@ import argparse
 import os
 from pathlib import Path
 
-import torch
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from digits import Digits, loaders
+from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from nvrx_lightning import FaultToleranceCallback
-from sklearn.datasets import load_digits
-from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
-
-
-class Digits(LightningModule):
-    """Handwritten digits of 8 by 8 pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-
-    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
-        images, labels = batch
-        return functional.cross_entropy(self.net(images), labels)
-
-    def validation_step(self, batch: list[torch.Tensor], _: int) -> None:
-        images, labels = batch
-        right = (self.net(images).argmax(dim=1) == labels).float().mean()
-        self.log("accuracy", right, sync_dist=True)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=1e-3)
-
-
-def loaders() -> tuple[DataLoader[tuple[torch.Tensor, ...]], DataLoader[tuple[torch.Tensor, ...]]]:
-    images, labels = load_digits(return_X_y=True)
-    data = TensorDataset(torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels))
-    training, validation = torch.utils.data.random_split(data, [1500, 297], torch.Generator().manual_seed(0))
-    return DataLoader(training, batch_size=32, shuffle=True), DataLoader(validation, batch_size=64)
 
 
 def main() -> None:
@@ -56,7 +26,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
 
-    seed_everything(1)
+    seed_everything(1, verbose=False)
     last = options.folder / "last.ckpt"
     trainer = Trainer(
         accelerator="cpu",
@@ -65,6 +35,7 @@ def main() -> None:
         max_epochs=options.epochs,
         logger=False,
         enable_progress_bar=False,
+        enable_model_summary=False,
         callbacks=[
             FaultToleranceCallback(simulated_fault_params=options.faults),
             ModelCheckpoint(options.folder, every_n_train_steps=5, save_last=True),

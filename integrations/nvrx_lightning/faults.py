@@ -23,7 +23,7 @@ class FaultPlace(NamedTuple):
     """Where a fault is injected.
 
     Attributes:
-        rank: the global rank.
+        rank: the global rank in the first iteration; one that has taken the place of a lost rank is still the other.
         step: `trainer.global_step` at that moment.
         phase: one of `sections.PHASES`, at whose beginning it strikes.
     """
@@ -35,7 +35,7 @@ class FaultPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class SimulatedFaultParams:
-    """A fault after a time, in each run of `fit`; the parameters are those of nvidia-resiliency-ext.
+    """A fault after a time, once in a process; the parameters are those of nvidia-resiliency-ext.
 
     Attributes:
         fault_type: `rank_killed`, `rank_hung`, `random` for either, or the value of an `nvrx_core.testing.FaultKind`.
@@ -62,7 +62,7 @@ class SimulatedFaults:
     """
 
     def __init__(self, faults: Mapping[FaultPlace, Kind], params: SimulatedFaultParams | None = None) -> None:
-        self._faults, self._params = dict(faults), params
+        self._faults, self._params, self._rank = dict(faults), params, -1
 
     @classmethod
     def of(cls, given: Any) -> SimulatedFaults | None:
@@ -84,7 +84,7 @@ class SimulatedFaults:
 
     def begin(self, rank: int, world_size: int) -> None:
         """Start the timer of a fault after a time, in the rank that is to fail."""
-        if self._params is None:
+        if self._params is None or self._rank >= 0:
             return
         from nvrx_core.testing import inject_fault
 
@@ -97,10 +97,11 @@ class SimulatedFaults:
     def finder(self, rank: int, step: Callable[[], int], call: Any) -> Callable[[str], Callable[[], None] | None]:
         """Return what gives the injection at the beginning of a phase; None where no fault is due in it."""
         first_cycle = environment.variables("TORCHELASTIC_RESTART_COUNT").get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-        phases = {place.phase for place in self._faults if place.rank == rank and first_cycle}
+        mine = self._rank = rank if self._rank < 0 else self._rank
+        phases = {place.phase for place in self._faults if place.rank == mine and first_cycle}
 
         def find(phase: str) -> Callable[[], None] | None:
-            return (lambda: self._strike(FaultPlace(rank, step(), phase), call)) if phase in phases else None
+            return (lambda: self._strike(FaultPlace(mine, step(), phase), call)) if phase in phases else None
 
         return find
 

@@ -56,8 +56,8 @@ class Training:
         """Begin to report: `fit` is being set up."""
         trainer = self._trainer
         if faults is not None:
-            self._fault_in = faults.finder(trainer.global_rank, lambda: trainer.global_step, self._call)
             faults.begin(trainer.global_rank, trainer.world_size)
+            self._fault_in = faults.finder(trainer.global_rank, lambda: trainer.global_step, self._call)
         trainer.profiler = PhaseProfiler(trainer.profiler, self._listener)
         self._enter(sections.SETUP)
 

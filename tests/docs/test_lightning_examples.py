@@ -40,3 +40,26 @@ def test_the_callback_is_left_alone_without_a_launcher(tmp_path: Path) -> None:
     assert code == 0, output
     assert "rank 0 is done after step 47" in output
     assert output.count("FaultToleranceCallback does nothing in this run") == 1
+
+
+def test_a_sharded_training_goes_on_in_its_processes_after_an_exception(tmp_path: Path) -> None:
+    code, output = run(
+        tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        str(EXAMPLES / "in_process.py"), "--folder", str(tmp_path / "run"),
+        "--fully-sharded", "--faults", "1:12:backward=exception",
+    )  # fmt: skip
+    assert code == 0, output
+    done = re.findall(r"rank \d of 2 is done after step 72: 0\.\d\d; restart 1 in \S+ ms: EXCEPTION on rank 1", output)
+    assert len(done) == 2, output
+
+
+def test_a_training_under_the_launcher_goes_on_in_process_without_rank_0(tmp_path: Path) -> None:
+    code, output = run(
+        tmp_path, "-m", "nvrx_launcher", "--nproc-per-node", "2", str(EXAMPLES / "in_process.py"),
+        "--folder", str(tmp_path / "run"), "--faults", "0:12:optimizer=kill",
+    )  # fmt: skip
+    assert code == 0, output
+    assert "the job goes on in process without rank 0" in output
+    assert re.search(r"rank 0 of 1 is done after step \d+: 0\.\d\d; restart 1 .*lost: initial ranks \[0\]", output), (
+        output
+    )

@@ -32,7 +32,7 @@ def test_none_is_none() -> None:
 )
 def test_a_fault_strikes_its_rank_at_its_step_and_phase_once(given: Any) -> None:
     step, faults = 2, made(given)
-    assert faults.finder(0, lambda: step, None)("backward") is None
+    assert made("1:3:backward=kill").finder(0, lambda: step, None)("backward") is None
     find = faults.finder(1, lambda: step, None)
     assert find("forward") is None
     strike = find("backward")
@@ -41,6 +41,14 @@ def test_a_fault_strikes_its_rank_at_its_step_and_phase_once(given: Any) -> None
     step = 3
     with pytest.raises(InjectedFault):
         strike()
+    strike()
+
+
+def test_a_rank_that_takes_the_place_of_a_lost_one_does_not_inherit_its_faults() -> None:
+    faults = made("0:3:data=exception, 1:4:data=exception")
+    faults.finder(1, lambda: 3, None)
+    strike = faults.finder(0, lambda: 3, None)("data")
+    assert strike is not None
     strike()
 
 
