@@ -22,6 +22,7 @@ ANY_NAME = re.compile(r"[A-Z]{2,}(?:_[A-Z]+)+|RANK|TMPDIR")
 LAUNCHERS = re.compile(VARIABLE.pattern + r"|(?:FT|LOCAL|GROUP|ROLE|SLURM|OMP)_(?:[A-Z]+_)*[A-Z]+|PYTHON_EXEC")
 ENVIRONMENT = (REFERENCE / "environment.md").read_text()
 OF_THE_LAUNCHER = ENVIRONMENT.partition("\n## Of ft_launcher\n")[2].partition("\n## ")[0]
+OF_LIGHTNING = ENVIRONMENT.partition("\n## Of nvrx_lightning\n")[2].partition("\n## ")[0]
 COMMANDS = (REFERENCE / "commands.md").read_text()
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 INTERNAL = {"nvrx_core.fault_tolerance"}  # `RankMonitorServer` runs it
@@ -43,13 +44,19 @@ def variables_of_the_code() -> frozenset[str]:
 
 
 def test_the_page_of_variables_has_those_that_the_code_reads() -> None:
-    core = ENVIRONMENT.replace(OF_THE_LAUNCHER, "")
+    core = ENVIRONMENT.replace(OF_THE_LAUNCHER, "").replace(OF_LIGHTNING, "")
     assert set(ROW.findall(core)) == variables_of_the_code()
 
 
 def test_the_page_of_variables_has_those_of_the_launcher() -> None:
     texts = set[str]().union(*map(constants, (ROOT / "launcher").rglob("*.py")))
     assert {text for text in texts if LAUNCHERS.fullmatch(text)} <= set(re.findall(r"`([A-Z_]+)`", OF_THE_LAUNCHER))
+
+
+def test_the_page_of_variables_has_those_of_the_lightning_callback() -> None:
+    folder = ROOT / "integrations" / "nvrx_lightning"
+    texts = set[str]().union(*(constants(folder / name) for name in ("callback.py", "faults.py")))
+    assert set(ROW.findall(OF_LIGHTNING)) == {text for text in texts if re.fullmatch(r"[A-Z]+(_[A-Z]+){2,}", text)}
 
 
 def section(command: str) -> str:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nvrx_lightning.sections import phase_of, section_of
 
 from tests.harness.lightning.run import Run, alone, launched
 
@@ -29,12 +30,27 @@ def test_two_ranks_report_their_training(tmp_path: Path) -> None:
         assert page["heartbeats"] > 16
 
 
-def test_an_out_of_section_timeout_is_hidden_by_no_section_that_is_not_configured(tmp_path: Path) -> None:
+MOVED = "Lightning names its profiler's actions otherwise: update nvrx_lightning/sections.py"
+
+
+def test_lightning_announces_what_the_sections_and_phases_come_from(tmp_path: Path) -> None:
+    """The canary: these names are Lightning's own affair. The user's profiler hears them, too."""
     run = launched(tmp_path, "reporting.py", *PEERS_CONFIGURATION, workers=1)
     assert run.code == 0, run.log
-    for page in run.said("page"):
-        opened = {name: count for name, (count, _) in page["sections"].items()}
-        assert opened == {"setup": 1, "step": 16 + 2 * 3, "checkpointing": 2}
+    (actions,) = run.said("actions")
+    assert actions["open"] == []
+    assert {section_of(name) for name in actions["names"]} == {"", "data", "step", "checkpointing"}, MOVED
+    assert {phase_of(name) for name in actions["names"]} == {
+        "", "data", "forward", "backward", "optimizer", "checkpointing"
+    }, MOVED  # fmt: skip
+    _assert_nothing_hides_a_hang(run)
+
+
+def _assert_nothing_hides_a_hang(run: Run) -> None:
+    """An open section without a timeout would suspend the configured timeout of the time without a section."""
+    (page,) = run.said("page")
+    opened = {name: count for name, (count, _) in page["sections"].items()}
+    assert opened == {"setup": 1, "step": 16 + 2 * 3, "checkpointing": 2}
 
 
 def test_a_plain_run_is_left_alone(tmp_path: Path) -> None:

@@ -33,8 +33,14 @@ def test_a_hung_rank_restarts_in_its_process_and_is_watched_again(tmp_path: Path
     assert all(each["judged_by_call"] for each in run.said("watched"))
 
 
-def test_a_policy_is_not_asked_for_a_fault_that_is_survived(tmp_path: Path) -> None:
-    run = launched(tmp_path, "in_process.py", NVRX_TEST_FAULTS="0:5:optimizer=exception")
+def test_ten_restarts_leave_nothing_of_the_callback_behind(tmp_path: Path) -> None:
+    phases = ("forward", "backward", "optimizer", "data", "checkpointing")
+    places = [(step % 2, step, phases[step // 2 % 5]) for step in range(2, 12)]
+    faults = ", ".join(f"{rank}:{step}:{phase}=exception" for rank, step, phase in places if phase != "checkpointing")
+    run = launched(tmp_path, "in_process.py", NVRX_TEST_FAULTS=f"{faults}, 0:8:checkpointing=exception")
     assert run.code == 0, run.log
-    assert "this training is not watched" not in run.log
-    assert [each["iteration"] for each in run.said("page")] == [1, 1]
+    assert "not watched" not in run.log
+    for page, left in zip(run.said("page"), run.said("left"), strict=True):
+        assert page["iteration"] >= 8
+        assert page["restarts"] == list(range(1, page["iteration"] + 1))
+        assert left["objects"] == {"Training": 1, "PhaseProfiler": 1, "SignsOfLife": 1}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import threading
 import time
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from nvrx_lightning import FaultToleranceCallback, InProcessDDPStrategy
+from nvrx_lightning.profiler import PhaseProfiler
+from nvrx_lightning.signs import SignsOfLife
+from nvrx_lightning.training import Training
 
 from nvrx_core.inprocess import current_call
 from nvrx_core.progress import monitored
@@ -20,7 +26,13 @@ BUSY = float(os.environ.get("NVRX_TEST_BUSY", "0"))
 
 
 class Spy(pl.Callback):  # type: ignore[misc,name-defined]
-    """Says what the page has, at the end of the training; keeps a validation run busy."""
+    """Says what the page has, and what is left, at the end of the training; keeps a validation run busy."""
+
+    def __init__(self) -> None:
+        self.restarts = list[int]()
+
+    def on_restart(self, trainer: Any, pl_module: Any, attempt: int) -> None:
+        self.restarts.append(attempt)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         end = time.monotonic() + BUSY
@@ -35,7 +47,10 @@ class Spy(pl.Callback):  # type: ignore[misc,name-defined]
             words = rank.page.words
             sections = {name: words[slot + SectionField.COUNT] for name, slot in rank.page.sections().items()}
             say("watched", judged_by_call=words[ProgressField.ITERATION] == call.iteration)
-        say("page", sections=sections, iteration=call.iteration)
+        say("page", sections=sections, iteration=call.iteration, restarts=self.restarts)
+        gc.collect()
+        kinds = [type(each) for each in gc.get_objects() if type(each) in (Training, PhaseProfiler, SignsOfLife)]
+        say("left", objects=Counter(kind.__name__ for kind in kinds), threads=threading.active_count())
 
 
 def main() -> None:

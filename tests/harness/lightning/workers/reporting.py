@@ -27,11 +27,27 @@ class Spy(pl.Callback):  # type: ignore[misc,name-defined]
         say("page", sections=sections, heartbeats=words[ProgressField.HEARTBEATS])
 
 
+class Recording(pl.profilers.Profiler):  # type: ignore[misc,name-defined]
+    """The user's profiler: notes which actions it is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actions, self.open = set[str](), list[str]()
+
+    def start(self, action_name: str) -> None:
+        self.actions.add(action_name)
+        self.open.append(action_name)
+
+    def stop(self, action_name: str) -> None:
+        self.open.remove(action_name)
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
-    made = trainer(folder, FaultToleranceCallback(), Spy())
+    made = trainer(folder, FaultToleranceCallback(), Spy(), profiler=Recording())
     before = made.profiler
     made.fit(Model(), loader(), loader(3))
+    say("actions", names=sorted(before.actions), open=before.open)
     say("fitted", step=made.global_step, same_profiler=made.profiler is before, watched=monitored.current() is not None)
 
 
