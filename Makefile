@@ -31,7 +31,7 @@ SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-launcher test test-all test-selection test-parts test-jobs test-searches test-whole coverage check bench bench-peer docs clean
+.PHONY: help demo demo-launcher demo-lightning test test-all test-selection test-parts test-jobs test-searches test-whole coverage check bench bench-peer docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it r
 
 demo-launcher: $(VENV)/.installed ## the same with launchers: lose ranks, and a node; beside torchrun (DEMO_ARGS=--help)
 	@$(PY) examples/launcher/demo.py $(DEMO_ARGS)
+
+demo-lightning: $(VENV)/.integrations ## the same with PyTorch Lightning: one strategy, one callback
+	@$(PY) examples/lightning/demo.py $(DEMO_ARGS)
 
 test: $(if $(SELECTION),test-selection,test-parts) ## every test but the long ones (PYTEST_ARGS="-k name")
 
