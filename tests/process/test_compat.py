@@ -21,6 +21,8 @@ SECTIONS = {
     "initial_rank_heartbeat_timeout": None, "rank_heartbeat_timeout": None, "safety_factor": 1000,
 }  # fmt: skip
 
+FIT = {"initial_rank_heartbeat_timeout": 100, "rank_heartbeat_timeout": 5}
+
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launcher]:
@@ -104,3 +106,16 @@ def test_an_installed_package_wins_in_workers(launch: Launcher, installed: str) 
     job = launch("package")
     assert job.finish()[0] == 0
     assert [os.path.realpath(each["file"]) for each in said(job, "whose")] == [os.path.realpath(installed)] * 2
+
+
+def test_a_fit_with_the_callback_goes_on_and_writes_its_flag(
+    launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag = tmp_path / "finished"
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(flag))
+    job = launch("lightning", str(tmp_path / "run"), "--max-restarts=1", config(tmp_path, FIT))
+    code, log = job.finish(200)
+    assert code == 0, log
+    assert "is hung: " in log
+    assert [(each["cycle"], each["step"], each["resumed"]) for each in said(job, "done")] == [(1, 12, True)] * 2
+    assert flag.exists()

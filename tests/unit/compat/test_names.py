@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import nvrx_compat
+import nvrx_lightning
 import pytest
 from packaging.version import Version
 
@@ -211,3 +212,10 @@ def test_the_client_of_rank_monitors_needs_no_torch():
     script = "import sys, nvidia_resiliency_ext.fault_tolerance; sys.exit('torch' in sys.modules)"
     command = [sys.executable, "-c", f"import nvrx_compat; nvrx_compat.activate(); {script}"]
     assert subprocess.run(command, env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode == 0
+
+
+def test_the_callbacks_are_names_of_nvrx_lightning_which_imports_lightning_when_one_is_asked_for():
+    callbacks = importlib.import_module("nvidia_resiliency_ext.ptl_resiliency")
+    assert set(callbacks.__all__) <= set(nvrx_lightning.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'StragglerDetectionCallback'"):
+        _ = callbacks.StragglerDetectionCallback

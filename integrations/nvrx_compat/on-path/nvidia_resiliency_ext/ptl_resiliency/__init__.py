@@ -4,7 +4,7 @@ from typing import Any
 
 import nvrx_lightning
 
-__all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback"]
+__all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback", "SimulatedFaultParams"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 """nvrx's `FaultToleranceCallback`."""
 
-from nvidia_resiliency_ext.ptl_resiliency import FaultToleranceCallback
+from nvrx_lightning import FaultToleranceCallback, SimulatedFaultParams
 
-__all__ = ["FaultToleranceCallback"]
+__all__ = ["FaultToleranceCallback", "SimulatedFaultParams"]

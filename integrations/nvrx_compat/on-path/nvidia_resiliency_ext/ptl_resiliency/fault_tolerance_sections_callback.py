@@ -1,5 +1,5 @@
 """nvrx's `FaultToleranceSectionsCallback`."""
 
-from nvidia_resiliency_ext.ptl_resiliency import FaultToleranceSectionsCallback
+from nvrx_lightning import FaultToleranceSectionsCallback, SimulatedFaultParams
 
-__all__ = ["FaultToleranceSectionsCallback"]
+__all__ = ["FaultToleranceSectionsCallback", "SimulatedFaultParams"]
