@@ -78,8 +78,9 @@ check: $(VENV)/.integrations ## ruff, mypy, import contracts
 bench: $(VENV)/.installed ## how fast it recovers, and what it costs meanwhile
 	@$(PY) tests/benchmarks/bench.py $(BENCH_ARGS)
 
-bench-peer: $(VENV)/.installed $(PEER_VENV)/.installed ## the same beside nvidia-resiliency-ext, in one run
+bench-peer: $(VENV)/.installed $(PEER_VENV)/.installed ## the same and the launchers (P8, P9b) beside nvidia-resiliency-ext
 	@$(PY) tests/benchmarks/bench.py --peer $(PEER_VENV)/bin/python $(BENCH_ARGS)
+	@$(if $(BENCH_ARGS),,$(PY) tests/benchmarks/launchers.py --peer $(PEER_VENV)/bin/python)
 
 docs: $(VENV)/.integrations ## the documents as a site in build/site, with every code block tried
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet

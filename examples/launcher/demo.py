@@ -60,7 +60,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )  # fmt: skip
     add = parser.add_argument
     add("--faults", default=",".join(FAULTS), metavar="LIST", help="faults, separated by commas (default: all)")
-    add("--steps", type=int, default=300, metavar="N", help="of each run (default 300)")
+    add("--steps", type=int, default=200, metavar="N", help="of each run (default 200)")
     add("--seed", type=int, default=0, metavar="N", help="of weights and samples (default 0)")
     add("--output", type=Path, default=Path("build/demo-launcher"), metavar="DIR", help="for all files")
     add("--no-torchrun", action="store_true", help="without the run under torchrun")

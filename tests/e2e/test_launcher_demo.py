@@ -1,0 +1,42 @@
+"""The launcher's demo in a short form: each fault is followed by its restart, in the cheapest layer that can."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from nvrx_core.events import timeline
+
+DEMO = Path(__file__).parents[2] / "examples" / "launcher" / "demo.py"
+LIMIT = 240
+
+
+def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NVRX_")}
+    command = [sys.executable, str(DEMO), *options]
+    environment["PYTHONIOENCODING"] = "utf-8"
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+def test_the_cheapest_layer_takes_each_fault(tmp_path: Path) -> None:
+    """An exception restarts in process under the wrapper; a lost node is replaced by the one that waits."""
+    done = run_demo("--faults", "exception,node", "--steps", "18", "--no-torchrun", "--output", str(tmp_path))
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    assert re.search(r"exception +[\d.]+ m?s, started .* +[\d.]+ m?s, in process", told), told
+    assert re.search(r"node lost +[\d.]+ s, started [\d.]+ s", told), told
+    weights = re.findall(r"^  (?:ft_launcher|with Wrapper) .*  ([0-9a-f]{12})\b", told, re.MULTILINE)
+    assert len(set(weights)) == 1, told
+    assert len(weights) == 2, told
+    story = timeline.render(timeline.read(tmp_path / "with-wrapper" / "records"))
+    assert "restart 0 -> 1: EXCEPTION on rank 1" in story
+    assert "cycle 0 -> 1: " in story
+
+
+def test_a_fault_that_there_is_not_ends_the_demo_with_code_2(tmp_path: Path) -> None:
+    done = run_demo("--faults", "flood", "--output", str(tmp_path))
+    assert done.returncode == 2
+    assert "no fault flood; there are exception, kill" in done.stderr
