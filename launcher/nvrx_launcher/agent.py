@@ -31,6 +31,7 @@ from nvrx_launcher.rendezvous.coordination import Coordination
 from nvrx_launcher.rendezvous.coordinator import MIN_HEALTHY
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
+from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
@@ -272,15 +273,21 @@ class Agent:
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Say how far the slowest ranks of other nodes are."""
-        answer(())
+        self._coordination.ask_progress(answer)
+
+    def progress(self) -> NodeProgress:
+        """Return how far the ranks of this node are."""
+        return self._policy.cycle, self._monitors.progress()
 
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
         """Take the request of a rank."""
         log.warning("rank %d asks for %s: %s", rank, request.action.name, request.description)
         self._history.requested(rank, request)
-        if request.action is not WorkloadAction.Continue:
-            reason = f"rank {rank} has asked for {request.action.name}: {request.description}"
+        reason = f"rank {rank} has asked for {request.action.name}: {request.description}"
+        if request.action is WorkloadAction.ShutdownWorkload:
             self._coordination.tell(MessageKind.STOP, self._policy.cycle, reason)
+        elif request.action is WorkloadAction.ExcludeThisNode:
+            self._carry_out(self._policy.excluded(reason, is_needed=self._coordination.hosts_store))
 
     def _kill(self) -> None:
         log.warning("local ranks %s did not end in time and are killed", self._workers.running())

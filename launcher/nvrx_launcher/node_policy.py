@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import assert_never
 
-from nvrx_launcher.exit_codes import SIGNALLED
+from nvrx_launcher.exit_codes import FAILED, SIGNALLED
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 
 __all__ = ["AwaitRound", "Cause", "EndLaunch", "NodeAction", "NodePolicy", "StartWorkers", "StopWorkers", "Tell"]
@@ -30,6 +30,7 @@ class Cause(enum.Enum):
     SIGNAL = "signal"
     STORE_LOST = "store lost"
     CUT_OFF = "cut off"
+    EXCLUDED = "excluded"
 
 
 class _Phase(enum.Enum):
@@ -122,11 +123,12 @@ class NodePolicy:
         self._doubtful = dict[int, str]()
         self._first_rank = 0
         self._end: EndLaunch | None = None
+        self._is_excluded = False
 
     def joined(self, node: int) -> tuple[NodeAction, ...]:
         """Take this node's number, a new one when it joins again; it is ready when its workers are gone."""
         self._node = node
-        return (Tell(MessageKind.READY, self.cycle),) if self._phase is _Phase.WAITING else ()
+        return self._ready() if self._phase is _Phase.WAITING else ()
 
     def decided(self, decision: Decision) -> tuple[NodeAction, ...]:
         """Take a decision for all nodes."""
@@ -198,6 +200,21 @@ class NodePolicy:
         left = Tell(MessageKind.LEFT, self.cycle, reason)
         return (left, *self._stop(signum, self._signal_grace, Cause.SIGNAL, reason))
 
+    def excluded(self, reason: str, *, is_needed: bool) -> tuple[NodeAction, ...]:
+        """Take that this node is to take no further part.
+
+        Args:
+            reason: for people.
+            is_needed: the others need its launcher, which stays, without workers, until the job ends.
+        """
+        if self._phase is _Phase.ENDED or self._is_excluded:
+            return ()
+        self._is_excluded = True
+        if not is_needed:
+            self._end = self._end or EndLaunch(FAILED, Cause.EXCLUDED, reason)
+        left = Tell(MessageKind.LEFT, self.cycle, reason)
+        return (left, *self._stop(self._stop_signal, self._stop_grace, Cause.EXCLUDED, reason))
+
     def coordination_lost(self, code: int, reason: str) -> tuple[NodeAction, ...]:
         """Take the loss of the coordinator: this node cannot go on."""
         if self._phase is _Phase.ENDED:
@@ -222,7 +239,7 @@ class NodePolicy:
     def _kill(self, reason: str) -> tuple[NodeAction, ...]:
         """Kill the workers; a node without any is ready, and says so again."""
         if self._phase is _Phase.WAITING:
-            return (Tell(MessageKind.READY, self.cycle, reason),)
+            return self._ready(reason)
         return self._stop(self._kill_signal, math.inf, Cause.CUT_OFF, reason)
 
     def _refused(self, decision: Decision) -> tuple[NodeAction, ...]:
@@ -271,4 +288,7 @@ class NodePolicy:
             self._phase = _Phase.ENDED
             return (Tell(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
         self._phase = _Phase.WAITING
-        return (Tell(MessageKind.READY, self.cycle),)
+        return self._ready()
+
+    def _ready(self, reason: str = "") -> tuple[NodeAction, ...]:
+        return () if self._is_excluded else (Tell(MessageKind.READY, self.cycle, reason),)

@@ -50,3 +50,16 @@ def test_a_rank_that_waits_in_a_collective_is_not_ended(nodes: Nodes, tmp_path: 
     )
     assert "in collective" in told["stack"]
     assert re.search(r"rank 1 .* was ended by SIGKILL, hung: section 'step' open for", log)
+
+
+def test_a_rank_that_waits_for_one_of_another_node_is_not_ended(nodes: Nodes, tmp_path: Path) -> None:
+    """Rank 2 hangs in its first step; the others, of both nodes, wait in their second one, with the same timeout."""
+    jobs = nodes(2, "behind", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:3")
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    (told,) = hung(tmp_path)
+    assert told["rank"] == 2, ends
+    assert re.search(
+        r"at launcher_worker\.py:\d+ behind < .*, 1 step behind rank \d, its slowest peer$", told["reason"]
+    )
+    assert all("was ended by SIGKILL, hung: section 'step' open" in log for _, log in ends)

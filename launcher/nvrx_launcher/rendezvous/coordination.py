@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.store_host import ControlStore
 
 __all__ = ["Coordination", "LocalCoordination", "NodeEvents"]
 
 
 class NodeEvents(Protocol):
-    """What a node is told; in the thread of its event loop."""
+    """What a node is told, and asked; in the thread of its event loop, but for `progress`."""
+
+    def progress(self) -> NodeProgress:
+        """Return the present cycle, and how far the ranks of this node are; from any thread."""
 
     def joined(self, node: int) -> None:
         """It has joined, and has a number."""
@@ -39,6 +44,10 @@ class Coordination(Protocol):
         """The store of in-process restart."""
 
     @property
+    def hosts_store(self) -> bool:
+        """Whether the other nodes need this launcher, because it hosts the store in which they meet."""
+
+    @property
     def deadline(self) -> float:
         """When it wants `tick`, monotonic seconds."""
 
@@ -47,6 +56,9 @@ class Coordination(Protocol):
 
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
         """Tell the coordinator."""
+
+    def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
+        """Find out how far the slowest ranks of other nodes are."""
 
     def tick(self) -> None:
         """Take the time."""
@@ -71,7 +83,7 @@ class LocalCoordination:
         store: ControlStore,
     ) -> None:
         self._coordinator, self._describe, self._node = coordinator, describe, node
-        self.store = store
+        self.store, self.hosts_store = store, False
         self._decisions = deque[Decision]()
 
     @property
@@ -89,6 +101,10 @@ class LocalCoordination:
         description = self._describe() if kind is MessageKind.READY else None
         message = Message(0, kind, cycle, reason, description)
         self._decisions += self._coordinator.received(message, now=time.monotonic())
+
+    def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
+        """Say that there are no other nodes."""
+        answer(())
 
     def tick(self) -> None:
         """Take the time, and hand on what was decided."""

@@ -14,6 +14,7 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Decision, Message, Verdict
+from nvrx_launcher.rendezvous.progress import ProgressSummary
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store, multi_get
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
@@ -52,6 +53,7 @@ class CoordinatorHost:
     ) -> None:
         self._opening, self._keys, self._mailbox, self._settings = opening, keys, mailbox, settings
         self._control, self._replaced = control, replaced
+        self._progress = ProgressSummary(keys.progress)
         self._term, self._decided, checkpoint = opening.term, opening.decided, opening.checkpoint
         self._handled = opening.term.inbox if checkpoint is None else checkpoint.handled
         self._coordinator = Coordinator(rules)
@@ -147,8 +149,9 @@ class CoordinatorHost:
             store.delete_key(self._keys.state(number - 1, self._term.number))
 
     def _watch_leases(self, store: Store) -> None:
-        """In the thread of requests: see whose lease has moved."""
+        """In the thread of requests: see whose lease has moved, and how far they are."""
         nodes = sorted(self._nodes)
+        self._progress.collect(store, nodes)
         self._leases.keep(nodes)
         for node, lease in zip(nodes, multi_get(store, map(self._keys.lease, nodes)), strict=True):
             self._leases.observe(node, lease, now=time.monotonic())

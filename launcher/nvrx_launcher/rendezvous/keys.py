@@ -2,6 +2,7 @@
 
 nodes                how many nodes have joined so far; a node's number is one less when it joins
 lease/<node>         a counter that a node moves while it lives
+progress/<node>      how far the ranks of a node are, and of the whole job (-1)
 inbox                how many messages were sent to the coordinator so far
 inbox/<n>            the n-th of them, from 1
 leader               the present term: whose launcher runs the coordinator
@@ -32,6 +33,10 @@ class RendezvousKeys:
     def nodes(self) -> str:
         """The counter of nodes."""
         return self._key("nodes")
+
+    def progress(self, node: int) -> str:
+        """How far the ranks of a node are; -1 for the slowest ones of the job."""
+        return self._key(f"progress/{node}")
 
     @property
     def inbox(self) -> str:

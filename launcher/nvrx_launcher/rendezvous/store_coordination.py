@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
@@ -18,6 +19,7 @@ from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.progress import ProgressBoard
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store
 from nvrx_launcher.rendezvous.term import Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
@@ -75,6 +77,8 @@ class StoreCoordination:
         self._host: CoordinatorHost | None = None
         self._decisions: Follower | None = None
         self._node, self._term, self._is_over = -1, Term(0, -1), False
+        self.hosts_store = store.is_hosted
+        self._board = ProgressBoard(keys.progress, node.progress)
         self._lease = Lease(settings.beat, settings.lost_after)
         self._election = Election(keys, settings, hosts_store=store.is_hosted)
         self._requests = Requests(self._connect(), self._beat, settings.beat, failed=self._store_lost)
@@ -99,6 +103,15 @@ class StoreCoordination:
         description = self._describe() if kind is MessageKind.READY else None
         text = json.dumps(Message(self._node, kind, cycle, reason, description).to_json())
         self._requests.ask(lambda store: self._tell(store, text))
+
+    def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
+        """Find out how far the slowest ranks of other nodes are."""
+
+        def ask(store: Store) -> None:
+            found = self._board.read(store)
+            self._mailbox.post(lambda: answer(found))
+
+        self._requests.ask(ask)
 
     def tick(self) -> None:
         """Take the time."""
@@ -164,6 +177,7 @@ class StoreCoordination:
     def _move_lease(self, store: Store) -> None:
         """Move the lease, by a request that is answered: a node that is cut off must come to know it."""
         begun = time.monotonic()
+        self._board.write(store, self._node)
         store.add(self._keys.lease(self._node), 1)
         self._mailbox.post(lambda: self._lease.moved(begun=begun))
 

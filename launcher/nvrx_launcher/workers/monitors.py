@@ -6,9 +6,10 @@ import logging
 from pathlib import Path
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
-from nvrx_core.fault_tolerance.peers import SUFFIX
+from nvrx_core.fault_tolerance.peers import SUFFIX, Progress
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.progress.page import ProgressField
+from nvrx_core.progress.stage import Stage
 from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
@@ -50,6 +51,12 @@ class Monitors:
         for monitor in self._monitors:
             monitor.page.begin_rank()
             monitor.page[ProgressField.ATTACHED_PID] = monitor.page[ProgressField.DETACHED_PID] = 0
+
+    def progress(self) -> list[Progress]:
+        """Return how far those of the present cycle are that are monitored, and in no wrapped call; from any thread."""
+        pages = [monitor.page for monitor in self._monitors]
+        monitored = [page for page in pages if page[ProgressField.ATTACHED_PID]]
+        return [Progress.of_page(page) for page in monitored if page[ProgressField.STAGE] == Stage.OUTSIDE]
 
     def is_monitored(self, local_rank: int, pid: int) -> bool:
         """Whether a process was monitored to its end: it has neither ended its monitoring, nor ended in order."""

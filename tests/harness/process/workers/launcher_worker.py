@@ -151,6 +151,17 @@ def asks() -> None:
     time.sleep(60)
 
 
+def excludes() -> None:
+    """In the first cycle local rank 0 of the node with NVRX_TEST_EXCLUDED asks that its node takes no further part."""
+    from nvrx_core.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
+
+    if CYCLE == 0:
+        if "NVRX_TEST_EXCLUDED" in os.environ and os.environ["LOCAL_RANK"] == "0":
+            request = WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "a bad GPU")
+            RankMonitorClient().send_workload_control_request(request)
+        time.sleep(120)
+
+
 def restarted() -> None:
     """Waits in the first cycle, and is done in the next one."""
     if CYCLE == 0:
@@ -186,6 +197,7 @@ CASES: dict[str, Callable[[], None]] = {
         loses,
         imported,
         asks,
+        excludes,
         restarted,
         gated,
         cut_off,

@@ -1,0 +1,110 @@
+"""How far the ranks of all nodes are, in the rendezvous store: a rank that waits for one of another node is not ended.
+
+progress/<node>      the slowest ranks of a node, which its launcher writes with each sign of life
+progress             the slowest ranks of the job, of two nodes at least; the launcher of the coordinator writes them
+
+What is read is up to two signs of life old. Counts only grow, so that an old one can excuse a rank for a moment too
+long, and never blame it. A question costs one request, however many nodes there are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from nvrx_core.fault_tolerance.peers import Progress, slowest_of_each_kind
+from nvrx_core.parsing import integer, parse_object
+
+__all__ = ["NodeProgress", "ProgressBoard", "ProgressSummary", "slowest_of_job"]
+
+NodeProgress = tuple[int, Sequence[Progress]]
+"""A cycle, and ranks of it."""
+
+
+class Store(Protocol):
+    """What is used of the store."""
+
+    def set(self, key: str, value: str) -> object:
+        """Write a value."""
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key that is there."""
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Return the values of keys that are there."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these keys are there."""
+
+
+class ProgressBoard:
+    """Writes and reads them, in the thread of requests.
+
+    Args:
+        key: names the key of a node, and with -1 that of the job.
+        own: returns the present cycle and how far the ranks of this node are.
+    """
+
+    def __init__(self, key: Callable[[int], str], own: Callable[[], NodeProgress]) -> None:
+        self._key, self._own, self._written = key, own, ""
+
+    def write(self, store: Store, node: int) -> None:
+        """Write how far the ranks of this node are, if that has changed."""
+        cycle, ranks = self._own()
+        text = _to_text(cycle, slowest_of_each_kind(ranks))
+        if text != self._written:
+            store.set(self._key(node), text)
+            self._written = text
+
+    def read(self, store: Store) -> list[Progress]:
+        """Return the slowest ranks of the job in the present cycle, of other nodes than this one."""
+        key = self._key(-1)
+        cycle, ranks = _from_text(store.get(key)) if store.check([key]) else (-1, ())
+        current, own = self._own()
+        here = {each.rank for each in own}
+        return [each for each in ranks if cycle == current and each.rank not in here]
+
+
+class ProgressSummary:
+    """Collects what the nodes have written, beside the coordinator, in the thread of requests.
+
+    Args:
+        key: names the key of a node, and with -1 that of the job.
+    """
+
+    def __init__(self, key: Callable[[int], str]) -> None:
+        self._key, self._collected = key, ""
+
+    def collect(self, store: Store, nodes: Iterable[int]) -> None:
+        """Write the slowest ranks of the job, if they have changed."""
+        wanted = list(nodes)
+        keys = list(map(self._key, wanted))
+        if not keys or not store.check(keys):
+            return
+        text = _to_text(*slowest_of_job(dict(zip(wanted, map(_from_text, store.multi_get(keys)), strict=True))))
+        if text != self._collected:
+            store.set(self._key(-1), text)
+            self._collected = text
+
+
+def slowest_of_job(nodes: Mapping[int, NodeProgress]) -> tuple[int, list[Progress]]:
+    """Return the last cycle of some nodes, and its slowest ranks: those of all nodes, and of all but theirs."""
+    last = max((cycle for cycle, _ in nodes.values()), default=-1)
+    present = {node: ranks for node, (cycle, ranks) in nodes.items() if cycle == last}
+    first = slowest_of_each_kind(each for ranks in present.values() for each in ranks)
+    others = [ranks for ranks in present.values() if not set(ranks) & set(first)]
+    return last, [*first, *slowest_of_each_kind(each for ranks in others for each in ranks)]
+
+
+def _to_text(cycle: int, ranks: Iterable[Progress]) -> str:
+    return json.dumps({"cycle": cycle, "ranks": [each.to_json() for each in ranks]})
+
+
+def _from_text(text: bytes) -> NodeProgress:
+    """Read what a launcher has written; what somebody else has written says nothing."""
+    try:
+        found: dict[str, Any] = parse_object(text)
+        return integer(found.get("cycle"), -1), [Progress.from_json(each) for each in found["ranks"]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return -1, ()

@@ -1,0 +1,44 @@
+"""A node whose rank asks that it takes no further part."""
+
+import signal
+
+import pytest
+from nvrx_launcher.node_policy import Cause, EndLaunch, NodePolicy, StopWorkers, Tell
+from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
+
+RUN = Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),), master_addr="a", master_port=1)
+WHY = "rank 0 has asked for ExcludeThisNode: a bad GPU"
+
+
+def left(cycle=0):
+    return Tell(MessageKind.LEFT, cycle, WHY)
+
+
+@pytest.fixture
+def policy():
+    made = NodePolicy(1, stop_signal=signal.SIGTERM, stop_grace=15.0, signal_grace=1800.0, kill_signal=signal.SIGKILL)
+    made.joined(0)
+    made.decided(RUN)
+    return made
+
+
+def test_its_workers_are_stopped_and_its_launcher_fails(policy):
+    assert policy.excluded(WHY, is_needed=False) == (left(), StopWorkers(signal.SIGTERM, 15.0, Cause.EXCLUDED, WHY))
+    assert policy.excluded(WHY, is_needed=False) == ()
+    assert policy.worker_exited(0, -15) == (left(), EndLaunch(1, Cause.EXCLUDED, WHY))
+    assert policy.excluded(WHY, is_needed=False) == ()
+
+
+def test_a_launcher_that_the_others_need_stays_and_starts_nothing(policy):
+    assert policy.excluded(WHY, is_needed=True)[0] == left()
+    assert policy.worker_exited(0, -15) == ()
+    assert policy.joined(3) == ()
+    assert policy.cut_off("no answer") == ()
+    end = Decision(Verdict.END, 4, "all workers are done")
+    assert policy.decided(end)[-1] == EndLaunch(0, Cause.DECISION, "all workers are done")
+
+
+def test_the_reason_of_an_earlier_end_stays(policy):
+    policy.signalled(signal.SIGINT)
+    policy.excluded(WHY, is_needed=False)
+    assert policy.worker_exited(0, -2)[-1].code == 130
