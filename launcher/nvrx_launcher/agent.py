@@ -267,7 +267,9 @@ class Agent:
         self._coordination.store.ask(rank, self.config.inprocess_grace, answered)
 
     def hung(self, report: HangReport) -> None:
-        """Take that a monitor is about to end its rank."""
+        """Take that a monitor is about to end its rank; one that is being stopped anyway is not to blame."""
+        if self._policy.is_stopping:
+            return
         self._hung[report.rank] = report.reason
         self._history.hung(report)
 

@@ -1,0 +1,110 @@
+"""A training of two nodes with two ranks each, through faults of all kinds in a row: it ends as an undisturbed one.
+
+The store of the rendezvous lies outside, so that any node may be lost, that of rank 0 and of the coordinator included.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvrx_core.events import timeline
+from tests.harness.process.host import eventually
+from tests.harness.process.launch import Launch, left_in
+from tests.harness.process.workers import launcher_training
+
+STEPS_PER_FAULT = 6
+TIMEOUTS = ("--ft-rank-section-timeouts", "step:2,warmup:60", "--ft-rank-heartbeat-timeout", "3")
+KINDS = (
+    ("kill", 3), ("hang_lock", 1), ("node", 0), ("exception", 2), ("spin", 0),
+    ("leave", 1), ("term", 0), ("node", 2), ("stop", 2), ("segv", 1),
+    ("gil_locked", 3), ("abort", 0), ("livelock", 2), ("node", 0), ("exit_3", 3),
+    ("hang_recv", 0), ("memory_error", 1), ("kill", 0), ("stop", 0), ("node", 3),
+)  # fmt: skip
+HANGS = {"hang_lock", "spin", "stop", "gil_locked", "livelock", "hang_recv"}
+LIMIT = 60.0
+"""Seconds a fault, on a busy machine."""
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "nvrx_core.store", "--host", "127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as store:
+        assert store.stdout is not None
+        yield store.stdout.readline().strip()
+        store.kill()
+
+
+class Nodes:
+    """Two launchers, and one that waits; a lost one is followed by another."""
+
+    def __init__(self, folder: Path, endpoint: str, schedule: dict[str, Any]) -> None:
+        self.launched: list[Launch] = []
+        self._folder, self._schedule = folder, json.dumps(schedule)
+        faults = len(schedule["faults"])
+        self._options = (
+            "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "2:3", "--max-restarts", str(faults),
+            *TIMEOUTS,
+        )  # fmt: skip
+        for _ in range(3):
+            self.launch()
+
+    def launch(self) -> None:
+        self.launched.append(
+            Launch(self._folder, self._schedule, *self._options, worker="launcher_training.py", OMP_NUM_THREADS="1")
+        )
+
+    def lost(self) -> int:
+        return sum(job.process.poll() == -9 for job in self.launched)
+
+    def close(self) -> None:
+        for job in self.launched:
+            job.close()
+
+
+def events(folder: Path, event: str) -> list[dict[str, Any]]:
+    return [dict(each) for each in timeline.read(folder / "events") if each["event"] == event]
+
+
+@pytest.mark.parametrize("number", [5, pytest.param(len(KINDS), marks=pytest.mark.nightly)])
+def test_a_disturbed_training_ends_with_the_loss_of_an_undisturbed_one(
+    tmp_path: Path, endpoint: str, number: int
+) -> None:
+    faults = dict(enumerate(KINDS[:number], 1))
+    steps = STEPS_PER_FAULT * (number + 1)
+    schedule = {"steps": steps, "faults": {str(STEPS_PER_FAULT * k): fault for k, fault in faults.items()}}
+    (tmp_path / "training").mkdir()
+    nodes = Nodes(tmp_path, endpoint, schedule)
+    try:
+        ended = eventually(lambda: is_over(nodes), LIMIT * number)
+        assert ended, timeline.render(timeline.read(tmp_path / "events"))
+        ends = [job.finish() for job in nodes.launched if job.process.poll() != -9]
+    finally:
+        nodes.close()
+    story = timeline.render(timeline.read(tmp_path / "events"))
+    assert {code for code, _ in ends} == {0}, story
+    assert nodes.lost() == sum(kind == "node" for kind, _ in faults.values()), story
+    losses = [each["loss"] for job in nodes.launched for each in job.events if each["event"] == "done"]
+    assert len(losses) == 4, story
+    expected = launcher_training.undisturbed(steps)
+    assert all(math.isclose(loss, expected, rel_tol=1e-9) for loss in losses), (losses, expected)
+    assert [each["rank"] for each in sorted(events(tmp_path, "hung"), key=lambda each: each["wall"])] == [
+        rank for kind, rank in faults.values() if kind in HANGS
+    ], story
+    assert max(int(each["iteration"]) for each in events(tmp_path, "cycle_started")) == number, story
+    assert eventually(lambda: not left_in(tmp_path), 10.0)
+
+
+def is_over(nodes: Nodes) -> bool:
+    """Whether all launchers have ended; one that is lost is followed by another, while the others go on."""
+    running = [job for job in nodes.launched if job.process.poll() is None]
+    if running and len(nodes.launched) < 3 + nodes.lost():
+        nodes.launch()
+    return not running
