@@ -6,6 +6,7 @@ an exception. The wrapper passes everything on: user code that looks at `trainer
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ __all__ = ["Listener", "PhaseProfiler"]
 
 
 class Listener(NamedTuple):
-    """What is called when an action begins, before it, and when it has ended."""
+    """What is called when an action begins, before it; when it has ended; when an exception has ended it."""
 
     begin: Callable[[], object]
     end: Callable[[], object]
+    fail: Callable[[], object]
 
 
 class PhaseProfiler:
@@ -31,10 +33,11 @@ class PhaseProfiler:
     _inner: Any
     _find: Callable[[str], Listener | None]
     _listeners: dict[str, Listener | None]
+    _handled: BaseException | None
 
     def __init__(self, inner: Any, find: Callable[[str], Listener | None]) -> None:
         own = self.__dict__
-        own["_inner"], own["_find"], own["_listeners"] = inner, find, {}
+        own["_inner"], own["_find"], own["_listeners"], own["_handled"] = inner, find, {}, None
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
@@ -50,6 +53,7 @@ class PhaseProfiler:
     def start(self, action_name: str) -> None:
         """Note that an action begins."""
         if (listener := self._listener(action_name)) is not None:
+            self.__dict__["_handled"] = sys.exc_info()[1]
             listener.begin()
         self._inner.start(action_name)
 
@@ -59,7 +63,12 @@ class PhaseProfiler:
             self._inner.stop(action_name)
         finally:
             if (listener := self._listener(action_name)) is not None:
-                listener.end()
+                (listener.fail if self._has_failed() else listener.end)()
+
+    def _has_failed(self) -> bool:
+        """Whether `stop` is called in a `finally` that an exception goes through; the end of the data is none."""
+        error = sys.exc_info()[1]
+        return error is not None and error is not self._handled and not isinstance(error, StopIteration)
 
     def unwrap(self) -> Any:
         """Return the wrapped profiler."""
@@ -86,5 +95,7 @@ def _heard(listener: Listener, context: AbstractContextManager[Any]) -> Iterator
         listener.begin()
         with context as value:
             yield value
-    finally:
-        listener.end()
+    except BaseException:  # boundary: the user's training, whose exception goes on
+        listener.fail()
+        raise
+    listener.end()

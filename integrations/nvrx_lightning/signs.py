@@ -27,6 +27,9 @@ class Monitor(Protocol):
     def end_section(self, section: str) -> None:
         """Close a section."""
 
+    def abandon_section(self, section: str) -> None:
+        """Close a section that has not run to its end."""
+
 
 class Call(Protocol):
     """What is needed of a `CallWrapper`."""
@@ -104,17 +107,24 @@ class SignsOfLife:
             self._lose(error)
         self.beat()
 
+    def abandon(self, section: str) -> None:
+        """Close a section that an exception has ended, if it is open: its duration says nothing about the next."""
+        if section == STEP and self._call is not None:
+            self._call.suspend_pings()
+        if section in self._open:
+            self._open.remove(section)
+            with suppress(RankMonitorClientError):  # another iteration of a wrapped call may have begun
+                self._monitor.abandon_section(section)
+
     def leave_all(self) -> None:
         """Close what is open."""
         for section in tuple(self._open):
             self.leave(section)
 
     def end(self) -> None:
-        """Close what is open, as far as it still is: another iteration of a wrapped call may have begun."""
+        """Close what is open, after an exception."""
         for section in tuple(self._open):
-            with suppress(RankMonitorClientError):
-                self._monitor.end_section(section)
-        self._open.clear()
+            self.abandon(section)
 
     def progress(self, step: int) -> None:
         """Report how many steps are completed."""
@@ -139,4 +149,4 @@ class _NoMonitor:
     def send_heartbeat(self, _: str = "") -> None:
         """Do nothing."""
 
-    start_section = end_section = send_heartbeat
+    start_section = end_section = abandon_section = send_heartbeat

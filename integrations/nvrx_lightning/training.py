@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nvrx_core.fault_tolerance import RankMonitorClient
@@ -123,15 +124,16 @@ class Training:
     def _listener(self, action: str) -> Listener | None:
         signs, section, strike = self._signs, sections.section_of(action), self._fault_in(sections.phase_of(action))
         if not section:
-            return None if strike is None else Listener(strike, _nothing)
+            return None if strike is None else Listener(strike, _nothing, _nothing)
+        leave, abandon = partial(signs.leave, section), partial(signs.abandon, section)
         if strike is None:
-            return Listener(lambda: signs.enter(section), lambda: signs.leave(section))
+            return Listener(partial(signs.enter, section), leave, abandon)
 
         def enter_and_strike() -> None:
             signs.enter(section)
             strike()
 
-        return Listener(enter_and_strike, lambda: signs.leave(section))
+        return Listener(enter_and_strike, leave, abandon)
 
 
 def _nothing() -> None:

@@ -157,6 +157,17 @@ class RankMonitorClient:
         """
         self._signs.close(section)
 
+    def abandon_section(self, section: str) -> None:
+        """Close a section that an exception or a restart has ended: no timeout is learned from its duration.
+
+        Args:
+            section: its name.
+
+        Raises:
+            RankMonitorClientError: when it is not open; before `init_workload_monitoring`.
+        """
+        self._recorder().abandon(section)
+
     def end_all_sections(self) -> None:
         """Close all open sections, if there are any."""
         recorder = self._recorder()

@@ -129,6 +129,18 @@ class Recorder:
         words[slot] = 0
         self._open -= 1
 
+    def abandon(self, section: str) -> None:
+        """Record that a section is closed that did not run to its end: its duration is not measured.
+
+        Raises:
+            RankMonitorClientError: when it is not open.
+        """
+        slot, words = self._slots.get(section), self._words
+        longest = 0 if slot is None else words[slot + _LONGEST]
+        self.close(section)
+        if slot is not None:
+            words[slot + _LONGEST] = longest
+
     def begin_anew(self) -> None:
         """Record that the rank begins anew; what it has measured stays."""
         self.page.begin_anew()

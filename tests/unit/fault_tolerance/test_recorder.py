@@ -83,6 +83,19 @@ def test_a_section_that_is_still_open_is_not_measured(rank, clock):
     assert rank.measured() == Measured(out_of_section=2.0, sections={"step": 0.0})
 
 
+def test_a_section_that_is_abandoned_is_closed_and_not_measured(rank, clock):
+    for opened, closed, close in ((1, 3, rank.close), (4, 64, rank.abandon)):
+        clock.at(opened)
+        rank.open("step")
+        clock.at(closed)
+        close("step")
+    assert rank.open_sections() == []
+    assert rank.measured().sections == {"step": 2.0}
+    for name in ("step", "other"):
+        with pytest.raises(RankMonitorClientError, match="it is not open"):
+            rank.abandon(name)
+
+
 def test_beginning_anew_closes_sections_and_keeps_what_was_measured(rank, clock):
     clock.at(2)
     rank.heartbeat()

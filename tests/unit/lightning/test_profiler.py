@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 from nvrx_lightning.profiler import Listener, PhaseProfiler
+
+WHAT = ("begin", "end", "fail")
 
 
 class Users:
@@ -41,7 +44,7 @@ def heard() -> list[str]:
 def profiler(heard: list[str]) -> PhaseProfiler:
     def find(action: str) -> Listener | None:
         heard.append(f"find {action}")
-        return Listener(lambda: heard.append("begin"), lambda: heard.append("end")) if action == "step" else None
+        return Listener(*(partial(heard.append, what) for what in WHAT)) if action == "step" else None
 
     return PhaseProfiler(Users(heard), find)
 
@@ -65,7 +68,29 @@ def test_other_actions_are_passed_on(profiler: PhaseProfiler, heard: list[str]) 
 def test_an_action_that_ends_by_an_exception_has_ended(profiler: PhaseProfiler, heard: list[str]) -> None:
     with pytest.raises(KeyError), profiler.profile("step"):
         raise KeyError
-    assert heard[-2:] == ["stop step", "end"]
+    assert heard[-2:] == ["stop step", "fail"]
+
+
+def fetch(profiler: PhaseProfiler, error: BaseException | None) -> None:
+    """As a data fetcher of Lightning does."""
+    profiler.start("step")
+    try:
+        if error is not None:
+            raise error
+    finally:
+        profiler.stop("step")
+
+
+@pytest.mark.parametrize(("error", "end"), [(None, "end"), (StopIteration(), "end"), (OSError(), "fail")])
+def test_a_stop_in_a_finally_knows_whether_an_exception_goes_through(
+    profiler: PhaseProfiler, heard: list[str], error: BaseException | None, end: str
+) -> None:
+    try:
+        raise LookupError
+    except LookupError:  # a training may be started while an exception is handled
+        with suppress(StopIteration, OSError):
+            fetch(profiler, error)
+    assert heard[-1] == end
 
 
 def test_a_broken_profiler_leaves_nothing_open(profiler: PhaseProfiler, heard: list[str]) -> None:
@@ -74,7 +99,8 @@ def test_a_broken_profiler_leaves_nothing_open(profiler: PhaseProfiler, heard: l
         pass
     with pytest.raises(ValueError, match="step"):
         profiler.stop("step")
-    assert heard.count("end") == 2
+    assert heard.count("fail") == 2
+    assert "end" not in heard
 
 
 def test_user_code_sees_its_own_profiler(profiler: PhaseProfiler) -> None:

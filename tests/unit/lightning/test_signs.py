@@ -28,6 +28,9 @@ class Told:
     def end_section(self, section: str) -> None:
         self._note(f"close {section}")
 
+    def abandon_section(self, section: str) -> None:
+        self._note(f"abandon {section}")
+
     def ping(self) -> None:
         self.lines.append("ping")
 
@@ -83,6 +86,27 @@ def test_a_section_is_opened_once_and_closed_once(told: Told) -> None:
         signs.leave("step")
     signs.leave_all()
     assert told.lines == ["open step", "open checkpointing", "close step", "close checkpointing"]
+
+
+def test_what_an_exception_ends_is_not_measured_and_no_heartbeat_follows(told: Told) -> None:
+    signs = set_up(told)
+    signs.enter("validation")
+    signs.enter("step")
+    told.lines.clear()
+    for _ in range(2):
+        signs.abandon("step")
+    signs.end()
+    assert told.lines == ["abandon step", "abandon validation"]
+
+
+def test_a_section_that_a_new_iteration_has_closed_is_let_go(told: Told) -> None:
+    signs = set_up(told)
+    signs.enter("step")
+    told.is_lost = True
+    signs.end()
+    told.is_lost = False
+    signs.enter("step")
+    assert told.lines[-1] == "open step"
 
 
 def test_what_is_not_in_use_is_not_opened(told: Told) -> None:
