@@ -69,6 +69,16 @@ class SavedCheckpoints:
         self._unusable = set[str]()
         self.count = 0
 
+    def saving(self, path: object, step: int) -> None:
+        """Note a checkpoint that is about to be written: a file is there once it is whole.
+
+        The parts of a sharded one are replaced one by one, so it counts when all of them are written.
+        """
+        if Path(str(path)).is_dir():
+            self.removed(path)
+        else:
+            self.saved(path, step)
+
     def saved(self, path: object, step: int) -> None:
         """Note a checkpoint; a path that is written again counts as new."""
         self._saved.pop(str(path), None)

@@ -146,7 +146,7 @@ class TrainData:
         self._replicas, self._rank, self._resumed = replicas, rank, resumed
         self._start: _Start | None = None
         self._loader: Any = None
-        self._loaders = 0
+        self._setup: tuple[int, int] | None = None
 
     def prepare(self, loader: Any, trainer: Any, *, resuming: bool) -> None:
         """Let a training loader begin where the checkpoint was saved; Lightning's counters are corrected.
@@ -156,8 +156,9 @@ class TrainData:
             trainer: its counters are those of the checkpoint.
             resuming: a checkpoint was loaded in this attempt.
         """
-        self._loaders += 1
-        if self._loaders > 1:
+        epoch = trainer.fit_loop.epoch_progress.current
+        setup, self._setup = self._setup, (epoch.started, epoch.processed)
+        if self._setup == setup:
             self._refuse("it is one of several")
             return
         if reason := _foreign(loader):

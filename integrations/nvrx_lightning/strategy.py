@@ -116,6 +116,8 @@ class InProcessStrategy:
             return
         can_resume, step = "optimizer_states" in checkpoint, checkpoint.get("global_step", 0)
         fit.saving(checkpoint, *self._nvrx_replica())
+        if can_resume:
+            fit.saved.saving(filepath, step)
         super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
         if can_resume:
             fit.saved.saved(filepath, step)

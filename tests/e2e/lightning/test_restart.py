@@ -69,6 +69,14 @@ CASES = {
     "with batches of the user's": (Setting(faults=raises((1, 13)), data="own_batches"), (10,)),
     "with samples that the ranks cannot share": (Setting(faults=raises((1, 13)), samples=77), (10,)),
     "with the last batch left out": (Setting(faults=raises((1, 13)), samples=77, loader={"drop_last": True}), (10,)),
+    "with a data module": (Setting(faults=raises((1, 8)), data="module"), (5,)),
+    "with a loader for each epoch": (
+        Setting(faults=raises((1, 17)), data="module", trainer={"reload_dataloaders_every_n_epochs": 1}), (15,),
+    ),
+    "beside the callback": (Setting(faults=raises((1, 13)), callback=True), (10,)),
+    "during a write": (
+        Setting(faults=(Fault(1, 5, "raise during a write", where="dump"),), io="slow"), (5,),
+    ),
     "under a registered name": (Setting(faults=raises((1, 13)), strategy="name"), (10,)),
     "under in_process": (Setting(faults=raises((1, 13)), strategy="in_process"), (10,)),
     "with a checkpoint that is cut off": (Setting(faults=raises((1, 13)), spoil="cut"), (5,)),

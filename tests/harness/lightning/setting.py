@@ -50,6 +50,7 @@ class Setting:
     restarts: int = 0  # raise in every rank in turn, so many times
     spoil: str = ""  # what is done to the newest checkpoint before the fault
     manual: bool = False
+    callback: bool = False  # nvrx's, too
 
     def plain(self) -> Setting:
         """The same training under Lightning's own strategy: no fault, and nothing that leaves the weights alone."""

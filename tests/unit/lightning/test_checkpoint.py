@@ -76,6 +76,22 @@ def test_the_contents_say_how_new_a_file_is_that_is_written_again(tmp_path):
     assert step_in(str(tmp_path / "none"), 7) == 7
 
 
+def test_a_file_counts_once_it_is_whole_and_a_sharded_one_once_all_of_it_is_written(tmp_path):
+    saved, file, folder = SavedCheckpoints(), tmp_path / "a.ckpt", tmp_path / "sharded.ckpt"
+    saved.saving(file, 5)
+    assert agreed(saved) == {None}
+    assert agreed(known(), saved) == {None}
+    write(file, 5)
+    assert agreed(saved) == {str(file)}
+    folder.mkdir()
+    (folder / ".metadata").write_bytes(b"x")
+    write(folder / "meta.pt", 9)
+    saved.saved(folder, 9)
+    assert agreed(saved) == {str(folder)}
+    saved.saving(folder, 12)  # its shards are replaced
+    assert agreed(saved) == {str(file)}
+
+
 def test_a_sharded_checkpoint_needs_its_metadata(tmp_path):
     folder = tmp_path / "sharded.ckpt"
     folder.mkdir()

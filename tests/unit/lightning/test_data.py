@@ -146,6 +146,17 @@ def test_of_several_loaders_none_is_continued(caplog):
     assert [batch.tolist() for batch in loader] == whole(64, 2)[0]
 
 
+def test_a_loader_that_is_made_again_for_each_epoch_is_none_of_several(caplog):
+    data = TrainData(2, 0, None)
+    for epoch in range(3):
+        loader = loader_of(64, 2, 0)
+        trainer = trainer_at(loader, epoch, 0, ended=True)
+        data.prepare(loader, trainer, resuming=False)
+    trainer.fit_loop.epoch_loop.batch_progress.current.processed = 3
+    assert data.position(trainer).samples == 24
+    assert not caplog.text
+
+
 def test_a_position_is_read_as_it_was_written_and_nothing_else():
     position = Position(2, 3, 8, None)
     assert Position.read(position.written()) == position

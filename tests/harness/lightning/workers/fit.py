@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import logging
 import os
@@ -106,6 +107,9 @@ class Faults:
             raise KeyboardInterrupt
         elif fault.kind == "exit":
             sys.exit(3)
+        elif fault.kind == "raise during a write":
+            self.record.await_others(1, "writing", step=fault.step)
+            raise RuntimeError("a fault")
         elif fault.kind == "sleep":
             time.sleep(1000)
         elif fault.kind == "hang":
@@ -158,6 +162,9 @@ class Model(pl.LightningModule):
     def prepare_data(self) -> None:
         self.record("prepared", attempt=attempt_now())
         self.faults("prepare", 0)
+
+    def on_save_checkpoint(self, checkpoint: Any) -> None:
+        self.faults("dump", self.global_step)
 
     def setup(self, stage: str) -> None:
         self.faults("setup", 0)
@@ -219,7 +226,7 @@ class Observer(Callback):
         self.record("on_exception", error=type(exception).__name__)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
-        self.wrapped.add(trainer.strategy.model)
+        self.wrapped.update([trainer.strategy.model, *trainer.strategy.optimizers])
         self.record(
             "train_start", wrapped=len(self.wrapped), attempt=attempt_now(),
             step=trainer.global_step, epoch=trainer.current_epoch,
@@ -251,6 +258,18 @@ class InterruptedForward(Callback):
         trainer.strategy.model.register_forward_pre_hook(lambda *_: self.faults("before_forward", trainer.global_step))
 
 
+class SlowIO(TorchCheckpointIO):
+    """Its writes take long, and others wait for their begin."""
+
+    record: Record
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+        SlowIO.record("writing", step=checkpoint["global_step"])
+        time.sleep(1)
+        super().save_checkpoint(checkpoint, path, *args, **kwargs)
+        SlowIO.record("written", step=checkpoint["global_step"])
+
+
 class RefusingIO(TorchCheckpointIO):
     """Cannot load the newest checkpoint, once."""
 
@@ -261,6 +280,17 @@ class RefusingIO(TorchCheckpointIO):
             RefusingIO.refused = True
             raise OSError(f"cannot read {path}")
         return super().load_checkpoint(path, *args, **kwargs)
+
+
+class Data(pl.LightningDataModule):
+    """The data in a module, which makes a new loader each time."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self.setting = setting
+
+    def train_dataloader(self) -> Any:
+        return make_loader(dataclasses.replace(self.setting, data="map"))
 
 
 def make_strategy(setting: Setting) -> Any:
@@ -288,6 +318,8 @@ def dist_size() -> int:
 
 
 def make_loader(setting: Setting) -> Any:
+    if setting.data == "module":
+        return Data(setting)
     samples = Samples(setting.samples)
     options = {"batch_size": setting.batch, "shuffle": True, **setting.loader}
     if setting.data == "iterable":
@@ -306,6 +338,8 @@ def make_trainer(setting: Setting, faults: Faults, record: Record) -> pl.Trainer
         callbacks.append(ModelCheckpoint(**{"dirpath": folder(), **setting.checkpoint}))
     if setting.early_stopping:
         callbacks.append(EarlyStopping("loss", patience=50))
+    if setting.callback:
+        callbacks.append(nvrx_lightning.FaultToleranceCallback())
     if setting.bar:
         callbacks.append({"tqdm": TQDMProgressBar, "rich": RichProgressBar}[setting.bar]())
     known = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
@@ -315,7 +349,8 @@ def make_trainer(setting: Setting, faults: Faults, record: Record) -> pl.Trainer
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
         plugins.append(MixedPrecision("16-mixed", "cpu", scaler=scaler))
     if setting.io:
-        plugins.append({"async": AsyncCheckpointIO, "refusing": RefusingIO}[setting.io]())
+        SlowIO.record = record
+        plugins.append({"async": AsyncCheckpointIO, "refusing": RefusingIO, "slow": SlowIO}[setting.io]())
     options = {"max_epochs": 2, "num_sanity_val_steps": 0, "log_every_n_steps": 1, **setting.trainer}
     return pl.Trainer(
         accelerator="cpu", devices=int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "2"))),

@@ -1,0 +1,82 @@
+"""A model comes back as it was: its modes, its `forward`, its weights, its parts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from nvrx_lightning.module_snapshot import ModuleSnapshot
+
+
+def model_of() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
+
+
+def spoilt(model: torch.nn.Sequential) -> None:
+    """What an attempt may leave."""
+    model.eval()
+    model.forward = lambda *_: None  # type: ignore[method-assign, assignment]
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+        parameter.data.fill_(7)
+    model[1].running_mean.fill_(7)  # type: ignore[union-attr, operator]
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_a_model_comes_back_as_it_was(rebuilt):
+    model = model_of()
+    model[1].eval()  # frozen by the user
+    before = copy.deepcopy(model.state_dict())
+    snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=rebuilt)
+    for _ in range(2):
+        spoilt(model)
+        snapshot.restore(weights=True)
+        assert [each.training for each in model] == [True, False, True]
+        assert "forward" not in vars(model)
+        assert all(parameter.requires_grad for parameter in model.parameters())
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_of_a_checkpoint_are_not_overwritten():
+    model = model_of()
+    snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)
+    spoilt(model)
+    snapshot.restore(weights=False)
+    assert (model[0].weight == 7).all()  # type: ignore[comparison-overlap, union-attr]
+
+
+def test_parts_that_an_attempt_makes_are_taken_away_and_plain_attributes_return():
+    class Late(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body: Any = None
+
+    model = Late()
+    snapshot = ModuleSnapshot(model, keep_weights=False, rebuilt=True)
+    model.body = torch.nn.Linear(2, 2)
+    model.register_forward_hook(lambda *_: None)
+    model.__class__ = type("Sharded", (Late,), {})
+    snapshot.restore(weights=True)
+    assert model.body is None
+    assert not list(model.parameters())
+    assert not model._forward_hooks
+    assert type(model) is Late
+
+
+def test_a_model_with_parameters_to_come_is_rebuilt():
+    snapshot = ModuleSnapshot(torch.nn.LazyLinear(3), keep_weights=False, rebuilt=False)
+    assert snapshot.rebuilt
+    assert snapshot.has_weights
+
+
+def test_what_was_frozen_stays_frozen_and_gradients_go():
+    model = model_of()
+    model[0].weight.requires_grad_(False)  # type: ignore[union-attr, operator]
+    snapshot = ModuleSnapshot(model, keep_weights=False, rebuilt=False)
+    model[0].weight.requires_grad_(True)  # type: ignore[union-attr, operator]
+    model[0].bias.grad = torch.ones(3)
+    snapshot.restore(weights=False)
+    assert not model[0].weight.requires_grad
+    assert model[0].bias.grad is None
