@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["NAMES", "Hook", "clear", "hit", "install", "installed"]
+__all__ = ["LAUNCHER_NAMES", "NAMES", "Hook", "clear", "hit", "install", "installed"]
 
 NAMES: Final = (
     "store-connect",  # before the first connection to the control store
@@ -32,6 +32,16 @@ NAMES: Final = (
 )
 """The failpoints, in the order in which a rank hits them."""
 
+LAUNCHER_NAMES: Final = (
+    "monitor-spawn",  # before a rank monitor is started
+    "rendezvous-join",  # the node has a number, and has not said that it is ready
+    "worker-spawn",  # before a worker is started
+    "term-kill-gap",  # the workers were sent a signal, and may be killed later
+    "rendezvous-close",  # the launcher has heard that the job is over
+    "exit-code-before",  # the workers are gone, and the launcher has not ended
+)
+"""The failpoints of a launcher, in the order in which it hits them; the iteration is the cycle."""
+
 Hook = Callable[[str, int], None]
 """A function of the name of the failpoint and the iteration; the iteration is -1 before the first one."""
 
@@ -42,12 +52,12 @@ def hit(name: str, iteration: int) -> None:
     """Call the hook, if one is installed; its exceptions propagate to the caller.
 
     Raises:
-        ValueError: when a hook is installed and `name` is not in `NAMES`.
+        ValueError: when a hook is installed and there is no such failpoint.
     """
     hook = _hook
     if hook is not None:
-        if name not in NAMES:
-            raise ValueError(f"no failpoint {name!r}; the failpoints are {', '.join(NAMES)}")
+        if name not in NAMES and name not in LAUNCHER_NAMES:
+            raise ValueError(f"no failpoint {name!r}; the failpoints are {', '.join((*NAMES, *LAUNCHER_NAMES))}")
         hook(name, iteration)
 
 

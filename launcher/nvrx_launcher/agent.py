@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
@@ -194,6 +195,7 @@ class Agent:
                     log.warning("%s: workers are sent %s", reason, signal.Signals(signum).name)
                     self._kill_at = time.monotonic() + grace
                     self._workers.send(signum)
+                    failpoint.hit("term-kill-gap", self._policy.cycle)
                     if self._standbys is not None:
                         self._standbys.pause()
                 case Tell(kind, cycle, reason):
@@ -205,6 +207,7 @@ class Agent:
                 case EndLaunch(code, _, reason):
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
+                    failpoint.hit("exit-code-before", self._policy.cycle)
                     self._code, self.reason = code, reason
                     self._events.ended(code, self._workers.failures)
 
@@ -223,12 +226,15 @@ class Agent:
     def joined(self, node: int) -> None:
         """Take this node's number."""
         self._history.joined(node)
+        failpoint.hit("rendezvous-join", self._policy.cycle)
         self._warm()
         self._carry_out(self._policy.joined(node))
 
     def decided(self, decision: Decision) -> None:
         """Take a decision for all nodes."""
         self._history.decided(decision)
+        if decision.verdict is Verdict.END:
+            failpoint.hit("rendezvous-close", self._policy.cycle)
         if decision.verdict is Verdict.RUN:
             self._coordination.store.begin_cycle(decision.store)
         self._carry_out(self._policy.decided(decision))

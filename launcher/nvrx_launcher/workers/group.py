@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from nvrx_core import failpoint
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_policy import StartWorkers
@@ -85,6 +86,7 @@ class WorkerGroup:
 
     def _start_one(self, ranks: tuple[int, int], variables: Mapping[str, str]) -> None:
         output = self._logs.open(*ranks, lambda tee: self._attach(ranks[0], tee))
+        failpoint.hit("worker-spawn", self.placement.cycle if self.placement else -1)
         worker = self._starter.start(ranks, variables, output)
         output.close()
         self._workers[ranks[0]] = worker

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.peers import SUFFIX, Progress
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
@@ -72,6 +73,7 @@ class Monitors:
 
     def _start(self, local_rank: int) -> None:
         monitor = self._monitors[local_rank]
+        failpoint.hit("monitor-spawn", -1)
         monitor.spawn()
         self._loop.watch(monitor.sentinel, lambda: self._poll(local_rank))
 

@@ -29,6 +29,7 @@ class Launch:
         options: of the launcher.
         worker: another script, whose argument is the case.
         host: what is put before its command to run it on another host.
+        launcher: the module that is run as the launcher.
         environment: more variables.
     """
 
@@ -39,10 +40,11 @@ class Launch:
         *options: str,
         worker: str = "launcher_worker.py",
         host: Sequence[str] = (),
+        launcher: str = "nvrx_launcher",
         **environment: str,
     ) -> None:
         self.folder = folder
-        command = [*host, sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *options]
+        command = [*host, sys.executable, "-m", launcher, "--nproc-per-node", "2", *options]
         self.process = subprocess.Popen(
             [*command, str(WORKERS / worker), case],
             env=environment_of(
