@@ -109,11 +109,13 @@ class Agent:
             self._monitors.start()
             while self._code < 0:
                 warm_at = math.inf if self._standbys is None else self._standbys.deadline
-                self._loop.turn(min(self._kill_at, coordination.deadline, warm_at))
+                self._loop.turn(min(self._kill_at, coordination.deadline, warm_at, self._monitors.deadline))
                 coordination.tick()
                 if self._standbys is not None:
                     self._standbys.tick()
-                if time.monotonic() >= self._kill_at:
+                now = time.monotonic()
+                self._monitors.tick(now=now)
+                if now >= self._kill_at:
                     self._kill()
         return self._code
 

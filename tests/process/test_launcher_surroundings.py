@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.harness.process.few_processes import few_processes
 from tests.harness.process.host import eventually, free_ports
 from tests.harness.process.hostile import ask_launcher, inundate
 from tests.harness.process.launch import WORKERS, Launch, left_in
@@ -40,6 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_path: Path) -> None:
     """One is killed, one stopped, a fork server killed; then a rank and its monitor at once; then a rank hangs."""
     job = start("1:gate,1:gate", "--max-restarts", "2", *QUICK)
+    job.read(2, "start")
     job.read(1, "struck")
     assert eventually(lambda: len(monitors_of(job.process.pid)) == 4, 20)
     servers, monitors = (monitors_of(job.process.pid)[part] for part in (slice(2), slice(2, 4)))
@@ -105,16 +109,9 @@ def test_what_a_killed_job_has_left_is_in_nobodys_way(start: Start) -> None:
     assert code == 0, log
 
 
-def run(tmp_path: Path, **how: object) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "nvrx_launcher",
-        "--nproc-per-node",
-        "2",
-        str(WORKERS / "launcher_worker.py"),
-        "done",
-    ]
+def run(tmp_path: Path, *given: str, **how: object) -> subprocess.CompletedProcess[str]:
+    script = str(WORKERS / "launcher_worker.py")
+    command = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", "2", *given, script, "done"]
     options = {"env": environment_of(tmp_path), "capture_output": True, "text": True, "timeout": 60, **how}
     return subprocess.run(command, check=False, **options)  # type: ignore[call-overload, no-any-return]
 
@@ -137,3 +134,44 @@ def test_too_few_files_are_an_error_in_one_line(tmp_path: Path, files: int) -> N
     assert "Too many open files" in done.stderr
     assert "Traceback" not in done.stderr
     assert eventually(lambda: not left_in(tmp_path), 10.0)
+
+
+def test_too_few_processes_are_an_error_in_one_line() -> None:
+    """As a user of its own, who may enter none of root's folders: the kernel does not count root's processes."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o777)
+        done = run(folder, preexec_fn=lambda: few_processes(1))
+        assert eventually(lambda: not left_in(folder), 10.0)
+    assert done.returncode == 1, done.stderr
+    assert "Resource temporarily unavailable" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+HEARTBEAT = "ft.yaml:2: .*rank_heartbeat_timeout"
+WRONG = {
+    "broken": ("fault_tolerance: [", "ft.yaml"),
+    "a name": ("fault_tolerance:\n  rank_heartbeat_timeuot: 3\n", HEARTBEAT),
+    "a type": ("fault_tolerance:\n  rank_heartbeat_timeout: three\n", HEARTBEAT),
+    "negative": ("fault_tolerance:\n  rank_heartbeat_timeout: -5\n", HEARTBEAT),
+    "a signal": ("fault_tolerance:\n  rank_termination_signal: SIGFOO\n", "ft.yaml:2: .*rank_termination_signal"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_configuration_ends_the_launcher_before_anything_is_started(tmp_path: Path, case: str) -> None:
+    text, expected = WRONG[case]
+    (tmp_path / "ft.yaml").write_text(text)
+    done = run(tmp_path, "--ft-cfg-path", str(tmp_path / "ft.yaml"))
+    assert done.returncode == 2, done.stderr
+    assert re.search(expected, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["ft.yaml"]
+
+
+def test_a_log_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(tmp_path, "--log-dir", str(tmp_path / "file" / "logs"), "-r", "3")
+    assert done.returncode == 1, done.stderr
+    assert f"{tmp_path / 'file' / 'logs'}" in done.stderr
+    assert "Traceback" not in done.stderr

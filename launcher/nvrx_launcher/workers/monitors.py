@@ -1,9 +1,17 @@
-"""The rank monitors of a node: one for each local rank, started once, kept running."""
+"""The rank monitors of a node: one for each local rank, started before the workers, kept running.
+
+Where the first ones cannot be started, the launcher ends. One that is lost later is started anew at once, and after
+growing pauses if that is of no use: the job goes on meanwhile, and the log says that a rank is not watched.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
@@ -18,6 +26,10 @@ from nvrx_launcher.options import LaunchOptions
 __all__ = ["Monitors"]
 
 log = logging.getLogger("nvrx_launcher")
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+STABLE: Final = 10.0
+"""Seconds after which a monitor has been of use: the next pause is the first one again."""
 
 
 class Monitors:
@@ -29,19 +41,43 @@ class Monitors:
         launcher: where this launcher listens; they listen beside it.
         options: how many workers there are.
         history: told of monitors that are replaced.
+        make: makes one.
+
+    Attributes:
+        deadline: when it wants `tick`, monotonic seconds.
     """
 
     def __init__(
-        self, loop: EventLoop, config: FaultToleranceConfig, launcher: Path, options: LaunchOptions, *, history: History
+        self,
+        loop: EventLoop,
+        config: FaultToleranceConfig,
+        launcher: Path,
+        options: LaunchOptions,
+        *,
+        history: History,
+        make: Callable[..., RankMonitorProcess] = RankMonitorProcess,
     ) -> None:
-        self._loop, self._history = loop, history
+        self._loop, self._history, self.deadline = loop, history, math.inf
         self._paths = [launcher.with_name(f"rank-{local_rank}{SUFFIX}") for local_rank in range(options.workers)]
-        self._monitors = [RankMonitorProcess(config, path, launcher=str(launcher)) for path in self._paths]
+        self._monitors = [make(config, path, launcher=str(launcher)) for path in self._paths]
+        self._started_at, self._pauses = dict[int, float](), dict[int, float]()
+        self._due = dict[int, float]()
 
     def start(self) -> None:
-        """Start all; a worker that connects to one that is not ready waits for it."""
+        """Start all; a worker that connects to one that is not ready waits for it.
+
+        Raises:
+            OSError: when one cannot be started.
+        """
         for local_rank in range(len(self._monitors)):
-            self._start(local_rank)
+            self._start(local_rank, time.monotonic())
+
+    def tick(self, *, now: float) -> None:
+        """Start those whose pause is over."""
+        for local_rank in [each for each, at in self._due.items() if now >= at]:
+            del self._due[local_rank]
+            self._start_anew(local_rank, now)
+        self.deadline = min(self._due.values(), default=math.inf)
 
     def environment(self, local_rank: int) -> dict[str, str]:
         """Return what a worker finds its monitor by."""
@@ -71,20 +107,47 @@ class Monitors:
                 self._loop.forget(monitor.sentinel)
             monitor.terminate()
 
-    def _start(self, local_rank: int) -> None:
+    def _start(self, local_rank: int, now: float) -> None:
         monitor = self._monitors[local_rank]
         failpoint.hit("monitor-spawn", -1)
         monitor.spawn()
-        self._loop.watch(monitor.sentinel, lambda: self._poll(local_rank))
+        self._started_at[local_rank] = now
+        self._loop.watch(monitor.sentinel, lambda: self._poll(local_rank, time.monotonic()))
 
-    def _poll(self, local_rank: int) -> None:
+    def _poll(self, local_rank: int, now: float) -> None:
         monitor = self._monitors[local_rank]
         lost = monitor.poll()
         if lost:
             log.warning("the monitor of local rank %d was replaced: %s", local_rank, lost)
             self._history.monitor_replaced(local_rank, lost)
         elif lost is not None:
-            log.warning("the monitor of local rank %d is lost, and is started anew", local_rank)
             self._loop.forget(monitor.sentinel)
             monitor.stop()
-            self._start(local_rank)
+            self._lost(local_rank, now)
+
+    def _lost(self, local_rank: int, now: float) -> None:
+        """Start another one: at once, if the one before was of use."""
+        if now >= self._started_at[local_rank] + STABLE:
+            self._pauses.pop(local_rank, None)
+        if local_rank not in self._pauses:
+            log.warning("the monitor of local rank %d is lost, and is started anew", local_rank)
+            self._pauses[local_rank] = FIRST_PAUSE
+            self._start_anew(local_rank, now)
+        else:
+            self._wait(local_rank, "the one before was lost at once", now)
+
+    def _start_anew(self, local_rank: int, now: float) -> None:
+        try:
+            self._start(local_rank, now)
+        except OSError as error:
+            self._wait(local_rank, str(error), now)
+        else:
+            self._history.monitor_replaced(local_rank, "started anew")
+
+    def _wait(self, local_rank: int, why: str, now: float) -> None:
+        pause = self._pauses.get(local_rank, FIRST_PAUSE)
+        text = "no rank monitor for local rank %d, which is not watched: %s; the next attempt is in %g s"
+        log.error(text, local_rank, why, pause)
+        self._pauses[local_rank] = min(2 * pause, LONGEST_PAUSE)
+        self._due[local_rank] = now + pause
+        self.deadline = min(self._due.values())

@@ -3,7 +3,6 @@
 Where a limit has a number, `NVRX_TEST_LIMIT` has it; the rank that it is for is initial rank 1.
 """
 
-import ctypes
 import os
 import resource
 import time
@@ -18,14 +17,11 @@ import torch.distributed as dist
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import CallWrapper
+from tests.harness.process.few_processes import few_processes
 from tests.harness.process.workers.record import Record
 
 VICTIM = 1
-FIRST_USER = 1_000_000  # nobody else has processes as the user of this number and a pid
 MARGIN = 64 << 20
-PR_SET_KEEPCAPS = 8
-CAPABILITY_VERSION_3 = 0x20080522
-READ_ALL = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
 SHORT = {"soft_timeout": 1.1, "hard_timeout": 2.0, "heartbeat_timeout": 1.5, "barrier_timeout": 3.0}
 _kept: list[Any] = []
 
@@ -70,15 +66,6 @@ def main() -> None:
 
 def few_files(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-
-
-def few_processes(limit: int) -> None:
-    """The kernel counts those of a user, and root's not at all; this user may still read what root may."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
-    os.setuid(FIRST_USER + os.getpid())
-    libc.capset((ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)(READ_ALL, READ_ALL))
-    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def cgroup() -> None:

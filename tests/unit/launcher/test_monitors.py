@@ -1,0 +1,111 @@
+"""Rank monitors that are lost, or cannot be started: the job goes on, and the log says who is not watched."""
+
+import logging
+import math
+from types import SimpleNamespace
+
+import pytest
+from nvrx_launcher.workers.monitors import FIRST_PAUSE, LONGEST_PAUSE, STABLE, Monitors
+
+
+class FakeLoop:
+    def __init__(self):
+        self.watched = {}
+
+    def watch(self, fd, readable):
+        self.watched[fd] = readable
+
+    def forget(self, fd):
+        del self.watched[fd]
+
+
+class FakeMonitor:
+    def __init__(self, *_, **__):
+        self.sentinel, self.is_started = 7, False
+        self.starts, self.fails, self.news = 0, 0, None
+
+    def spawn(self):
+        if self.fails:
+            self.fails -= 1
+            raise OSError(24, "Too many open files")
+        self.starts, self.is_started = self.starts + 1, True
+
+    def poll(self):
+        return self.news
+
+    def stop(self):
+        self.is_started = False
+
+    terminate = stop
+
+
+@pytest.fixture
+def made(tmp_path):
+    told, loop = [], FakeLoop()
+    history = SimpleNamespace(monitor_replaced=lambda *what: told.append(what))
+    monitors = Monitors(
+        loop, None, tmp_path / "launcher.ipc", SimpleNamespace(workers=1), history=history, make=FakeMonitor
+    )
+    monitors.start()
+    yield SimpleNamespace(monitors=monitors, monitor=monitors._monitors[0], told=told, loop=loop)
+    monitors.close()
+    assert loop.watched == {}
+
+
+def lose(made, now):
+    made.monitor.news = ""
+    made.monitors._poll(0, now)
+
+
+def test_one_that_was_replaced_by_its_fork_server_is_told_of(made):
+    made.monitor.news = "killed by SIGKILL"
+    made.monitors._poll(0, 1.0)
+    assert made.told == [(0, "killed by SIGKILL")]
+    made.monitor.news = None
+    made.monitors._poll(0, 1.0)
+    assert (len(made.told), made.monitor.starts) == (1, 1)
+
+
+def test_one_that_is_lost_is_started_anew_at_once(made):
+    begun = made.monitors._started_at[0]
+    lose(made, begun + 1.0)
+    assert (made.monitor.starts, made.told, made.monitors.deadline) == (2, [(0, "started anew")], math.inf)
+
+
+def test_one_that_is_lost_again_and_again_is_started_after_growing_pauses(made, caplog):
+    now, pauses = made.monitors._started_at[0], []
+    lose(made, now)
+    for _ in range(9):
+        lose(made, now)
+        assert not made.monitor.is_started
+        pauses.append(made.monitors.deadline - now)
+        made.monitors.tick(now=now)  # too early
+        now = made.monitors.deadline
+        made.monitors.tick(now=now)
+        assert made.monitor.is_started
+    assert pauses == pytest.approx([min(FIRST_PAUSE * 2**k, LONGEST_PAUSE) for k in range(9)])
+    assert made.monitors.deadline == math.inf
+    assert "no rank monitor for local rank 0, which is not watched: the one before was lost at once" in caplog.text
+    lose(made, now + STABLE)
+    assert made.monitor.is_started
+
+
+def test_one_that_cannot_be_started_is_tried_again(made, caplog):
+    now = made.monitors._started_at[0]
+    made.monitor.fails = 2
+    with caplog.at_level(logging.ERROR):
+        lose(made, now)
+    assert "which is not watched: [Errno 24] Too many open files; the next attempt is in 1 s" in caplog.text
+    made.monitors.tick(now=now + 1.0)
+    assert made.monitors.deadline == now + 3.0
+    made.monitors.tick(now=now + 3.0)
+    assert made.monitor.is_started
+
+
+def test_the_first_ones_must_start(tmp_path):
+    monitors = Monitors(
+        FakeLoop(), None, tmp_path / "launcher.ipc", SimpleNamespace(workers=1), history=None, make=FakeMonitor
+    )
+    monitors._monitors[0].fails = 1
+    with pytest.raises(OSError, match="Too many"):
+        monitors.start()
