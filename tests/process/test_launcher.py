@@ -14,6 +14,9 @@ import pytest
 from tests.harness.process.host import alive, eventually
 from tests.harness.process.launch import Launch, left_in
 
+WITHIN = 1.0
+"""Seconds that what a killed launcher has started may outlive it; a tenth to a third of it, on a busy machine."""
+
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
@@ -77,8 +80,8 @@ def test_nothing_outlives_a_launcher_that_is_killed(launch: Callable[..., Launch
     job = launch("family")
     job.read(2, "family")
     job.process.kill()
-    assert eventually(lambda: not any(map(alive, job.pids())), 10.0)
-    assert eventually(lambda: not left_in(job.folder), 10.0)
+    assert eventually(lambda: not any(map(alive, job.pids())), WITHIN)
+    assert eventually(lambda: not left_in(job.folder), WITHIN)
 
 
 def test_a_rank_can_ask_that_the_job_ends(launch: Callable[..., Launch]) -> None:
