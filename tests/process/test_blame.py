@@ -24,10 +24,10 @@ def hangs(seed: int, world: int, kinds: list[str]) -> list[Hang]:
     return [(kind, rng.randrange(world), rng.randint(0, 20), rng.randrange(world)) for kind in kinds]
 
 
-def play(prepare: Launch, planned: list[Hang], world: int) -> Job:
+def play(prepare: Launch, planned: list[Hang], world: int, **more: str) -> Job:
     settings = json.dumps({"soft_timeout": 1.2, "hard_timeout": 3.0})
     job = prepare(world=world)
-    job.start(HANGS, NVRX_TEST_HANGS=json.dumps(planned), NVRX_TEST_SETTINGS=settings)
+    job.start(HANGS, NVRX_TEST_HANGS=json.dumps(planned), NVRX_TEST_SETTINGS=settings, **more)
     return job.finish(30 + 5 * len(planned))
 
 
@@ -49,6 +49,12 @@ def assert_blamed(job: Job, planned: list[Hang]) -> None:
 def test_the_rank_that_hangs_is_blamed_and_no_other(prepare: Launch, world: int, kinds: list[str]) -> None:
     planned = hangs(random.randrange(1 << 30), world, kinds)
     assert_blamed(play(prepare, planned, world), planned)
+
+
+def test_the_rank_that_hangs_is_blamed_where_all_collectives_are_of_small_groups(prepare: Launch) -> None:
+    """Each rank waits for a neighbour, and only one of them for nobody."""
+    planned = hangs(random.randrange(1 << 30), 6, ["sleep", "livelock", "loop"])
+    assert_blamed(play(prepare, planned, 6, NVRX_TEST_RING="1"), planned)
 
 
 @pytest.mark.nightly

@@ -37,7 +37,7 @@ ARRIVAL = Arrival(
     world_size=3,
     fault=FAULT,
     keys=("a",),
-    progress=Progress(1, 1, 2, 3),
+    progress=Progress(1, 1, 2, 3, ((17, 4),)),
 )
 DECISION = decide(4, {1: ARRIVAL}, FAULT)
 STRANGE = [

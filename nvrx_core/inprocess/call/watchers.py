@@ -82,7 +82,7 @@ def start_watchers(
         cleanup: what ends the threads.
     """
     p, page, changed, maker = parameters, monitor.page, threading.Condition(), FaultMaker(state.initial_rank)
-    sample = RoundProgress(page, p.soft_timeout.total_seconds(), observer.count_collectives)
+    sample = RoundProgress(page, p.soft_timeout.total_seconds(), observer.observe_collectives)
     abort = FunctionAbort(p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample)
     early_exit = EarlyExit(
         state, events, connections, monitor=monitor, interrupt=interrupt, function=abort, changed=changed

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections import deque
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
@@ -25,6 +25,7 @@ import torch.distributed as dist
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.groups.blocked_read import BlockedRead
 from nvrx_core.inprocess.groups.gloo_connections import GlooConnections
+from nvrx_core.inprocess.groups.held_groups import HeldGroups
 from nvrx_core.inprocess.groups.receive import interruptible
 from nvrx_core.inprocess.groups.store_clients import (
     STORE_TIMEOUT,
@@ -36,7 +37,9 @@ from nvrx_core.inprocess.groups.store_clients import (
 )
 from nvrx_core.inprocess.groups.torch_groups import (
     collectives_begun,
+    collectives_by_group,
     forget_groups,
+    is_registered,
     nccl_timeout,
     observe,
     tables_are_consistent,
@@ -48,8 +51,9 @@ from nvrx_core.progress.page import Page, ProgressField
 RESERVE: Final = 4
 MAX_RESERVE: Final = 256
 """Descriptors reserved for the abort: some to inspect the sockets, and one for each connection that is kept open."""
-MAX_HELD: Final = 64
-"""The maximum number of referenced groups, for a function that creates and destroys many."""
+_COUNT: Final = int(ProgressField.RENDEZVOUS_COUNT)
+_AT: Final = int(ProgressField.RENDEZVOUS_AT)
+_DEPTH: Final = int(ProgressField.RENDEZVOUS_DEPTH)
 
 __all__ = ["GroupObserver", "abort_groups", "free_reserve"]
 
@@ -78,7 +82,7 @@ class GroupObserver:
         self._read = BlockedRead()
         self._before_function: frozenset[int] = frozenset()
         self._observed = ExitStack()
-        self._held: deque[Any] = deque(maxlen=MAX_HELD)
+        self._held = HeldGroups(is_registered)
         self._default: Any = None
         self._defaults = 0
         self._reserve: list[int] = []
@@ -93,6 +97,7 @@ class GroupObserver:
     def uninstall(self) -> None:
         """Stop observing."""
         self.release()
+        self._held.wait()
         self.free_reserve()
         self.disown()
 
@@ -124,18 +129,30 @@ class GroupObserver:
     def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
         def observed(*args: Any, **kwargs: Any) -> Any:
             hit("init-pg-before", self.page[ProgressField.ITERATION])
-            self._reserve_descriptors(len(self._reserve) + self.page[ProgressField.WORLD_SIZE])
-            with self._rendezvous():
+            if len(self._reserve) < MAX_RESERVE:
+                self._reserve_descriptors(len(self._reserve) + self.page[ProgressField.WORLD_SIZE])
+            self._begin_rendezvous()
+            try:
                 created = create(*args, **kwargs)
-            self._held.append(created)
-            if not dist.is_initialized():
-                self._default = created[0]
-                self._defaults += 1
-            self._report_timeout(created[0])
+            finally:
+                self.page.words[_DEPTH] -= 1
+            if created[0] is not dist.GroupMember.NON_GROUP_MEMBER:
+                self._created(created)
             hit("init-pg-after", self.page[ProgressField.ITERATION])
             return created
 
         return observed
+
+    def _created(self, created: Any) -> None:
+        """Note a group of which this rank is a member."""
+        group = created[0]
+        self._held.add(created, group.size())
+        if not dist.is_initialized():
+            self._default = group
+            self._defaults += 1
+        timeout = nccl_timeout(group)
+        if timeout is not None:
+            self._nccl_timeout(timeout)
 
     def _reserve_descriptors(self, files: int) -> None:
         """Reserve the descriptors that the abort of the groups needs, in case the function uses up all others."""
@@ -147,11 +164,6 @@ class GroupObserver:
         """Close the reserved descriptors."""
         while self._reserve:
             os.close(self._reserve.pop())
-
-    def _report_timeout(self, group: Any) -> None:
-        timeout = nccl_timeout(group)
-        if timeout is not None:
-            self._nccl_timeout(timeout)
 
     def _connecting(self, init: Callable[..., None]) -> Callable[..., None]:
         def observed(store: dist.TCPStore, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> None:
@@ -188,13 +200,17 @@ class GroupObserver:
     @contextmanager
     def _rendezvous(self) -> Iterator[None]:
         """Record a call in which ranks wait for each other."""
-        self.page[ProgressField.RENDEZVOUS_COUNT] += 1
-        self.page[ProgressField.RENDEZVOUS_AT] = time.monotonic_ns()
-        self.page[ProgressField.RENDEZVOUS_DEPTH] += 1
+        self._begin_rendezvous()
         try:
             yield
         finally:
-            self.page[ProgressField.RENDEZVOUS_DEPTH] -= 1
+            self.page.words[_DEPTH] -= 1
+
+    def _begin_rendezvous(self) -> None:
+        words = self.page.words
+        words[_COUNT] += 1
+        words[_AT] = time.monotonic_ns()
+        words[_DEPTH] += 1
 
     def abort_groups(self) -> None:
         """End the function's collectives, and clear torch's tables."""
@@ -220,12 +236,22 @@ class GroupObserver:
         """Record how many collectives the default group has begun, even if it is destroyed."""
         self.page[ProgressField.COLLECTIVES] = collectives_begun(dist.group.WORLD or self._default)
 
+    def observe_collectives(self) -> tuple[tuple[int, int], ...]:
+        """Record the same, and return key and number of collectives begun of the other groups."""
+        self.count_collectives()
+        return tuple((_key(name), begun) for name, begun in collectives_by_group())
+
     def release(self) -> None:
         """Release the groups and connections of the ended round, and the exception hooks of its default groups."""
         self._held.clear()
         self._default = None
         self._gloo.release()
         undo_exception_hooks()
+
+
+def _key(name: str) -> int:
+    """Return a number for the name of a group, which is the same on all its ranks."""
+    return int(name) if name.isdecimal() and len(name) < 10 else -1 - zlib.crc32(name.encode())
 
 
 def free_reserve() -> None:

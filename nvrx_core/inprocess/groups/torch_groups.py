@@ -6,6 +6,7 @@ A canary test fails with a clear message when torch moves one of these names.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import sys
 from collections.abc import Callable
@@ -24,9 +25,11 @@ from nvrx_core.process.bounded import call_all_bounded
 __all__ = [
     "ABORT_WITHIN",
     "collectives_begun",
+    "collectives_by_group",
     "flight_recorders",
     "forget_groups",
     "has_groups",
+    "is_registered",
     "nccl_timeout",
     "observe",
     "tables_are_consistent",
@@ -42,6 +45,8 @@ TABLES: Final = (
     "comms",
 )  # fmt: skip
 """The tables in which torch registers groups; older versions lack some of them."""
+MAX_COUNTED: Final = 32
+"""Groups of a rank whose collectives are counted; a rank of a model that is split in five ways has some twenty."""
 EXCEPTION_HOOK: Final = "init_process_group.<locals>._distributed_excepthook"
 """What `init_process_group` sets as `sys.excepthook`: it calls the former one and puts the rank before each line."""
 
@@ -144,9 +149,28 @@ def _nccl(group: Any) -> Any:
 
 
 def nccl_timeout(group: Any) -> timedelta | None:
-    """Return the timeout of a group's NCCL watchdog, None where it has none."""
+    """Return the timeout of a registered group's NCCL watchdog, None where it has none."""
+    if not _names_nccl(group):
+        return None
     timeout: timedelta | None = getattr(getattr(_nccl(group), "options", None), "_timeout", None)
     return timeout
+
+
+def _names_nccl(group: Any) -> bool:
+    """Return whether a registered group was made with NCCL; to ask one that was not costs 0.1 ms, for torch's error."""
+    return "nccl" in c10d._world.pg_backend_config.get(group, "")
+
+
+def is_registered(group: Any) -> bool:
+    """Return whether torch has registered the group; a destroyed one is not."""
+    return group in c10d._world.pg_map
+
+
+def collectives_by_group() -> list[tuple[str, int]]:
+    """Return names and collectives begun of the first `MAX_COUNTED` groups of this rank, without the default one."""
+    default, names = c10d._world.default_pg, list(c10d._world.pg_names.items())
+    counted = itertools.islice(((group, name) for group, name in names if group is not default), MAX_COUNTED)
+    return [(name, collectives_begun(group)) for group, name in counted]
 
 
 def collectives_begun(group: Any) -> int:

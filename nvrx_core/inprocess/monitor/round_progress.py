@@ -21,14 +21,14 @@ class RoundProgress:
     Args:
         page: the rank's page.
         soft: soft timeout, seconds.
-        observe: brings the page's count of collectives up to date.
+        observe: brings the page's count of collectives up to date, and returns those of the other groups.
 
     Attributes:
         progress: how far the rank had come.
         stalled: it had shown no sign of life for half the soft timeout, or was reported.
     """
 
-    def __init__(self, page: Page, soft: float, observe: Callable[[], None]) -> None:
+    def __init__(self, page: Page, soft: float, observe: Callable[[], tuple[tuple[int, int], ...]]) -> None:
         self.page, self.soft, self._observe = page, soft, observe
         self.iteration = -1
         self.progress, self.stalled = Progress(), False
@@ -39,14 +39,14 @@ class RoundProgress:
             return
         page, self.progress, self.stalled = self.page, Progress(), False
         if page[ProgressField.ITERATION] == iteration:
-            self._observe()
+            groups = self._observe()
             silent = page[ProgressField.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
             self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
-            fields = (
-                ProgressField.RENDEZVOUS_COUNT,
-                ProgressField.RENDEZVOUS_DEPTH,
-                ProgressField.COLLECTIVES,
-                ProgressField.STEP,
+            self.progress = Progress(
+                meetings=page[ProgressField.RENDEZVOUS_COUNT],
+                inside=page[ProgressField.RENDEZVOUS_DEPTH],
+                collectives=page[ProgressField.COLLECTIVES],
+                step=page[ProgressField.STEP],
+                groups=groups,
             )
-            self.progress = Progress(*(page[field] for field in fields))
         self.iteration = iteration

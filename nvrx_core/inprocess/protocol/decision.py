@@ -75,8 +75,8 @@ class Arrival:
 
     def encode(self) -> str:
         """The arrival as JSON."""
-        fault = self.fault and self.fault.to_data()
-        return _encode({**vars(self), "standing": self.standing.value, "fault": fault})
+        fault, progress = self.fault and self.fault.to_data(), self.progress and self.progress.values()
+        return _encode({**vars(self), "standing": self.standing.value, "fault": fault, "progress": progress})
 
     @classmethod
     def decode(cls, text: str | bytes) -> Arrival:

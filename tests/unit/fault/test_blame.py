@@ -26,6 +26,26 @@ def test_a_slow_rank_is_not_blamed_for_a_hung_one():
     assert behind(ranks(begun(9), begun(8), begun(8)), {0, 1}) == {1}
 
 
+def test_the_rank_that_has_begun_fewer_collectives_of_a_group_is_behind():
+    """Rank 0 waits for rank 1 in group 7, rank 1 for rank 2 in group 8; rank 3 is a member of neither."""
+    chain = [[(7, 5)], [(7, 4), (8, 3)], [(8, 2)], [(9, 0)]]
+    assert behind(ranks(*(begun(9, groups=tuple(groups)) for groups in chain)), {0, 1, 2}) == {2}
+
+
+def test_counts_of_different_groups_say_nothing():
+    assert behind(ranks(begun(9, groups=((7, 5),)), begun(9, groups=((8, 1),))), set()) == set()
+
+
+def test_counts_that_differ_by_far_say_nothing():
+    """As those of gloo, for the stages of a pipeline that send each other messages."""
+    assert behind(ranks(begun(9, groups=((7, 500),)), begun(9, groups=((7, 400),))), set()) == set()
+
+
+def test_ranks_ahead_of_each_other_in_different_groups_are_not_blamed():
+    both = begun(9, groups=((7, 5), (8, 1))), begun(9, groups=((7, 4), (8, 2)))
+    assert behind(ranks(*both), {0, 1}) == set()
+
+
 def test_a_rank_that_others_wait_for_in_a_rendezvous_is_behind():
     inside, elsewhere = Progress(3, inside=1), Progress(2)
     assert behind(ranks(inside, elsewhere, inside), {0, 1, 2}) == {1}
@@ -57,7 +77,8 @@ def test_no_rank_is_behind_without_ranks():
     assert behind({}, {0}) == set()
 
 
-PROGRESS = st.builds(Progress, st.integers(0, 2), st.integers(0, 1), st.integers(0, 2), st.integers(0, 2))
+COUNTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=3).map(tuple)
+PROGRESS = st.builds(Progress, st.integers(0, 2), st.integers(0, 1), st.integers(0, 2), st.integers(0, 2), COUNTS)
 
 
 @given(st.dictionaries(st.integers(0, 5), PROGRESS), st.sets(st.integers(0, 5)))
@@ -66,12 +87,13 @@ def test_never_all_are_behind_and_never_one_that_waits_for_a_collective(progress
     assert found < progress.keys() or not progress
     least = min((each.collectives for each in progress.values()), default=0)
     waits = {rank for rank, each in progress.items() if each.collectives > least}
-    assert not found & waits or any(each.inside for each in progress.values())
+    others = any(each.inside or each.groups for each in progress.values())
+    assert not found & waits or others
 
 
 @given(PROGRESS)
 def test_progress_survives_the_wire(progress):
-    assert Progress.of(list(progress)) == progress
+    assert Progress.of(progress.values()) == progress
 
 
 @pytest.mark.parametrize("values", [[], [1, 2], [1, 2, 3, 4, 5]])

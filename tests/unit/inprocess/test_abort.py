@@ -77,6 +77,9 @@ class Group:
     def __init__(self, backend, abort=lambda: None):
         self.backend, self.abort = backend, abort
 
+    def size(self):
+        return 2
+
     def _get_backend(self, device):
         return self.backend
 
@@ -126,7 +129,9 @@ def test_the_timeout_of_an_nccl_group_is_reported_once():
     for minutes in (10, 10, 1):
         backend = ProcessGroupNCCL(None, timeout=timedelta(minutes=minutes))
         group = Group(backend)
+        c10d._world.pg_backend_config[group] = "cuda:nccl"
         observer._creating(lambda group=group: (group, None))()
+    c10d._world.pg_backend_config.clear()
     observer._creating(lambda: (dist.GroupMember.NON_GROUP_MEMBER, None))()
     observer.release()
     observer.free_reserve()

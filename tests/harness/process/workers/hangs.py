@@ -1,7 +1,8 @@
 """Ranks that run collectives until one of them stands still; each iteration has a victim and a way of its own.
 
 `NVRX_TEST_HANGS` has a list of [kind, victim, step, slow rank], one for each iteration; the iteration after the last
-one is completed. The slow rank comes late to every collective, as a straggler does.
+one is completed. The slow rank comes late to every collective, as a straggler does. With `NVRX_TEST_RING` a rank
+reduces with its neighbours only, in groups of two, and never in the default group.
 """
 
 import json
@@ -62,22 +63,32 @@ def main() -> None:
     def train(call: CallWrapper) -> None:
         record("enter", iteration=call.iteration)
         dist.init_process_group("gloo")
+        groups = ring() if os.environ.get("NVRX_TEST_RING") else [None]
         if call.iteration < len(hangs):
-            until_the_hang(call, *hangs[call.iteration])
+            until_the_hang(call, groups, *hangs[call.iteration])
         dist.destroy_process_group()
 
     train()
     record("done")
 
 
-def until_the_hang(call: CallWrapper, kind: str, victim: int, at: int, slow: int) -> None:
+def ring() -> list[Any]:
+    """The groups of this rank with its two neighbours, in the order in which all ranks use theirs."""
+    size, me = dist.get_world_size(), dist.get_rank()
+    pairs = [[rank, (rank + 1) % size] for rank in (*range(0, size, 2), *range(1, size, 2))]
+    groups = [(pair, dist.new_group(pair)) for pair in pairs]
+    return [group for pair, group in groups if me in pair]
+
+
+def until_the_hang(call: CallWrapper, groups: list[Any], kind: str, victim: int, at: int, slow: int) -> None:
     me = int(os.environ["RANK"])
     for step in count():
         if me == victim and step == at:
             KINDS[kind](call)
         if me == slow:
             time.sleep(LATE)
-        dist.all_reduce(torch.ones(1))
+        for group in groups:
+            dist.all_reduce(torch.ones(1), group=group)
 
 
 if __name__ == "__main__":

@@ -20,16 +20,20 @@ def page():
     page.close()
 
 
-def sample(page, observe=lambda: None):
+def sample(page, observe=tuple):
     return RoundProgress(page, SOFT, observe)
 
 
 def test_the_counters_are_brought_up_to_date_and_kept(page):
-    one = sample(page, lambda: page.__setitem__(ProgressField.COLLECTIVES, 9))
+    def observe():
+        page[ProgressField.COLLECTIVES] = 9
+        return ((17, 4),)
+
+    one = sample(page, observe)
     page[ProgressField.RENDEZVOUS_COUNT], page[ProgressField.RENDEZVOUS_DEPTH], page[ProgressField.STEP] = 2, 1, 7
     one.take(3)
     page.begin_round(4, 0, 1)
-    assert (one.progress, one.stalled) == (Progress(2, 1, 9, 7), False)
+    assert (one.progress, one.stalled) == (Progress(2, 1, 9, 7, ((17, 4),)), False)
 
 
 def test_the_first_sample_of_a_round_counts(page):

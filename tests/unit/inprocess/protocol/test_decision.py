@@ -142,7 +142,8 @@ FAULTS = st.builds(
     FaultRecord, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), interruption=st.just("EXCEPTION"),
     message=st.text(max_size=20), struck=st.floats(0, 1e9),
 )  # fmt: skip
-PROGRESS = st.builds(Progress, st.integers(0, 9), st.integers(0, 1), st.integers(0, 9), st.integers(0, 9))
+COUNTS = st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), max_size=3).map(tuple)
+PROGRESS = st.builds(Progress, st.integers(0, 9), st.integers(0, 1), st.integers(0, 9), st.integers(0, 9), COUNTS)
 ARRIVALS = st.builds(
     Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), standing=st.sampled_from(ArrivalStatus),
     world_size=st.integers(0, 9), fault=st.none() | FAULTS, step=st.integers(-1, 99),
