@@ -9,6 +9,9 @@ collection, unless they are part of a cycle or referenced from outside. The mode
 therefore watched by weak references. When all of them are dead, there is nothing to collect, and the remaining objects
 are frozen. When one is alive, a full collection follows; one that survives it is referenced from outside, and nothing
 is frozen: Python's own collector frees it once that reference is dropped.
+
+An exception may refer to what it is about: to a trainer, a batch. While it is still needed, what it refers to is alive,
+and a collection is in vain. It is postponed until the exception is released.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Final, cast
 
-__all__ = ["Garbage", "collect_garbage", "freeze_on_entry", "watch_frames"]
+__all__ = ["Garbage", "collect_garbage", "collect_postponed", "freeze_on_entry", "postpone_collection", "watch_frames"]
 
 MAX_CONTAINER: Final = 200
 """Elements of the largest container that is searched."""
@@ -32,6 +35,7 @@ MIN_DEPTH: Final = 2
 MAX_OBJECTS: Final = 4_000
 """Objects after which the search stops: some milliseconds."""
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
+_PLAIN: Final = (str, bytes, int, float, complex, types.NoneType)
 _NO_PARTS: Final = (types.ModuleType, types.CodeType, types.FrameType, type)
 
 
@@ -48,7 +52,7 @@ class Garbage:
     def __init__(self) -> None:
         self._watched: list[weakref.ref[Any]] = []
         self._held: list[weakref.ref[Any]] = []
-        self._frozen = False
+        self._frozen = self._postponed = False
 
     def watch(self, trace: types.TracebackType | None) -> None:
         """Watch the models and optimizers that the frames of a traceback hold, before the frames are cleared."""
@@ -56,8 +60,20 @@ class Garbage:
             known = _alive(self._watched)
             self._watched += [weakref.ref(each) for each in _training_objects(trace) if not _is_in(each, known)]
 
+    def postpone(self, errors: Iterable[BaseException]) -> None:
+        """Leave the next collection to `collect_postponed` if an exception refers to more than text and numbers."""
+        self._postponed = any(map(_refers_to_objects, errors))
+
+    def collect_postponed(self) -> None:
+        """Free the garbage of the ended iteration if that was postponed; its exception is released."""
+        if self._postponed:
+            self._postponed = False
+            self.collect()
+
     def collect(self) -> None:
         """Free the garbage of the ended iteration, after its frames were cleared."""
+        if self._postponed:
+            return
         if self._frozen:
             gc.collect()
             return
@@ -74,7 +90,9 @@ class Garbage:
 
 _garbage = Garbage()
 watch_frames = _garbage.watch
+postpone_collection = _garbage.postpone
 collect_garbage = _garbage.collect
+collect_postponed = _garbage.collect_postponed
 
 
 def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
@@ -84,6 +102,12 @@ def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
 def _is_in(wanted: object, found: Iterable[object]) -> bool:
     """Return whether `wanted` is among the objects, by identity: a model may define `__eq__`."""
     return any(wanted is each for each in found)
+
+
+def _refers_to_objects(error: BaseException) -> bool:
+    """Return whether an exception has arguments or attributes that are neither text nor numbers."""
+    attributes = (value for name, value in vars(error).items() if name != "__notes__")  # these are text
+    return not all(issubclass(type(each), _PLAIN) for each in (*error.args, *attributes))
 
 
 def _kinds() -> tuple[type, ...]:

@@ -16,7 +16,7 @@ from nvrx_core.inprocess.coordination.survey import Survey
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.garbage import collect_garbage
+from nvrx_core.process.garbage import collect_garbage, collect_postponed
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.progress.stage import Stage
 
@@ -61,6 +61,7 @@ class Barrier:
             effects.FindHolders: self._find_holders,
             effects.LogWaiting: lambda effect: log.warning("%s", effect.reason),
             effects.CollectGarbage: lambda effect: collect_garbage(),
+            effects.CollectPostponed: lambda effect: collect_postponed(),
             effects.RoundEnded: self._round_ended,
         }
 

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.fault.exceptions import related
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.fault_maker import FaultMaker, clear_frames, release_frames
 from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
@@ -15,6 +16,7 @@ from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.outcome import Outcome
 from nvrx_core.inprocess.state import State
+from nvrx_core.process.garbage import postpone_collection
 
 __all__ = ["OwnFaults"]
 
@@ -73,5 +75,6 @@ class OwnFaults:
         if effect.ended.how is Outcome.FAILED and effect.ended.error is not None:
             self._survived.survived(effect.ended.error, self._state.iteration)
         clear_frames(effect.ended.error)
+        postpone_collection(related(effect.ended.error) if effect.keep_trace else ())
         if not effect.keep_trace:
             release_frames(effect.ended.error)

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Final
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.fault.exceptions import type_name
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.inprocess.call.user_errors import user_traceback
 from nvrx_core.process.bounded import call_all_bounded
@@ -29,7 +30,7 @@ READ_WITHIN: Final = timedelta(seconds=2)
 """The bound on reading the source lines."""
 MAX_FRAMES: Final = 100
 """The innermost frames that are kept."""
-_Key = tuple[type[BaseException], tuple[tuple[str, int | None], ...]]
+_Key = tuple[str, tuple[tuple[str, int | None], ...]]
 
 
 class SurvivedErrors:
@@ -55,7 +56,7 @@ class SurvivedErrors:
         captured = traceback.TracebackException(
             type(error), error, user_traceback(error.__traceback__), limit=-MAX_FRAMES, lookup_lines=False, compact=True
         )
-        key = type(error), tuple((frame.filename, frame.lineno) for frame in captured.stack)
+        key = type_name(type(error)), tuple((frame.filename, frame.lineno) for frame in captured.stack)
         self._times = self._times + 1 if key == self._last else 1
         self._last, times = key, self._times
         wanted = self._rate.line(key, now=time.monotonic()) is not None

@@ -19,10 +19,10 @@ from nvrx_core.progress.stage import Stage
 
 __all__ = [
     "Abandon", "Assign", "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed",
-    "AwaitMonitorProcess", "AwaitRendezvous", "BeginIteration", "ClearFrames", "CollectGarbage", "Complete",
-    "CountOut", "DeclareKeys", "DeleteIfOver", "DescribeArrival", "Effect", "EnterStage", "FindHolders", "Flow",
-    "HostRendezvous", "Initialize", "LateFault", "LogWaiting", "LoseMembers", "LoseStore", "MakeFault", "MarkLeft",
-    "ReadDecision", "Recover", "ReleaseFailure", "ReleaseGroups", "ReportAnnounced", "ReportInternalError",
+    "AwaitMonitorProcess", "AwaitRendezvous", "BeginIteration", "ClearFrames", "CollectGarbage", "CollectPostponed",
+    "Complete", "CountOut", "DeclareKeys", "DeleteIfOver", "DescribeArrival", "Effect", "EnterStage", "FindHolders",
+    "Flow", "HostRendezvous", "Initialize", "LateFault", "LogWaiting", "LoseMembers", "LoseStore", "MakeFault",
+    "MarkLeft", "ReadDecision", "Recover", "ReleaseFailure", "ReleaseGroups", "ReportAnnounced", "ReportInternalError",
     "ReportLeft", "RoundEnded", "RunFunction", "SetRendezvous", "StopHousekeeping", "StoreFailure", "StoreOperation",
     "Terminate", "UseRendezvous",
 ]  # fmt: skip
@@ -260,6 +260,11 @@ class DescribeArrival(Effect):
 @dataclass(slots=True)
 class CollectGarbage(Effect):
     """This rank has arrived, and others have not: a good time to collect garbage."""
+
+
+@dataclass(slots=True)
+class CollectPostponed(Effect):
+    """The failure is released: collect the garbage that it referred to, if any."""
 
 
 @dataclass(slots=True)

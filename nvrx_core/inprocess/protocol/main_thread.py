@@ -187,6 +187,7 @@ class MainThread:
             return None
         yield effects.ReleaseFailure(self.failure)
         self.failure = None
+        yield effects.CollectPostponed()
         return decision
 
     def _announce(self, view: RoundView, ended: IterationResult) -> Flow[FaultRecord]:

@@ -501,7 +501,8 @@ Rules = tuple[frozenset[type[effects.Effect]], Rule, Rule, Rule]
 MAIN: Final[Rules] = (
     frozenset({
         effects.AwaitGuests, effects.AwaitHostClosed, effects.AwaitMonitorProcess, effects.ClearFrames,
-        effects.CollectGarbage, effects.CountOut, effects.DeleteIfOver, effects.EnterStage, effects.LogWaiting,
+        effects.CollectGarbage, effects.CollectPostponed, effects.CountOut, effects.DeleteIfOver, effects.EnterStage,
+        effects.LogWaiting,
         effects.ReleaseFailure, effects.ReleaseGroups, effects.ReportAnnounced, effects.ReportLeft, effects.RoundEnded,
         effects.StopHousekeeping, effects.Terminate, effects.UseRendezvous,
     }),

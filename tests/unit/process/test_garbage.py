@@ -188,6 +188,57 @@ def test_a_model_of_a_later_iteration_is_no_reason_to_keep_garbage(garbage):
     assert later() is None
 
 
+class AboutTrainer(ValueError):
+    def __init__(self, trainer):
+        super().__init__("planted")
+        self.trainer = trainer
+
+
+def fail_about(keep):
+    trainer = Trainer(cyclic=True)
+    gc.collect(1)  # it grows old
+    keep(trainer.model)
+    raise AboutTrainer(trainer)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["first iteration", "after a freeze"])
+def test_what_an_exception_refers_to_is_freed_when_it_is_released(garbage, full, later):
+    if later:
+        iterate(garbage, local)
+    references = []
+    try:
+        fail_about(lambda model: references.append(weakref.ref(model)))
+    except AboutTrainer as error:
+        failure = error
+    garbage.watch(failure.__traceback__)
+    traceback.clear_frames(failure.__traceback__)
+    garbage.postpone([failure])
+    full.clear()
+    garbage.collect()
+    assert full == [], "in vain: the failure is still needed"
+    failure.__traceback__ = None
+    del failure
+    garbage.collect_postponed()
+    assert references[0]() is None
+    assert full == [2]
+    garbage.collect_postponed()
+    assert full == [2]
+
+
+@pytest.mark.parametrize(
+    ("error", "refers"),
+    [
+        (ValueError("text", 7, 1.5, None, b"bytes"), False), (KeyError(("a", "b")), True), (ValueError([1]), True),
+        (OSError(2, "no such file", "path"), False), (AboutTrainer(None), False), (AboutTrainer(object()), True),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_collection_is_postponed_for_an_exception_that_refers_to_objects(garbage, error, refers):
+    error.add_note("a note")
+    garbage.postpone([ValueError(), error])
+    assert garbage._postponed is refers
+
+
 @pytest.mark.parametrize("kind", [dict.fromkeys, OrderedDict.fromkeys, Counter, list, deque, frozenset])
 def test_a_large_container_is_not_searched(kind):
     assert all(number in _parts(kind(range(3))) for number in range(3))
