@@ -51,6 +51,8 @@ from nvrx_core.progress.page import Page, ProgressField
 RESERVE: Final = 4
 MAX_RESERVE: Final = 256
 """Descriptors reserved for the abort: some to inspect the sockets, and one for each connection that is kept open."""
+_NON_MEMBER: Final[Any] = dist.GroupMember.NON_GROUP_MEMBER
+_ITERATION: Final = int(ProgressField.ITERATION)
 _COUNT: Final = int(ProgressField.RENDEZVOUS_COUNT)
 _AT: Final = int(ProgressField.RENDEZVOUS_AT)
 _DEPTH: Final = int(ProgressField.RENDEZVOUS_DEPTH)
@@ -128,17 +130,18 @@ class GroupObserver:
 
     def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
         def observed(*args: Any, **kwargs: Any) -> Any:
-            hit("init-pg-before", self.page[ProgressField.ITERATION])
+            words = self.page.words  # thousands of groups are created: no look-up twice
+            hit("init-pg-before", words[_ITERATION])
             if len(self._reserve) < MAX_RESERVE:
-                self._reserve_descriptors(len(self._reserve) + self.page[ProgressField.WORLD_SIZE])
-            self._begin_rendezvous()
+                self._reserve_descriptors(len(self._reserve) + words[ProgressField.WORLD_SIZE])
+            _begin_rendezvous(words)
             try:
                 created = create(*args, **kwargs)
             finally:
-                self.page.words[_DEPTH] -= 1
-            if created[0] is not dist.GroupMember.NON_GROUP_MEMBER:
+                words[_DEPTH] -= 1
+            if created[0] is not _NON_MEMBER:
                 self._created(created)
-            hit("init-pg-after", self.page[ProgressField.ITERATION])
+            hit("init-pg-after", words[_ITERATION])
             return created
 
         return observed
@@ -200,17 +203,12 @@ class GroupObserver:
     @contextmanager
     def _rendezvous(self) -> Iterator[None]:
         """Record a call in which ranks wait for each other."""
-        self._begin_rendezvous()
+        words = self.page.words
+        _begin_rendezvous(words)
         try:
             yield
         finally:
-            self.page.words[_DEPTH] -= 1
-
-    def _begin_rendezvous(self) -> None:
-        words = self.page.words
-        words[_COUNT] += 1
-        words[_AT] = time.monotonic_ns()
-        words[_DEPTH] += 1
+            words[_DEPTH] -= 1
 
     def abort_groups(self) -> None:
         """End the function's collectives, and clear torch's tables."""
@@ -247,6 +245,12 @@ class GroupObserver:
         self._default = None
         self._gloo.release()
         undo_exception_hooks()
+
+
+def _begin_rendezvous(words: memoryview[int]) -> None:
+    words[_COUNT] += 1
+    words[_AT] = time.monotonic_ns()
+    words[_DEPTH] += 1
 
 
 def _key(name: str) -> int:
