@@ -71,6 +71,20 @@ def test_a_store_elsewhere_is_not_found():
     assert store_in_use(0, store.port) is None, "no such thread"
 
 
+def test_a_store_in_an_outer_frame_is_found_beside_many_objects():
+    store = server()
+    held = [[[number, str(number)] for number in range(90)] for _ in range(90)]
+
+    def inner(wait, many):
+        wait()
+        many.clear()
+
+    def outer(wait, mine=store):
+        inner(wait, held)
+
+    assert seen_from(outer, store) is not None
+
+
 def test_a_search_through_many_objects_ends():
     store = server()
 

@@ -19,7 +19,9 @@ __all__ = ["store_in_use"]
 DEPTH: Final = 3
 """Levels below the locals: an object, its attributes, and what these refer to."""
 MAX_OBJECTS: Final = 2_000
-"""Objects after which the search ends: a millisecond."""
+"""Objects of one frame after which its search ends: a millisecond."""
+MAX_FRAMES: Final = 32
+"""The innermost frames, which are searched."""
 MAX_CONTAINER: Final = 100
 _NO_PARTS: Final = (
     types.ModuleType, types.CodeType, types.FrameType, types.FunctionType, type, str, bytes, int, float,
@@ -33,16 +35,23 @@ def store_in_use(thread: int, port: int) -> dist.TCPStore | None:
         thread: `threading.get_ident()` of a thread that runs no bytecode.
         port: the port of the server.
     """
-    return next((store for store in _stores(_named(thread)) if store.port == port), None)
+    found = (store for frame in _innermost(thread) for store in _stores(_named(frame)))
+    return next((store for store in found if store.port == port), None)
 
 
-def _named(thread: int) -> Iterator[object]:
-    """Yield what the frames' local and global names refer to, those of the innermost frame first."""
+def _innermost(thread: int) -> Iterator[types.FrameType]:
     frame = sys._current_frames().get(thread)
-    while frame is not None:
-        yield from list(frame.f_locals.values())
-        yield from [frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals]
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            return
+        yield frame
         frame = frame.f_back
+
+
+def _named(frame: types.FrameType) -> list[object]:
+    """Return what the frame's local names refer to, and the global ones that its code uses."""
+    names = [name for name in frame.f_code.co_names if name in frame.f_globals]
+    return [*frame.f_locals.values(), *map(frame.f_globals.__getitem__, names)]
 
 
 def _stores(level: Iterable[object]) -> Iterator[dist.TCPStore]:
