@@ -73,6 +73,14 @@ def test_ranks_that_wait_for_a_message_from_any_rank_are_interrupted(prepare: La
     assert_restarts(job, [EXCEPTION])
 
 
+def test_forty_groups_are_released_beside_the_next_iteration_and_none_is_left(prepare: Launch) -> None:
+    job = run(prepare, "many_groups", {"function": [[1, 0], [0, 1], [1, 2]]}, world=2, broken=3)
+    assert results(job) == {0: 3, 1: 3}
+    assert_restarts(job, [EXCEPTION, restart("EXCEPTION", by=[0]), EXCEPTION])
+    for line in job.lines("left over"):
+        assert (line["threads"], line["files"], line["children"]) == (0, 0, 0), line
+
+
 def test_ranks_that_wait_on_a_store_of_before_the_call_are_interrupted_and_use_it_again(prepare: Launch) -> None:
     faults = {"function": [[1, 0], [1, 1]], "wait": [[0, 0], [2, 0], [0, 1], [2, 1]]}
     job = run(prepare, "early_store", faults)

@@ -21,6 +21,7 @@ from nvrx_core.inprocess import CallWrapper
 from nvrx_core.inprocess.groups import blocked_read
 from nvrx_core.inprocess.interruption.interrupt import RankShouldRestart
 from tests.harness.process.workers.options import Rank
+from tests.harness.process.workers.record import settle, usage, usage_after
 
 GROUP_TIMEOUT = timedelta(seconds=300)
 
@@ -263,6 +264,29 @@ def receive_from_any(rank: Rank) -> None:
     rank.run(train)
 
 
+def many_groups(rank: Rank) -> None:
+    """Far more groups than are released one after the other; the next fault comes as soon as they are made again."""
+    settle()
+    before = usage()
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        rank.enter(call_wrapper)
+        dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
+        groups = [dist.new_group([0, 1]) for _ in range(20)]
+        groups += [dist.new_group([0]) for _ in range(20)]
+        for group in groups[:20]:
+            dist.all_reduce(torch.ones(1), group=group)
+        rank.strike("function", call_wrapper.iteration)
+        while call_wrapper.iteration < rank.broken:
+            dist.all_reduce(torch.ones(1), group=groups[7])
+        dist.destroy_process_group()
+        return call_wrapper.iteration
+
+    rank.run(train)
+    rank.record("left over", **{name: count - before[name] for name, count in usage_after(before).items()})
+
+
 def early_store(rank: Rank) -> None:
     """Ranks wait on a store that was made before the call, for a key that nobody sets; it serves all iterations."""
     blocked_read.PATIENCE = 1000.0  # type: ignore[misc] # for other connections
@@ -321,6 +345,7 @@ if __name__ == "__main__":
         foreign_connections,
         atomic_collective,
         receive_from_any,
+        many_groups,
         early_store,
     )
     {case.__name__: case for case in cases}[os.environ["NVRX_TEST_CASE"]](Rank())
