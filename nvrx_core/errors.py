@@ -8,7 +8,7 @@ BaseException
     ├── RestartError                base of the errors that a restart may raise
     │   ├── BarrierError            ─ BarrierTimeout, BarrierOverflow
     │   ├── RankDiscarded           this rank is excluded from the next iteration
-    │   ├── RankAssignmentError     rank_assignment returned no valid assignment
+    │   ├── RankAssignmentError     no valid assignment; also a RuntimeError
     │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError, JobMismatch
     │   └── InternalError           an invariant of nvrx is broken
     └── ParameterError, ConfigurationError, both a ValueError; ParameterTypeError, a TypeError
@@ -167,7 +167,7 @@ class BarrierOverflow(BarrierError):
     advice = "make sure that no second job shares this store and NVRX_JOB_ID, and that WORLD_SIZE counts every rank"
 
 
-class RankAssignmentError(RestartError):
+class RankAssignmentError(RestartError, RuntimeError):
     """An invalid result of the rank assignment.
 
     Attributes:

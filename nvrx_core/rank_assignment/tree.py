@@ -94,7 +94,8 @@ class Tree(Keyed):
             raise RankAssignmentError("this Tree has not seen the start", rank=state.rank, world_size=state.world_size)
         leaves = _by_rank(domains, state.world_size) if first else domains.living
         domains.lose([leaves[rank] for rank in ctx.terminated_ranks if leaves[rank] >= 0], first=first)
-        _require_ranks(domains)
+        if state.rank not in ctx.terminated_ranks:
+            _require_ranks(domains)
         domains.reseat()
         self._filter(domains, state)
         _require_place(state, domains, leaves[state.rank])

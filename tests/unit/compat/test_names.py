@@ -55,7 +55,8 @@ inprocess.nested_restarter NestedRestarterFinalized         nvrx_core.inprocess.
 inprocess.nested_restarter NestedRestarterHandlingCompleted nvrx_core.inprocess.nested_restarter
 inprocess.nested_restarter NestedRestarterHandlingStarting  nvrx_core.inprocess.nested_restarter
 inprocess.nested_restarter NestedRestarterLogger            nvrx_core.inprocess.nested_restarter
-inprocess.progress_watchdog ProgressWatchdog                nvrx_core.inprocess.progress_watchdog
+inprocess.progress_watchdog ProgressWatchdog                nvrx_core.process.watchdog
+inprocess.progress_watchdog Timestamp                       nvrx_core.process.watchdog
 inprocess.rank_assignment  ActivateAllRanks                 nvrx_core.inprocess.rank_assignment
 inprocess.rank_assignment  ActiveWorldSizeDivisibleBy       nvrx_core.inprocess.rank_assignment
 inprocess.rank_assignment  FillGaps                         nvrx_core.inprocess.rank_assignment

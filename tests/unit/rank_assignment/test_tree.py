@@ -453,6 +453,13 @@ def test_a_lost_rank_knows_the_places_of_the_others():
     assert tree.init_rank_map[1].state.active_rank == 0
 
 
+def test_a_lost_rank_is_discarded_even_where_no_other_lives():
+    tree = Tree([Layer(min_ranks=2)])
+    tree(RankAssignmentCtx(State(0, 2), NoStore(), set(), Snapshot(-1, {tree: (("", ""),)})))
+    with pytest.raises(RankDiscarded, match="rank 0 has no place: it is lost"):
+        tree(RankAssignmentCtx(State(0, 2, mode=Mode.ACTIVE), NoStore(), {0, 1}, Snapshot(0)))
+
+
 # A user's own store, with the operations of StoreMixin alone
 
 

@@ -1,5 +1,5 @@
-"""nvrx's `inprocess.progress_watchdog`."""
+"""nvrx's progress watchdog without a wrapper; that of a wrapper is `CallWrapper.progress_watchdog`."""
 
-from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.process.watchdog import ProgressWatchdog, Timestamp
 
-__all__ = ["ProgressWatchdog"]
+__all__ = ["ProgressWatchdog", "Timestamp"]
