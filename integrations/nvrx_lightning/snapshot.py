@@ -93,7 +93,8 @@ class TrainerSnapshot:
         self._trainer = trainer
         self._state = dict(vars(trainer.state))
         self._loops = _LoopSnapshot(trainer.fit_loop, family)
-        rebuilt = overrides("configure_model", module, family)
+        flattened = isinstance(trainer.strategy, lookup(family, "strategies.FSDPStrategy"))  # in place, by FSDP1
+        rebuilt = flattened or overrides("configure_model", module, family)
         self.module = ModuleSnapshot(module, keep_weights=keep_weights, rebuilt=rebuilt)
         self._callbacks = [(each, copy.deepcopy(each.state_dict())) for each in trainer.callbacks]
         self._checkpoints = [(each, _memory(each)) for each in trainer.callbacks if hasattr(each, _SAVED_AT)]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from nvrx_core.errors import RestartAbort
 from nvrx_lightning.checkpoint import atomic_writes
@@ -22,7 +24,6 @@ from nvrx_lightning.subclassing import become
 
 __all__ = ["STRATEGIES", "InProcessStrategy", "in_process", "strategy_class"]
 
-Strategy = TypeVar("Strategy")
 STRATEGIES = {
     "InProcessDDPStrategy": "DDPStrategy",
     "InProcessFSDPStrategy": "FSDPStrategy",
@@ -42,13 +43,13 @@ class InProcessStrategy:
     """
 
     in_process_options: InProcessOptions
-    _nvrx_data_parallel: Any = None
-    _nvrx_tensor_parallel: Any = None
+    in_process_defaults: Mapping[str, Any] = MappingProxyType({})
+    _nvrx_mesh: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in InProcessOptions.names() if name in kwargs}
         _refuse_misspelt(kwargs)
-        self.in_process_options = InProcessOptions(**given)
+        self.in_process_options = InProcessOptions(**{**self.in_process_defaults, **given})
         super().__init__(*args, **kwargs)
 
     @property
@@ -70,22 +71,26 @@ class InProcessStrategy:
             self._nvrx_fit.group_made(self)
 
     def _fit_mesh(self: Any) -> None:
-        """Let the mesh of a model-parallel strategy fit the ranks that are left."""
-        if not hasattr(self, "_tensor_parallel_size"):
-            return
-        if self._nvrx_tensor_parallel is None:
-            self._nvrx_data_parallel, self._nvrx_tensor_parallel = self._data_parallel_size, self._tensor_parallel_size
-        nodes, asked = self.num_nodes, self._nvrx_tensor_parallel
-        tensor = self.num_processes if asked == "auto" else asked
-        if self.world_size == nodes * self.num_processes:
-            self._data_parallel_size, self._tensor_parallel_size = self._nvrx_data_parallel, asked
-            return
-        if self.world_size % tensor:
-            raise RestartAbort(
-                f"{self.world_size} ranks are left, which tensor_parallel_size={tensor} does not divide",
-                advice="let rank_assignment drop ranks by groups of this size, or keep reserves",
-            )
-        self._data_parallel_size, self._tensor_parallel_size = self.world_size // tensor, tensor
+        """Let the mesh of a sharding strategy fit the ranks that are left."""
+        if hasattr(self, "_tensor_parallel_size"):
+            self._fit_parallel_sizes()
+        elif isinstance(mesh := getattr(self, "kwargs", {}).get("device_mesh"), tuple) or self._nvrx_mesh is not None:
+            self._nvrx_mesh = self._nvrx_mesh or mesh  # FSDP1 replaces the sizes by a mesh of its groups
+            self.kwargs["device_mesh"] = self._nvrx_mesh
+
+    def _fit_parallel_sizes(self: Any) -> None:
+        if self._nvrx_mesh is None:
+            self._nvrx_mesh = self._data_parallel_size, self._tensor_parallel_size
+        data, tensor = self._nvrx_mesh
+        if self.world_size < self.num_nodes * self.num_processes:
+            tensor = self.num_processes if tensor == "auto" else tensor
+            data = self.world_size // tensor
+            if data * tensor != self.world_size:
+                raise RestartAbort(
+                    f"{self.world_size} ranks are left, which tensor_parallel_size={tensor} does not divide",
+                    advice="let rank_assignment drop ranks by groups of this size, or keep reserves",
+                )
+        self._data_parallel_size, self._tensor_parallel_size = data, tensor
 
     @property
     def distributed_sampler_kwargs(self: Any) -> dict[str, Any]:
@@ -170,7 +175,8 @@ def in_process(strategy: Any, **options: Any) -> Any:
         options: the fields of `InProcessOptions`.
 
     Returns:
-        For a class a subclass, whose constructor takes the options as well; for an instance a copy of that subclass.
+        For a class a subclass, whose constructor takes the options as well, these being the defaults; for an instance a
+        copy of it that is one of the subclass.
 
     Raises:
         TypeError: for what is no such strategy.
@@ -183,8 +189,9 @@ def in_process(strategy: Any, **options: Any) -> Any:
             f"in_process() needs a ParallelStrategy, with one process for each device, not {kind.__qualname__}"
         )
     if isinstance(strategy, type):
+        InProcessOptions(**options)
         made = _subclass(kind)
-        return functools.partial(made, **options) if options else made
+        return type(made.__name__, (made,), {"in_process_defaults": options}) if options else made
     copied = object.__new__(_subclass(kind))
     vars(copied).update(vars(copy.copy(strategy)))
     copied.in_process_options = InProcessOptions(**options)

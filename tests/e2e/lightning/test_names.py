@@ -13,3 +13,15 @@ def test_no_private_name_of_lightning_has_moved(prepare):
     assert {line["family"]: line["missing"] for line in found} == {"lightning.pytorch": [], "pytorch_lightning": []}
     assert all(all(line["kinds"].values()) for line in found)
     assert [line["step"] for line in found] == [7, 7]
+    for line in found:
+        assert (line["class"], line["default"], line["instance"], line["its own"], line["is one"]) == (
+            2,
+            3,
+            4,
+            True,
+            True,
+        )
+        assert "ParallelStrategy" in line["single"]
+        assert "no class of Lightning" in line["stranger"]
+        assert "write max_restarts=" in line["misspelt"]
+        assert 'start_method="popen"' in line["spawn"]

@@ -89,7 +89,18 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+NIGHTLY = {
+    "from the middle of the second epoch", "after a batch", "before a batch", "on both ranks", "with early stopping",
+    "with max_steps", "with workers, from the end of an epoch", "with a link to the last",
+    "with dropout, without a checkpoint",
+    "with a checkpoint that is deleted", "never from a checkpoint", "with a loader for each epoch", "with a data module",
+    "with samples that the ranks cannot share", "under in_process",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.nightly] * (case in NIGHTLY)) for case in CASES]
+)
 def test_the_weights_are_those_of_the_undisturbed_run(case, run, undisturbed):
     setting, resumed = CASES[case]
     job = run(setting)

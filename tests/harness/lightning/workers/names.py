@@ -62,6 +62,36 @@ def kinds(family: str) -> dict[str, bool]:
     }
 
 
+def options_of(family: str) -> dict[str, Any]:
+    """What in_process() makes of a class, of an instance, and of mistakes."""
+    base, single = lookup(family, "strategies.DDPStrategy"), lookup(family, "strategies.SingleDeviceStrategy")
+    made = strategy.in_process(base, max_restarts=3)
+    instance = base(find_unused_parameters=True)
+    copied = strategy.in_process(instance, max_restarts=4)
+    return {
+        "class": made(max_restarts=2).in_process_options.max_restarts,
+        "default": made().in_process_options.max_restarts,
+        "instance": copied.in_process_options.max_restarts,
+        "its own": copied._ddp_kwargs["find_unused_parameters"],
+        "is one": isinstance(copied, base) and not isinstance(instance, strategy.InProcessStrategy),
+        "single": refusal(strategy.in_process, single),
+        "stranger": refusal(strategy.in_process, dict),
+        "misspelt": refusal(made, max_restart=3),
+        "spawn": refusal(
+            lookup(family, "Trainer"), accelerator="cpu", devices=2, logger=False, strategy=made(start_method="spawn")
+        ),
+    }
+
+
+def refusal(act: Any, *args: Any, **kwargs: Any) -> str:
+    """What an act is refused with."""
+    try:
+        act(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
 def restarted_fit(family: str) -> int:
     """The last step of a fit with a fault, under this family's own names."""
     faults = ["a fault"]
@@ -84,5 +114,12 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     record = Record.of_environment()
     for family in FAMILIES:
-        record("names", family=family, missing=missing(family), kinds=kinds(family), step=restarted_fit(family))
+        record(
+            "names",
+            family=family,
+            missing=missing(family),
+            kinds=kinds(family),
+            step=restarted_fit(family),
+            **options_of(family),
+        )
     sys.exit(0)
