@@ -90,12 +90,22 @@ CASES = {
 
 
 NIGHTLY = {
-    "from the middle of the second epoch", "after a batch", "before a batch", "on both ranks", "with early stopping",
-    "with max_steps", "with workers, from the end of an epoch", "with a link to the last",
+    "from the middle of the second epoch",
+    "after a batch",
+    "before a batch",
+    "on both ranks",
+    "with early stopping",
+    "with max_steps",
+    "with workers, from the end of an epoch",
+    "with a link to the last",
     "with dropout, without a checkpoint",
-    "with a checkpoint that is deleted", "never from a checkpoint", "with a loader for each epoch", "with a data module",
-    "with samples that the ranks cannot share", "under in_process",
-}  # fmt: skip
+    "with a checkpoint that is deleted",
+    "never from a checkpoint",
+    "with a loader for each epoch",
+    "with a data module",
+    "with samples that the ranks cannot share",
+    "under in_process",
+}
 
 
 @pytest.mark.parametrize(
