@@ -33,6 +33,7 @@ from nvrx_launcher.rendezvous.coordinator import MIN_HEALTHY
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
@@ -89,7 +90,7 @@ class Agent:
         self._loop = EventLoop()
         self._standbys: Standbys | None = None
         self._kill_at, self._code = math.inf, -1
-        self._hung = dict[int, str]()
+        self._hung, self._started = dict[int, str](), math.inf
         self._policy = NodePolicy(
             options.workers,
             stop_signal=signal.SIGTERM, stop_grace=options.stop_timeout, signal_grace=options.term_timeout,
@@ -148,7 +149,9 @@ class Agent:
         self._monitors = Monitors(self._loop, self.config, self._control.path, self.options, history=self._history)
         cleanup.callback(self._monitors.close)
         signals = signal_numbers(self.options.signals)
-        self._coordination = join_job(self.options, self._loop, cleanup, self)  # may wait long: signals still end it
+        config = self.config
+        pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
+        self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
         self._loop.watch(*cleanup.enter_context(signals_as_events(signals, self._signalled)))
         self._environ |= self._control.environment()
         if self.config.compat_names:
@@ -215,7 +218,7 @@ class Agent:
 
     def _start(self, action: StartWorkers) -> None:
         log.info("cycle %d: %s", action.decision.cycle, action.decision.reason)
-        self._kill_at = math.inf
+        self._kill_at, self._started = math.inf, time.monotonic()
         self._hung.clear()
         self._monitors.begin_cycle()
         self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
@@ -239,7 +242,10 @@ class Agent:
             failpoint.hit("rendezvous-close", self._policy.cycle)
         if decision.verdict is Verdict.RUN:
             self._coordination.store.begin_cycle(decision.store)
-        self._carry_out(self._policy.decided(decision))
+        actions = self._policy.decided(decision)
+        if decision.verdict is Verdict.STOP and not any(isinstance(each, StopWorkers) for each in actions):
+            log.info("cycle %d ends: %s", decision.cycle, decision.reason)
+        self._carry_out(actions)
 
     def cut_off(self, reason: str) -> None:
         """Take that the lease cannot be moved."""
@@ -259,7 +265,10 @@ class Agent:
             self._control.catch_up()  # its monitor has said before why it ends it
             report = ", hung: ".join(filter(None, (report, self._hung.pop(rank, ""))))
             self._history.worker_failed(rank, code, report, in_process=in_process)
-        self._carry_out(self._policy.worker_exited(local_rank, code, report, in_process=in_process))
+        is_fruitless = not self._monitors.may_have_stepped(time.monotonic() - self._started)
+        self._carry_out(
+            self._policy.worker_exited(local_rank, code, report, in_process=in_process, is_fruitless=is_fruitless)
+        )
 
     def _await_round(self, local_rank: int, rank: int) -> None:
         """Leave the end of a worker to the wrapped call that it was in, if it was in one."""

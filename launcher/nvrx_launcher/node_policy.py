@@ -159,7 +159,7 @@ class NodePolicy:
         return self._first_rank + local_rank
 
     def worker_exited(
-        self, local_rank: int, code: int, report: str = "", *, in_process: bool = False
+        self, local_rank: int, code: int, report: str = "", *, in_process: bool = False, is_fruitless: bool = False
     ) -> tuple[NodeAction, ...]:
         """Take the end of a worker.
 
@@ -168,6 +168,7 @@ class NodePolicy:
             code: how it ended, negative for a signal.
             report: the same, for people.
             in_process: the job may go on without it, in process.
+            is_fruitless: no worker of this node has taken a step.
         """
         self._running -= {local_rank}
         if self._phase is _Phase.STOPPING:
@@ -176,7 +177,7 @@ class NodePolicy:
             self._doubtful[local_rank] = report
             return (AwaitRound(local_rank, self.rank_of(local_rank)),)
         if code:
-            return self._fail_or_weaken(report or f"local rank {local_rank} has failed")
+            return self._fail_or_weaken(report or f"local rank {local_rank} has failed", is_fruitless=is_fruitless)
         return self._done_if_all_are()
 
     def round_entered(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
@@ -230,8 +231,9 @@ class NodePolicy:
         """Raise AssertionError when an invariant does not hold."""
         assert bool(self._running or self._doubtful) == (self._phase in (_Phase.RUNNING, _Phase.STOPPING))
 
-    def _fail_or_weaken(self, report: str) -> tuple[NodeAction, ...]:
-        return self._weaken(report) if self._min_healthy else self._fail(report)
+    def _fail_or_weaken(self, report: str, *, is_fruitless: bool) -> tuple[NodeAction, ...]:
+        kind = MessageKind.FRUITLESS if is_fruitless else MessageKind.FAILED
+        return self._weaken(report) if self._min_healthy else self._fail(report, kind)
 
     def _weaken(self, reason: str) -> tuple[NodeAction, ...]:
         return (Tell(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())
@@ -246,8 +248,8 @@ class NodePolicy:
         self._end = EndLaunch(decision.code, Cause.DECISION, decision.reason)
         return self._stop(self._kill_signal, math.inf, Cause.DECISION, decision.reason)
 
-    def _fail(self, reason: str) -> tuple[NodeAction, ...]:
-        told = Tell(MessageKind.FAILED, self.cycle, reason)
+    def _fail(self, reason: str, kind: MessageKind = MessageKind.FAILED) -> tuple[NodeAction, ...]:
+        told = Tell(kind, self.cycle, reason)
         return (told, *self._stop(self._stop_signal, self._stop_grace, Cause.WORKER_FAILED, reason))
 
     def _done_if_all_are(self) -> tuple[NodeAction, ...]:

@@ -108,6 +108,17 @@ class FaultToleranceConfig(Settings):
         30.0, SECONDS, "Time that a job with in-process restart has to go on without a rank that has ended.",
         rule=NOT_NEGATIVE,
     )  # fmt: skip
+    restart_window: float = setting(
+        600.0, SECONDS, "Time in which the restarts of a job are counted for `max_restarts_in_window`.", rule=POSITIVE
+    )
+    max_restarts_in_window: int | None = setting(
+        None, INTEGER, "How many restarts there may be in `restart_window`, beside --max-restarts in all.",
+        rule=at_least(0),
+    )  # fmt: skip
+    restart_backoff: float | None = setting(
+        0.0, SECONDS, "Time before each restart, at least. Cycles that end before their first step, in a row, are "
+        "followed after 0, 1, 2, 4 ... 60 s; none: no pause at all.", rule=NOT_NEGATIVE, optional=True,
+    )  # fmt: skip
     warm_workers: str = setting(
         "auto", SWITCH, "Standby workers, which have imported torch: a restart need not wait for that. auto: for "
         "Python scripts, if restarts are allowed and 4 GiB a worker are free.",

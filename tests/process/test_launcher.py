@@ -48,6 +48,13 @@ def test_a_job_fails_when_its_restarts_are_spent(launch: Callable[..., Launch]) 
     assert "has failed with exit code 3" in log
 
 
+def test_a_job_fails_when_the_restarts_of_a_window_are_spent(launch: Callable[..., Launch]) -> None:
+    code, log = launch("fails", "--max-restarts", "9", "--ft-max-restarts-in-window", "2").finish()
+    assert code == 1
+    assert "after 2 restarts within 600 s" in log
+    assert "the next cycle is 1 s away" in log
+
+
 def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launch: Callable[..., Launch]) -> None:
     job = launch("hangs", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1")
     code, log = job.finish()

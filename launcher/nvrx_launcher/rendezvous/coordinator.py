@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self, assert_never
 
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, Phase
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules, RestartPacing
 
 __all__ = ["ANY_FAILED", "MIN_HEALTHY", "Coordinator", "Rules"]
 
@@ -46,6 +47,7 @@ class Rules:
         last_call: seconds that the first cycle waits for more than `min_nodes` nodes.
         join_timeout: seconds within which `min_nodes` must be ready.
         command: what the workers run; a node with another command is refused. Empty: any is welcome.
+        pacing: how fast restarts may follow each other.
     """
 
     min_nodes: int
@@ -55,6 +57,7 @@ class Rules:
     last_call: float = 1.0
     join_timeout: float = 600.0
     command: str = ""
+    pacing: PacingRules = field(default_factory=PacingRules)
 
     @property
     def most_active(self) -> int:
@@ -81,7 +84,8 @@ class Coordinator:
         self._nodes = dict[int, NodeDescription]()
         self._active = set[int]()
         self._busy, self._unhealthy = set[int](), set[int]()  # of the active nodes: not done, or not stopped yet
-        self._failure = ""
+        self._failure, self._is_fruitless = "", False
+        self._pacing, self._begins_at = RestartPacing(rules.pacing), -math.inf
         self._gathering_since = self._enough_since = math.inf
 
     @classmethod
@@ -91,6 +95,8 @@ class Coordinator:
         made.cycle, made.restarts, made._phase, made._failure = state.cycle, state.restarts, state.phase, state.failure
         made._nodes = dict(state.nodes)
         made._active, made._busy, made._unhealthy = set(state.active), set(state.busy), set(state.unhealthy)
+        made._is_fruitless, made._begins_at = state.is_fruitless, now + state.begins_in
+        made._pacing = RestartPacing(rules.pacing, ages=state.restarted, fruitless=state.fruitless, now=now)
         made._gathering_since, made._enough_since = now - state.gathering_for, now - state.enough_for
         if made._phase is Phase.GATHERING:
             made._schedule()
@@ -102,6 +108,8 @@ class Coordinator:
         return CoordinatorState(
             self._phase, self.cycle, self.restarts, tuple(sorted(self._nodes.items())), frozenset(self._active),
             frozenset(self._busy), frozenset(self._unhealthy), self._failure, now - since[0], now - since[1],
+            is_fruitless=self._is_fruitless, fruitless=self._pacing.fruitless, restarted=self._pacing.ages(now=now),
+            begins_in=self._begins_at - now if self._begins_at > now else -math.inf,
         )  # fmt: skip
 
     def start(self, *, now: float) -> None:
@@ -120,7 +128,7 @@ class Coordinator:
                 return self._end(REFUSED, message.reason)
             case MessageKind.LEFT:
                 return self._gone(message.node, message.reason, now)
-            case MessageKind.FAILED | MessageKind.UNHEALTHY | MessageKind.DONE as kind:
+            case MessageKind.FAILED | MessageKind.FRUITLESS | MessageKind.UNHEALTHY | MessageKind.DONE as kind:
                 return self._of_this_cycle(kind, message)
             case never:
                 assert_never(never)
@@ -213,7 +221,9 @@ class Coordinator:
 
     def _fail(self, message: Message) -> tuple[Decision, ...]:
         self._failure = f"{self._nodes[message.node].host}: {message.reason}"
-        return self._stop(self._failure)
+        self._is_fruitless = message.kind is MessageKind.FRUITLESS
+        pause = self._pacing.pause(is_fruitless=self._is_fruitless)
+        return self._stop(f"{self._failure}; the next cycle is {pause:g} s away" if pause else self._failure)
 
     def _stop(self, reason: str) -> tuple[Decision, ...]:
         self._phase, self._busy = Phase.STOPPING, set(self._active)
@@ -226,8 +236,8 @@ class Coordinator:
     def _next(self, now: float) -> tuple[Decision, ...]:
         """Begin the next cycle, as soon as all have stopped and enough nodes are there."""
         if self._phase is Phase.STOPPING and not self._busy:
-            if self._failure and self.restarts >= self.rules.max_restarts:
-                return self._end(FAILED, f"{self._failure}, {self._spent()}")
+            if self._failure and (spent := self._spent(now)):
+                return self._end(FAILED, f"{self._failure}, {spent}")
             self._gather(now)
         if self._phase is not Phase.GATHERING:
             return ()
@@ -237,7 +247,10 @@ class Coordinator:
             return self._run()
         return self._end(FAILED, self._too_few()) if now >= self._gathering_since + self.rules.join_timeout else ()
 
-    def _spent(self) -> str:
+    def _spent(self, now: float) -> str:
+        """Return why there is no further restart, "" if there may be one."""
+        if self.restarts < self.rules.max_restarts:
+            return self._pacing.exceeded(now=now)
         return f"after {self.restarts} restarts" if self.rules.max_restarts else "with --max-restarts 0"
 
     def _gather(self, now: float) -> None:
@@ -245,14 +258,17 @@ class Coordinator:
         self._active, self._unhealthy = set(), set()
         self._gathering_since, self._enough_since = now, math.inf
         self.cycle += 1
-        self.restarts += bool(self._failure)
-        self._failure = ""
+        if self._failure:
+            self.restarts += 1
+            self._begins_at = now + self._pacing.pause(is_fruitless=self._is_fruitless)
+            self._pacing.restarted(is_fruitless=self._is_fruitless, now=now)
+        self._failure, self._is_fruitless = "", False
 
     def _are_enough(self) -> bool:
         return len(self._nodes) >= self.rules.min_nodes
 
     def _is_complete(self, now: float) -> bool:
-        if not self._are_enough():
+        if not self._are_enough() or now < self._begins_at:
             return False
         are_all = len(self._nodes) >= self.rules.max_nodes
         return self.cycle > 0 or are_all or now >= self._enough_since + self.rules.last_call
@@ -263,7 +279,8 @@ class Coordinator:
 
     def _schedule(self) -> None:
         join_by = self._gathering_since + self.rules.join_timeout if self._enough_since == math.inf else math.inf
-        self.deadline = min(self._enough_since + self.rules.last_call, join_by)
+        last_call = 0.0 if self.cycle else self.rules.last_call
+        self.deadline = min(max(self._enough_since + last_call, self._begins_at), join_by)
 
     def _run(self) -> tuple[Decision, ...]:
         joined_first = sorted(self._nodes)[: self.rules.most_active]

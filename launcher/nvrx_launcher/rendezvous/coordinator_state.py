@@ -37,6 +37,10 @@ class CoordinatorState:
         failure: the worker's failure by which the cycle is stopped.
         gathering_for: since nodes are gathered; `-inf` for not yet.
         enough_for: since enough of them are there; `-inf` for not yet.
+        is_fruitless: the cycle that is stopped ended before its first step.
+        fruitless: how many cycles before have, one after the other.
+        restarted: when the workers were restarted, as far as it counts.
+        begins_in: seconds until the next cycle may begin; `-inf` for at any time.
     """
 
     phase: Phase
@@ -49,6 +53,10 @@ class CoordinatorState:
     failure: str
     gathering_for: float
     enough_for: float
+    is_fruitless: bool = False
+    fruitless: int = 0
+    restarted: tuple[float, ...] = ()
+    begins_in: float = -math.inf
 
     def to_json(self) -> dict[str, Any]:
         """Return it for the wire."""
@@ -57,7 +65,8 @@ class CoordinatorState:
             "nodes": [[node, description.to_json()] for node, description in self.nodes],
             "active": sorted(self.active), "busy": sorted(self.busy), "unhealthy": sorted(self.unhealthy),
             "failure": self.failure, "gathering_for": _finite(self.gathering_for),
-            "enough_for": _finite(self.enough_for),
+            "enough_for": _finite(self.enough_for), "is_fruitless": int(self.is_fruitless),
+            "fruitless": self.fruitless, "restarted": list(self.restarted), "begins_in": _finite(self.begins_in),
         }  # fmt: skip
 
     @classmethod
@@ -72,7 +81,9 @@ class CoordinatorState:
         return cls(
             Phase(data.get("phase")), integer(data.get("cycle"), 0), integer(data.get("restarts"), 0), nodes, active,
             busy, unhealthy, string(data.get("failure")), _seconds(data.get("gathering_for")),
-            _seconds(data.get("enough_for")),
+            _seconds(data.get("enough_for")), bool(integer(data.get("is_fruitless", 0), 0)),
+            integer(data.get("fruitless", 0), 0), tuple(float(number(each)) for each in data.get("restarted", ())),
+            _seconds(data.get("begins_in")),
         )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 from nvrx_launcher.store_host import ControlStore
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["join_job"]
 
 
-def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents) -> Coordination:
+def join_job(
+    options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents, *, pacing: PacingRules
+) -> Coordination:
     """Return the way to the coordinator.
 
     Args:
@@ -35,20 +38,24 @@ def join_job(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: 
         loop: where descriptors are watched.
         cleanup: gives back what is acquired.
         node: told of what happens.
+        pacing: how fast restarts may follow each other.
 
     Raises:
         StoreConnectionError: when nobody listens at the rendezvous endpoint in time.
         OSError: when an address cannot be used.
     """
+    rules = _rules(options, pacing)
     if options.max_nodes > 1 or options.backend == "etcd-v2":
-        return _join_over_store(options, loop, cleanup, node)
+        return _join_over_store(options, loop, cleanup, node, rules=rules)
     control = ControlStore(loop, options.job_name, address=options.master_addr)
     cleanup.callback(control.close)
     describe = functools.partial(_describe, options, options.master_addr)
-    return LocalCoordination(Coordinator(_rules(options)), describe, node, store=control)
+    return LocalCoordination(Coordinator(rules), describe, node, store=control)
 
 
-def _join_over_store(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents) -> Coordination:
+def _join_over_store(
+    options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents, *, rules: Rules
+) -> Coordination:
     from nvrx_core.store.cpp_log_level import FATAL, quiet_for_good
     from nvrx_launcher.rendezvous.store_coordination import StoreCoordination
 
@@ -61,7 +68,7 @@ def _join_over_store(options: LaunchOptions, loop: EventLoop, cleanup: ExitStack
     cleanup.callback(control.close)
     coordination = StoreCoordination(
         store, keys, mailbox, node, describe=functools.partial(_describe, options, address), control=control,
-        rules=_rules(options), settings=options.rendezvous,
+        rules=rules, settings=options.rendezvous,
     )  # fmt: skip
     cleanup.callback(coordination.close, loop)
     return coordination
@@ -79,12 +86,12 @@ def _store(options: LaunchOptions, cleanup: ExitStack) -> RendezvousStore:
     return store
 
 
-def _rules(options: LaunchOptions) -> Rules:
+def _rules(options: LaunchOptions, pacing: PacingRules) -> Rules:
     settings = options.rendezvous
     return Rules(
         options.min_nodes, options.max_nodes, options.max_restarts, policy=options.policy,
         last_call=settings.last_call, join_timeout=settings.join_timeout,
-        command=options.command if settings.same_command else "",
+        command=options.command if settings.same_command else "", pacing=pacing,
     )  # fmt: skip
 
 

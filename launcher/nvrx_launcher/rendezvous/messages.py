@@ -23,6 +23,7 @@ class MessageKind(enum.Enum):
 
     READY = "ready"  # its workers are not running; it can take part in a cycle
     FAILED = "failed"  # a worker of it has failed, and the cycle with it
+    FRUITLESS = "fruitless"  # the same, before the first step
     UNHEALTHY = "unhealthy"  # a worker of it has failed; the others go on
     DONE = "done"  # all its workers are done
     STOP = "stop"  # a rank has asked that the job ends

@@ -17,7 +17,7 @@ from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.peers import SUFFIX, Progress
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
-from nvrx_core.progress.page import ProgressField
+from nvrx_core.progress.page import Page, ProgressField, SectionField
 from nvrx_core.progress.stage import Stage
 from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
@@ -30,6 +30,10 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 STABLE: Final = 10.0
 """Seconds after which a monitor has been of use: the next pause is the first one again."""
+STARTS_WITHIN: Final = 10.0
+"""Seconds after which a worker that has no monitor may have taken a step."""
+SAYS_SO_WITHIN: Final = 60.0
+"""The same for one that has a monitor: it says so, if it says anything."""
 
 
 class Monitors:
@@ -100,6 +104,16 @@ class Monitors:
         page = self._monitors[local_rank].page
         return page[ProgressField.ATTACHED_PID] == pid != page[ProgressField.DETACHED_PID]
 
+    def may_have_stepped(self, seconds: float) -> bool:
+        """Whether a worker of a cycle may have taken a step, as far as heartbeats, steps, sections and the time say.
+
+        Args:
+            seconds: since the workers were started.
+        """
+        pages = [monitor.page for monitor in self._monitors]
+        say_so = any(page[ProgressField.ATTACHED_PID] for page in pages)
+        return seconds > (SAYS_SO_WITHIN if say_so else STARTS_WITHIN) or any(map(_has_stepped, pages))
+
     def close(self) -> None:
         """End all."""
         for monitor in self._monitors:
@@ -151,3 +165,10 @@ class Monitors:
         self._pauses[local_rank] = min(2 * pause, LONGEST_PAUSE)
         self._due[local_rank] = now + pause
         self.deadline = min(self._due.values())
+
+
+def _has_stepped(page: Page) -> bool:
+    """A section that was opened twice is one, too, whatever its name."""
+    if page[ProgressField.HEARTBEATS] or page[ProgressField.STEP]:
+        return True
+    return any(page.words[slot + SectionField.COUNT] > 1 for slot in page.sections().values())

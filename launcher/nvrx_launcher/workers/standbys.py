@@ -147,16 +147,15 @@ class Standbys:
     def take(self, ranks: tuple[int, int], environment: Mapping[str, str], output: Output) -> Worker | None:
         """Return a worker made of the standby of its local rank; None where there is none that is ready."""
         standby = self._standbys.get(ranks[0])
-        if standby is None or not standby.is_ready or without_place(environment) != without_place(standby.environment):
+        if standby is None or not standby.is_ready:
             return None
         self._loop.forget(standby.control.fileno())
         del self._standbys[ranks[0]]
-        worker = standby.become(ranks, environment, output)
+        has_imported_under_it = without_place(environment) == without_place(standby.environment)
+        worker = standby.become(ranks, environment, output) if has_imported_under_it else None
         if worker is None:
             standby.close()
-            self._policy.lost(ranks[0], "it has ended", now=time.monotonic())
-        else:
-            self._policy.taken(ranks[0])
+        self._policy.taken(ranks[0])
         return worker
 
     def close(self) -> None:

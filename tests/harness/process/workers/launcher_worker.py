@@ -141,6 +141,21 @@ def imported() -> None:
         time.sleep(120)
 
 
+def churns() -> None:
+    """Rank 1 fails in each cycle, but in the second and the last one, where it waits for a file first."""
+    last = int(os.environ["NVRX_TEST_LAST"])
+    if CYCLE in (2, last):
+        with open(f"{os.environ['NVRX_TEST_GATE']}-{CYCLE}.reached", "w"):
+            pass
+        while not os.path.exists(f"{os.environ['NVRX_TEST_GATE']}-{CYCLE}"):
+            time.sleep(0.02)
+    if last == CYCLE:
+        return
+    if RANK == 1:
+        sys.exit(3)
+    time.sleep(60)
+
+
 def asks() -> None:
     """Rank 0 asks that the job ends."""
     from nvrx_core.fault_tolerance import RankMonitorClient, WorkloadAction, WorkloadControlRequest
@@ -196,6 +211,7 @@ CASES: dict[str, Callable[[], None]] = {
         tells,
         loses,
         imported,
+        churns,
         asks,
         excludes,
         restarted,

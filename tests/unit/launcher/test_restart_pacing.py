@@ -1,0 +1,110 @@
+"""How fast restarts may follow each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from nvrx_launcher.node_policy import NodePolicy, Tell
+from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
+from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
+from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules, RestartPacing
+
+
+def pauses(cycles, **rules):
+    """The pauses after cycles; True for one that came to nothing."""
+    pacing, found = RestartPacing(PacingRules(**rules)), []
+    for is_fruitless in cycles:
+        found.append(pacing.pause(is_fruitless=is_fruitless))
+        pacing.restarted(is_fruitless=is_fruitless, now=0.0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cycles", "rules", "expected"),
+    [
+        ([False] * 3, {}, [0.0] * 3),
+        ([True] * 9, {}, [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]),
+        ([True, True, False, True, True], {}, [0.0, 1.0, 0.0, 0.0, 1.0]),
+        ([False, True, True, True], {"backoff": 1.5}, [1.5, 1.5, 1.5, 2.0]),
+        ([True] * 4, {"backoff": None}, [0.0] * 4),
+    ],
+)
+def test_cycles_that_come_to_nothing_are_followed_by_longer_and_longer_pauses(cycles, rules, expected):
+    assert pauses(cycles, **rules) == expected
+
+
+def test_restarts_are_counted_in_a_window():
+    pacing = RestartPacing(PacingRules(window=60.0, max_in_window=2))
+    for now in (0.0, 10.0):
+        assert pacing.exceeded(now=now) == ""
+        pacing.restarted(is_fruitless=False, now=now)
+    assert pacing.exceeded(now=59.0) == "after 2 restarts within 60 s"
+    assert pacing.exceeded(now=60.0) == ""
+    assert pacing.ages(now=61.0) == (51.0,)
+    successor = RestartPacing(PacingRules(window=60.0, max_in_window=1), ages=(51.0,), fruitless=1, now=5.0)
+    assert successor.exceeded(now=13.0)
+    assert not successor.exceeded(now=14.0)
+    assert successor.pause(is_fruitless=True) == 1.0
+
+
+def ready(cycle):
+    return Message(0, MessageKind.READY, cycle, "", NodeDescription("host", "a", 1, 2))
+
+
+def running(**pacing):
+    made = Coordinator(Rules(1, 1, 10, pacing=PacingRules(**pacing)))
+    made.start(now=0.0)
+    made.received(ready(-1), now=0.0)
+    return made
+
+
+def fail(made, now, kind=MessageKind.FRUITLESS):
+    """A cycle fails, and its workers are gone at once; returns what is decided."""
+    cycle = made.cycle
+    decided = [*made.received(Message(0, kind, cycle, "rank 0 has failed"), now=now)]
+    decided += made.received(ready(cycle), now=now)
+    made.check()
+    return decided
+
+
+def test_a_cycle_begins_when_the_pause_is_over_and_says_so():
+    made = running()
+    assert [each.verdict for each in fail(made, 1.0)] == [Verdict.STOP, Verdict.RUN]
+    (stop,) = fail(made, 2.0)
+    assert stop.reason == "host: rank 0 has failed; the next cycle is 1 s away"
+    assert made.deadline == 3.0
+    assert made.tick(now=2.9) == ()
+    assert [each.verdict for each in made.tick(now=3.0)] == [Verdict.RUN]
+    assert made.deadline == math.inf
+    assert [each.verdict for each in fail(made, 4.0, MessageKind.FAILED)] == [Verdict.STOP, Verdict.RUN]
+
+
+def test_a_job_ends_when_the_restarts_of_a_window_are_spent():
+    made = running(max_in_window=1, window=100.0)
+    assert [each.verdict for each in fail(made, 1.0, MessageKind.FAILED)] == [Verdict.STOP, Verdict.RUN]
+    _, end = fail(made, 50.0, MessageKind.FAILED)
+    assert end == Decision(Verdict.END, 1, "host: rank 0 has failed, after 1 restarts within 100 s", 1)
+
+
+def test_a_successor_waits_for_the_rest_of_a_pause_and_counts_on():
+    made = running(max_in_window=3)
+    fail(made, 1.0)
+    fail(made, 2.0)
+    state = CoordinatorState.from_json(made.state(now=2.25).to_json())
+    successor = Coordinator.from_state(made.rules, state, now=100.0)
+    assert successor.state(now=100.0) == made.state(now=2.25)
+    assert successor.deadline == 100.75
+    (run,) = successor.tick(now=100.75)
+    assert run.verdict is Verdict.RUN
+    assert [each.verdict for each in fail(successor, 101.0)] == [Verdict.STOP]
+    assert successor.deadline == 103.0
+
+
+def test_a_node_says_that_its_workers_have_taken_no_step():
+    for is_fruitless, kind in ((True, MessageKind.FRUITLESS), (False, MessageKind.FAILED)):
+        policy = NodePolicy(1, stop_signal=15, kill_signal=9, stop_grace=1.0, signal_grace=1.0)
+        policy.joined(0)
+        policy.decided(Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),)))
+        assert policy.worker_exited(0, 1, "x", is_fruitless=is_fruitless)[0] == Tell(kind, 0, "x")
