@@ -223,6 +223,8 @@ class RestartableFit(Finalize):
         self._restore_random()
         if self.attempt > 0:
             self._log_restart()
+        else:
+            self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for
 
     def _restore_random(self) -> None:
         if self._random is not None:

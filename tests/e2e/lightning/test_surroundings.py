@@ -69,6 +69,17 @@ def test_a_job_that_is_started_again_goes_on_from_its_newest_checkpoint(run, sta
     assert how_it_ended(again) == undisturbed(setting)
 
 
+def test_a_fit_that_began_from_a_checkpoint_of_the_users_goes_back_to_it(run, start):
+    last = {"every_n_train_steps": 10, "save_last": True}
+    first = run(Setting(checkpoint=last))
+    again = start(
+        Setting(checkpoint=last, ckpt_path="last", trainer={"max_epochs": 3}, faults=(Fault(1, 23),)),
+        each=lambda rank: {"NVRX_TEST_CHECKPOINTS": str(first.directory / "checkpoints")},
+    ).finish(60)
+    assert resumed_steps(again) == {0: 20, 1: 20}
+    assert {(line["step"], line["error"]) for line in again.lines("fitted")} == {(30, None)}
+
+
 def test_a_job_that_is_started_for_the_first_time_begins_anew(run, start):
     first = run(Setting())
     again = start(Setting(), each=lambda rank: {"NVRX_TEST_CHECKPOINTS": str(first.directory / "checkpoints")})

@@ -51,6 +51,7 @@ class Setting:
     spoil: str = ""  # what is done to the newest checkpoint before the fault
     manual: bool = False
     callback: bool = False  # nvrx's, too
+    ckpt_path: str | None = None
 
     def plain(self) -> Setting:
         """The same training under Lightning's own strategy: no fault, and nothing that leaves the weights alone."""

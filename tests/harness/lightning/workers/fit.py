@@ -382,7 +382,7 @@ def main() -> None:
     validation = DataLoader(Samples(16), batch_size=4) if setting.validate else None
     error = None
     try:
-        trainer.fit(model, loader, validation)
+        trainer.fit(model, loader, validation, ckpt_path=setting.ckpt_path)
     except BaseException as raised:
         error = raised
     report(trainer, model, record, error)
