@@ -31,7 +31,7 @@ SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-launcher demo-lightning test test-all test-selection test-parts test-jobs test-searches test-whole coverage check bench bench-peer docs clean
+.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-whole coverage check bench bench-peer docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ demo-launcher: $(VENV)/.installed ## the same with launchers: lose ranks, and a 
 
 demo-lightning: $(VENV)/.integrations ## the same with PyTorch Lightning: one strategy, one callback
 	@$(PY) examples/lightning/demo.py $(DEMO_ARGS)
+
+demo-megatron: $(VENV)/.integrations ## the same with megatron-core: TP=2 and DP=2
+	@$(PY) examples/megatron/demo.py $(DEMO_ARGS)
 
 test: $(if $(SELECTION),test-selection,test-parts) ## every test but the long ones (PYTEST_ARGS="-k name")
 

@@ -1,9 +1,9 @@
 """Checkpoints in folders that a fault cannot tear.
 
 All ranks write a checkpoint into a folder of this attempt; then one rank gives the folder its name, which is when the
-checkpoint comes to exist. A save that is interrupted or killed leaves a folder that no load considers, and a retry
-writes into another one, so the files of two attempts never mix. The collective part of a save is outside of
-`CallWrapper.atomic()`: a section that waits for a lost rank could not be interrupted.
+checkpoint comes to exist. A save that is interrupted or killed leaves a folder that no load considers, and that the
+next attempt removes before it begins, so the files of two attempts never mix. The collective part of a save is outside
+of `CallWrapper.atomic()`: a section that waits for a lost rank could not be interrupted.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class AtomicCheckpoint:
     ) -> None:
         require(keep is None or keep >= 1, "keep", keep, "at least 1, or None for all")
         self.folder, self.keep, self.group, self.checksums = Path(folder), keep, group, checksums
+        self._under_way: set[Path] = set()
 
     def latest(self) -> tuple[int, Path] | None:
         """Return the step and the folder of the newest checkpoint that is whole; None when there is none.
@@ -108,9 +109,12 @@ class AtomicCheckpoint:
             The folder of the complete checkpoint.
         """
         attempt = self.begin(step)
-        write(attempt.folder)
-        self._barrier()
-        self._from_leader(attempt.commit)
+        try:
+            write(attempt.folder)
+            self._barrier()
+            self._from_leader(attempt.commit)
+        finally:
+            self._under_way.discard(attempt.folder)
         return attempt.target
 
     def begin(self, step: int) -> Attempt:
@@ -120,12 +124,13 @@ class AtomicCheckpoint:
         return Attempt(self, step, number)
 
     def _prepare(self, step: int) -> int:
-        """Drop what interrupted attempts have left, and make a folder of a name that none has had."""
+        """Drop what interrupted attempts have left, and make a folder for this one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob(f"{_PARTIAL}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for left in set(self.folder.glob(f"{_PARTIAL}*")) - self._under_way:
+            shutil.rmtree(left)
         number = 1 + max((number for at, number, _ in self._complete() if at == step), default=-1)
         self._partial(step, number).mkdir()
+        self._under_way.add(self._partial(step, number))
         return number
 
     def _partial(self, step: int, number: int) -> Path:
@@ -193,6 +198,7 @@ class Attempt:
             _hit("checkpoint-rename")
             self.folder.rename(self.target)
             synchronise_folder(self.checkpoints.folder)
+        self.checkpoints._under_way.discard(self.folder)
         _hit("checkpoint-marker")
         self.checkpoints._prune()
 

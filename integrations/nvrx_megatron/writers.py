@@ -58,8 +58,8 @@ def _noticing(initialise: Callable[..., None]) -> Callable[..., None]:
 
 
 def _observe_synchronous_writes(writer: Any) -> None:
-    write = writer.write_preloaded_data_multiproc
-    if hasattr(write, "__nvrx__"):
+    write = getattr(writer, "write_preloaded_data_multiproc", None)  # from 0.17 on, threads of the rank write
+    if write is None or hasattr(write, "__nvrx__"):
         return
     own = os.getpid()
 

@@ -19,7 +19,7 @@ from tests.harness.process.job import Template
 TREE = os.environ.get("NVRX_TEST_MEGATRON_LM", "")
 pytestmark = pytest.mark.skipif(not TREE, reason="NVRX_TEST_MEGATRON_LM names no checkout of Megatron-LM")
 Train = Callable[..., MegatronLMJob]
-LIMIT = 150
+LIMIT = 300
 
 
 @pytest.fixture(scope="module")

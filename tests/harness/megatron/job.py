@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.megatron.plan import Plan
-from tests.harness.process.job import Job, Template
+from tests.harness.process.job import PATHS, Job, Template
 
 __all__ = ["TEMPLATE", "TRAIN", "Launch", "MegatronJob", "MegatronLMJob"]
 
+SITE = Path(__file__).with_name("site")
 TEMPLATE = Path(__file__).with_name("template.py")
 TRAIN = "tests.harness.megatron.train"
 
@@ -92,6 +93,7 @@ class MegatronLMJob(MegatronJob):
         environment = {
             "NVRX_TEST_MEGATRON_LM": tree, "NVRX_TEST_MEGATRON_FAULTS": faults, "TORCHDYNAMO_DISABLE": "1",
             "CUDA_DEVICE_MAX_CONNECTIONS": "1", "TORCH_CPP_LOG_LEVEL": "error", "LOCAL_WORLD_SIZE": str(self.world),
+            "PYTHONPATH": os.pathsep.join(map(str, (SITE, *PATHS))),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }  # fmt: skip
         if launched:

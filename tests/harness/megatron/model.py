@@ -54,6 +54,8 @@ class Training:
     def _optimizer(self, plan: Plan) -> Any:
         if plan.optimizer == "torch":
             return torch.optim.Adam(self.model.parameters(), lr=3e-3)
+        if plan.optimizer == "sgd":
+            return torch.optim.SGD(self.model.parameters(), lr=0.1)
         config = OptimizerConfig(
             optimizer="adam", lr=3e-3, clip_grad=1.0, use_distributed_optimizer=plan.distributed, bf16=False
         )

@@ -22,7 +22,7 @@ class Plan:
         tp, pp: tensor and pipeline parallel sizes; the rest of the ranks is data parallel.
         active: how many ranks train; None for all.
         granularity: of a restart, "rank" or "node".
-        optimizer: "megatron" or "torch".
+        optimizer: "megatron"; "torch" for its Adam, "sgd", which has no state.
         distributed: use Megatron's DistributedOptimizer.
         steps: how many.
         save_every: steps between two checkpoints, 0 for none.
@@ -30,6 +30,7 @@ class Plan:
         slow_save: seconds that a save takes besides.
         faults: a schedule's text.
         soft, hard: timeouts in seconds.
+        stop_writers: stop the processes that write in the background, for the first iteration.
         nodes: how many nodes the ranks stand for, on one host.
         restart: whether a fault restarts.
         shape: of the stand-in tree.
@@ -48,6 +49,7 @@ class Plan:
     faults: str = ""
     soft: float = 20.0
     hard: float = 30.0
+    stop_writers: bool = False
     nodes: int = 1
     restart: bool = True
     shape: str = "0.18"

@@ -9,15 +9,12 @@ from typing import Any
 import nvrx_megatron
 import torch.distributed.checkpoint as dcp
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
 
 from tests.harness.megatron.model import Training
 from tests.harness.megatron.plan import Plan
 
 __all__ = ["Saves"]
-
-filesystem_async._process_memory = lambda: 0  # else a writer needs psutil
 
 
 class Saves:
@@ -43,9 +40,10 @@ class Saves:
         state = self.state(loading=True)
         if self.plan.saves == "torch":
             dcp.load(state, checkpoint_id=str(folder))
+            state = state[os.environ["RANK"]]
         else:
             state = dist_checkpointing.load(state, str(folder))
-        self.training.model.load_state_dict(state["model"])
+        self.training.model.module.load_state_dict(state["model"])
         self.training.optimizer.load_state_dict(state["optimizer"])
         return step
 
@@ -62,6 +60,11 @@ class Saves:
             request.add_finalize_fn(attempt.commit)
             self.queue.schedule_async_request(request)
 
+    def writers(self) -> list[int]:
+        """The processes that write in the background."""
+        callers = (call.async_caller for call in self.queue.async_calls)
+        return [caller.process.pid for caller in callers if caller.process is not None]
+
     def poll(self, wait: bool = False) -> None:
         """Completes background saves that are done; all ranks call it."""
         if self.plan.saves in ("async", "persistent"):
@@ -69,9 +72,10 @@ class Saves:
 
     def state(self, loading: bool = False) -> dict[str, Any]:
         model, optimizer = self.training.model, self.training.optimizer
-        if self.plan.saves == "torch":
-            return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        sharded = model.sharded_state_dict()
+        if self.plan.saves == "torch":  # to which the shards of two ranks are the same tensor
+            mine = os.environ["RANK"]
+            return {mine: {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}}
+        sharded = model.module.sharded_state_dict()
         if not hasattr(optimizer, "sharded_state_dict"):
             return {"model": sharded, "optimizer": optimizer.state_dict()}
         return {"model": sharded, "optimizer": optimizer.sharded_state_dict(sharded, is_loading=loading)}

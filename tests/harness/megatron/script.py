@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from tests.harness.megatron import cpu
+from examples.megatron import on_cpu
 from tests.harness.megatron.plan import Plan
 from tests.harness.process.workers.record import Record
 
@@ -37,7 +37,7 @@ def break_beside() -> None:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     torch.set_num_threads(1)
-    cpu.install()
+    on_cpu.install()
     sys.path.insert(0, str(TREE))
     script, *words = sys.argv[1:]
     sys.argv[1:] = [str(TREE / script), *plan.command_line(), *words]

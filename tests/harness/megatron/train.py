@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -15,10 +16,11 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+from examples.megatron import on_cpu
 from nvrx_core.inprocess import CallWrapper
 from nvrx_core.testing import Point, failpoints, inject
-from tests.harness.megatron import cpu
 from tests.harness.megatron.plan import Plan
+from tests.harness.process import host
 from tests.harness.process.workers.plan import STRIKES
 from tests.harness.process.workers.record import Record
 
@@ -27,6 +29,7 @@ __all__: list[str] = []
 plan = Plan.of_environment()
 record = Record.of_environment()
 me = int(os.environ["RANK"])
+written: list[int] = []
 
 
 def train(call: CallWrapper) -> float | None:
@@ -41,6 +44,8 @@ def train(call: CallWrapper) -> float | None:
     model_parallel_cuda_manual_seed(123)
     training = Training(plan)
     saves = Saves(plan, training)
+    if plan.stop_writers:
+        record("writers", iteration=call.iteration, gone=not any(map(host.alive, written)))
     first = saves.resume() if plan.save_every else 0
     record("resume", iteration=call.iteration, step=first)
     loss = None
@@ -76,12 +81,20 @@ def save(saves, done: int, iteration: int) -> None:  # type: ignore[no-untyped-d
             time.sleep(0.01)
     saves.save(done)
     record("saved", iteration=iteration, step=done)
+    if plan.stop_writers and iteration == 0:
+        for pid in saves.writers():
+            os.kill(pid, signal.SIGSTOP)
+            written.append(pid)
+            record("writer", iteration=iteration, pid_of_writer=pid)
 
 
+if __name__ == "__mp_main__":  # a process that saves in the background
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.set_device = lambda device: None
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     torch.set_num_threads(1)
-    cpu.install()
+    on_cpu.install()
     if plan.nodes > 1:
         socket.gethostname = lambda node=me // (int(os.environ["WORLD_SIZE"]) // plan.nodes): f"node-{node}"
     failpoints.install(plan.schedule(), initial_rank=me, record=os.environ[STRIKES])

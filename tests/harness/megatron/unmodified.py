@@ -11,16 +11,16 @@ import os
 import sys
 import time
 import types
-import typing
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from examples.megatron import on_cpu
+from nvrx_core.inprocess import current_call
 from nvrx_core.testing import inject
 from nvrx_core.testing.fault_kinds import kind_of
-from tests.harness.megatron import cpu
 from tests.harness.process.workers.record import Record
 
 __all__ = ["run"]
@@ -35,7 +35,7 @@ me = os.environ["RANK"]
 def fake_device() -> None:
     """Has torch.cuda say what Megatron-LM asks for at its start."""
     cuda: Any = torch.cuda
-    cpu.install()
+    on_cpu.install()
     cuda.is_available = lambda: True
     cuda.is_initialized = lambda: False
     cuda.device_count = lambda: int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -62,8 +62,8 @@ def fake_device() -> None:
 
 def fake_build(tree: Path) -> None:
     """Stands in for what wants a compiler of CUDA, or a newer Python."""
-    if not hasattr(typing, "override"):
-        typing.override = lambda function: function  # type: ignore[attr-defined]
+    from tests.harness.megatron.site import sitecustomize  # noqa: F401 - the template was not started with it
+
     if (tree / "megatron/legacy/fused_kernels/__init__.py").exists():
         sys.modules["megatron.legacy.fused_kernels"] = types.SimpleNamespace(load=lambda args: None)  # type: ignore[assignment]
 
@@ -73,24 +73,28 @@ def watch_training() -> None:
     from megatron.training import training
 
     faults = dict(entry.split("=") for entry in filter(None, os.environ.get(FAULTS, "").split(",")))
-    initialise, step, calls = training.initialize_megatron, training.train_step, [0, 0]
+    initialise, step, calls = training.initialize_megatron, training.train_step, [0]
 
     def initialize_megatron(*args: Any, **kwargs: Any) -> Any:
-        record("enter", iteration=calls[0], rank=os.environ["RANK"], world=os.environ["WORLD_SIZE"])
-        calls[0] += 1
+        record("enter", iteration=iteration(), rank=os.environ["RANK"], world=os.environ["WORLD_SIZE"])
         return initialise(*args, **kwargs)
 
     def train_step(*args: Any, **kwargs: Any) -> Any:
-        calls[1] += 1
-        if kind := faults.pop(f"{me}:{calls[1]}", None):
+        calls[0] += 1
+        if kind := faults.pop(f"{me}:{calls[0]}", None):
             inject(kind_of(kind), stamp=lambda at: record("strike", at=at, kind=kind))
         result = step(*args, **kwargs)
         loss = {name: float(value) for name, value in result[0].items() if "loss" in name}
         done = training.get_args().curr_iteration
-        record("step", iteration=calls[0] - 1, step=done, rank=os.environ["RANK"], loss=loss.get("lm loss"))
+        record("step", iteration=iteration(), step=done, rank=os.environ["RANK"], loss=loss.get("lm loss"))
         return result
 
     training.initialize_megatron, training.train_step = initialize_megatron, train_step
+
+
+def iteration() -> int:
+    call = current_call()
+    return -1 if call is None else call.iteration
 
 
 def run(words: list[str]) -> int:

@@ -88,6 +88,15 @@ def test_a_background_save_is_complete_when_its_future_is(checkpoints):
     assert checkpoints.latest() == (5, attempt.target)
 
 
+def test_a_save_that_begins_while_another_is_under_way_leaves_it_alone(checkpoints):
+    first, second = checkpoints.begin(1), checkpoints.begin(2)
+    for attempt in (first, second):
+        write("x")(attempt.folder)
+        attempt.commit()
+    assert checkpoints.latest() == (2, second.target)
+    assert first.target.is_dir()
+
+
 def test_the_error_of_a_background_save_is_that_of_the_call(checkpoints):
     attempt, future = checkpoints.begin(5), Future()
     future.set_exception(OSError(errno.EIO, "input/output error"))
