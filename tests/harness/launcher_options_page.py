@@ -1,0 +1,50 @@
+"""docs/reference/launcher-options.md, made from the declarations of the command line.
+
+Write it anew: python -m tests.harness.launcher_options_page > docs/reference/launcher-options.md
+"""
+
+from nvrx_launcher.arguments import OPTIONS, Option
+
+__all__ = ["page"]
+
+HEAD = """\
+# Options of ft_launcher
+
+The options of [`ft_launcher`](../how-to/launcher.md) beside those of [fault tolerance](fault-tolerance-options.md).
+Each may be written with underscores, too, as in `--max_restarts`, and has a variable. An option wins over its variable,
+a variable over the default; `--ft-explain` prints each value and where it comes from. What torchrun's options do
+differently here: [From torchrun](../how-to/from-torchrun.md#options).
+
+| option | variable | default | meaning |
+|---|---|---|---|
+"""
+OURS = """
+## Beside those of torchrun
+
+| option | variable | default | meaning |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page's text."""
+    theirs = "".join(row(option) for option in OPTIONS if option.is_torchruns)
+    ours = "".join(row(option) for option in OPTIONS if not option.is_torchruns)
+    return HEAD + theirs + OURS + ours
+
+
+def row(option: Option) -> str:
+    """An option's line."""
+    names = f"`-{option.short}`, `--{option.name}`" if option.short else f"`--{option.name}`"
+    choices = f" One of {', '.join(f'`{each}`' for each in option.choices)}." if option.choices else ""
+    later = "" if option.is_implemented else " Accepted, not implemented yet."
+    return f"| {names} | `PET_{option.dest.upper()}` | {default(option)} | {option.help}{choices}{later} |\n"
+
+
+def default(option: Option) -> str:
+    """Its default; a flag has none."""
+    return "" if option.kind is None or option.default in (None, "", ()) else f"`{option.default}`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
