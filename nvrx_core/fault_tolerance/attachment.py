@@ -98,7 +98,6 @@ class AttachedRank:
         self._detach()
         atexit.unregister(self._detach)
         self._is_over = True
-        self._hide_stacks()
         if not self._in_call:
             self._close()
 
@@ -148,14 +147,17 @@ class AttachedRank:
         monitored.unregister(self)
 
     def _detach(self) -> None:
-        """Note that this process has ended in order, and not by `os._exit`; not in a child of `os.fork`."""
+        """Note that this process ends in order, and not by `os._exit`; not in a child of `os.fork`.
+
+        The interpreter forgets faulthandler's signals as it ends: one that came later would end the process.
+        """
         if os.getpid() == self._info.pid:
             self.page[ProgressField.DETACHED_PID] = self._info.pid
+            self._hide_stacks()
 
     def _hide_stacks(self) -> None:
         self.page[ProgressField.STACK_SIGNAL] = 0
-        answer_requests_no_more(self._stack_signal)
-        if self._stacks >= 0:
+        if answer_requests_no_more(self._stack_signal) and self._stacks >= 0:
             os.close(self._stacks)
         self._stacks, self._stack_signal = -1, 0
 

@@ -26,7 +26,7 @@ from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all, connect
 from nvrx_core.liveness.awake_clock import AwakeClock
-from nvrx_core.process.lifeline import send
+from nvrx_core.process.lifeline import catches, send
 from nvrx_core.process.signalled_stacks import StackRequest
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import take_sample
@@ -146,10 +146,7 @@ class RankMonitor:
         if (others := inquiry.others(now=now)) is None:
             return False
         signum = self.page[ProgressField.STACK_SIGNAL]
-        if (
-            not (others.behind or others.lost or inquiry.has_asked_rank)
-            and signal.SIGRTMIN <= signum <= signal.SIGRTMAX
-        ):
+        if not (others.behind or others.lost or inquiry.has_asked_rank) and self._answers(rank, signum):
             inquiry.ask_rank(StackRequest(self.plan.stacks[0], rank.pidfd, signum, now=now))
         if (findings := inquiry.findings(others, now=now)) is None:
             return False
@@ -160,6 +157,11 @@ class RankMonitor:
             self._log_excuse(inquiry.own.rank, findings)
         self._policy.peers_behind(inquiry.limit, excused, now=self._now())
         return True
+
+    @staticmethod
+    def _answers(rank: WatchedRank, signum: int) -> bool:
+        """Whether a rank has a handler for the signal that asks for its stacks: without one it would end the rank."""
+        return signal.SIGRTMIN <= signum <= signal.SIGRTMAX and catches(rank.pid, signum)
 
     @staticmethod
     def _log_excuse(rank: int, findings: Findings) -> None:

@@ -11,6 +11,7 @@ import faulthandler
 import fcntl
 import os
 import signal
+import threading
 from contextlib import suppress
 from typing import Final
 
@@ -42,11 +43,19 @@ def answer_requests(writer: int) -> int:
     return signum
 
 
-def answer_requests_no_more(signum: int) -> None:
-    """Ignore the signal from now on: a late one must not end the process."""
+def answer_requests_no_more(signum: int) -> bool:
+    """Ignore the signal from now on: a late one must not end the process.
+
+    Returns:
+        Whether the pipe can be closed. A thread that is not the main one can change no handler: the process goes on
+        answering.
+    """
+    if signum and threading.current_thread() is not threading.main_thread():
+        return False
     if signum:
         faulthandler.unregister(signum)
         signal.signal(signum, signal.SIG_IGN)
+    return True
 
 
 class StackRequest:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 
 import pytest
 
@@ -9,6 +10,7 @@ from nvrx_core.fault.stack_text import Frame
 from nvrx_core.fault_tolerance.inquiry import COLLECTIVE_EXCUSES, Findings, Inquiry
 from nvrx_core.fault_tolerance.peers import HangReport, Progress, Survey, slowest, slowest_of_each_kind
 from nvrx_core.fault_tolerance.wire import Listener
+from nvrx_core.process.lifeline import catches
 from nvrx_core.process.signalled_stacks import (
     StackRequest,
     answer_requests,
@@ -149,3 +151,15 @@ def test_ranks_behind_are_named(tmp_path, launcher):
     inquiry.receive(inquiry.fds()[0], now=0.1)
     connection.close()
     assert inquiry.others(now=0.1) == Findings(behind=(7,), slowest=Progress(7, 4, 0))
+
+
+def test_another_thread_than_the_main_one_cannot_take_the_signal_back(pipe):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(answer_requests_no_more(pipe[1])))
+    thread.start()
+    thread.join()
+    assert answers == [False]
+    assert catches(os.getpid(), pipe[1])
+    assert answer_requests_no_more(pipe[1])
+    assert not catches(os.getpid(), pipe[1])
+    assert answer_requests_no_more(0)
