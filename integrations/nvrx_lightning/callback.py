@@ -72,15 +72,17 @@ class FaultToleranceCallback(Callback):
         self._connection: Connection | None = None
         self._training: Training | None = None
         self._folder: Path | None = None
-        self._returned = self._stays_connected = False
+        self._returned = self._is_final = self._stays_connected = False
 
     def connect(self, trainer: Trainer) -> None:
         """Connect to the rank monitor, and stay connected until `disconnect`: a wrapped call of `fit` begins."""
         self._open(trainer)
         self._stays_connected = True
 
-    def disconnect(self) -> None:
-        """End the connection."""
+    def disconnect(self, trainer: Trainer, *, completed: bool) -> None:
+        """End the connection; write the finished flag, if all ranks have completed the call."""
+        if completed and self._is_final:
+            self._write_flag(trainer)
         self._stays_connected = False
         self._end()
 
@@ -88,7 +90,7 @@ class FaultToleranceCallback(Callback):
         """Connect to the rank monitor, and begin to report."""
         if stage != "fit":
             return
-        self._returned = False
+        self._returned = self._is_final = False
         self._pause()
         self._open(trainer)
         self._begin(trainer)
@@ -183,10 +185,11 @@ class FaultToleranceCallback(Callback):
         self._pause()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """End the reports; write the finished flag."""
+        """End the reports; write the finished flag, or leave it to the end of a wrapped call, which may restart."""
         if stage != "fit":
             return
-        if trainer.is_global_zero and self._ending(trainer).is_final():
+        self._is_final = trainer.is_global_zero and self._ending(trainer).is_final()
+        if self._is_final and not self._stays_connected:
             self._write_flag(trainer)
         self._end()
 

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -257,9 +257,13 @@ def _monitored(trainer: Any) -> Iterator[None]:
     """
     from nvrx_lightning.callback import FaultToleranceCallback
 
-    with ExitStack() as stack:
-        for callback in trainer.callbacks:
-            if isinstance(callback, FaultToleranceCallback):
-                callback.connect(trainer)
-                stack.callback(callback.disconnect)
+    callbacks = [each for each in trainer.callbacks if isinstance(each, FaultToleranceCallback)]
+    completed = False
+    try:
+        for callback in callbacks:
+            callback.connect(trainer)
         yield
+        completed = True
+    finally:
+        for callback in callbacks:
+            callback.disconnect(trainer, completed=completed)

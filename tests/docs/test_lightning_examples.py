@@ -35,13 +35,6 @@ def test_the_callback_has_a_hung_rank_ended_and_the_training_goes_on(tmp_path: P
     assert (tmp_path / "run" / "ft_timeouts.json").exists()
 
 
-def test_the_callback_is_left_alone_without_a_launcher(tmp_path: Path) -> None:
-    code, output = run(tmp_path, str(EXAMPLES / "callback.py"), "--folder", str(tmp_path / "run"), "--epochs", "1")
-    assert code == 0, output
-    assert "rank 0 is done after step 47" in output
-    assert output.count("FaultToleranceCallback does nothing in this run") == 1
-
-
 def test_a_sharded_training_goes_on_in_its_processes_after_an_exception(tmp_path: Path) -> None:
     code, output = run(
         tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",

@@ -110,6 +110,7 @@ def test_a_flag_that_is_asked_for_needs_no_variable(endings: Run) -> None:
     assert asked["files"] == ["ft_finished", "ft_timeouts.json"]
 
 
+@pytest.mark.nightly  # tests/docs/test_lightning_examples.py has the same, with an example
 def test_a_rank_that_hangs_in_backward_is_ended_and_the_job_goes_on(tmp_path: Path) -> None:
     options = ("--max-restarts", "1", "--ft-rank-section-timeouts", "step:4")
     run = launched(tmp_path, "surviving.py", *options, NVRX_TEST_FAULTS="1:5:backward=hang_sleep")

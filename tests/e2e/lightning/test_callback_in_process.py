@@ -20,12 +20,14 @@ def test_a_long_validation_run_is_no_hang(tmp_path: Path) -> None:
 
 def test_a_hung_rank_restarts_in_its_process_and_is_watched_again(tmp_path: Path) -> None:
     options = ("--ft-rank-section-timeouts", "step:4")
-    run = launched(tmp_path, "in_process.py", *options, NVRX_TEST_FAULTS="1:5:backward=hang_sleep")
+    flag = {"FAULT_TOL_FINISHED_FLAG_FILE": str(tmp_path / "finished")}
+    run = launched(tmp_path, "in_process.py", *options, NVRX_TEST_FAULTS="1:5:backward=hang_sleep", **flag)
     assert run.code == 0, run.log
     assert "section 'step' open for 4." in run.log
     assert "SIGKILL" not in run.log
     assert {each["cycle"] for each in run.events} == {0}
     assert [(each["step"], each["watched"]) for each in run.said("fitted")] == [(16, False), (16, False)]
+    assert run.said("fitted", rank=0, flag=True)
     for page in run.said("page"):
         assert page["iteration"] == 1
         assert page["sections"].items() >= COUNTS.items()

@@ -61,7 +61,8 @@ def main() -> None:
     checkpoints = pl.callbacks.ModelCheckpoint(folder / "checkpoints", every_n_train_steps=2, save_last=True)
     made = trainer(folder, callback, checkpoints, Spy(), strategy=strategy)
     made.fit(Model(), loader(), loader(3))
-    say("fitted", step=made.global_step, watched=monitored.current() is not None)
+    flag = os.environ.get("FAULT_TOL_FINISHED_FLAG_FILE", "")
+    say("fitted", flag=Path(flag).is_file(), step=made.global_step, watched=monitored.current() is not None)
 
 
 if __name__ == "__main__":
