@@ -26,7 +26,16 @@ from nvrx_launcher.control import Control
 from nvrx_launcher.guardian import TAG, start_guardian, sweep
 from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodeAction, NodePolicy, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_policy import (
+    AwaitRound,
+    EndLaunch,
+    JoinAgain,
+    NodeAction,
+    NodePolicy,
+    StartWorkers,
+    StopWorkers,
+    Tell,
+)
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination
 from nvrx_launcher.rendezvous.coordinator import MIN_HEALTHY
@@ -207,6 +216,8 @@ class Agent:
                     if kind is MessageKind.READY and reason:
                         log.warning("%s: this node joins again", reason)
                     self._coordination.tell(kind, cycle, reason)
+                case JoinAgain():
+                    self._coordination.join_again()
                 case AwaitRound(local_rank, rank):
                     self._await_round(local_rank, rank)
                 case EndLaunch(code, _, reason):

@@ -6,7 +6,8 @@ WAITING --RUN--> RUNNING --all workers are done--> DONE
    +-------------------------------------------------------------------------+
 
 A node that cannot move its lease, or hears that it is taken for lost, kills its workers: others are about to take their
-places.
+places. One that could not move its lease joins again under another number: decisions that it has not heard of yet may
+place its old one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from typing import assert_never
 from nvrx_launcher.exit_codes import FAILED, SIGNALLED
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 
-__all__ = ["AwaitRound", "Cause", "EndLaunch", "NodeAction", "NodePolicy", "StartWorkers", "StopWorkers", "Tell"]
+__all__ = [
+    "AwaitRound",
+    "Cause",
+    "EndLaunch",
+    "JoinAgain",
+    "NodeAction",
+    "NodePolicy",
+    "StartWorkers",
+    "StopWorkers",
+    "Tell",
+]
 
 
 class Cause(enum.Enum):
@@ -86,7 +97,12 @@ class AwaitRound:
     rank: int
 
 
-NodeAction = StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound
+@dataclass(frozen=True)
+class JoinAgain:
+    """Join the job under another number, as soon as the store can be reached; answer with `joined`."""
+
+
+NodeAction = JoinAgain | StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound
 
 
 class NodePolicy:
@@ -126,9 +142,9 @@ class NodePolicy:
         self._is_excluded = False
 
     def joined(self, node: int) -> tuple[NodeAction, ...]:
-        """Take this node's number, a new one when it joins again; it is ready when its workers are gone."""
+        """Take this node's number, a new one when it joins again; it has no workers."""
         self._node = node
-        return self._ready() if self._phase is _Phase.WAITING else ()
+        return self._ready()
 
     def decided(self, decision: Decision) -> tuple[NodeAction, ...]:
         """Take a decision for all nodes."""
@@ -225,7 +241,10 @@ class NodePolicy:
 
     def cut_off(self, reason: str) -> tuple[NodeAction, ...]:
         """Take that the lease cannot be moved: the others take this node for lost, and its workers must be gone."""
-        return () if self._phase is _Phase.ENDED else self._kill(reason)
+        if self._phase is _Phase.ENDED or self._node < 0:
+            return ()
+        self._node = -1
+        return self._stop(self._kill_signal, math.inf, Cause.CUT_OFF, reason)
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
@@ -290,6 +309,8 @@ class NodePolicy:
             self._phase = _Phase.ENDED
             return (Tell(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
         self._phase = _Phase.WAITING
+        if self._node < 0:  # cut off; it has left when its workers are gone, and not before
+            return (Tell(MessageKind.LEFT, self.cycle, "it was cut off"), JoinAgain())
         return self._ready()
 
     def _ready(self, reason: str = "") -> tuple[NodeAction, ...]:

@@ -54,6 +54,9 @@ class Coordination(Protocol):
     def join(self) -> None:
         """Join the job; the node is told its number."""
 
+    def join_again(self) -> None:
+        """Join the job under another number; the node is told."""
+
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
         """Tell the coordinator."""
 
@@ -94,6 +97,10 @@ class LocalCoordination:
     def join(self) -> None:
         """Join the job."""
         self._coordinator.start(now=time.monotonic())
+        self._node.joined(0)
+
+    def join_again(self) -> None:
+        """Join the job again: nothing is between a node and a coordinator in one launcher."""
         self._node.joined(0)
 
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nvrx_core.store.endpoint import local_address
@@ -20,12 +22,36 @@ from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
 from nvrx_launcher.store_host import ControlStore
 
 if TYPE_CHECKING:
-    from nvrx_launcher.rendezvous.store_coordination import RendezvousStore
+    from nvrx_launcher.rendezvous.store_coordination import RendezvousStore, StoreCoordination
 
-__all__ = ["join_job"]
+__all__ = ["Place", "free_port", "join_job", "join_over_store"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job meets.
+
+    Attributes:
+        backend: c10d or etcd-v2.
+        run_id: the job's name.
+        job_name: its name in the store of in-process restart.
+        endpoint: host and port, for c10d.
+        endpoint_text: the endpoints, for etcd-v2.
+        local_addr: the address of this node; None: that of the interface that leads to the endpoint.
+        settings: the rendezvous's.
+    """
+
+    backend: str
+    run_id: str
+    job_name: str
+    endpoint: tuple[str, int]
+    endpoint_text: str
+    local_addr: str | None
+    settings: RendezvousSettings
 
 
 def join_job(
@@ -46,42 +72,65 @@ def join_job(
     """
     rules = _rules(options, pacing)
     if options.max_nodes > 1 or options.backend == "etcd-v2":
-        return _join_over_store(options, loop, cleanup, node, rules=rules)
+        place = Place(
+            options.backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
+            options.local_addr, options.rendezvous,
+        )  # fmt: skip
+        describe = functools.partial(_describe, options)
+        return join_over_store(place, (rules, describe), loop, cleanup=cleanup, node=node)
     control = ControlStore(loop, options.job_name, address=options.master_addr)
     cleanup.callback(control.close)
     describe = functools.partial(_describe, options, options.master_addr)
     return LocalCoordination(Coordinator(rules), describe, node, store=control)
 
 
-def _join_over_store(
-    options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents, *, rules: Rules
-) -> Coordination:
+def join_over_store(
+    place: Place,
+    job: tuple[Rules, Callable[[str], NodeDescription]],
+    loop: EventLoop,
+    *,
+    cleanup: ExitStack,
+    node: NodeEvents,
+) -> StoreCoordination:
+    """Return the way to the coordinator over a store.
+
+    Args:
+        place: where the job meets.
+        job: what a coordinator decides by, and what describes this node, given its address.
+        loop: where descriptors are watched.
+        cleanup: gives back what is acquired.
+        node: told of what happens.
+
+    Raises:
+        StoreConnectionError: when the store cannot be reached in time.
+        OSError: when an address cannot be used.
+    """
     from nvrx_core.store.cpp_log_level import FATAL, quiet_for_good
     from nvrx_launcher.rendezvous.store_coordination import StoreCoordination
 
     quiet_for_good(FATAL)  # a lost store is logged in one line
-    keys, mailbox = RendezvousKeys(options.run_id), Mailbox(loop)
+    keys, mailbox = RendezvousKeys(place.run_id), Mailbox(loop)
     cleanup.callback(mailbox.close)
-    store = _store(options, cleanup)
-    address = options.local_addr or local_address(*store.endpoint)
-    control = ControlStore(loop, options.job_name, address=address, hosted=lambda: coordination.control_in_use())  # noqa: PLW0108 - it is made below
+    store = _store(place, cleanup)
+    address = place.local_addr or local_address(*store.endpoint)
+    control = ControlStore(loop, place.job_name, address=address, hosted=lambda: coordination.control_in_use())  # noqa: PLW0108 - it is made below
     cleanup.callback(control.close)
     coordination = StoreCoordination(
-        store, keys, mailbox, node, describe=functools.partial(_describe, options, address), control=control,
-        rules=rules, settings=options.rendezvous,
+        store, keys, mailbox, node, describe=functools.partial(job[1], address), control=control, rules=job[0],
+        settings=place.settings,
     )  # fmt: skip
     cleanup.callback(coordination.close, loop)
     return coordination
 
 
-def _store(options: LaunchOptions, cleanup: ExitStack) -> RendezvousStore:
-    if options.backend == "etcd-v2":
+def _store(place: Place, cleanup: ExitStack) -> RendezvousStore:
+    if place.backend == "etcd-v2":
         from nvrx_launcher.rendezvous.etcd_rendezvous import EtcdRendezvous
 
-        return EtcdRendezvous(options.endpoint_text, options.run_id, options.rendezvous)
+        return EtcdRendezvous(place.endpoint_text, place.run_id, place.settings)
     from nvrx_launcher.rendezvous.tcp_store import TcpRendezvous
 
-    store = TcpRendezvous(options.endpoint, options.rendezvous)
+    store = TcpRendezvous(place.endpoint, place.settings)
     store.host(cleanup)
     return store
 
@@ -96,12 +145,12 @@ def _rules(options: LaunchOptions, pacing: PacingRules) -> Rules:
 
 
 def _describe(options: LaunchOptions, address: str) -> NodeDescription:
-    port = options.master_port if options.max_nodes == 1 and options.master_port else _free_port()
+    port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
     command = options.command if options.rendezvous.same_command else ""
     return NodeDescription(socket.gethostname(), address, port, options.workers, options.order, command)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that nobody uses at the moment."""
     with socket.create_server(("", 0)) as probe:
         return int(probe.getsockname()[1])

@@ -87,6 +87,10 @@ class StoreCoordination:
             failed=self._store_lost, count=lambda store: store.add(keys.in_uses, 0),
         )  # fmt: skip
 
+    def open_store(self) -> object:
+        """Return torch's store, on a connection of its own."""
+        return self._connect().store
+
     @property
     def deadline(self) -> float:
         """When it wants `tick`, monotonic seconds."""
@@ -97,6 +101,10 @@ class StoreCoordination:
         self._requests.start()
         self._requests.ask(self._join)
         self._in_use.start("nvrx-store-in-use")
+
+    def join_again(self) -> None:
+        """Join the job under another number, as soon as the store answers."""
+        self._requests.ask(self._join_again)
 
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
         """Tell the coordinator."""
@@ -163,6 +171,12 @@ class StoreCoordination:
             self._mailbox.post(lambda: self._lead(opening))
         self._decisions.start("nvrx-decisions")
         self._mailbox.post(lambda: self._events.joined(self._node))
+
+    def _join_again(self, store: Store) -> None:
+        node = store.add(self._keys.nodes, 1) - 1
+        self._node = node
+        self._move_lease(store)
+        self._mailbox.post(lambda: self._events.joined(node))
 
     def _beat(self, store: Store) -> None:
         """Show that this node lives, and see that the coordinator does."""

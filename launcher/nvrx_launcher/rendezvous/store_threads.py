@@ -43,6 +43,11 @@ class Link:
     def __init__(self, store: Store, again: Callable[[], Store]) -> None:
         self._store, self._again = store, again
 
+    @property
+    def store(self) -> object:
+        """Torch's store, on the connection that is open now."""
+        return self._store.store
+
     def __call__(self, request: Callable[[Store], Value]) -> Value:
         """Make a request; again, if its connection breaks.
 

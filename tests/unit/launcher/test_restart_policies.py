@@ -6,7 +6,7 @@ import math
 import signal
 
 import pytest
-from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodePolicy, StopWorkers, Tell
+from nvrx_launcher.node_policy import AwaitRound, EndLaunch, JoinAgain, NodePolicy, StopWorkers, Tell
 from nvrx_launcher.rendezvous.coordinator import MIN_HEALTHY, Coordinator, Rules
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
@@ -165,12 +165,22 @@ def test_a_node_that_is_cut_off_kills_its_workers_and_joins_again():
     made = node()
     (stop,) = made.cut_off("no answer")
     assert stop == StopWorkers(9, math.inf, stop.cause, "no answer")
-    assert made.joined(0) == ()
+    assert made.cut_off("no answer") == ()
     made.worker_exited(0, -9)
-    assert made.worker_exited(1, -9) == (Tell(MessageKind.READY, 0),)
-    assert made.cut_off("no answer") == (Tell(MessageKind.READY, 0, "no answer"),)
+    left = (Tell(MessageKind.LEFT, 0, "it was cut off"), JoinAgain())
+    assert made.worker_exited(1, -9) == left, "not before: others take its place then"
+    assert made.joined(7) == (Tell(MessageKind.READY, 0),)
+    assert made.decided(RUN) == (), "what was decided for its old number is not for it"
+    assert made.cut_off("no answer") == left
     made.decided(Decision(Verdict.END, 0, "over"))
     assert made.cut_off("no answer") == ()
+
+
+def test_a_node_without_workers_that_hears_that_it_is_lost_says_that_it_is_ready():
+    made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9)
+    made.joined(0)
+    (ready,) = made.decided(Decision(Verdict.LOST, 0, "no lease", node=0))
+    assert ready == Tell(MessageKind.READY, -1, "taken for lost: no lease")
 
 
 @pytest.mark.parametrize(("node_meant", "stops"), [(0, True), (3, False)])

@@ -1,0 +1,254 @@
+"""Every way in which a coordinator and a few launchers can go on, in any order of events, until nothing new comes.
+
+Time is what it guarantees and no more: a node is taken for lost only when it has vanished, or when it was cut off and
+its lease has ended for itself, too. The coordinator is rebuilt from its state in every step.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.harness.sim.rendezvous import Machines
+
+__all__ = ["Explorer", "Violation"]
+
+KILL: Final = 9
+
+
+class Violation(AssertionError):
+    """A rule that does not hold, and how it came to that."""
+
+
+@dataclass
+class Node:
+    """A launcher with one worker: the cycle that this runs, its signal; the number of the node, and the one before."""
+
+    policy: Any
+    number: int
+    before: int = -1
+    read: int = 0
+    runs: int = -1
+    signal: int = 0
+    queue: tuple[Any, ...] = ()
+    is_cut: bool = False
+    is_fenced: bool = False
+    joins_again: bool = False
+    code: int | None = None
+
+    def key(self) -> tuple[Any, ...]:
+        policy = tuple(sorted((name, str(value)) for name, value in vars(self.policy).items()))
+        return (policy, *(value for name, value in vars(self).items() if name != "policy"))
+
+
+@dataclass
+class World:
+    """What there is; `faults`: how many failures, losses and cuts are still to come."""
+
+    state: Any
+    nodes: tuple[Node, ...]
+    faults: tuple[int, int, int]
+    decisions: tuple[Any, ...] = ()
+    numbers: int = 0
+    path: tuple[str, ...] = field(default=(), compare=False)
+
+    def key(self) -> tuple[Any, ...]:
+        """What is the same, whatever led to it; decisions that all have read are forgotten."""
+        living = [node.read for node in self.nodes if node.code is None]
+        first = min(living, default=len(self.decisions))
+        nodes = tuple((node.read - first, *node.key()) for node in self.nodes)
+        return (self.state, nodes, self.faults, self.decisions[first:], self.numbers)
+
+
+class Explorer:
+    """Explores the world.
+
+    Args:
+        machines: what decides, as shipped or with a mistake.
+        least: nodes that a cycle needs.
+        count: launchers.
+        faults: failures of workers, losses of launchers, cuts of the network.
+        policy: as of the command.
+    """
+
+    def __init__(
+        self, machines: Machines, least: int, count: int, faults: tuple[int, int, int], policy: str = "any-failed"
+    ) -> None:
+        self.machines, self.count, self.faults = machines, count, faults
+        self.rules = machines.coordinator.Rules(least, count, 1, policy=policy, last_call=0.0, join_timeout=1e9)
+        self.states = set[Any]()
+        self.ends = set[tuple[int | None, ...]]()
+
+    def explore(self) -> int:
+        """Visit all states; returns how many there are.
+
+        Raises:
+            Violation: when a rule does not hold in one.
+        """
+        todo = deque([self._first()])
+        while todo:
+            world = todo.pop()
+            key = world.key()
+            if key in self.states:
+                continue
+            self.states.add(key)
+            following = list(self._steps(world))
+            if not following:
+                self._check_end(world)
+            todo += following
+        return len(self.states)
+
+    def _first(self) -> World:
+        coordinator = self.machines.coordinator.Coordinator(self.rules)
+        coordinator.start(now=0.0)
+        world = World(coordinator.state(now=0.0), (), self.faults, numbers=self.count)
+        for number in range(self.count):
+            policy = self.machines.policy.NodePolicy(
+                1, stop_signal=15, stop_grace=1.0, signal_grace=1.0, kill_signal=KILL,
+                min_healthy=self.rules.policy == "min-healthy",
+            )  # fmt: skip
+            world.nodes += (Node(policy, number),)
+            self._carry_out(world, world.nodes[-1], policy.joined(number))
+        return world
+
+    def _steps(self, world: World) -> Iterator[World]:
+        for place, node in enumerate(world.nodes):
+            for name in self._possible(world, node):
+                yield self._step(world, place, name)
+
+    def _possible(self, world: World, node: Node) -> Iterator[str]:
+        """What can happen to a node next."""
+        failures, losses, cuts = world.faults
+        listed = {number for number, _ in world.state.nodes}
+        if node.queue and not node.is_cut and node.code != -KILL:
+            yield "deliver"
+        if node.number in listed and (node.code == -KILL or (node.is_fenced and node.runs < 0)):
+            yield "lost"
+        if node.before in listed and (node.code == -KILL or node.runs < 0):
+            yield "lost_before"
+        if node.code is not None:
+            return
+        if node.read < len(world.decisions) and not node.is_cut:
+            yield "read"
+        if node.runs >= 0:
+            yield "dies" if node.signal else "done"
+            yield from ["fails"] * bool(failures and not node.signal)
+        yield from ["crash"] * bool(losses)
+        yield from ["cut"] * bool(cuts and not node.is_cut)
+        if node.is_cut:
+            yield "heal" if node.is_fenced or node.runs < 0 else "fence"
+        if node.joins_again and not node.is_cut:
+            yield "join"
+
+    def _step(self, world: World, place: int, name: str) -> World:
+        new = copy.copy(world)
+        new.nodes = tuple(map(_copied, world.nodes))
+        new.path = (*world.path, f"{name} {place}")
+        getattr(self, f"_{name}")(new, new.nodes[place])
+        return new
+
+    def _deliver(self, world: World, node: Node) -> None:
+        message, *rest = node.queue
+        node.queue = tuple(rest)
+        self._decide(world, lambda coordinator: coordinator.received(message, now=0.0))
+
+    def _lost(self, world: World, node: Node) -> None:
+        self._decide(world, lambda coordinator: coordinator.lost(node.number, "no lease", now=0.0))
+
+    def _lost_before(self, world: World, node: Node) -> None:
+        self._decide(world, lambda coordinator: coordinator.lost(node.before, "no lease", now=0.0))
+
+    def _decide(self, world: World, ask: Any) -> None:
+        coordinator = self.machines.coordinator.Coordinator.from_state(self.rules, world.state, now=0.0)
+        decisions = ask(coordinator) + coordinator.tick(now=0.0)
+        coordinator.check()
+        world.decisions += decisions
+        world.state = coordinator.state(now=0.0)
+
+    def _read(self, world: World, node: Node) -> None:
+        decision = world.decisions[node.read]
+        node.read += 1
+        self._carry_out(world, node, node.policy.decided(decision))
+
+    def _done(self, world: World, node: Node) -> None:
+        self._end_worker(world, node, 0)
+
+    def _fails(self, world: World, node: Node) -> None:
+        failures, losses, cuts = world.faults
+        world.faults = failures - 1, losses, cuts
+        self._end_worker(world, node, 3)
+
+    def _dies(self, world: World, node: Node) -> None:
+        self._end_worker(world, node, -node.signal)
+
+    def _end_worker(self, world: World, node: Node, code: int) -> None:
+        node.runs, node.signal = -1, 0
+        self._carry_out(world, node, node.policy.worker_exited(0, code, "it has failed"))
+
+    def _crash(self, world: World, node: Node) -> None:
+        failures, losses, cuts = world.faults
+        world.faults = failures, losses - 1, cuts
+        node.runs, node.code, node.queue = -1, -KILL, ()
+
+    def _cut(self, world: World, node: Node) -> None:
+        failures, losses, cuts = world.faults
+        world.faults, node.is_cut = (failures, losses, cuts - 1), True
+
+    def _fence(self, world: World, node: Node) -> None:
+        node.is_fenced = True
+        self._carry_out(world, node, node.policy.cut_off("no answer"))
+
+    def _heal(self, world: World, node: Node) -> None:
+        if not node.is_fenced:
+            self._fence(world, node)
+        node.is_cut = False
+
+    def _join(self, world: World, node: Node) -> None:
+        node.joins_again, node.is_fenced = False, False
+        node.before, node.number = node.number, world.numbers
+        world.numbers += 1
+        self._carry_out(world, node, node.policy.joined(node.number))
+
+    def _carry_out(self, world: World, node: Node, actions: tuple[Any, ...]) -> None:
+        policy, messages = self.machines.policy, self.machines.messages
+        node.policy.check()
+        for action in actions:
+            if isinstance(action, policy.StartWorkers):
+                self._start(world, node, action.decision.cycle)
+            elif isinstance(action, policy.StopWorkers):
+                node.signal = action.signum
+            elif isinstance(action, policy.JoinAgain):
+                node.joins_again = True
+            elif isinstance(action, policy.Tell):
+                described = messages.NodeDescription("host", "a", 1, 1) if action.kind.value == "ready" else None
+                node.queue += (messages.Message(node.number, action.kind, action.cycle, "", described),)
+            elif isinstance(action, policy.EndLaunch):
+                node.code = action.code
+
+    def _start(self, world: World, node: Node, cycle: int) -> None:
+        if node.runs >= 0:
+            raise Violation(f"started twice: {world.path}")
+        node.runs = cycle
+        running = {each.runs for each in world.nodes if each.runs >= 0}
+        if len(running) > 1:
+            raise Violation(f"workers of cycles {running} at a time: {world.path}")
+
+    def _check_end(self, world: World) -> None:
+        codes = tuple(node.code for node in world.nodes)
+        self.ends.add(codes)
+        living = {code for code in codes if code != -KILL}
+        enough = sum(code != -KILL for code in codes) >= self.rules.min_nodes
+        if len(living) > 1 or (enough and None in living):
+            raise Violation(f"it ends with {codes}: {world.path}")
+        if 1 in living and world.faults[0] == self.faults[0]:
+            raise Violation(f"it fails, and no worker has failed: {world.path}")
+
+
+def _copied(node: Node) -> Node:
+    new = copy.copy(node)
+    new.policy = copy.copy(node.policy)
+    new.policy._doubtful = dict(node.policy._doubtful)
+    return new

@@ -1,0 +1,78 @@
+"""Our rendezvous under torch elastic's own interface, over TCP and over a real etcd; and under torchrun itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.process.etcd import etcd_in
+from tests.harness.process.host import free_ports
+
+WORKERS = Path(__file__).parent.parent / "harness" / "process" / "workers"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+CASES = 5
+TORCHRUN = """\
+from nvrx_launcher.rendezvous.registration import register
+from torch.distributed.run import main
+register()
+main()
+"""
+
+
+def run(backend: str, endpoint: str) -> list[str]:
+    """Return the cases that hold for a backend."""
+    command = [sys.executable, str(WORKERS / "rendezvous_handlers.py"), backend, endpoint]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split()
+
+
+def test_it_keeps_what_torch_promises_over_tcp() -> None:
+    assert len(run("nvrx-c10d", f"127.0.0.1:{free_ports(CASES)}")) == CASES
+
+
+def test_it_keeps_what_torch_promises_over_etcd(tmp_path: Path) -> None:
+    with etcd_in(tmp_path) as etcd:
+        assert len(run("nvrx-etcd-v2", etcd.endpoint)) == CASES
+
+
+def test_agents_of_torchrun_restart_by_it(tmp_path: Path) -> None:
+    """Rank 1 fails once, on one of two agents; the other one is told, and both are done in the next round."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, time\n"
+        f"flag = {str(tmp_path / 'failed')!r}\n"
+        "if not os.path.exists(flag):\n"
+        "    if os.environ['RANK'] == '1':\n"
+        "        open(flag, 'w').close(); sys.exit(3)\n"
+        "    time.sleep(60)\n"
+        "print('done', os.environ['RANK'], os.environ['WORLD_SIZE'], flush=True)\n"
+    )
+    options = ["--nnodes", "2", "--max-restarts", "2", "--rdzv-id", "job", "--rdzv-backend", "nvrx-c10d"]
+    command = [sys.executable, "-c", TORCHRUN, *options, "--rdzv-endpoint", f"127.0.0.1:{free_ports()}", str(script)]
+    agents = [
+        subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        ends = [(agent.communicate(timeout=100), agent.returncode) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [code for _, code in ends] == [0, 0], ends
+    assert sorted(line for (out, _), _ in ends for line in out.splitlines()) == ["done 0 2", "done 1 2"]
+
+
+@pytest.mark.parametrize("name", ["nvrx-c10d", "nvrx-etcd-v2"])
+def test_torch_finds_it_in_an_installed_package(name: str) -> None:
+    """The entry point names what makes a handler."""
+    import importlib
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parent.parent.parent / "pyproject.toml").read_text())["project"]
+    module, _, attribute = project["entry-points"]["torchrun.handlers"][name].partition(":")
+    assert callable(getattr(importlib.import_module(module), attribute)())
