@@ -37,6 +37,9 @@ class CoordinatorHost:
         settings: the rendezvous's.
         control: where this launcher hosts the store of in-process restart.
         replaced: called when another launcher runs the coordinator.
+
+    Attributes:
+        inbox: follows the messages.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class CoordinatorHost:
         self._nodes = self._coordinator.nodes
         self._leases = LeaseTable(settings.beat * settings.lost_after)
         self._requests = Requests(connect(), self._watch_leases, settings.beat, failed=_ignore)
-        self._inbox = Follower(
+        self.inbox = Follower(
             connect(), keys.message, found=handing_on(mailbox, Message.from_text, self._received), failed=_ignore,
             first=self._handled + 1, count=lambda store: store.add(keys.inbox, 0),
         )  # fmt: skip
@@ -70,7 +73,7 @@ class CoordinatorHost:
     def start(self) -> None:
         """Begin to gather nodes, or go on where the predecessor was."""
         self._requests.start()
-        self._inbox.start("nvrx-inbox")
+        self.inbox.start("nvrx-inbox")
         if self._opening.checkpoint is None:
             self._coordinator.start(now=time.monotonic())
         elif self._opening.predecessor >= 0:
@@ -103,7 +106,7 @@ class CoordinatorHost:
 
     def stop(self) -> None:
         """Decide no more."""
-        self._inbox.stop()
+        self.inbox.stop()
         self._requests.finish(SAYS_WITHIN)
 
     def _waits_for(self, node: int) -> bool:

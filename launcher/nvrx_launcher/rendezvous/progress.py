@@ -47,15 +47,15 @@ class ProgressBoard:
     """
 
     def __init__(self, key: Callable[[int], str], own: Callable[[], NodeProgress]) -> None:
-        self._key, self._own, self._written = key, own, ""
+        self._key, self._own, self._written = key, own, (-1, "")
 
     def write(self, store: Store, node: int) -> None:
         """Write how far the ranks of this node are, if that has changed."""
         cycle, ranks = self._own()
         text = _to_text(cycle, slowest_of_each_kind(ranks))
-        if text != self._written:
+        if (node, text) != self._written:  # a node that joins again has another number
             store.set(self._key(node), text)
-            self._written = text
+            self._written = (node, text)
 
     def read(self, store: Store) -> list[Progress]:
         """Return the slowest ranks of the job in the present cycle, of other nodes than this one."""

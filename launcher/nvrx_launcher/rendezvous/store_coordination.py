@@ -144,6 +144,12 @@ class StoreCoordination:
         if self._host is not None:
             self._host.close(loop, self._node)
 
+    def release(self) -> None:
+        """End all threads, once it is closed, in a process that goes on."""
+        followers = [self._in_use, self._decisions, None if self._host is None else self._host.inbox]
+        for each in filter(None, followers):
+            each.end(SAYS_WITHIN)
+
     def _store_lost(self, why: str) -> None:
         self._mailbox.post(lambda: self._end(f"the rendezvous store is lost: {why}"))
 

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 import torch.distributed as dist
 
+from nvrx_core.process.sockets import shut_down, tcp_sockets
 from nvrx_core.store.connection import Connection
 from nvrx_core.store.endpoint import StoreConnectionError
 
@@ -41,7 +42,7 @@ class Link:
     """
 
     def __init__(self, store: Store, again: Callable[[], Store]) -> None:
-        self._store, self._again = store, again
+        self._store, self._again, self._is_cut = store, again, False
 
     @property
     def store(self) -> object:
@@ -60,7 +61,21 @@ class Link:
             except dist.DistStoreError:  # the store's answer
                 raise
             except (RuntimeError, OSError):
+                if self._is_cut:
+                    raise
                 self._store = self._again()
+
+    def cut(self) -> None:
+        """End what waits on it, in any thread; it is of no use afterwards."""
+        self._is_cut, connection = True, self._store
+        store, inodes = connection.store, connection.inodes
+        connection.close()
+        if hasattr(store, "cut"):
+            store.cut()
+            return
+        for found in tcp_sockets():
+            if found.inode in inodes:
+                shut_down(found)
 
 
 class Follower:
@@ -87,14 +102,23 @@ class Follower:
     ) -> None:
         self._link, self._key, self._found, self._failed, self._count = link, key, found, failed, count
         self._first, self._ending = first, False
+        self._thread: threading.Thread | None = None
 
     def start(self, name: str) -> None:
         """Start the thread."""
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Hand nothing more on; the thread ends with the process, or with the store."""
         self._ending = True
+
+    def end(self, within: float) -> None:
+        """End the thread: torch aborts a process whose interpreter ends while one waits."""
+        self._ending = True
+        self._link.cut()
+        if self._thread is not None:
+            self._thread.join(within)
 
     def _run(self) -> None:
         try:

@@ -30,6 +30,7 @@ from nvrx_launcher.rendezvous.coordinator import Rules
 from nvrx_launcher.rendezvous.joining import Place, free_port, join_over_store
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 __all__ = ["CoordinatedRendezvous"]
@@ -144,6 +145,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             while not self._ended:
                 self._loop.turn(self._coordination.deadline)
                 self._coordination.tick()
+        self._coordination.release()
 
     def _leave(self) -> None:
         self._coordination.tell(MessageKind.LEFT, self._cycle, "its agent has left")
@@ -157,6 +159,10 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._is_waiting, self._must_restart = True, False
         if self._node >= 0:
             self._coordination.tell(MessageKind.READY, self._cycle, "")
+
+    def progress(self) -> NodeProgress:
+        """Return that nothing is known of the workers: they are the agent's."""
+        return self._cycle, ()
 
     def joined(self, node: int) -> None:
         """Take this node's number."""
