@@ -77,6 +77,7 @@ class StoreCoordination:
         self._host: CoordinatorHost | None = None
         self._decisions: Follower | None = None
         self._node, self._term, self._is_over = -1, Term(0, -1), False
+        self._is_lost = False
         self.hosts_store = store.is_hosted
         self._board = ProgressBoard(keys.progress, node.progress)
         self._lease = Lease(settings.beat, settings.lost_after)
@@ -141,7 +142,9 @@ class StoreCoordination:
         if self._decisions is not None:
             self._decisions.stop()
         self._requests.finish(SAYS_WITHIN)
-        if self._host is not None:
+        if self._host is not None and self._is_lost:
+            self._host.stop()
+        elif self._host is not None:
             self._host.close(loop, self._node)
 
     def release(self) -> None:
@@ -155,7 +158,7 @@ class StoreCoordination:
 
     def _end(self, reason: str) -> None:
         if not self._is_over:
-            self._is_over = True
+            self._is_over = self._is_lost = True
             self._events.coordinator_lost(STORE_LOST, reason)
 
     def _tell(self, store: Store, text: str) -> None:

@@ -36,7 +36,7 @@ from nvrx_launcher.rendezvous_settings import RendezvousSettings
 __all__ = ["CoordinatedRendezvous"]
 
 DEFAULT_PORT: Final = 29400
-ENDS_WITHIN: Final = 10.0
+ENDS_WITHIN: Final = 20.0
 
 
 class CoordinatedRendezvous(RendezvousHandler):
