@@ -5,6 +5,7 @@ The store of the rendezvous lies outside, so that any node may be lost, that of 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import math
 import subprocess
@@ -28,7 +29,8 @@ KINDS = (
     ("gil_locked", 3), ("abort", 0), ("livelock", 2), ("node", 0), ("exit_3", 3),
     ("hang_recv", 0), ("memory_error", 1), ("kill", 0), ("stop", 0), ("node", 3),
 )  # fmt: skip
-HANGS = {"hang_lock", "spin", "stop", "gil_locked", "livelock", "hang_recv"}
+HANGS = {"hang_lock", "spin", "gil_locked", "livelock", "hang_recv"}
+"""Those in which the rank still answers where it is."""
 LIMIT = 60.0
 """Seconds a fault, on a busy machine."""
 
@@ -78,6 +80,7 @@ def events(folder: Path, event: str) -> list[dict[str, Any]]:
 def test_a_disturbed_training_ends_with_the_loss_of_an_undisturbed_one(
     tmp_path: Path, endpoint: str, number: int
 ) -> None:
+    faulthandler.cancel_dump_traceback_later()  # all of them take longer than that of pytest; there is a limit below
     faults = dict(enumerate(KINDS[:number], 1))
     steps = STEPS_PER_FAULT * (number + 1)
     schedule = {"steps": steps, "faults": {str(STEPS_PER_FAULT * k): fault for k, fault in faults.items()}}
@@ -96,9 +99,9 @@ def test_a_disturbed_training_ends_with_the_loss_of_an_undisturbed_one(
     assert len(losses) == 4, story
     expected = launcher_training.undisturbed(steps)
     assert all(math.isclose(loss, expected, rel_tol=1e-9) for loss in losses), (losses, expected)
-    assert [each["rank"] for each in sorted(events(tmp_path, "hung"), key=lambda each: each["wall"])] == [
-        rank for kind, rank in faults.values() if kind in HANGS
-    ], story
+    told = sorted(events(tmp_path, "hung"), key=lambda each: each["wall"])
+    named = [each["rank"] for each in told if each["stack"]]  # one that fails, and is slow to exit, has none
+    assert named == [rank for kind, rank in faults.values() if kind in HANGS], story
     assert max(int(each["iteration"]) for each in events(tmp_path, "cycle_started")) == number, story
     assert eventually(lambda: not left_in(tmp_path), 10.0)
 
