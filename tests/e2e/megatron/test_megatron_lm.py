@@ -63,3 +63,17 @@ def test_a_lost_rank_0_is_replaced_by_a_spare(train: Train) -> None:
     job = train("--inprocess-active-world-size", "2", faults="0:4=kill", world=3)
     assert job.codes == {0: -signal.SIGKILL, 1: 0, 2: 0}, job.told()
     assert sorted(line["rank"] for line in job.entered(1)) == ["0", "1"], job.told()
+
+
+def test_rank_monitors_and_restarts_in_process_go_together(plain: Template, tmp_path: Path) -> None:
+    job = MegatronLMJob(plain, tmp_path / "job", Plan(), world=2, store=False)
+    try:
+        words = ("--inprocess-restart", "--enable-ft-package", "--calc-ft-timeouts")
+        job.train(TREE, *words, faults="1:4=exception", launched=("--nproc-per-node", "2")).finish(LIMIT)
+        assert set(job.codes.values()) == {0}, job.errors("launcher")
+        assert len(job.entered(1)) == 2, job.errors("launcher")
+        assert not job.entered(2), job.errors("launcher")
+        assert (job.directory / "saves" / "ft_state.json").read_text().startswith("{")
+    finally:
+        plain.sweep()
+        job.clear()

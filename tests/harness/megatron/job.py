@@ -98,7 +98,8 @@ class MegatronLMJob(MegatronJob):
         }  # fmt: skip
         if launched:
             module = ["-m", "tests.harness.megatron.unmodified", *words]
-            self.run_command("launcher", "-m", "nvrx_launcher", *launched, *module, **environment)
+            runtime = {"NVRX_RUNTIME_DIR": str(self.temporary)} if hasattr(self, "temporary") else {}
+            self.run_command("launcher", "-m", "nvrx_launcher", *launched, *module, **environment, **runtime)
             return self
         if self.own_store:
             self.start_store()
