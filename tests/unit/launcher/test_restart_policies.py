@@ -144,7 +144,9 @@ def test_the_job_is_done_when_the_workers_that_are_left_are():
     made = min_healthy()
     told(made, MessageKind.UNHEALTHY, 0)
     assert told(made, MessageKind.DONE, 0, 1) == []
+    assert not made.is_over
     (end,) = told(made, MessageKind.DONE, 2)
+    assert made.is_over
     assert (end.verdict, end.code) == (Verdict.END, 0)
 
 
@@ -165,6 +167,7 @@ def test_a_node_that_is_cut_off_kills_its_workers_and_joins_again():
     made = node()
     (stop,) = made.cut_off("no answer")
     assert stop == StopWorkers(9, math.inf, stop.cause, "no answer")
+    assert made.is_stopping
     assert made.cut_off("no answer") == ()
     made.worker_exited(0, -9)
     left = (Tell(MessageKind.LEFT, 0, "it was cut off"), JoinAgain())
