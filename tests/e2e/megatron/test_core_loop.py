@@ -20,6 +20,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "distributed optimizer": {"distributed": True},
 }
 FAULTS = {"exception": "1:0:3=exception", "hang": "1:0:3=hang_sleep"}
+CASES = [
+    *((shape, "exception") for shape in SHAPES),
+    ("tp", "hang"),
+    *(pytest.param(shape, "hang", marks=pytest.mark.nightly) for shape in ("pp", "dp")),
+]
+LOSSES = [
+    *(("tp", victim) for victim in (0, 1)),
+    *((shape, 0) for shape in ("pp", "dp")),
+    *(pytest.param(shape, 1, marks=pytest.mark.nightly) for shape in ("pp", "dp")),
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +50,10 @@ def assert_same_training(job: MegatronJob, other: MegatronJob) -> None:
     assert job.weights() == other.weights()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "fault"), CASES)
 def test_a_fault_restarts_and_the_training_is_that_of_the_undisturbed_run(
     launch: Launch, undisturbed: Callable[[str], MegatronJob], shape: str, fault: str
 ) -> None:
-    if fault == "hang" and shape not in ("tp", "pp", "dp"):
-        return
     job = launch(**SHAPES[shape], faults=FAULTS[fault], soft=3.0, hard=12.0).finish()
     assert_same_training(job, undisturbed(shape))
     assert len(job.entered(1)) == 2, job.told()
@@ -54,8 +61,7 @@ def test_a_fault_restarts_and_the_training_is_that_of_the_undisturbed_run(
     assert [line["groups"] for line in job.entered(1)] == [[], []]
 
 
-@pytest.mark.parametrize("shape", ["tp", "pp", "dp"])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(("shape", "victim"), LOSSES)
 def test_a_lost_rank_is_replaced_by_a_spare(
     launch: Launch, undisturbed: Callable[[str], MegatronJob], shape: str, victim: int
 ) -> None:
