@@ -23,7 +23,9 @@ def policy():
 
 
 def test_its_workers_are_stopped_and_its_launcher_fails(policy):
+    assert (policy.rank_of(0), policy.is_stopping) == (0, False)
     assert policy.excluded(WHY, is_needed=False) == (left(), StopWorkers(signal.SIGTERM, 15.0, Cause.EXCLUDED, WHY))
+    assert policy.is_stopping
     assert policy.excluded(WHY, is_needed=False) == ()
     assert policy.worker_exited(0, -15) == (left(), EndLaunch(1, Cause.EXCLUDED, WHY))
     assert policy.excluded(WHY, is_needed=False) == ()

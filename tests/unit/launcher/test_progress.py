@@ -1,6 +1,7 @@
 """How far the ranks of other nodes are, over the rendezvous store."""
 
 import pytest
+from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.progress import ProgressBoard, ProgressSummary, slowest_of_job
 
 from nvrx_core.fault_tolerance.peers import Progress
@@ -90,3 +91,9 @@ def test_a_malformed_value_says_nothing(text):
 
 def test_a_job_without_nodes_has_no_slowest_rank():
     assert slowest_of_job({}) == (-1, [])
+
+
+def test_the_keys_of_nodes_and_of_the_job_differ():
+    keys = RendezvousKeys("job").progress
+    assert keys(0) == "nvrx-rendezvous/job/progress/0"
+    assert keys(-1) != keys(1)
