@@ -106,7 +106,7 @@ def test_a_monitor_writes_its_log_and_its_pid_where_it_is_told(launch: Launch, t
     assert_nothing_lost(job, restart("TERMINATED", by=[1], lost=[1]), codes={1: -signal.SIGKILL})
     for rank, pid in enumerate(pids):
         text = (tmp_path / f"monitor-{rank}.log").read_text()
-        assert f"pid {pid} monitors rank {rank}, target_pid={job.pids[rank]}" in text
+        assert f"monitor_process pid={pid} of rank {rank}, target_pid={job.pids[rank]}" in text
     told = (tmp_path / "monitor-1.log").read_text().splitlines()
     assert len(told) > 1, "the monitor of a dead rank has something to say"
     assert (tmp_path / "monitor-1.log").stat().st_mode & 0o022 == 0, "others may write the log"

@@ -92,7 +92,7 @@ class MonitorProcess:
             self.store.reattaches = True
             self.awake.woke(self.page[ProgressField.MONITOR_BEAT] / 1e9, now=time.monotonic())
         self.page[ProgressField.MONITOR_PID] = os.getpid()
-        log.info("pid %d monitors rank %d, target_pid=%d", os.getpid(), self.plan.member, self.plan.rank_pid)
+        log.info("monitor_process pid=%d of rank %d, target_pid=%d", os.getpid(), self.plan.member, self.plan.rank_pid)
         hit("monitor-ready", self.page[ProgressField.ITERATION])
 
     def _watch(self) -> None:
