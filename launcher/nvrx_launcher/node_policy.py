@@ -309,7 +309,7 @@ class NodePolicy:
             self._phase = _Phase.ENDED
             return (Tell(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
         self._phase = _Phase.WAITING
-        if self._node < 0:  # cut off; it has left when its workers are gone, and not before
+        if self._node < 0 and not self._is_excluded:  # cut off; it has left when its workers are gone, and not before
             return (Tell(MessageKind.LEFT, self.cycle, "it was cut off"), JoinAgain())
         return self._ready()
 
