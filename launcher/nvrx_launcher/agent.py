@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 log = logging.getLogger("nvrx_launcher")
+STORE_ANSWERS_WITHIN: Final = "60"
+"""Seconds that the ranks give the store beside the launcher: the first connection starts its program."""
 
 
 class Agent:
@@ -233,6 +235,7 @@ class Agent:
         self._hung.clear()
         self._monitors.begin_cycle()
         self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
+        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWERS_WITHIN)
         workers = self._workers.start(action, self._environ, self._monitors.environment)
         self._history.workers_started(action)
         if self._workers.placement is not None:

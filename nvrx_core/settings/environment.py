@@ -8,6 +8,7 @@ that a plain `init_process_group()` uses it for its rendezvous.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -134,6 +135,7 @@ def check_variables() -> None:
     rank_and_world_size()
     master()
     store_endpoint()
+    store_answers_within()
 
 
 def has_master() -> bool:
@@ -157,6 +159,24 @@ def store_endpoint() -> tuple[str, int] | None:
             "write NVRX_STORE_ENDPOINT=node7:29501, without a scheme or a path"
         )
     return host.strip("[]"), int(port)
+
+
+def store_answers_within() -> float:
+    """Return `NVRX_STORE_ANSWERS_WITHIN`: seconds that a store which accepted a connection has to answer; by default 7.
+
+    Raises:
+        ValueError: when it is no number above 0.
+    """
+    text = os.environ.get("NVRX_STORE_ANSWERS_WITHIN", "7")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"environment: NVRX_STORE_ANSWERS_WITHIN={text!r} is no number of seconds above 0; write 7, the default"
+        )
+    return seconds
 
 
 def events_directory() -> str | None:

@@ -1,8 +1,8 @@
 """Listening on a TCP store's endpoint, and connecting to one, with errors that name host and port.
 
 torch's own timeout does not hold against a server that accepts and never answers. So a connection attempt is watched,
-and its socket shut down when there is no answer within `ANSWER_WITHIN`. A server that is not listening yet is waited
-for, up to the store's own timeout.
+and its socket shut down when there is no answer in time (`NVRX_STORE_ANSWERS_WITHIN`). A server that is not listening
+yet is waited for, up to the store's own timeout.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from typing import Any, Final
 
 from nvrx_core.errors import RestartError
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
+from nvrx_core.settings.environment import store_answers_within
 
 __all__ = ["StoreConnectionError", "answer_deadline", "await_listener", "listen", "local_address"]
 
 log = logging.getLogger("nvrx_core.store")
-ANSWER_WITHIN: Final = 7.0
-"""Seconds that a store which accepted a connection has to answer."""
 LINE_EVERY: Final = 10.0
 PAUSE_LEAST: Final = 0.002
 PAUSE_MOST: Final = 0.25
@@ -70,15 +69,16 @@ def _refusal(host: str, port: int) -> str | None:
 
 @contextmanager
 def answer_deadline(host: str, port: int) -> Iterator[None]:
-    """Bound what happens inside, a connection to `host:port`, by `ANSWER_WITHIN`.
+    """Bound what happens inside, a connection to `host:port`, by the time that a store has to answer.
 
     Raises:
         StoreConnectionError: when the server accepted and did not answer.
     """
     before, done, cut = socket_inodes(), threading.Event(), threading.Event()
+    answers_within = store_answers_within()
 
     def watch() -> None:
-        pause = ANSWER_WITHIN
+        pause = answers_within
         while not done.wait(pause):
             cut.set()
             for found in tcp_sockets():
@@ -92,7 +92,7 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
         yield
     except RuntimeError as error:
         what = (
-            f"accepted a connection and did not answer within {ANSWER_WITHIN:g} s"
+            f"accepted a connection and did not answer within {answers_within:g} s"
             if cut.is_set()
             else f"failed: {_first_line(error)}"
         )

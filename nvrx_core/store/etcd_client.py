@@ -30,7 +30,7 @@ from etcd3gw.exceptions import (
     InternalServerError,
 )
 
-from nvrx_core.store.endpoint import ANSWER_WITHIN, LINE_EVERY, StoreConnectionError
+from nvrx_core.store.endpoint import LINE_EVERY, StoreConnectionError
 
 __all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "encoded"]
 
@@ -38,6 +38,8 @@ log = logging.getLogger("nvrx_core.store")
 DEFAULT_PORT: Final = 2379
 REQUEST: Final = 2.0
 """Seconds that one request may take."""
+ANSWER_WITHIN: Final = 7.0
+"""Seconds that an etcd which accepted a connection has to answer."""
 SILENCE: Final = 5.0
 """Seconds without an event after which a watch is begun anew: its endpoint may be gone without a word."""
 PAUSE: Final = 0.01

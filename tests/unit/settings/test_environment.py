@@ -88,6 +88,16 @@ def test_a_wrong_endpoint_is_refused(variables, text):
         environment.store_endpoint()
 
 
+def test_a_store_has_seven_seconds_to_answer_unless_the_variable_says_more(monkeypatch):
+    assert environment.store_answers_within() == 7
+    monkeypatch.setenv("NVRX_STORE_ANSWERS_WITHIN", "60")
+    assert environment.store_answers_within() == 60
+    for bad in ("soon", "0", "-1", "inf", "nan", ""):
+        monkeypatch.setenv("NVRX_STORE_ANSWERS_WITHIN", bad)
+        with pytest.raises(ValueError, match="is no number of seconds above 0; write 7, the default"):
+            environment.check_variables()
+
+
 def test_events_are_written_only_where_the_environment_says(variables):
     assert environment.events_directory() is None
     variables(NVRX_EVENTS_DIR="/e")
