@@ -6,7 +6,7 @@ import pytest
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.command import worker_command
-from nvrx_launcher.workers.environment import JobName, Placement, worker_environment
+from nvrx_launcher.workers.environment import PLACE, JobName, Placement, without_place, worker_environment
 
 PLACEMENT = Placement(
     group_rank=1, group_world_size=2, first_rank=4, world_size=8, local_world_size=4,
@@ -44,6 +44,13 @@ def test_what_the_user_has_set_stays():
     found = environment(OMP_NUM_THREADS="7", TORCH_NCCL_ASYNC_ERROR_HANDLING="3")
     assert found["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
     assert "OMP_NUM_THREADS" not in found
+
+
+def test_what_a_cycle_changes_can_be_left_out():
+    found = environment(HOME="/home")
+    rest = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "OMP_NUM_THREADS": "1"}
+    assert without_place(found | {"HOME": "/home"}) == rest | {"HOME": "/home"}
+    assert set(found) <= PLACE | set(rest)
 
 
 @pytest.mark.parametrize(
