@@ -7,6 +7,7 @@ or while an optimizer has other parameters frozen. The next attempt would train 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -40,7 +41,7 @@ class ModuleSnapshot:
         self._class = type(module)
         self._plain = {name: each for name, each in vars(module).items() if not name.startswith("_")}
         self._parts = _copied_parts(module) if self.rebuilt else {}
-        self._weights = _on_host(module.state_dict()) if keep_weights and not self.rebuilt else None
+        self._weights = _Weights(module) if keep_weights and not self.rebuilt else None
 
     def restore(self, *, weights: bool) -> None:
         """Bring the model back.
@@ -55,7 +56,7 @@ class ModuleSnapshot:
         if self.rebuilt:
             self._restore_parts()
         elif weights and self._weights is not None:
-            module.load_state_dict(self._weights)
+            self._weights.restore()
         for name, each in module.named_modules():
             each.training = self._modes.get(name, each.training)
         for name, parameter in module.named_parameters():
@@ -75,8 +76,39 @@ def _copied_parts(module: torch.nn.Module) -> dict[str, Any]:
     return copy.deepcopy({name: vars(module)[name] for name in names if name in vars(module)}, memo)
 
 
-def _on_host(weights: dict[str, Any]) -> dict[str, Any]:
-    return {name: _host_copy(each) for name, each in weights.items()}
+class _Weights:
+    """Copies of a model's parameters and of all its buffers, and of what else it saves: its state may be a part."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._tensors = {name: _host_copy(each) for name, each in _tensors(module)}
+        saved = module.state_dict()
+        self._others = {name: _host_copy(each) for name, each in saved.items() if name not in self._tensors}
+        buffers = ((part, name, each) for part in module.modules() for name, each in part._buffers.items())
+        self._empty = [(part, name) for part, name, each in buffers if each is None]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Copy them back in place."""
+        for part, name in self._empty:
+            setattr(part, name, None)
+        for name, each in _tensors(self._module):
+            if name in self._tensors:
+                _put_back(each, self._tensors[name])
+        if self._others:
+            self._module.load_state_dict(copy.deepcopy(self._others), strict=False)
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _put_back(present: torch.Tensor, initial: torch.Tensor) -> None:
+    if present.shape == initial.shape and 0 not in present.stride():
+        present.copy_(initial)
+    else:  # a buffer that has grown, or one that is expanded
+        present.data = initial.to(present.device, copy=True)
 
 
 def _host_copy(value: Any) -> Any:

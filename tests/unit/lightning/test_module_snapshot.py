@@ -80,3 +80,49 @@ def test_what_was_frozen_stays_frozen_and_gradients_go():
     snapshot.restore(weights=False)
     assert not model[0].weight.requires_grad
     assert model[0].bias.grad is None
+
+
+class Partial(torch.nn.Module):
+    """A model that saves a part of its weights; it has buffers that it does not save."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.adapter = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+        self.register_buffer("cache", torch.zeros(2), persistent=False)
+        self.register_buffer("average", None)
+        self.extra = 1
+
+    def get_extra_state(self) -> int:
+        return self.extra
+
+    def set_extra_state(self, state: int) -> None:
+        self.extra = state
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {name: each for name, each in super().state_dict(*args, **kwargs).items() if "base" not in name}
+
+
+def test_what_a_model_does_not_save_comes_back_too():
+    model = Partial()
+    weight, adapter = model.base.weight, model.adapter.weight
+    before = [weight.tolist(), adapter.tolist()]
+    snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)
+    for _ in range(2):
+        weight.data.fill_(7)
+        adapter.data.fill_(7)
+        model.steps.fill_(7)
+        model.cache, model.average, model.extra = torch.ones(5), torch.ones(1), 7  # type: ignore[assignment]
+        snapshot.restore(weights=True)
+        assert (model.base.weight is weight, model.adapter.weight is adapter) == (True, True)
+        assert [weight.tolist(), adapter.tolist()] == before
+        assert (model.steps.item(), model.cache.tolist(), model.average, model.extra) == (0, [0, 0], None, 1)
+
+
+def test_tied_weights_stay_tied():
+    model = model_of()
+    model.append(torch.nn.Linear(2, 3))
+    model[3].weight = model[0].weight
+    snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)
+    snapshot.restore(weights=True)
+    assert model[3].weight is model[0].weight
