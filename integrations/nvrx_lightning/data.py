@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 
 from nvrx_lightning.subclassing import become
 
-__all__ = ["Position", "TrainData", "batches_left", "epoch_order", "skipped_batches"]
+__all__ = ["Position", "TrainData", "batches_left", "begins_epoch", "epoch_order", "skipped_batches"]
 
 log = logging.getLogger("nvrx_lightning")
 
@@ -46,6 +46,11 @@ class Position:
     def written(self) -> dict[str, int | None]:
         """Return it as a checkpoint has it."""
         return asdict(self)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all batches of the epoch had been processed."""
+        return self.batches >= self.length > 0
 
     @classmethod
     def read(cls, written: object) -> Self | None:
@@ -131,6 +136,17 @@ def skipped_batches(kind: Any) -> type[Any]:
             return itertools.islice(super().__iter__(), skip, None)
 
     return SkippedBatches
+
+
+def begins_epoch(trainer: Any, resumed: Position | None) -> bool:
+    """Return whether the first batch of an attempt is that of a new epoch.
+
+    Lightning ends the epoch itself when the checkpoint is from the hook after its last batch, which had not completed.
+    """
+    epoch, batch = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress.current
+    if epoch.started == epoch.processed:
+        return True
+    return resumed is not None and resumed.ended and bool(batch.completed < batch.processed)
 
 
 class TrainData:

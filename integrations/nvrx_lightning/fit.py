@@ -23,7 +23,7 @@ from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_lightning import environment
 from nvrx_lightning.checkpoint import SavedCheckpoints, agree, newest_in
-from nvrx_lightning.data import Position, TrainData
+from nvrx_lightning.data import Position, TrainData, begins_epoch
 from nvrx_lightning.families import lookup
 from nvrx_lightning.options import InProcessOptions
 from nvrx_lightning.preparation import prepare_data
@@ -188,8 +188,11 @@ class RestartableFit(Finalize):
     def data(self, replicas: int, rank: int) -> TrainData:
         """Return the training data of the attempt."""
         if self._data is None:
-            self._data = TrainData(replicas, rank, Position.read((self._resumed or {}).get("position")))
+            self._data = TrainData(replicas, rank, self._position())
         return self._data
+
+    def _position(self) -> Position | None:
+        return Position.read((self._resumed or {}).get("position"))
 
     @property
     def resuming(self) -> bool:
@@ -213,9 +216,9 @@ class RestartableFit(Finalize):
         if self._resumed.get("world_size") == replicas:
             self._random = self._random_states.of(self._resumed.get("token"))
 
-    def train_loader_made(self, mid_epoch: bool) -> None:
+    def train_loader_made(self) -> None:
         """Random numbers go on here where an epoch begins: its loader draws a seed for its workers."""
-        if not mid_epoch:
+        if begins_epoch(self._trainer, self._position()):
             self._restore_random()
 
     def train_started(self) -> None:

@@ -109,8 +109,7 @@ class InProcessStrategy:
         fit, trainer = self._nvrx_fit, self.lightning_module.trainer
         if fit is not None and trainer.state.stage == "train":
             fit.data(*self._nvrx_replica()).prepare(dataloader, trainer, resuming=fit.resuming)
-            epoch = trainer.fit_loop.epoch_progress.current
-            fit.train_loader_made(mid_epoch=epoch.started > epoch.processed)
+            fit.train_loader_made()
         return dataloader
 
     def save_checkpoint(self: Any, checkpoint: dict[str, Any], filepath: Any, *args: Any, **kwargs: Any) -> None:

@@ -8,6 +8,7 @@ from tests.harness.lightning.account import how_it_ended, resumed_steps
 from tests.harness.lightning.setting import Fault, Setting
 
 EPOCHS = {"every_n_epochs": 1, "save_top_k": -1}
+LAST_BATCH = {"every_n_train_steps": 10, "save_top_k": -1}
 STEPS = {"every_n_train_steps": 5, "save_top_k": -1}
 
 
@@ -38,6 +39,12 @@ CASES = {
     "with dropout": (Setting(faults=raises((1, 8), (0, 17)), dropout=0.3), (5, 15)),
     "with dropout, from the end of an epoch": (
         Setting(faults=raises((1, 13)), dropout=0.3, checkpoint=EPOCHS, validate=True), (10,),
+    ),
+    "with dropout, from the last batch of an epoch": (
+        Setting(faults=raises((1, 13)), dropout=0.3, checkpoint=LAST_BATCH), (10,),
+    ),
+    "with dropout, from the last batch of an epoch, with validation": (
+        Setting(faults=raises((1, 13)), dropout=0.3, checkpoint=LAST_BATCH, validate=True), (10,),
     ),
     "with dropout, without a checkpoint": (Setting(faults=raises((1, 13)), dropout=0.3, checkpoint=None), (0,)),
     "with workers": (Setting(faults=raises((1, 8), (0, 17)), loader={"num_workers": 2}), (5, 15)),
@@ -99,6 +106,7 @@ NIGHTLY = {
     "with workers, from the end of an epoch",
     "with a link to the last",
     "with dropout, without a checkpoint",
+    "with dropout, from the last batch of an epoch, with validation",
     "with a checkpoint that is deleted",
     "never from a checkpoint",
     "with a loader for each epoch",

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nvrx_lightning.data import Position, TrainData, batches_left, epoch_order
+from nvrx_lightning.data import Position, TrainData, batches_left, begins_epoch, epoch_order
 from nvrx_lightning.subclassing import become
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
@@ -87,6 +87,16 @@ def test_an_epoch_that_had_ended_is_ended_for_any_world():
     assert trainer.fit_loop.epoch_loop.batch_progress.current.processed == len(loader) == 15
     assert loader.sampler.epoch == 2  # type: ignore[attr-defined]
     assert len(list(loader)) == 15
+
+
+def test_an_epoch_begins_after_one_whose_last_batch_was_the_end():
+    middle, end = Position(2, 3, 8), Position(2, 8, 8)
+    for position, done, completed, begins in ((middle, 3, 2, False), (end, 8, 7, True), (end, 8, 8, False)):
+        trainer = trainer_at(range(8), 0, done)
+        trainer.fit_loop.epoch_loop.batch_progress.current.completed = completed
+        assert begins_epoch(trainer, position) is begins
+    assert begins_epoch(trainer_at(range(8), 1, 8, ended=True), None)
+    assert not begins_epoch(trainer_at(range(8), 0, 3), None)
 
 
 def test_batches_without_their_optimizer_step_are_seen_again():
