@@ -67,7 +67,6 @@ class SavedCheckpoints:
     def __init__(self) -> None:
         self._saved: dict[str, Saved] = {}
         self._unusable = set[str]()
-        self.count = 0
 
     def saving(self, path: object, step: int) -> None:
         """Note a checkpoint that is about to be written: a file is there once it is whole.

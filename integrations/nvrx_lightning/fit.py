@@ -201,11 +201,9 @@ class RestartableFit(Finalize):
 
     def saving(self, checkpoint: dict[str, Any], replicas: int, rank: int) -> None:
         """Add the position to a checkpoint, and keep the random states for it."""
-        self.saved.count += 1
-        token = f"{self.attempt}-{self.saved.count}"
+        token = self._random_states.keep(self.attempt, self._trainer.global_step)
         position = self.data(replicas, rank).position(self._trainer)
         checkpoint[CHECKPOINT_KEY] = {"position": position.written(), "token": token, "world_size": replicas}
-        self._random_states.keep(token)
 
     def loaded(self, checkpoint: dict[str, Any], replicas: int) -> None:
         """Take the position from a checkpoint."""
@@ -214,7 +212,8 @@ class RestartableFit(Finalize):
         self._snapshot.keep_time(checkpoint)
         self._snapshot.resumed_at(int(checkpoint.get("global_step", 0)))
         if self._resumed.get("world_size") == replicas:
-            self._random = self._random_states.of(self._resumed.get("token"))
+            own = self.attempt > 0 and self._arguments.arguments["ckpt_path"] != self._users_checkpoint
+            self._random = self._random_states.of(self._resumed.get("token"), expected=own)
 
     def train_loader_made(self) -> None:
         """Random numbers go on here where an epoch begins: its loader draws a seed for its workers."""

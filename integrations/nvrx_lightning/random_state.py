@@ -6,6 +6,7 @@ states are those of the process: a job that was started again has none.
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections import OrderedDict
@@ -16,6 +17,7 @@ import torch
 
 __all__ = ["RandomState", "RandomStates"]
 
+log = logging.getLogger("nvrx_lightning")
 KEPT: Final = 16
 """Checkpoints whose states are kept."""
 
@@ -51,13 +53,36 @@ class RandomStates:
 
     def __init__(self) -> None:
         self._states: OrderedDict[str, RandomState] = OrderedDict()
+        self._last, self._number = (-1, -1), 0
+        self._warned = False
 
-    def keep(self, token: str) -> None:
-        """Keep the present states for a checkpoint."""
+    def keep(self, attempt: int, step: int) -> str:
+        """Keep the present states for a checkpoint.
+
+        Returns:
+            Its token, the same on each rank: also after a save in which only some of them have failed.
+        """
+        self._number = self._number + 1 if self._last == (attempt, step) else 0
+        self._last = attempt, step
+        token = f"{attempt}-{step}-{self._number}"
         self._states[token] = RandomState.now()
         while len(self._states) > KEPT:
             self._states.popitem(last=False)
+        return token
 
-    def of(self, token: str | None) -> RandomState | None:
-        """Return the states of a checkpoint, None for one that this process has not seen saved."""
-        return self._states.get(token) if token is not None else None
+    def of(self, token: str | None, *, expected: bool) -> RandomState | None:
+        """Return the states of a checkpoint, None for one that this process has not seen saved.
+
+        Args:
+            token: of the checkpoint.
+            expected: this fit has saved it; that there are no states is told, once.
+        """
+        found = self._states.get(token) if token is not None else None
+        if found is None and expected and not self._warned:
+            self._warned = True
+            log.warning(
+                "this rank has no random states for the checkpoint: a fault struck it while the checkpoint was saved, "
+                "or it has not seen it saved. Its random numbers begin anew, so that dropout differs from a run "
+                "without the fault",
+            )  # fmt: skip
+        return found
