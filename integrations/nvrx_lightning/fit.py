@@ -30,6 +30,7 @@ from nvrx_lightning.preparation import prepare_data
 from nvrx_lightning.random_state import RandomState, RandomStates
 from nvrx_lightning.snapshot import (
     TrainerSnapshot,
+    begin_epoch,
     checkpoint_folders,
     keep_csv_rows,
     logger_versions,
@@ -224,6 +225,7 @@ class RestartableFit(Finalize):
         """The attempt is about to train: random numbers go on, and the restart is logged."""
         self._restore_random()
         if self.attempt > 0:
+            begin_epoch(self._trainer)
             self._log_restart()
         else:
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for

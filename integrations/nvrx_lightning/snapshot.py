@@ -23,7 +23,7 @@ from nvrx_lightning.families import lookup
 from nvrx_lightning.module_snapshot import ModuleSnapshot
 
 __all__ = [
-    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "keep_csv_rows",
+    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "begin_epoch", "checkpoint_folders", "keep_csv_rows",
     "logger_versions", "overrides", "release", "spare_from_exceptions", "tear_down", "use_logger_versions",
 ]  # fmt: skip
 
@@ -42,7 +42,8 @@ PRIVATE_NAMES: Final = {
 """Private names, and the attributes of each that are used."""
 PRIVATE_ATTRIBUTES: Final = {
     "Trainer": ("_checkpoint_connector", "_fit_impl"),
-    "fit_loop": ("_combined_loader", "_data_fetcher"),
+    "fit_loop": ("_combined_loader", "_data_fetcher", "restarted_mid_epoch", "reset_restart_stage"),
+    "epoch_loop": ("restarted_on_train_batch_end",),
     "val_loop": ("_combined_loader", "_data_fetcher"),
     "checkpoint_connector": ("_loaded_checkpoint",),
     "strategy": ("_launcher",),
@@ -91,12 +92,15 @@ class TrainerSnapshot:
 
     def __init__(self, trainer: Any, module: torch.nn.Module, family: str, *, keep_weights: bool) -> None:
         self._trainer = trainer
-        self._state = dict(vars(trainer.state))
+        self._state, self._accumulated = dict(vars(trainer.state)), trainer.accumulate_grad_batches
         self._loops = _LoopSnapshot(trainer.fit_loop, family)
         flattened = isinstance(trainer.strategy, lookup(family, "strategies.FSDPStrategy"))  # in place, by FSDP1
         rebuilt = flattened or overrides("configure_model", module, family)
         self.module = ModuleSnapshot(module, keep_weights=keep_weights, rebuilt=rebuilt)
-        self._callbacks = [(each, copy.deepcopy(each.state_dict())) for each in trainer.callbacks]
+        averaging = lookup(family, "callbacks.StochasticWeightAveraging")
+        self._averages = [(each, dict(vars(each))) for each in trainer.callbacks if isinstance(each, averaging)]
+        others = [each for each in trainer.callbacks if not isinstance(each, averaging)]
+        self._callbacks = [(each, copy.deepcopy(each.state_dict())) for each in others]
         self._checkpoints = [(each, _memory(each)) for each in trainer.callbacks if hasattr(each, _SAVED_AT)]
         self._precision = copy.deepcopy(trainer.precision_plugin.state_dict())
         timer = lookup(family, "callbacks.Timer")
@@ -110,7 +114,7 @@ class TrainerSnapshot:
         """
         trainer = self._trainer
         vars(trainer.state).update(self._state)
-        trainer.should_stop = False
+        trainer.should_stop, trainer.accumulate_grad_batches = False, self._accumulated
         self._loops.restore()
         trainer._checkpoint_connector._loaded_checkpoint = {}
         self._restore_callbacks()
@@ -124,10 +128,13 @@ class TrainerSnapshot:
         for callback, state in self._callbacks:
             if callback in self._timers:
                 _carry_on(callback)
-            elif state:
-                callback.load_state_dict(copy.deepcopy(state))
+            else:
+                _begin_anew(callback, copy.deepcopy(state))
         for callback, memory in self._checkpoints:
             vars(callback).update(memory)
+        for callback, attributes in self._averages:
+            callback.reset_momenta()  # of the batch norms that its last epoch measures
+            vars(callback).update(attributes)
 
     def _restore_precision(self) -> None:
         plugin = self._trainer.precision_plugin
@@ -158,6 +165,15 @@ def _carry_on(timer: Any) -> None:
     timer.load_state_dict(timer.state_dict())
     for times in (timer._start_time, timer._end_time):
         times.update(dict.fromkeys(times))
+
+
+def _begin_anew(callback: Any, state: dict[str, Any]) -> None:
+    """Let a callback have the state with which the fit began, also where that was none yet."""
+    try:
+        if state or callback.state_dict():
+            callback.load_state_dict(state)
+    except Exception:  # boundary: a callback of the user; a checkpoint may have its state
+        log.exception("%s does not take its initial state: it stays as the fault left it", type(callback).__qualname__)
 
 
 def _memory(callback: Any) -> dict[str, Any]:
@@ -215,6 +231,17 @@ def release(trainer: Any) -> None:
     strategy._reset_optimizers_and_schedulers()
     loop._combined_loader = loop._data_fetcher = None
     loop.epoch_loop.val_loop._combined_loader = loop.epoch_loop.val_loop._data_fetcher = None
+
+
+def begin_epoch(trainer: Any) -> None:
+    """Let an epoch begin with its hooks, where a checkpoint was saved after the last batch of the epoch before.
+
+    Lightning counts that epoch as completed, and takes the next one for begun.
+    """
+    loop = trainer.fit_loop
+    saved_in_batch = getattr(loop.epoch_loop, "restarted_on_train_batch_end", False)
+    if saved_in_batch and loop.restarted_mid_epoch and loop.epoch_loop.batch_progress.is_last_batch:
+        loop.reset_restart_stage()
 
 
 def checkpoint_folders(trainer: Any, family: str) -> list[Path]:

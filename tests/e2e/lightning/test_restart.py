@@ -63,6 +63,13 @@ CASES = {
     ),
     "with max_steps": (Setting(faults=raises((1, 13)), trainer={"max_steps": 17, "max_epochs": -1}), (10,)),
     "with early stopping": (Setting(faults=raises((1, 13)), early_stopping=True), (10,)),
+    "with a schedule for accumulated gradients": (
+        Setting(faults=raises((1, 12)), callbacks=("accumulation",)), (10,),
+    ),
+    "with averaged weights": (Setting(faults=raises((1, 17)), callbacks=("averaging",), batch_norm=True), (15,)),
+    "while the average's batch norms are measured": (
+        Setting(faults=raises((1, 20)), callbacks=("averaging",), batch_norm=True, checkpoint=None), (0,),
+    ),
     "with mixed precision": (Setting(faults=raises((1, 13)), amp=True), (10,)),
     "with manual optimization": (Setting(faults=raises((1, 13)), manual=True), (10,)),
     "with asynchronous writes": (Setting(faults=raises((1, 13)), io="async"), (10,)),

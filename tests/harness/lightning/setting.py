@@ -42,6 +42,7 @@ class Setting:
     amp: bool = False
     data: str = "map"  # map, iterable, stateful, own_sampler, own_batches
     early_stopping: bool = False
+    callbacks: tuple[str, ...] = ()  # those of Lightning that change the training: accumulation, averaging, finetuning
     loggers: tuple[str, ...] = ()
     bar: str = ""
     io: str = ""  # async, refusing
@@ -56,7 +57,7 @@ class Setting:
     def plain(self) -> Setting:
         """The same training under Lightning's own strategy: no fault, and nothing that leaves the weights alone."""
         own = "ModelParallelStrategy" if self.strategy.endswith("ModelParallelStrategy") else "DDPStrategy"
-        kept = ("samples", "batch", "dropout", "batch_norm", "amp", "data", "manual", "trainer")
+        kept = ("samples", "batch", "dropout", "batch_norm", "amp", "data", "manual", "trainer", "callbacks")
         kept += ("validate", "checkpoint") if self.dropout or self.batch_norm else ()
         loader = {name: each for name, each in self.loader.items() if name == "drop_last" or self.dropout}
         return Setting(strategy=own, loader=loader, **{name: getattr(self, name) for name in kept})

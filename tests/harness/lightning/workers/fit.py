@@ -21,10 +21,13 @@ import nvrx_lightning
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import (
+    BaseFinetuning,
     Callback,
     EarlyStopping,
+    GradientAccumulationScheduler,
     ModelCheckpoint,
     RichProgressBar,
+    StochasticWeightAveraging,
     TQDMProgressBar,
 )
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -194,7 +197,9 @@ class Model(pl.LightningModule):
     test_step = validation_step
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW((each for each in self.parameters() if each.requires_grad), lr=1e-2)
+        if self.setting.callbacks:
+            return optimizer
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -256,6 +261,24 @@ class InterruptedForward(Callback):
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         trainer.strategy.model.register_forward_pre_hook(lambda *_: self.faults("before_forward", trainer.global_step))
+
+
+class Finetuning(BaseFinetuning):
+    """Trains a layer and its batch norm from the second epoch on."""
+
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(pl_module.net[:-1], train_bn=False)
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.net[:-1], optimizer)
+
+
+CALLBACKS: dict[str, Any] = {
+    "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 4}),
+    "averaging": lambda: StochasticWeightAveraging(1e-2, swa_epoch_start=1),
+    "finetuning": Finetuning,
+}
 
 
 class SlowIO(TorchCheckpointIO):
@@ -338,6 +361,7 @@ def make_trainer(setting: Setting, faults: Faults, record: Record) -> pl.Trainer
         callbacks.append(ModelCheckpoint(**{"dirpath": folder(), **setting.checkpoint}))
     if setting.early_stopping:
         callbacks.append(EarlyStopping("loss", patience=50))
+    callbacks += [CALLBACKS[name]() for name in setting.callbacks]
     if setting.callback:
         callbacks.append(nvrx_lightning.FaultToleranceCallback())
     if setting.bar:

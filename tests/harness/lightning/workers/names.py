@@ -36,6 +36,7 @@ def _missing_attributes(family: str) -> list[tuple[str, str]]:
     owners: dict[str, Any] = {
         "Trainer": trainer,
         "fit_loop": trainer.fit_loop,
+        "epoch_loop": trainer.fit_loop.epoch_loop,
         "val_loop": trainer.fit_loop.epoch_loop.val_loop,
         "checkpoint_connector": trainer._checkpoint_connector,
         "strategy": trainer.strategy,
