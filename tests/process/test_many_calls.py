@@ -28,3 +28,15 @@ def test_many_calls_restart_lose_a_rank_and_leave_nothing(prepare: Launch, calls
         assert [line["hook"] for line in done] == ["first_hook"] * HOOKS + ["second_hook"] * (calls - HOOKS)
     restarted = {line["call"] for line in job.lines("fit", initial_rank=0) if line["iteration"] == 1}
     assert restarted == {*RAISES, DIES}
+
+
+def test_calls_under_the_store_of_a_launcher_do_not_read_the_keys_of_earlier_ones(prepare: Launch) -> None:
+    job = prepare(world=3)
+    job.start_store()
+    assert job.endpoint is not None
+    host, port = job.endpoint.rsplit(":", 1)
+    agent = {"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    job.start(WORKER, NVRX_TEST_CALLS=str(DIES), NVRX_TEST_LATE="0.5", **agent).finish(60)
+    assert set(job.codes.values()) == {0}, job.errors(0)
+    restarted = {line["call"] for line in job.lines("fit") if line["iteration"] > 0}
+    assert restarted == {call for call in RAISES if call < DIES}
