@@ -12,7 +12,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from nvrx_core.process.waiting import readable
@@ -123,10 +124,20 @@ class ChildWatch(threading.Thread):
         super().__init__(name="nvrx-child-watch", daemon=True)
         self._children = list(children)
         self._fit = threading.Lock()
+        self._lost: set[int] = set()
+        self._given_up = False
 
-    def held(self) -> threading.Lock:
-        """Return a context in which a failed child ends nobody else."""
-        return self._fit
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Return a context in which a failed child ends nobody else; nor does any, once an exception has left it."""
+        with self._fit:
+            try:
+                yield
+            except BaseException:  # boundary: each rank ends with an exception of its own
+                self._given_up = True
+                raise
+            finally:
+                self._lost |= {each.pid for each in self._children if each.poll() is not None}
 
     def run(self) -> None:
         """Wait for the children."""
@@ -135,8 +146,12 @@ class ChildWatch(threading.Thread):
             for file in readable(files):
                 child = files.pop(file)
                 os.close(file)
-                if child.wait() != 0 and not self._fit.locked():
+                if child.wait() != 0 and not self._is_left_to_the_fit(child):
                     self._end_all(child)
+
+    def _is_left_to_the_fit(self, child: subprocess.Popen[bytes]) -> bool:
+        """Whether the fit runs, or has seen the end of this child: its ends are noted before it is left."""
+        return self._fit.locked() or self._given_up or child.pid in self._lost
 
     def _end_all(self, failed: subprocess.Popen[bytes]) -> None:
         log.error("rank process %d ended with code %s: the job ends", failed.pid, failed.returncode)
