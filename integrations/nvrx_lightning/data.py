@@ -14,17 +14,19 @@ import copy
 import itertools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
+from nvrx_lightning.random_state import RandomState
 from nvrx_lightning.subclassing import become
 
 __all__ = ["Position", "TrainData", "batches_left", "begins_epoch", "epoch_order", "skipped_batches"]
 
 log = logging.getLogger("nvrx_lightning")
+DRAWN: Final = "its sampler draws another order each time"
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def epoch_order(kind: Any) -> type[Any]:
 
     class EpochOrder(kind):  # type: ignore[misc]
         nvrx_start: _Start | None = None
+        nvrx_plain = kind.__iter__ is DistributedSampler.__iter__
 
         def nvrx_begin(self, replicas: int, rank: int, start: _Start | None) -> None:
             """Set the replicas, and the epoch that begins in the middle."""
@@ -190,6 +193,8 @@ class TrainData:
         if resuming:
             self._start = self._resume(loader, sampler, trainer)
             sampler.nvrx_begin(self._replicas, self._rank, self._start)
+            if self._start.batches and not (sampler.nvrx_plain or _repeats(lambda: _whole_order(sampler))):
+                self._refuse(DRAWN)
 
     def position(self, trainer: Any) -> Position:
         """Return the position now, for a checkpoint."""
@@ -244,7 +249,12 @@ class TrainData:
         if self._resumed is not None and self._resumed.replicas != self._replicas:
             self._refuse("its batches are made by a sampler of its own")
             return
-        become(loader.batch_sampler, skipped_batches).nvrx_skip = current.processed
+        batches = become(loader.batch_sampler, skipped_batches)
+        batches.nvrx_skip = 0
+        if _repeats(lambda: itertools.islice(batches, len(loader))):
+            batches.nvrx_skip = current.processed
+        else:
+            self._refuse(DRAWN)
 
     def _refuse(self, reason: str) -> None:
         if self._start is not None:
@@ -276,6 +286,15 @@ def _sampler_of(loader: Any) -> Any:
     if type(batches) is not BatchSampler or not isinstance(loader.sampler, DistributedSampler):
         return None
     return loader.sampler
+
+
+def _repeats(order: Callable[[], Iterable[Any]]) -> bool:
+    """Whether an order is the same each time it is made: the rest of one that is drawn anew is not what is left."""
+    before = RandomState.now()
+    try:
+        return [repr(each) for each in order()] == [repr(each) for each in order()]
+    finally:
+        before.restore()
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

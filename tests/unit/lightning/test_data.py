@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from nvrx_lightning.data import Position, TrainData, batches_left, begins_epoch, epoch_order
 from nvrx_lightning.subclassing import become
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 
 def loader_of(samples: int, replicas: int, rank: int, batch: int = 4, **options: Any) -> DataLoader[Any]:
@@ -144,6 +145,36 @@ def test_loaders_that_cannot_be_continued_are_left_alone_with_a_note(caplog):
         TrainData(1, 0, None).prepare(loader, trainer_at([1], 0, 1), resuming=True)
         assert why in caplog.text
         assert len(list(loader)) == 2
+
+
+class Wrapped(DistributedSampler[Any]):
+    """As Lightning wraps a sampler of the user's."""
+
+    def __init__(self, sampler: Any) -> None:
+        super().__init__(range(64), 2, 0, shuffle=False)  # type: ignore[arg-type]
+        self.sampler = sampler
+
+    def __iter__(self) -> Any:
+        drawn = list(self.sampler)
+        return (drawn[index] for index in super().__iter__())
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_an_order_that_is_drawn_each_time_is_not_continued(drawn, caplog):
+    sampler: Any = RandomSampler(range(64)) if drawn else SequentialSampler(range(64))
+    for loader in (DataLoader(range(64), 4, sampler=sampler), DataLoader(range(64), 4, sampler=Wrapped(sampler))):  # type: ignore[arg-type, var-annotated]
+        caplog.clear()
+        state = torch.get_rng_state()
+        TrainData(2, 0, Position(2, 3, len(loader), 24)).prepare(loader, trainer_at(loader, 0, 3), resuming=True)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert ("draws another order" in caplog.text) == drawn
+        assert len(list(loader)) == (len(loader) if drawn else len(loader) - 3)
+
+
+def test_an_order_that_is_drawn_each_time_begins_with_the_epoch(caplog):
+    loader = DataLoader(range(64), 4, sampler=RandomSampler(range(64)))  # type: ignore[arg-type, var-annotated]
+    TrainData(2, 0, Position(2, 16, 16, None)).prepare(loader, trainer_at(loader, 1, 0, ended=True), resuming=True)
+    assert not caplog.text
 
 
 def test_of_several_loaders_none_is_continued(caplog):
