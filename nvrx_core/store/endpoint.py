@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -146,14 +146,12 @@ def _bound(host: str, port: int, anywhere: bool) -> socket.socket:
 
 
 def local_address(host: str, port: int) -> str:
-    """The address of the interface that reaches `host:port`."""
-    for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
-        with socket.socket(family, kind, proto) as probe:
-            try:
+    """Return the address of the interface that reaches `host:port`; the host's name where none does."""
+    with suppress(OSError):  # a name that nobody knows: the connection says so
+        for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, kind, proto) as probe:
                 probe.connect(address)
                 return str(probe.getsockname()[0])
-            except OSError:
-                continue
     return socket.gethostname()
 
 
