@@ -32,9 +32,11 @@ from nvrx_lightning.snapshot import (
     TrainerSnapshot,
     begin_epoch,
     checkpoint_folders,
+    epoch_settings,
     keep_csv_rows,
     logger_versions,
     tear_down,
+    use_epoch_settings,
     use_logger_versions,
 )
 
@@ -79,6 +81,7 @@ class RestartableFit(Finalize):
         self._resumed: dict[str, Any] | None = None
         self._data: TrainData | None = None
         self._random: RandomState | None = None
+        self._settings: dict[str, Any] | None = None
 
     def run(self) -> Any:
         """Run the fit until all ranks have completed it.
@@ -205,6 +208,7 @@ class RestartableFit(Finalize):
         token = self._random_states.keep(self.attempt, self._trainer.global_step)
         position = self.data(replicas, rank).position(self._trainer)
         checkpoint[CHECKPOINT_KEY] = {"position": position.written(), "token": token, "world_size": replicas}
+        checkpoint[CHECKPOINT_KEY]["settings"] = epoch_settings(self._trainer)
 
     def loaded(self, checkpoint: dict[str, Any], replicas: int) -> None:
         """Take the position from a checkpoint."""
@@ -212,8 +216,9 @@ class RestartableFit(Finalize):
         self._resumed = written if isinstance(written, dict) else {}
         self._snapshot.keep_time(checkpoint)
         self._snapshot.resumed_at(int(checkpoint.get("global_step", 0)))
+        own = self.attempt > 0 and self._arguments.arguments["ckpt_path"] != self._users_checkpoint
+        self._settings = self._resumed.get("settings") if own else None
         if self._resumed.get("world_size") == replicas:
-            own = self.attempt > 0 and self._arguments.arguments["ckpt_path"] != self._users_checkpoint
             self._random = self._random_states.of(self._resumed.get("token"), expected=own)
 
     def train_loader_made(self) -> None:
@@ -226,6 +231,8 @@ class RestartableFit(Finalize):
         self._restore_random()
         if self.attempt > 0:
             begin_epoch(self._trainer)
+            if self._settings is not None:
+                use_epoch_settings(self._trainer, self._settings)
             self._log_restart()
         else:
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for

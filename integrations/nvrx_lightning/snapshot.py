@@ -23,8 +23,9 @@ from nvrx_lightning.families import lookup
 from nvrx_lightning.module_snapshot import ModuleSnapshot
 
 __all__ = [
-    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "begin_epoch", "checkpoint_folders", "keep_csv_rows",
-    "logger_versions", "overrides", "release", "spare_from_exceptions", "tear_down", "use_logger_versions",
+    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "begin_epoch", "checkpoint_folders", "epoch_settings",
+    "keep_csv_rows", "logger_versions", "overrides", "release", "spare_from_exceptions", "tear_down",
+    "use_epoch_settings", "use_logger_versions",
 ]  # fmt: skip
 
 log = logging.getLogger("nvrx_lightning")
@@ -50,6 +51,7 @@ PRIVATE_ATTRIBUTES: Final = {
     "logger": ("_version", "_experiment"),
     "tensorboard": ("_version", "_experiment"),
     "ModelCheckpoint": ("_last_global_step_saved", "_last_checkpoint_saved"),
+    "LightningModule": ("_param_requires_grad_state",),
     "Timer": ("_start_time", "_end_time"),
     "TQDMProgressBar": ("_train_progress_bar", "_val_progress_bar"),
     "AsyncCheckpointIO": ("_error",),
@@ -242,6 +244,27 @@ def begin_epoch(trainer: Any) -> None:
     saved_in_batch = getattr(loop.epoch_loop, "restarted_on_train_batch_end", False)
     if saved_in_batch and loop.restarted_mid_epoch and loop.epoch_loop.batch_progress.is_last_batch:
         loop.reset_restart_stage()
+
+
+def epoch_settings(trainer: Any) -> dict[str, Any]:
+    """Return what callbacks set once, as an epoch begins: the layers that are frozen, how many batches accumulate."""
+    module = trainer.lightning_module
+    toggled = module._param_requires_grad_state  # for one optimizer's step
+    frozen = [name for name, each in module.named_parameters() if not toggled.get(each, each.requires_grad)]
+    untracked = [name for name, each in module.named_modules() if not getattr(each, "track_running_stats", True)]
+    return {"accumulated": trainer.accumulate_grad_batches, "frozen": frozen, "untracked": untracked}
+
+
+def use_epoch_settings(trainer: Any, settings: dict[str, Any]) -> None:
+    """Set it again, in the middle of the epoch or after it."""
+    trainer.accumulate_grad_batches = settings["accumulated"]
+    frozen, untracked = set(settings["frozen"]), set(settings["untracked"])
+    for name, parameter in trainer.lightning_module.named_parameters():
+        if parameter.requires_grad == (name in frozen):
+            parameter.requires_grad_(name not in frozen)
+    for name, module in trainer.lightning_module.named_modules():
+        if hasattr(module, "track_running_stats"):
+            module.track_running_stats = name not in untracked
 
 
 def checkpoint_folders(trainer: Any, family: str) -> list[Path]:

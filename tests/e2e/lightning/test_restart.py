@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.harness.lightning.account import how_it_ended, resumed_steps
@@ -65,6 +67,9 @@ CASES = {
     "with early stopping": (Setting(faults=raises((1, 13)), early_stopping=True), (10,)),
     "with a schedule for accumulated gradients": (
         Setting(faults=raises((1, 12)), callbacks=("accumulation",)), (10,),
+    ),
+    "with a schedule for accumulated gradients, from the middle of an epoch": (
+        Setting(faults=raises((1, 12)), callbacks=("accumulation",), checkpoint={"every_n_train_steps": 4}), (12,),
     ),
     "with averaged weights": (Setting(faults=raises((1, 17)), callbacks=("averaging",), batch_norm=True), (15,)),
     "while the average's batch norms are measured": (
@@ -135,3 +140,13 @@ def test_the_weights_are_those_of_the_undisturbed_run(case, run, undisturbed):
     assert {line["status"] for line in job.lines("fitted")} == {"TrainerStatus.FINISHED"}
     assert all(line["training"] for line in job.lines("seen"))
     assert not [name for line in job.lines("fitted") for name in line["saved"] if "step=13" in name]
+
+
+@pytest.mark.parametrize("step", [13, 17, 24])
+def test_layers_that_were_thawed_stay_so(step, run, undisturbed):
+    """In one process: the gradients of layers that are thawed are not exchanged by DDP."""
+    layers = Setting(callbacks=("finetuning",), batch_norm=True, samples=40, trainer={"max_epochs": 3})
+    job = run(dataclasses.replace(layers, faults=raises((0, step))), world=1)
+    assert job.codes == {0: 0}, job.errors(0)
+    assert resumed_steps(job) == {0: 0, 1: step - step % 5}
+    assert how_it_ended(job) == undisturbed(layers, world=1)

@@ -1,11 +1,13 @@
-"""A callback of the user begins anew, also one that had no state as the fit began, and one that does not take it."""
+"""Callbacks of the user begin anew, and what they set as an epoch began is set again."""
 
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
-from nvrx_lightning.snapshot import _begin_anew
+import torch
+from nvrx_lightning.snapshot import _begin_anew, epoch_settings, use_epoch_settings
 
 
 class Average:
@@ -51,3 +53,27 @@ def test_a_callback_without_a_state_is_left_alone():
             raise AssertionError
 
     _begin_anew(Plain(None), {})
+
+
+def trainer_of(accumulated: int) -> Any:
+    module: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+    module._param_requires_grad_state = {}
+    return SimpleNamespace(lightning_module=module, accumulate_grad_batches=accumulated)
+
+
+def test_layers_are_frozen_again_or_thawed_and_batches_accumulate():
+    before, after = trainer_of(4), trainer_of(1)
+    before.lightning_module[0].requires_grad_(False)
+    after.lightning_module[1].requires_grad_(False).track_running_stats = False
+    settings = epoch_settings(before)
+    use_epoch_settings(after, settings)
+    assert epoch_settings(after) == settings
+    assert [each.requires_grad for each in after.lightning_module.parameters()] == [False] * 2 + [True] * 4
+    assert (after.accumulate_grad_batches, after.lightning_module[1].track_running_stats) == (4, True)
+
+
+def test_layers_that_are_frozen_for_one_optimizer_only_are_not_frozen():
+    trainer = trainer_of(1)
+    weight = trainer.lightning_module[0].weight.requires_grad_(False)
+    trainer.lightning_module._param_requires_grad_state = {weight: True}
+    assert epoch_settings(trainer)["frozen"] == []

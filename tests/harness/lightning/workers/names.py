@@ -43,6 +43,7 @@ def _missing_attributes(family: str) -> list[tuple[str, str]]:
         "logger": lookup(family, "loggers.CSVLogger")("logs"),
         "tensorboard": lookup(family, "loggers.TensorBoardLogger")("logs"),
         "ModelCheckpoint": lookup(family, "callbacks.ModelCheckpoint")(),
+        "LightningModule": lookup(family, "LightningModule")(),
         "Timer": lookup(family, "callbacks.Timer")(),
         "TQDMProgressBar": lookup(family, "callbacks.TQDMProgressBar")(),
         "AsyncCheckpointIO": lookup(family, "plugins.io.AsyncCheckpointIO")(),
