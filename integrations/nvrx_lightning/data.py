@@ -14,6 +14,7 @@ import copy
 import itertools
 import logging
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
@@ -195,6 +196,8 @@ class TrainData:
             sampler.nvrx_begin(self._replicas, self._rank, self._start)
             if self._start.batches and not (sampler.nvrx_plain or _repeats(lambda: _whole_order(sampler))):
                 self._refuse(DRAWN)
+            else:
+                _silence()
 
     def position(self, trainer: Any) -> Position:
         """Return the position now, for a checkpoint."""
@@ -253,6 +256,7 @@ class TrainData:
         batches.nvrx_skip = 0
         if _repeats(lambda: itertools.islice(batches, len(loader))):
             batches.nvrx_skip = current.processed
+            _silence()
         else:
             self._refuse(DRAWN)
 
@@ -286,6 +290,11 @@ def _sampler_of(loader: Any) -> Any:
     if type(batches) is not BatchSampler or not isinstance(loader.sampler, DistributedSampler):
         return None
     return loader.sampler
+
+
+def _silence() -> None:
+    """Lightning warns of a loader without a state; it stays silent in this fit, which needs none."""
+    warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
 
 
 def _repeats(order: Callable[[], Iterable[Any]]) -> bool:

@@ -11,6 +11,7 @@ import inspect
 import logging
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -100,7 +101,7 @@ class RestartableFit(Finalize):
         self._random_at_entry = RandomState.now()
         restartable: Callable[..., Any] = self._options.make_wrapper(finalize=self)(self._attempt)
         try:
-            with _monitored(self._trainer):
+            with _monitored(self._trainer), warnings.catch_warnings():
                 result = restartable()
         finally:
             self._call = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -169,6 +170,17 @@ def test_an_order_that_is_drawn_each_time_is_not_continued(drawn, caplog):
         assert torch.equal(torch.get_rng_state(), state)
         assert ("draws another order" in caplog.text) == drawn
         assert len(list(loader)) == (len(loader) if drawn else len(loader) - 3)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_lightnings_warning_is_silent_where_the_epoch_is_continued(drawn):
+    sampler: Any = RandomSampler(range(64)) if drawn else SequentialSampler(range(64))
+    for loader in (DataLoader(range(64), 4, sampler=sampler), DataLoader(range(64), 4, sampler=Wrapped(sampler))):  # type: ignore[arg-type, var-annotated]
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            TrainData(2, 0, Position(2, 3, len(loader), 24)).prepare(loader, trainer_at(loader, 0, 3), resuming=True)
+            warnings.warn("You're resuming from a checkpoint that ended before the epoch ended and", stacklevel=1)
+        assert bool(heard) == drawn
 
 
 def test_an_order_that_is_drawn_each_time_begins_with_the_epoch(caplog):
