@@ -96,7 +96,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     with _entering(monitor):
         connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
         _install(interrupt, monitor, cleanup)
-        observer = _observe(page, p.hard_timeout, cleanup)
+        observer = _observe(page, p.hard_timeout, number, cleanup)
         monitor.fork_server.await_ready()
         watchers = start_watchers(
             p,
@@ -179,8 +179,8 @@ def _install(interrupt: Interrupt, monitor: MonitorLink, cleanup: CleanupStack) 
     cleanup.in_child(interrupt.disown)
 
 
-def _observe(page: Page, hard_timeout: timedelta, cleanup: CleanupStack) -> GroupObserver:
-    observer = GroupObserver(page, lambda timeout: warn_about_watchdog(timeout, hard_timeout))
+def _observe(page: Page, hard_timeout: timedelta, number: int, cleanup: CleanupStack) -> GroupObserver:
+    observer = GroupObserver(page, lambda timeout: warn_about_watchdog(timeout, hard_timeout), number)
     observer.install()
     cleanup.callback(observer.uninstall)
     cleanup.in_child(observer.disown)

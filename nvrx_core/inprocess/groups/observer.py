@@ -66,6 +66,7 @@ class GroupObserver:
     Args:
         page: the progress page of the rank.
         nccl_timeout: called with the watchdog timeout of an NCCL group, once per distinct timeout.
+        earlier: how many wrapped calls this process has made before.
 
     Attributes:
         rendezvous_endpoint: host and port of the store that the wrapper hosts for the iteration's process group.
@@ -74,8 +75,10 @@ class GroupObserver:
 
     current: ClassVar[GroupObserver | None] = None
 
-    def __init__(self, page: Page, nccl_timeout: Callable[[timedelta], None] = lambda timeout: None) -> None:
-        self.page = page
+    def __init__(
+        self, page: Page, nccl_timeout: Callable[[timedelta], None] = lambda timeout: None, earlier: int = 0
+    ) -> None:
+        self.page, self._earlier = page, earlier
         self._nccl_timeout = functools.cache(nccl_timeout)
         self.store_ports: set[int] = set()
         self.rendezvous_endpoint: tuple[str, int] | None = None
@@ -188,15 +191,16 @@ class GroupObserver:
 
         A fixed address is valid for one iteration: later rank 0 may be on another host, the port in use, or the file
         already written. The hosted store lasts for the iteration, so each further default group gets a prefix for its
-        keys.
+        keys. The store of a launcher lasts for all calls: from the second one on, iteration 0 gets a prefix as well.
         """
 
         def observed(url: str, **kwargs: Any) -> Iterator[Any]:
             if self.page[ProgressField.ITERATION] < 1 or self.rendezvous_endpoint is None:
-                return handler(url, **kwargs)
+                stores = handler(url, **kwargs)
+                return with_prefix(stores, self._earlier, self._defaults) if self._earlier else stores
             redirected = names_rank(url) and not url.startswith("env:")
             stores = rendezvous_at(self.rendezvous_endpoint, url, **kwargs) if redirected else handler(url, **kwargs)
-            return with_prefix(stores, self._defaults)
+            return with_prefix(stores, 0, self._defaults)
 
         return observed
 

@@ -82,7 +82,10 @@ def rendezvous_at(
     yield dist.TCPStore(*endpoint, is_master=False, timeout=timeout), rank, world_size
 
 
-def with_prefix(stores: Iterator[tuple[dist.Store, int, int]], earlier: int) -> Iterator[tuple[dist.Store, int, int]]:
-    """Yield the same rendezvous with a key prefix that differs from the `earlier` default groups of the iteration."""
+def with_prefix(
+    stores: Iterator[tuple[dist.Store, int, int]], calls: int, groups: int
+) -> Iterator[tuple[dist.Store, int, int]]:
+    """Yield the same rendezvous with a key prefix that the earlier `calls`, and `groups` of this one, have not used."""
+    prefix = f"call-{calls}-default-group-{groups}"
     for store, rank, world_size in stores:
-        yield (dist.PrefixStore(f"default-group-{earlier}", store) if earlier else store), rank, world_size
+        yield (dist.PrefixStore(prefix, store) if calls or groups else store), rank, world_size
