@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from nvrx_core.errors import RestartAbort
 from nvrx_core.inprocess import CallWrapper, FrozenState, last_restart
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
+from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning import environment
 from nvrx_lightning.checkpoint import SavedCheckpoints, agree, newest_in
 from nvrx_lightning.data import Position, TrainData, begins_epoch
@@ -36,6 +38,7 @@ from nvrx_lightning.snapshot import (
     epoch_settings,
     keep_csv_rows,
     logger_versions,
+    sigterm_ends_the_batch,
     tear_down,
     use_epoch_settings,
     use_logger_versions,
@@ -46,6 +49,10 @@ __all__ = ["CHECKPOINT_KEY", "RestartableFit"]
 log = logging.getLogger("nvrx_lightning")
 CHECKPOINT_KEY = "nvrx"
 """The entry of a checkpoint that has the position in the epoch."""
+_ENDS = frozenset({"KeyboardInterrupt", "SystemExit", "SIGTERMException", "RestartAbort"})
+"""Exceptions by which a rank leaves for good."""
+SIGTERM_CODE = 128 + signal.SIGTERM
+"""With it the wrapper tells the others; a `SystemExit` without a code is a completion."""
 
 
 class RestartableFit(Finalize):
@@ -70,6 +77,7 @@ class RestartableFit(Finalize):
         self._users_checkpoint = self._arguments.arguments.get("ckpt_path")
         self.saved, self._random_states = SavedCheckpoints(), RandomStates()
         self._tuner_exit = lookup(family, "utilities.exceptions._TunerExitException")
+        self._sigterm = lookup(family, "utilities.exceptions.SIGTERMException")
         self._call: CallWrapper | None = None
         self._error: BaseException | None = None
         self._stopped: BaseException | None = None
@@ -101,8 +109,10 @@ class RestartableFit(Finalize):
         self._random_at_entry = RandomState.now()
         restartable: Callable[..., Any] = self._options.make_wrapper(finalize=self)(self._attempt)
         try:
-            with _monitored(self._trainer), warnings.catch_warnings():
+            with _monitored(self._trainer), sigterm_ends_the_batch(self._trainer), warnings.catch_warnings():
                 result = restartable()
+        except self._sigterm as error:
+            raise self._sigterm from error  # as Lightning raises it
         finally:
             self._call = None
             environment.assign_from_variables()
@@ -120,6 +130,7 @@ class RestartableFit(Finalize):
         environment.assign(rank, world_size)
         self._trainer.strategy.set_world_ranks()
         if self.attempt > 0:
+            end_if_ended(last_restart())
             self._restore(rank, world_size)
         elif self._options.resume == "auto" and self._users_checkpoint is None:
             self._continue_job(rank, world_size)
@@ -128,6 +139,8 @@ class RestartableFit(Finalize):
         except self._tuner_exit as error:
             self._stopped = error
             return None
+        except self._sigterm as error:
+            raise self._sigterm(SIGTERM_CODE) from error
         except BaseException as error:  # boundary: callbacks hear of it once the attempt is over
             self._error = error
             raise
@@ -167,7 +180,13 @@ class RestartableFit(Finalize):
         return agree(self._call.store, rank, world_size, self.saved) or self._users_checkpoint
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Tear the Trainer down after an attempt; the wrapper's `finalize`."""
+        """Tear the Trainer down after an attempt; the wrapper's `finalize`.
+
+        Raises:
+            SIGTERMException: where SIGTERM was received in the attempt, which a fault has ended first.
+        """
+        if self._trainer.received_sigterm:
+            raise self._sigterm(SIGTERM_CODE)
         self._highest_step = max(self._highest_step, self._trainer.global_step)
         error, self._error = self._error, None
         tear_down(self._trainer, error or RankShouldRestart(), self._family)
@@ -259,6 +278,18 @@ class RestartableFit(Finalize):
         """Report progress for the limit on restarts without any; not a sign of life, which a long validation lacks."""
         if self._call is not None:
             self._call.progress(self._trainer.fit_loop.total_batch_idx, watched=False)
+
+
+def end_if_ended(restart: RestartRecord | None) -> None:
+    """End the fit where a rank has left it on purpose: the others do not go on without that rank.
+
+    Raises:
+        RestartAbort: then.
+    """
+    cause = restart.cause if restart is not None else None
+    if cause is not None and cause.error_type.rpartition(".")[2] in _ENDS:
+        told = f"initial rank {cause.initial_rank} has ended the fit: {cause.message}"
+        raise RestartAbort(told, culprit=cause.initial_rank)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -224,6 +225,26 @@ def _steps(trainer: Any, error: BaseException, family: str) -> Iterator[tuple[st
     trainer.training = True  # so that the fit loop is torn down, and not the validation loop in it alone
     yield "the Trainer's teardown", trainer._teardown
     yield "the release of the model", lambda: release(trainer)
+
+
+@contextmanager
+def sigterm_ends_the_batch(trainer: Any) -> Iterator[None]:
+    """Return a context in which SIGTERM is noted, and ends the fit after the batch.
+
+    Lightning's own handler broadcasts it first, and waits: the other ranks may not have received any.
+    """
+    connector = trainer._signal_connector
+
+    def note(signum: int, frame: object) -> None:
+        if not connector.received_sigterm:
+            trainer.strategy.launcher.kill(signum)
+        connector.received_sigterm = True
+
+    connector._sigterm_notifier_fn = note
+    try:
+        yield
+    finally:
+        vars(connector).pop("_sigterm_notifier_fn", None)
 
 
 def release(trainer: Any) -> None:

@@ -49,10 +49,13 @@ def test_without_initial_weights_a_restart_before_the_first_checkpoint_is_refuse
 
 
 @pytest.mark.parametrize(("kind", "code"), [("interrupt", 1), ("exit", 3)])
-def test_ctrl_c_and_sys_exit_end_the_fit_at_once(kind, code, run):
-    job = run(Setting(faults=(Fault(0, 8, kind, attempt=None), Fault(1, 8, kind, attempt=None))))
-    assert job.codes == {0: code, 1: code}
-    assert len(resumed_steps(job)) <= 2  # the rank that comes second may have begun again without the first
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ctrl_c_and_sys_exit_on_one_rank_end_the_fit_on_all(rank, kind, code, run):
+    job = run(Setting(faults=(Fault(rank, 8, kind),)))
+    assert job.codes == {rank: code, 1 - rank: 1}
+    assert errors(job)[1 - rank] == "RestartAbort"
+    assert f"initial rank {rank} has ended the fit" in job.errors(1 - rank)
+    assert list(resumed_steps(job)) == [0]
 
 
 def test_sigterm_ends_the_fit_at_once(start):
@@ -63,6 +66,16 @@ def test_sigterm_ends_the_fit_at_once(start):
     job.finish(30)
     assert list(resumed_steps(job)) == [0]
     assert errors(job) == {0: "SIGTERMException", 1: "SIGTERMException"}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigterm_to_one_rank_ends_the_fit_on_all(rank, start):
+    job = start(Setting(step_seconds=0.1, trainer={"max_epochs": 100}))
+    job.await_line("seen", step=3)
+    job.kill(rank, signal.SIGTERM)
+    job.finish(30)
+    assert list(resumed_steps(job)) == [0]
+    assert errors(job) == {rank: "SIGTERMException", 1 - rank: "RestartAbort"}
 
 
 def test_the_loss_of_the_rank_that_hosts_the_store_ends_the_job(run):
