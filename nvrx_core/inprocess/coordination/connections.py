@@ -37,6 +37,8 @@ MAPPED: Final = "::ffff:"
 """What an IPv4 address begins with on a socket of IPv6."""
 TURN: Final = timedelta(seconds=0.2)
 """How long a store is waited for at a time, when nothing can end the wait."""
+_left: Final[dict[str, dist.Store | None]] = {}
+"""The store in which the last group of a call has met, for a group that the function leaves: it makes more of them."""
 _TORCHS: Final = (dist.TCPStore, dist.FileStore, dist.HashStore, dist.PrefixStore)
 
 
@@ -243,6 +245,7 @@ class Connections:
         """Offer nothing any more and give the connections back; whoever still holds them cannot use them."""
         if self._offered is not None:
             self._offered.close()
+        _left["rendezvous"] = self._meeting if dist.is_initialized() else None
         self._offered = self._meeting = None
         self._cuts.clear()
         self._waited.close()
