@@ -94,6 +94,7 @@ def collective() -> None:
         time.sleep(60)
     dist.all_reduce(torch.ones(1))
     client.end_section("step")
+    dist.destroy_process_group()
 
 
 def behind() -> None:
