@@ -45,11 +45,13 @@ def test_agents_of_torchrun_restart_by_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, sys, time\n"
-        f"flag = {str(tmp_path / 'failed')!r}\n"
-        "if not os.path.exists(flag):\n"
-        "    if os.environ['RANK'] == '1':\n"
-        "        open(flag, 'w').close(); sys.exit(3)\n"
-        "    time.sleep(60)\n"
+        f"failed, started = {str(tmp_path / 'failed')!r}, {str(tmp_path / 'started')!r}\n"
+        "if not os.path.exists(failed):\n"
+        "    if os.environ['RANK'] == '0':\n"
+        "        open(started, 'w').close(); time.sleep(60)\n"
+        "    while not os.path.exists(started):\n"
+        "        time.sleep(0.02)\n"
+        "    open(failed, 'w').close(); sys.exit(3)\n"
         "print('done', os.environ['RANK'], os.environ['WORLD_SIZE'], flush=True)\n"
     )
     options = ["--nnodes", "2", "--max-restarts", "2", "--rdzv-id", "job", "--rdzv-backend", "nvrx-c10d"]
