@@ -11,7 +11,6 @@ signal n. With `--play` Ctrl-C is the way to end it, with code 0.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +21,11 @@ from demo_parts.following import Following
 from demo_parts.options import Options, parse_options
 from demo_parts.picture import draw_runs
 from demo_parts.play import play
+from demo_parts.program import run_program
 from demo_parts.recording import draw_terminal
 from demo_parts.report import Outcome, failures_of, fault_table, legend, run_table
 from demo_parts.runs import NvrxRun, StartError, TorchrunRun
 from demo_parts.schedule import PlannedFault
-from demo_parts.signals import Ended, raise_on_signals
 from demo_parts.story import Story
 from demo_parts.terminal import Style, Terminal
 from demo_parts.view import View
@@ -39,19 +38,16 @@ SAMPLE_LINES = 3
 def main(arguments: Sequence[str]) -> int:
     """Runs the demo; returns its exit code."""
     options = parse_options(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    raise_on_signals()
-    terminal = Terminal(sys.stdout)
+    return run_program(lambda terminal: shown(options, terminal))
+
+
+def shown(options: Options, terminal: Terminal) -> int:
+    """What is asked for: the viewer's faults, or the schedule's."""
     try:
         return play(options, terminal) if options.play else demonstrate(options, terminal)
     except StartError as error:
         terminal.say(f"failed: {error}", Style.RED)
         return 1
-    except Ended as ended:
-        terminal.end_bar()
-        terminal.say(f"Ended by {ended.signal.name}; every process of the run has been ended, too.")
-        return 128 + ended.signal
 
 
 def demonstrate(options: Options, terminal: Terminal) -> int:

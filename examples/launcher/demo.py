@@ -11,7 +11,6 @@ was left behind; 1 otherwise; 2 for wrong options; 128 + n after signal n.
 from __future__ import annotations
 
 import argparse
-import io
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from demo_parts.durations import duration
 from demo_parts.journal import Follower
+from demo_parts.program import run_program
 from demo_parts.settings import Settings
-from demo_parts.signals import Ended, raise_on_signals
 from demo_parts.terminal import Style, Terminal
 from launcher_parts.plan import CUT_OFF, FAULTS, LAYERS, NODES, RANKS, WORKERS, planned
 from launcher_parts.report import LEGEND, failures_of, fault_table, run_table
@@ -39,16 +38,7 @@ SILENCE = 60.0
 def main(arguments: Sequence[str]) -> int:
     """Runs the demo; returns its exit code."""
     options = parse(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    raise_on_signals()
-    terminal = Terminal(sys.stdout)
-    try:
-        return demonstrate(options, terminal)
-    except Ended as ended:
-        terminal.end_bar()
-        terminal.say(f"Ended by {ended.signal.name}; every process of the run has been ended, too.")
-        return 128 + ended.signal
+    return run_program(lambda terminal: demonstrate(options, terminal))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -12,7 +12,6 @@ options; 128 + n after signal n.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import shutil
 import sys
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from demo_parts.durations import after_timeout, duration
 from demo_parts.journal import Follower, Line
 from demo_parts.processes import Processes, wait_for
-from demo_parts.signals import Ended, raise_on_signals
+from demo_parts.program import run_program
 from demo_parts.terminal import Style, Terminal
 
 __all__ = ["main"]
@@ -91,16 +90,7 @@ class Story:
 def main(arguments: Sequence[str]) -> int:
     """Runs the demo; returns its exit code."""
     options = parse(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    raise_on_signals()
-    terminal = Terminal(sys.stdout)
-    try:
-        return demonstrate(options, terminal)
-    except Ended as ended:
-        terminal.end_bar()
-        terminal.say(f"Ended by {ended.signal.name}; every process of the run has been ended, too.")
-        return 128 + ended.signal
+    return run_program(lambda terminal: demonstrate(options, terminal))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
