@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.process.history import history
 from tests.harness.process.job import Job, Template
+from tests.harness.process.launch import Launch as LaunchedJob
 from tests.harness.process.workers.plan import Plan, schedule_text
 
 Launch = Callable[..., Job]
@@ -23,6 +24,20 @@ def template() -> Iterator[Template]:
         yield template
     finally:
         template.close()
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Callable[..., LaunchedJob]]:
+    """Starts a launcher with the worker of a case; what is left of it is ended after the test."""
+    launched: list[LaunchedJob] = []
+
+    def start(case: str, *options: str, **more: str) -> LaunchedJob:
+        launched.append(LaunchedJob(tmp_path, case, *options, **more))
+        return launched[-1]
+
+    yield start
+    for each in launched:
+        each.close()
 
 
 @pytest.fixture

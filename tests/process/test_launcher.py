@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,21 +18,8 @@ WITHIN = 1.0
 """Seconds that what a killed launcher has started may outlive it; a tenth to a third of it, on a busy machine."""
 
 
-@pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    launched: list[Launch] = []
-
-    def launch(case: str, *options: str, **more: str) -> Launch:
-        launched.append(Launch(tmp_path, case, *options, **more))
-        return launched[-1]
-
-    yield launch
-    for each in launched:
-        each.close()
-
-
-def test_a_killed_worker_is_restarted_with_all_others(launch: Callable[..., Launch]) -> None:
-    job = launch("killed", "--max-restarts", "2")
+def test_a_killed_worker_is_restarted_with_all_others(launcher: Callable[..., Launch]) -> None:
+    job = launcher("killed", "--max-restarts", "2")
     code, log = job.finish()
     assert code == 0
     starts = sorted((each["cycle"], each["rank"]) for each in job.events if each["event"] == "start")
@@ -41,22 +28,22 @@ def test_a_killed_worker_is_restarted_with_all_others(launch: Callable[..., Laun
     assert "was ended by SIGKILL" in log
 
 
-def test_a_job_fails_when_its_restarts_are_spent(launch: Callable[..., Launch]) -> None:
-    code, log = launch("fails", "--max-restarts", "1").finish()
+def test_a_job_fails_when_its_restarts_are_spent(launcher: Callable[..., Launch]) -> None:
+    code, log = launcher("fails", "--max-restarts", "1").finish()
     assert code == 1
     assert "has failed with exit code 3, after 1 restarts" in log
     assert "has failed with exit code 3" in log
 
 
-def test_a_job_fails_when_the_restarts_of_a_window_are_spent(launch: Callable[..., Launch]) -> None:
-    code, log = launch("fails", "--max-restarts", "9", "--ft-max-restarts-in-window", "2").finish()
+def test_a_job_fails_when_the_restarts_of_a_window_are_spent(launcher: Callable[..., Launch]) -> None:
+    code, log = launcher("fails", "--max-restarts", "9", "--ft-max-restarts-in-window", "2").finish()
     assert code == 1
     assert "after 2 restarts within 600 s" in log
     assert "the next cycle is 1 s away" in log
 
 
-def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launch: Callable[..., Launch]) -> None:
-    job = launch("hangs", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1")
+def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launcher: Callable[..., Launch]) -> None:
+    job = launcher("hangs", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1")
     code, log = job.finish()
     assert code == 0
     assert "rank 1" in log
@@ -64,8 +51,8 @@ def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launch: Callable[..
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_passed_on_and_ends_the_job(launch: Callable[..., Launch], signum: int) -> None:
-    job = launch("waits")
+def test_a_signal_is_passed_on_and_ends_the_job(launcher: Callable[..., Launch], signum: int) -> None:
+    job = launcher("waits")
     job.read(2, "start")
     job.process.send_signal(signum)
     code, _ = job.finish()
@@ -73,8 +60,8 @@ def test_a_signal_is_passed_on_and_ends_the_job(launch: Callable[..., Launch], s
     assert not any(map(alive, job.pids()))
 
 
-def test_what_ignores_the_signal_is_killed(launch: Callable[..., Launch]) -> None:
-    job = launch("family", "--term-timeout", "0.3")
+def test_what_ignores_the_signal_is_killed(launcher: Callable[..., Launch]) -> None:
+    job = launcher("family", "--term-timeout", "0.3")
     job.read(2, "family")
     job.process.send_signal(signal.SIGTERM)
     code, log = job.finish()
@@ -83,23 +70,23 @@ def test_what_ignores_the_signal_is_killed(launch: Callable[..., Launch]) -> Non
     assert not any(map(alive, job.pids()))
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(launch: Callable[..., Launch]) -> None:
-    job = launch("family")
+def test_nothing_outlives_a_launcher_that_is_killed(launcher: Callable[..., Launch]) -> None:
+    job = launcher("family")
     job.read(2, "family")
     job.process.kill()
     assert eventually(lambda: not any(map(alive, job.pids())), WITHIN)
     assert eventually(lambda: not left_in(job.folder), WITHIN)
 
 
-def test_a_rank_can_ask_that_the_job_ends(launch: Callable[..., Launch]) -> None:
-    code, log = launch("asks", "--max-restarts", "3").finish()
+def test_a_rank_can_ask_that_the_job_ends(launcher: Callable[..., Launch]) -> None:
+    code, log = launcher("asks", "--max-restarts", "3").finish()
     assert code == 93
     assert "rank 0 has asked for ShutdownWorkload: the loss is not finite" in log
 
 
-def test_output_goes_where_it_is_asked_to_go(launch: Callable[..., Launch], tmp_path: Path) -> None:
+def test_output_goes_where_it_is_asked_to_go(launcher: Callable[..., Launch], tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    job = launch("prints", "--log-dir", str(logs), "-r", "2", "-t", "1", "--local-ranks-filter", "1")
+    job = launcher("prints", "--log-dir", str(logs), "-r", "2", "-t", "1", "--local-ranks-filter", "1")
     out, errors = job.process.communicate(timeout=60)
     assert job.process.returncode == 0
     assert "to stderr" not in errors
@@ -150,10 +137,10 @@ def test_a_script_that_is_not_there_fails_as_python_does(launcher: list[str], tm
 
 
 def test_a_rank_that_a_wrapped_call_goes_on_without_is_not_missed(
-    launch: Callable[..., Launch], tmp_path: Path
+    launcher: Callable[..., Launch], tmp_path: Path
 ) -> None:
     """Rank 0 is the victim: the store of in-process restart lives beside the launcher."""
-    job = launch("0", worker="launcher_wrapped.py")
+    job = launcher("0", worker="launcher_wrapped.py")
     job.await_log("the job goes on in process without rank 0")
     (tmp_path / "gate").touch()
     code, log = job.finish()
@@ -161,17 +148,17 @@ def test_a_rank_that_a_wrapped_call_goes_on_without_is_not_missed(
     assert [each["iteration"] for each in job.events if each["event"] == "done"] == [1]
 
 
-def test_the_job_is_restarted_when_a_wrapped_call_loses_all_its_ranks(launch: Callable[..., Launch]) -> None:
-    job = launch("0,1", "--max-restarts", "1", "--ft-inprocess-grace", "2", worker="launcher_wrapped.py")
+def test_the_job_is_restarted_when_a_wrapped_call_loses_all_its_ranks(launcher: Callable[..., Launch]) -> None:
+    job = launcher("0,1", "--max-restarts", "1", "--ft-inprocess-grace", "2", worker="launcher_wrapped.py")
     code, log = job.finish()
     assert code == 1, log
     assert {each["cycle"] for each in job.events if each["event"] == "enter"} == {0, 1}
 
 
 def test_a_killed_call_of_an_earlier_cycle_does_not_stand_for_a_call_that_goes_on(
-    launch: Callable[..., Launch],
+    launcher: Callable[..., Launch],
 ) -> None:
     options = ("--max-restarts", "1", "--ft-inprocess-grace", "0.5")
-    code, log = launch("-", *options, worker="launcher_killed_call.py").finish()
+    code, log = launcher("-", *options, worker="launcher_killed_call.py").finish()
     assert code == 1, log
     assert "goes on in process" not in log

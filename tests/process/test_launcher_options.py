@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,26 +14,13 @@ import pytest
 from tests.harness.process.launch import Launch
 
 
-@pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    launched: list[Launch] = []
-
-    def launch(case: str, *options: str, **more: str) -> Launch:
-        launched.append(Launch(tmp_path, case, *options, **more))
-        return launched[-1]
-
-    yield launch
-    for each in launched:
-        each.close()
-
-
-def test_a_long_monitor_interval_delays_nothing(launch: Callable[..., Launch]) -> None:
-    code, log = launch("killed", "--max-restarts", "1", "--monitor-interval", "3600").finish()
+def test_a_long_monitor_interval_delays_nothing(launcher: Callable[..., Launch]) -> None:
+    code, log = launcher("killed", "--max-restarts", "1", "--monitor-interval", "3600").finish()
     assert code == 0, log
 
 
-def test_a_worker_with_a_virtual_local_rank_sees_one_device(launch: Callable[..., Launch]) -> None:
-    job = launch("tells", "--virtual-local-rank", CUDA_VISIBLE_DEVICES="6,7")
+def test_a_worker_with_a_virtual_local_rank_sees_one_device(launcher: Callable[..., Launch]) -> None:
+    job = launcher("tells", "--virtual-local-rank", CUDA_VISIBLE_DEVICES="6,7")
     code, log = job.finish()
     assert code == 0, log
     told = {each["rank"]: each["environ"] for each in job.events if each["event"] == "told"}
@@ -44,25 +31,27 @@ def test_a_worker_with_a_virtual_local_rank_sees_one_device(launch: Callable[...
 
 @pytest.mark.parametrize(("strict", "policy"), [("true", "bind:0"), ("false", "local")])
 def test_the_workers_of_the_gpus_of_a_numa_node_are_bound_to_it(
-    launch: Callable[..., Launch], strict: str, policy: str
+    launcher: Callable[..., Launch], strict: str, policy: str
 ) -> None:
-    job = launch("tells", "--ft-numa-bind-strict", strict, NVRX_GPUS_PER_NUMA="2")
+    job = launcher("tells", "--ft-numa-bind-strict", strict, NVRX_GPUS_PER_NUMA="2")
     code, log = job.finish()
     assert code == 0, log
     told = [each for each in job.events if each["event"] == "told"]
     assert [each["policies"] for each in told] == [[policy]] * 2 or "the kernel refuses set_mempolicy" in log
 
 
-def test_a_numa_node_that_is_not_there_ends_the_launcher_before_anything_starts(launch: Callable[..., Launch]) -> None:
-    job = launch("tells", NVRX_GPUS_PER_NUMA="1")
+def test_a_numa_node_that_is_not_there_ends_it_before_anything_starts(
+    launcher: Callable[..., Launch],
+) -> None:
+    job = launcher("tells", NVRX_GPUS_PER_NUMA="1")
     nodes = [name for name in os.listdir("/sys/devices/system/node") if name.startswith("node")]
     code, log = job.finish()
     assert len(nodes) > 1 or (code == 2 and "NVRX_GPUS_PER_NUMA: there is no NUMA node 1" in log)
 
 
-def test_lines_with_one_of_the_texts_go_to_one_more_file(launch: Callable[..., Launch], tmp_path: Path) -> None:
+def test_lines_with_one_of_the_texts_go_to_one_more_file(launcher: Callable[..., Launch], tmp_path: Path) -> None:
     filters = ("--duplicate-stdout-filters", "loss,nothing", "--duplicate-stderr-filters", "0,,,Error 1")
-    job = launch("loses", "--log-dir", str(tmp_path / "logs"), "-t", "3", *filters)
+    job = launcher("loses", "--log-dir", str(tmp_path / "logs"), "-t", "3", *filters)
     out, errors = job.process.communicate(timeout=60)
     assert job.process.returncode == 0, errors
     (run,) = (tmp_path / "logs").iterdir()
@@ -88,13 +77,13 @@ PLUG_IN = """\
     """
 
 
-def test_a_plug_in_says_where_logs_go(launch: Callable[..., Launch], tmp_path: Path) -> None:
+def test_a_plug_in_says_where_logs_go(launcher: Callable[..., Launch], tmp_path: Path) -> None:
     (tmp_path / "plugged.py").write_text(textwrap.dedent(PLUG_IN))
     distribution = tmp_path / "plugged-1.dist-info"
     distribution.mkdir()
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1\n")
     (distribution / "entry_points.txt").write_text("[torchrun.logs_specs]\nmine = plugged:Specs\n")
-    job = launch(
+    job = launcher(
         "prints",
         "--logs-specs",
         "mine",
@@ -110,8 +99,8 @@ def test_a_plug_in_says_where_logs_go(launch: Callable[..., Launch], tmp_path: P
     assert errors.count("to stderr") == 2
 
 
-def test_an_event_handler_is_told_what_torchrun_tells_it(launch: Callable[..., Launch]) -> None:
-    code, log = launch("fails", "--event-log-handler", "console", "--rdzv-id", "mine").finish()
+def test_an_event_handler_is_told_what_torchrun_tells_it(launcher: Callable[..., Launch]) -> None:
+    code, log = launcher("fails", "--event-log-handler", "console", "--rdzv-id", "mine").finish()
     assert code == 1
     events = [json.loads(line) for line in log.splitlines() if line.startswith('{"name"')]
     states = [(each["source"], each["metadata"]["state"], each["metadata"]["global_rank"]) for each in events]

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,25 +91,12 @@ def test_a_standby_whose_imports_fail_says_why(tmp_path: Path) -> None:
     failed.close()
 
 
-@pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Callable[..., Launch]]:
-    launched: list[Launch] = []
-
-    def launch(case: str, *options: str, **more: str) -> Launch:
-        launched.append(Launch(tmp_path, case, *options, **more))
-        return launched[-1]
-
-    yield launch
-    for each in launched:
-        each.close()
-
-
 WARM = ("--ft-warm-workers", "on", "--ft-warm-imports", "decimal", "--ft-log-level", "DEBUG")
 
 
-def test_a_restart_is_made_of_standbys(launch: Callable[..., Launch]) -> None:
+def test_a_restart_is_made_of_standbys(launcher: Callable[..., Launch]) -> None:
     """Each new worker has imported what it has not imported itself; killed once more, it is replaced by another one."""
-    job = launch("imported", *WARM, "--max-restarts", "2")
+    job = launcher("imported", *WARM, "--max-restarts", "2")
     for cycle in (0, 1):
         victims = {each["rank"]: each["pid"] for each in job.read(2, "imported", cycle)}
         for rank in (0, 1):
@@ -122,16 +109,16 @@ def test_a_restart_is_made_of_standbys(launch: Callable[..., Launch]) -> None:
     assert found == {(cycle, rank): cycle > 0 for cycle in (0, 1, 2) for rank in (0, 1)}
 
 
-def test_standbys_end_with_a_launcher_that_is_killed(launch: Callable[..., Launch], tmp_path: Path) -> None:
-    job = launch("imported", *WARM, "--max-restarts", "2")
+def test_standbys_end_with_a_launcher_that_is_killed(launcher: Callable[..., Launch], tmp_path: Path) -> None:
+    job = launcher("imported", *WARM, "--max-restarts", "2")
     job.await_log("a standby worker for local rank 0 is ready")
     job.process.kill()
     assert eventually(lambda: not left_in(tmp_path), 10.0)
     assert not any(map(alive, job.pids()))
 
 
-def test_standbys_that_cannot_start_are_given_up(launch: Callable[..., Launch]) -> None:
-    job = launch("imported", "--ft-warm-workers", "on", "--ft-warm-imports", "no_such_module")
+def test_standbys_that_cannot_start_are_given_up(launcher: Callable[..., Launch]) -> None:
+    job = launcher("imported", "--ft-warm-workers", "on", "--ft-warm-imports", "no_such_module")
     job.await_log("no standby workers: 3 standby workers have ended before they were ready: ModuleNotFoundError")
     job.process.terminate()
     assert job.finish()[0] == 143
