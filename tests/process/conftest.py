@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.harness.process.history import history
+from tests.harness.process.host import alive, eventually
 from tests.harness.process.job import Job, Template
-from tests.harness.process.launch import Launch as LaunchedJob
+from tests.harness.process.launch import Launch as LaunchedJob, Nodes, Start, left_in, meeting_place
 from tests.harness.process.workers.plan import Plan, schedule_text
 
 Launch = Callable[..., Job]
@@ -27,17 +28,30 @@ def template() -> Iterator[Template]:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Callable[..., LaunchedJob]]:
-    """Starts a launcher with the worker of a case; what is left of it is ended after the test."""
+def launcher(tmp_path: Path) -> Iterator[Start]:
+    """Starts launchers with the workers of a case; they are ended after the test, and nothing is left of them."""
     launched: list[LaunchedJob] = []
 
-    def start(case: str, *options: str, **more: str) -> LaunchedJob:
+    def start(case: str, *options: str, **more: Any) -> LaunchedJob:
         launched.append(LaunchedJob(tmp_path, case, *options, **more))
         return launched[-1]
 
     yield start
     for each in launched:
         each.close()
+    assert eventually(lambda: not left_in(tmp_path), 10.0)
+    assert not any(alive(pid) for each in launched for pid in each.pids())
+
+
+@pytest.fixture
+def nodes(launcher: Start) -> Nodes:
+    """Starts the launchers of one job, which meet at an endpoint of their own."""
+
+    def nodes(count: int, case: str, *options: str, **more: Any) -> list[LaunchedJob]:
+        where = meeting_place()
+        return [launcher(case, *where, *options, **more) for _ in range(count)]
+
+    return nodes
 
 
 @pytest.fixture

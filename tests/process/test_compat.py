@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 import yaml
 
 import nvrx_core
-from tests.harness.process.launch import Launch
+from tests.harness.process.launch import Launch, Start
 
-Launcher = Callable[..., Launch]
 OURS = f"+nvrx.{nvrx_core.__version__}"
 HEARTBEATS = {"initial_rank_heartbeat_timeout": 60, "rank_heartbeat_timeout": 3, "safety_factor": 100}
 SECTIONS = {
@@ -25,16 +23,11 @@ FIT = {"initial_rank_heartbeat_timeout": 100, "rank_heartbeat_timeout": 5}
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launcher]:
-    launched: list[Launch] = []
-
+def launch(launcher: Start) -> Start:
     def launch(worker: str, case: str = "", *options: str) -> Launch:
-        launched.append(Launch(tmp_path, case, *options, worker=f"peers_{worker}.py"))
-        return launched[-1]
+        return launcher(case, *options, worker=f"peers_{worker}.py")
 
-    yield launch
-    for each in launched:
-        each.close()
+    return launch
 
 
 @pytest.fixture
@@ -51,7 +44,7 @@ def said(job: Launch, event: str, **fields: Any) -> list[dict[str, Any]]:
     return [each for each in job.events if each["event"] == event and fields.items() <= each.items()]
 
 
-def test_a_wrapped_training_restarts_in_its_processes(launch: Launcher) -> None:
+def test_a_wrapped_training_restarts_in_its_processes(launch: Start) -> None:
     job = launch("inprocess")
     out, log = job.process.communicate(timeout=100)
     assert job.process.returncode == 0, log
@@ -74,7 +67,7 @@ def config(folder: Path, settings: dict[str, Any]) -> str:
     return f"--ft-cfg-path={path}"
 
 
-def test_a_rank_without_heartbeats_is_ended_and_the_job_restarts(launch: Launcher, tmp_path: Path) -> None:
+def test_a_rank_without_heartbeats_is_ended_and_the_job_restarts(launch: Start, tmp_path: Path) -> None:
     job = launch("monitored", "heartbeats", "--max-restarts=1", config(tmp_path, HEARTBEATS))
     code, log = job.finish(100)
     assert code == 0, log
@@ -84,7 +77,7 @@ def test_a_rank_without_heartbeats_is_ended_and_the_job_restarts(launch: Launche
     assert all(each["were_calculated"] and each["subsequent"] > 1 for each in learned)
 
 
-def test_sections_learn_their_timeouts_and_a_rank_ends_the_job(launch: Launcher, tmp_path: Path) -> None:
+def test_sections_learn_their_timeouts_and_a_rank_ends_the_job(launch: Start, tmp_path: Path) -> None:
     job = launch("monitored", "sections", "--max-restarts=1", config(tmp_path, SECTIONS))
     code, log = job.finish(100)
     assert code == 93, log
@@ -93,7 +86,7 @@ def test_sections_learn_their_timeouts_and_a_rank_ends_the_job(launch: Launcher,
     assert [(each["cycle"], each["calculated"]) for each in loaded] == [(1, ["setup", "step"])] * 2
 
 
-def test_workers_have_the_names_unless_they_are_not_wanted(launch: Launcher) -> None:
+def test_workers_have_the_names_unless_they_are_not_wanted(launch: Start) -> None:
     job = launch("package")
     assert job.finish()[0] == 0
     assert [each["version"].endswith(OURS) for each in said(job, "whose")] == [True, True]
@@ -102,14 +95,14 @@ def test_workers_have_the_names_unless_they_are_not_wanted(launch: Launcher) -> 
     assert "No module named 'nvidia_resiliency_ext'" in log
 
 
-def test_an_installed_package_wins_in_workers(launch: Launcher, installed: str) -> None:
+def test_an_installed_package_wins_in_workers(launch: Start, installed: str) -> None:
     job = launch("package")
     assert job.finish()[0] == 0
     assert [os.path.realpath(each["file"]) for each in said(job, "whose")] == [os.path.realpath(installed)] * 2
 
 
 def test_a_fit_with_the_callback_goes_on_and_writes_its_flag(
-    launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launch: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flag = tmp_path / "finished"
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(flag))

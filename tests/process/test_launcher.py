@@ -6,19 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.harness.process.host import alive, eventually
-from tests.harness.process.launch import Launch, left_in
+from tests.harness.process.launch import Start, left_in
 
 WITHIN = 1.0
 """Seconds that what a killed launcher has started may outlive it; a tenth to a third of it, on a busy machine."""
 
 
-def test_a_killed_worker_is_restarted_with_all_others(launcher: Callable[..., Launch]) -> None:
+def test_a_killed_worker_is_restarted_with_all_others(launcher: Start) -> None:
     job = launcher("killed", "--max-restarts", "2")
     code, log = job.finish()
     assert code == 0
@@ -28,21 +27,21 @@ def test_a_killed_worker_is_restarted_with_all_others(launcher: Callable[..., La
     assert "was ended by SIGKILL" in log
 
 
-def test_a_job_fails_when_its_restarts_are_spent(launcher: Callable[..., Launch]) -> None:
+def test_a_job_fails_when_its_restarts_are_spent(launcher: Start) -> None:
     code, log = launcher("fails", "--max-restarts", "1").finish()
     assert code == 1
     assert "has failed with exit code 3, after 1 restarts" in log
     assert "has failed with exit code 3" in log
 
 
-def test_a_job_fails_when_the_restarts_of_a_window_are_spent(launcher: Callable[..., Launch]) -> None:
+def test_a_job_fails_when_the_restarts_of_a_window_are_spent(launcher: Start) -> None:
     code, log = launcher("fails", "--max-restarts", "9", "--ft-max-restarts-in-window", "2").finish()
     assert code == 1
     assert "after 2 restarts within 600 s" in log
     assert "the next cycle is 1 s away" in log
 
 
-def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launcher: Callable[..., Launch]) -> None:
+def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launcher: Start) -> None:
     job = launcher("hangs", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1")
     code, log = job.finish()
     assert code == 0
@@ -51,7 +50,7 @@ def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launcher: Callable[
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_passed_on_and_ends_the_job(launcher: Callable[..., Launch], signum: int) -> None:
+def test_a_signal_is_passed_on_and_ends_the_job(launcher: Start, signum: int) -> None:
     job = launcher("waits")
     job.read(2, "start")
     job.process.send_signal(signum)
@@ -60,7 +59,7 @@ def test_a_signal_is_passed_on_and_ends_the_job(launcher: Callable[..., Launch],
     assert not any(map(alive, job.pids()))
 
 
-def test_what_ignores_the_signal_is_killed(launcher: Callable[..., Launch]) -> None:
+def test_what_ignores_the_signal_is_killed(launcher: Start) -> None:
     job = launcher("family", "--term-timeout", "0.3")
     job.read(2, "family")
     job.process.send_signal(signal.SIGTERM)
@@ -70,7 +69,7 @@ def test_what_ignores_the_signal_is_killed(launcher: Callable[..., Launch]) -> N
     assert not any(map(alive, job.pids()))
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(launcher: Callable[..., Launch]) -> None:
+def test_nothing_outlives_a_launcher_that_is_killed(launcher: Start) -> None:
     job = launcher("family")
     job.read(2, "family")
     job.process.kill()
@@ -78,13 +77,13 @@ def test_nothing_outlives_a_launcher_that_is_killed(launcher: Callable[..., Laun
     assert eventually(lambda: not left_in(job.folder), WITHIN)
 
 
-def test_a_rank_can_ask_that_the_job_ends(launcher: Callable[..., Launch]) -> None:
+def test_a_rank_can_ask_that_the_job_ends(launcher: Start) -> None:
     code, log = launcher("asks", "--max-restarts", "3").finish()
     assert code == 93
     assert "rank 0 has asked for ShutdownWorkload: the loss is not finite" in log
 
 
-def test_output_goes_where_it_is_asked_to_go(launcher: Callable[..., Launch], tmp_path: Path) -> None:
+def test_output_goes_where_it_is_asked_to_go(launcher: Start, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     job = launcher("prints", "--log-dir", str(logs), "-r", "2", "-t", "1", "--local-ranks-filter", "1")
     out, errors = job.process.communicate(timeout=60)
@@ -136,9 +135,7 @@ def test_a_script_that_is_not_there_fails_as_python_does(launcher: list[str], tm
     assert "can't open file" in done.stderr
 
 
-def test_a_rank_that_a_wrapped_call_goes_on_without_is_not_missed(
-    launcher: Callable[..., Launch], tmp_path: Path
-) -> None:
+def test_a_rank_that_a_wrapped_call_goes_on_without_is_not_missed(launcher: Start, tmp_path: Path) -> None:
     """Rank 0 is the victim: the store of in-process restart lives beside the launcher."""
     job = launcher("0", worker="launcher_wrapped.py")
     job.await_log("the job goes on in process without rank 0")
@@ -148,7 +145,7 @@ def test_a_rank_that_a_wrapped_call_goes_on_without_is_not_missed(
     assert [each["iteration"] for each in job.events if each["event"] == "done"] == [1]
 
 
-def test_the_job_is_restarted_when_a_wrapped_call_loses_all_its_ranks(launcher: Callable[..., Launch]) -> None:
+def test_the_job_is_restarted_when_a_wrapped_call_loses_all_its_ranks(launcher: Start) -> None:
     job = launcher("0,1", "--max-restarts", "1", "--ft-inprocess-grace", "2", worker="launcher_wrapped.py")
     code, log = job.finish()
     assert code == 1, log
@@ -156,7 +153,7 @@ def test_the_job_is_restarted_when_a_wrapped_call_loses_all_its_ranks(launcher: 
 
 
 def test_a_killed_call_of_an_earlier_cycle_does_not_stand_for_a_call_that_goes_on(
-    launcher: Callable[..., Launch],
+    launcher: Start,
 ) -> None:
     options = ("--max-restarts", "1", "--ft-inprocess-grace", "0.5")
     code, log = launcher("-", *options, worker="launcher_killed_call.py").finish()

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.harness.process.host import free_ports
-from tests.harness.process.launch import Launch
-
-Nodes = Callable[..., list[Launch]]
+from tests.harness.process.launch import Nodes, Start, events_of
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    launched: list[Launch] = []
-
-    def nodes(count: int, case: str, *options: str) -> list[Launch]:
-        endpoint = f"127.0.0.1:{free_ports()}"
-        rendezvous = ("--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", str(count))
-        launched.extend(Launch(tmp_path, case, *(rendezvous if count > 1 else ()), *options) for _ in range(count))
-        return launched[-count:]
-
-    yield nodes
-    for each in launched:
-        each.close()
-
-
-def hung(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for path in (folder / "events").iterdir() for line in path.read_text().splitlines()]
-    return [line for line in lines if line["event"] == "hung"]
-
-
-def test_a_rank_that_waits_in_a_collective_is_not_ended(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_rank_that_waits_in_a_collective_is_not_ended(launcher: Start, tmp_path: Path) -> None:
     """Both ranks are in the same step, with the same timeout: only their stacks tell them apart."""
-    (job,) = nodes(1, "collective", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1")
-    code, log = job.finish()
+    code, log = launcher("collective", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1").finish()
     assert code == 0, log
-    (told,) = hung(tmp_path)
+    (told,) = events_of(tmp_path, "hung")
     assert told["rank"] == 1, log
     frame = r"launcher_worker\.py:\d+ collective < launcher_worker\.py:\d+ <module>"
     assert re.search(
@@ -54,10 +25,10 @@ def test_a_rank_that_waits_in_a_collective_is_not_ended(nodes: Nodes, tmp_path: 
 
 def test_a_rank_that_waits_for_one_of_another_node_is_not_ended(nodes: Nodes, tmp_path: Path) -> None:
     """Rank 2 hangs in its first step; the others, of both nodes, wait in their second one, with the same timeout."""
-    jobs = nodes(2, "behind", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:3")
+    jobs = nodes(2, "behind", "--nnodes", "2", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:3")
     ends = [job.finish() for job in jobs]
     assert [code for code, _ in ends] == [0, 0], ends
-    (told,) = hung(tmp_path)
+    (told,) = events_of(tmp_path, "hung")
     assert told["rank"] == 2, ends
     assert re.search(
         r"at launcher_worker\.py:\d+ behind < .*, 1 step behind rank \d, its slowest peer$", told["reason"]

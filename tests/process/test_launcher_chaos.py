@@ -6,6 +6,7 @@ The store of the rendezvous lies outside, so that any node may be lost, that of 
 from __future__ import annotations
 
 import faulthandler
+import functools
 import json
 import math
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from nvrx_core.events import timeline
 from tests.harness.process.host import eventually
-from tests.harness.process.launch import Launch, left_in
+from tests.harness.process.launch import Launch, Start, events_of, meeting_place
 from tests.harness.process.workers import launcher_training
 
 STEPS_PER_FAULT = 6
@@ -47,63 +48,48 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 class Nodes:
     """Two launchers, and one that waits; a lost one is followed by another."""
 
-    def __init__(self, folder: Path, endpoint: str, schedule: dict[str, Any]) -> None:
+    def __init__(self, start: Start, endpoint: str, schedule: dict[str, Any]) -> None:
         self.launched: list[Launch] = []
-        self._folder, self._schedule = folder, json.dumps(schedule)
         self.to_be_lost = sum(kind == "node" for kind, _ in schedule["faults"].values())
-        faults = len(schedule["faults"])
-        self._options = (
-            "--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "2:3", "--max-restarts", str(faults),
-            *TIMEOUTS,
+        restarts = ("--max-restarts", str(len(schedule["faults"])))
+        self._start = functools.partial(
+            start, json.dumps(schedule), *meeting_place(endpoint), "--nnodes", "2:3", *restarts, *TIMEOUTS,
+            worker="launcher_training.py", OMP_NUM_THREADS="1",
         )  # fmt: skip
         for _ in range(3):
             self.launch()
 
     def launch(self) -> None:
-        self.launched.append(
-            Launch(self._folder, self._schedule, *self._options, worker="launcher_training.py", OMP_NUM_THREADS="1")
-        )
+        self.launched.append(self._start())
 
     def lost(self) -> int:
         return sum(job.process.poll() == -9 for job in self.launched)
 
-    def close(self) -> None:
-        for job in self.launched:
-            job.close()
-
-
-def events(folder: Path, event: str) -> list[dict[str, Any]]:
-    return [dict(each) for each in timeline.read(folder / "events") if each["event"] == event]
-
 
 @pytest.mark.parametrize("number", [5, pytest.param(len(KINDS), marks=pytest.mark.nightly)])
 def test_a_disturbed_training_ends_with_the_loss_of_an_undisturbed_one(
-    tmp_path: Path, endpoint: str, number: int
+    launcher: Start, tmp_path: Path, endpoint: str, number: int
 ) -> None:
     faulthandler.cancel_dump_traceback_later()  # all of them take longer than that of pytest; there is a limit below
     faults = dict(enumerate(KINDS[:number], 1))
     steps = STEPS_PER_FAULT * (number + 1)
     schedule = {"steps": steps, "faults": {str(STEPS_PER_FAULT * k): fault for k, fault in faults.items()}}
     (tmp_path / "training").mkdir()
-    nodes = Nodes(tmp_path, endpoint, schedule)
-    try:
-        ended = eventually(lambda: is_over(nodes), LIMIT * number)
-        assert ended, timeline.render(timeline.read(tmp_path / "events"))
-        ends = [job.finish() for job in nodes.launched if job.process.poll() != -9]
-    finally:
-        nodes.close()
-    story = timeline.render(timeline.read(tmp_path / "events"))
+    nodes = Nodes(launcher, endpoint, schedule)
+    ended = eventually(lambda: is_over(nodes), LIMIT * number)
+    assert ended, timeline.render(timeline.read(tmp_path / "events"))
+    ends = [job.finish() for job in nodes.launched if job.process.poll() != -9]
+    story = "\n".join([timeline.render(timeline.read(tmp_path / "events")), *(log for _, log in ends)])
     assert {code for code, _ in ends} == {0}, story
     assert nodes.lost() == nodes.to_be_lost, story
     losses = [each["loss"] for job in nodes.launched for each in job.events if each["event"] == "done"]
     assert len(losses) == 4, story
     expected = launcher_training.undisturbed(steps)
     assert all(math.isclose(loss, expected, rel_tol=1e-9) for loss in losses), (losses, expected)
-    told = sorted(events(tmp_path, "hung"), key=lambda each: each["wall"])
+    told = events_of(tmp_path, "hung")
     named = [each["rank"] for each in told if each["stack"]]  # one that fails, and is slow to exit, has none
     assert named == [rank for kind, rank in faults.values() if kind in HANGS], story
-    assert max(int(each["iteration"]) for each in events(tmp_path, "cycle_started")) == number, story
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
+    assert max(int(each["iteration"]) for each in events_of(tmp_path, "cycle_started")) == number, story
 
 
 def is_over(nodes: Nodes) -> bool:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.process.etcd import Etcd, etcd_in
-from tests.harness.process.host import eventually
-from tests.harness.process.launch import Launch, left_in
+from tests.harness.process.launch import Launch, Start, meeting_place
 
-Start = Callable[..., Launch]
 LEADS = "this launcher runs the coordinator"
 
 
@@ -24,18 +22,11 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, etcd: Etcd) -> Iterator[Start]:
-    launched: list[Launch] = []
-
+def start(launcher: Start, etcd: Etcd) -> Start:
     def start(case: str, *options: str, **more: str) -> Launch:
-        where = ("--rdzv-backend", "etcd-v2", "--rdzv-endpoint", etcd.endpoint, "--rdzv-id", "job")
-        launched.append(Launch(tmp_path, case, *where, *options, **more))
-        return launched[-1]
+        return launcher(case, "--rdzv-backend", "etcd-v2", *meeting_place(etcd.endpoint), *options, **more)
 
-    yield start
-    for each in launched:
-        each.close()
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
+    return start
 
 
 def test_the_launcher_of_the_coordinator_may_be_lost(start: Start) -> None:

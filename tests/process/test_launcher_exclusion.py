@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import functools
 
 import pytest
 
-from tests.harness.process.host import free_ports
-from tests.harness.process.launch import Launch
+from tests.harness.process.launch import Start, meeting_place
 
-Start = Callable[..., Launch]
 EXCLUDED = {"NVRX_TEST_EXCLUDED": "1"}
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    launched: list[Launch] = []
-    endpoint = f"127.0.0.1:{free_ports()}"
-    where = ("--rdzv-endpoint", endpoint, "--rdzv-id", "job", "--nnodes", "2:3", "--max-restarts", "1")
-
-    def start(**environment: str) -> Launch:
-        launched.append(Launch(tmp_path, "excludes", *where, **environment))
-        return launched[-1]
-
-    yield start
-    for each in launched:
-        each.close()
+def start(launcher: Start) -> Start:
+    return functools.partial(launcher, "excludes", *meeting_place(), "--nnodes", "2:3", "--max-restarts", "1")
 
 
 @pytest.mark.parametrize("is_host", [False, True])

@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.harness.process.launch import Start, events_of
 
-from tests.harness.process.host import alive, eventually
-from tests.harness.process.launch import Launch, left_in
-
-Start = Callable[..., Launch]
 QUICK = ("--ft-rank-section-timeouts", "step:0.7", "--ft-rank-heartbeat-timeout", "1")
 IN_STEP = r"was ended by SIGKILL, hung: section 'step' open for \S+ s \(timeout 0\.7 s\)"
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    launched: list[Launch] = []
-
-    def start(case: str, *options: str, worker: str = "launcher_faults.py") -> Launch:
-        launched.append(Launch(tmp_path, case, *options, worker=worker))
-        return launched[-1]
-
-    yield start
-    for each in launched:
-        each.close()
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
-    assert not any(alive(pid) for each in launched for pid in each.pids())
-
-
-def events_of(folder: Path, event: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for path in (folder / "events").iterdir() for line in path.read_text().splitlines()]
-    return sorted((line for line in lines if line["event"] == event), key=lambda line: line["monotonic"])
 
 
 FAULTS = (
@@ -54,9 +27,10 @@ FAULTS = (
 )
 
 
-def test_each_fault_of_a_worker_costs_one_cycle_and_is_named(start: Start, tmp_path: Path) -> None:
+def test_each_fault_of_a_worker_costs_one_cycle_and_is_named(launcher: Start, tmp_path: Path) -> None:
     schedule = ",".join(fault for fault, _ in FAULTS)
-    code, log = start(schedule, "--max-restarts", str(len(FAULTS)), *QUICK).finish(120)
+    job = launcher(schedule, "--max-restarts", str(len(FAULTS)), *QUICK, worker="launcher_faults.py")
+    code, log = job.finish(120)
     assert code == 0, log
     assert len(events_of(tmp_path, "cycle_started")) == len(FAULTS) + 1, log
     failed = events_of(tmp_path, "worker_failed")

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.process.host import eventually, free_ports
-from tests.harness.process.launch import Launch
+from tests.harness.process.host import eventually
+from tests.harness.process.launch import Start, meeting_place
 
 MEBI = 1 << 20
 
@@ -34,27 +34,19 @@ def size_of(pid: int) -> Size:
     ("restarts", "growth"), [(10, 6 * MEBI), pytest.param(100, 12 * MEBI, marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("nodes", ["1", "1:2"])
-def test_restarts_leave_nothing_behind(tmp_path: Path, nodes: str, restarts: int, growth: int) -> None:
+def test_restarts_leave_nothing_behind(launcher: Start, tmp_path: Path, nodes: str, restarts: int, growth: int) -> None:
     """The launcher of a job of several nodes has imported torch."""
-    options = ("--nnodes", nodes, "--max-restarts", str(restarts), "-t", "3", "--rdzv-conf", "last_call_timeout=0")
-    endpoint = (
-        "--rdzv-endpoint",
-        f"127.0.0.1:{free_ports()}",
-        "--ft-warm-workers",
-        "off",
-        "--ft-restart-backoff",
-        "none",
-    )
-    job = Launch(tmp_path, "churns", *options, *endpoint, "--log-dir", str(tmp_path), NVRX_TEST_LAST=str(restarts))
+    options = (
+        *meeting_place(), "--nnodes", nodes, "--rdzv-conf", "last_call_timeout=0", "--max-restarts", str(restarts),
+        "--ft-warm-workers", "off", "--ft-restart-backoff", "none", "-t", "3", "--log-dir", str(tmp_path),
+    )  # fmt: skip
+    job = launcher("churns", *options, NVRX_TEST_LAST=str(restarts))
     sizes = []
-    try:
-        for cycle in (2, restarts):
-            assert eventually((tmp_path / f"gate-{cycle}.reached").exists, 120.0), job.process.poll()
-            sizes.append(size_of(job.process.pid))
-            (tmp_path / f"gate-{cycle}").touch()
-        code, log = job.finish()
-    finally:
-        job.close()
+    for cycle in (2, restarts):
+        assert eventually((tmp_path / f"gate-{cycle}.reached").exists, 120.0), job.process.poll()
+        sizes.append(size_of(job.process.pid))
+        (tmp_path / f"gate-{cycle}").touch()
+    code, log = job.finish()
     assert code == 0, log
     early, late = sizes
     assert late[:3] == early[:3]

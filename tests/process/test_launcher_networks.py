@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.process.host import alive, eventually
-from tests.harness.process.launch import Launch, left_in
+from tests.harness.process.host import alive
+from tests.harness.process.launch import Launch, Start, meeting_place
 from tests.harness.process.netns import Network, network
-
-Start = Callable[..., Launch]
 
 
 @pytest.fixture
@@ -21,19 +20,15 @@ def hosts() -> Iterator[Network]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, hosts: Network) -> Iterator[Start]:
-    launched: list[Launch] = []
+def start(launcher: Start, hosts: Network) -> Start:
+    numbers = itertools.count()
 
     def start(case: str, *options: str) -> Launch:
         """Start a launcher on the next host; the first one hosts the rendezvous."""
-        where = ("--rdzv-endpoint", f"{hosts.addresses[0]}:29500", "--rdzv-id", "job")
-        launched.append(Launch(tmp_path, case, *where, *options, host=hosts.command(len(launched))))
-        return launched[-1]
+        where = meeting_place(f"{hosts.addresses[0]}:29500")
+        return launcher(case, *where, *options, host=hosts.command(next(numbers)))
 
-    yield start
-    for each in launched:
-        each.close()
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
+    return start
 
 
 def test_a_node_that_is_cut_off_ends_its_workers_first_and_joins_again(

@@ -5,34 +5,13 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.harness.process.host import alive, eventually, free_ports
-from tests.harness.process.launch import Launch, left_in
-
-Nodes = Callable[..., list[Launch]]
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    launched: list[Launch] = []
-
-    def nodes(count: int, case: str, *options: str, **more: str) -> list[Launch]:
-        port = str(free_ports())
-        new = [
-            Launch(tmp_path, case, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", *options, **more)
-            for _ in range(count)
-        ]
-        launched.extend(new)
-        return new
-
-    yield nodes
-    for each in launched:
-        each.close()
+from tests.harness.process.host import alive, eventually
+from tests.harness.process.launch import Launch, Nodes, Start
 
 
 def hosts(log: str) -> bool:
@@ -53,7 +32,7 @@ def test_a_job_that_fails_ends_alike_on_all_nodes(nodes: Nodes) -> None:
     assert [job.finish()[0] for job in nodes(2, "fails", "--nnodes", "2")] == [1, 1]
 
 
-def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes) -> None:
     """The loss uses up no restart."""
     jobs = nodes(3, "restarted", "--nnodes", "2:3")
     victim = next(job for job in first_active(jobs, 2) if not is_host(job))
@@ -62,7 +41,6 @@ def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes, tmp_path: 
     assert [code for code, _ in ends] == [0, 0], ends
     assert any("has not moved its lease for 5 s" in log for _, log in ends)
     assert eventually(lambda: not any(map(alive, victim.pids())), 10.0)
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
 
 
 def first_active(jobs: list[Launch], count: int) -> list[Launch]:
@@ -92,7 +70,7 @@ def is_host(job: Launch) -> bool:
     return bool(inodes & set(listening))
 
 
-def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes, tmp_path: Path) -> None:
+def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes) -> None:
     jobs = nodes(2, "family", "--nnodes", "2", "--workers-stop-timeout", "0.5")
     for job in jobs:
         job.read(2, "family")
@@ -103,7 +81,6 @@ def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes, tmp_path: Path
     assert code == 75
     assert "the rendezvous store is lost" in log
     assert "c10d" not in log
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
 
 
 def test_a_node_that_nobody_joins_says_so(nodes: Nodes) -> None:
@@ -124,13 +101,11 @@ def test_a_wrapped_call_goes_on_without_a_rank_of_each_node(nodes: Nodes, tmp_pa
 
 
 @pytest.mark.parametrize(("signum", "expected"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
-def test_a_launcher_that_waits_for_the_rendezvous_ends_on_a_signal(tmp_path: Path, signum: int, expected: int) -> None:
+def test_a_launcher_that_waits_for_the_rendezvous_ends_on_a_signal(
+    launcher: Start, tmp_path: Path, signum: int, expected: int
+) -> None:
     """The endpoint is an address that no machine has."""
-    job = Launch(tmp_path, "done", "--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29500")
-    try:
-        assert eventually(lambda: any((tmp_path / "run").glob("launcher-*/launcher.ipc")), 20)
-        job.process.send_signal(signum)
-        assert job.process.wait(20) == expected
-    finally:
-        job.close()
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
+    job = launcher("done", "--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29500")
+    assert eventually(lambda: any((tmp_path / "run").glob("launcher-*/launcher.ipc")), 20)
+    job.process.send_signal(signum)
+    assert job.process.wait(20) == expected

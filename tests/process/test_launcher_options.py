@@ -6,20 +6,19 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.harness.process.launch import Launch
+from tests.harness.process.launch import Start
 
 
-def test_a_long_monitor_interval_delays_nothing(launcher: Callable[..., Launch]) -> None:
+def test_a_long_monitor_interval_delays_nothing(launcher: Start) -> None:
     code, log = launcher("killed", "--max-restarts", "1", "--monitor-interval", "3600").finish()
     assert code == 0, log
 
 
-def test_a_worker_with_a_virtual_local_rank_sees_one_device(launcher: Callable[..., Launch]) -> None:
+def test_a_worker_with_a_virtual_local_rank_sees_one_device(launcher: Start) -> None:
     job = launcher("tells", "--virtual-local-rank", CUDA_VISIBLE_DEVICES="6,7")
     code, log = job.finish()
     assert code == 0, log
@@ -30,9 +29,7 @@ def test_a_worker_with_a_virtual_local_rank_sees_one_device(launcher: Callable[.
 
 
 @pytest.mark.parametrize(("strict", "policy"), [("true", "bind:0"), ("false", "local")])
-def test_the_workers_of_the_gpus_of_a_numa_node_are_bound_to_it(
-    launcher: Callable[..., Launch], strict: str, policy: str
-) -> None:
+def test_the_workers_of_the_gpus_of_a_numa_node_are_bound_to_it(launcher: Start, strict: str, policy: str) -> None:
     job = launcher("tells", "--ft-numa-bind-strict", strict, NVRX_GPUS_PER_NUMA="2")
     code, log = job.finish()
     assert code == 0, log
@@ -41,7 +38,7 @@ def test_the_workers_of_the_gpus_of_a_numa_node_are_bound_to_it(
 
 
 def test_a_numa_node_that_is_not_there_ends_it_before_anything_starts(
-    launcher: Callable[..., Launch],
+    launcher: Start,
 ) -> None:
     job = launcher("tells", NVRX_GPUS_PER_NUMA="1")
     nodes = [name for name in os.listdir("/sys/devices/system/node") if name.startswith("node")]
@@ -49,7 +46,7 @@ def test_a_numa_node_that_is_not_there_ends_it_before_anything_starts(
     assert len(nodes) > 1 or (code == 2 and "NVRX_GPUS_PER_NUMA: there is no NUMA node 1" in log)
 
 
-def test_lines_with_one_of_the_texts_go_to_one_more_file(launcher: Callable[..., Launch], tmp_path: Path) -> None:
+def test_lines_with_one_of_the_texts_go_to_one_more_file(launcher: Start, tmp_path: Path) -> None:
     filters = ("--duplicate-stdout-filters", "loss,nothing", "--duplicate-stderr-filters", "0,,,Error 1")
     job = launcher("loses", "--log-dir", str(tmp_path / "logs"), "-t", "3", *filters)
     out, errors = job.process.communicate(timeout=60)
@@ -77,7 +74,7 @@ PLUG_IN = """\
     """
 
 
-def test_a_plug_in_says_where_logs_go(launcher: Callable[..., Launch], tmp_path: Path) -> None:
+def test_a_plug_in_says_where_logs_go(launcher: Start, tmp_path: Path) -> None:
     (tmp_path / "plugged.py").write_text(textwrap.dedent(PLUG_IN))
     distribution = tmp_path / "plugged-1.dist-info"
     distribution.mkdir()
@@ -99,7 +96,7 @@ def test_a_plug_in_says_where_logs_go(launcher: Callable[..., Launch], tmp_path:
     assert errors.count("to stderr") == 2
 
 
-def test_an_event_handler_is_told_what_torchrun_tells_it(launcher: Callable[..., Launch]) -> None:
+def test_an_event_handler_is_told_what_torchrun_tells_it(launcher: Start) -> None:
     code, log = launcher("fails", "--event-log-handler", "console", "--rdzv-id", "mine").finish()
     assert code == 1
     events = [json.loads(line) for line in log.splitlines() if line.startswith('{"name"')]

@@ -3,33 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 from nvrx_core.events import timeline
-from tests.harness.process.host import free_ports
-from tests.harness.process.launch import Launch
-
-Nodes = Callable[..., list[Launch]]
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    launched: list[Launch] = []
-
-    def nodes(count: int, case: str, *options: str, **more: str) -> list[Launch]:
-        endpoint = f"127.0.0.1:{free_ports()}"
-        launched.extend(
-            Launch(tmp_path, case, "--rdzv-endpoint", endpoint, "--rdzv-id", "job", *options, **more)
-            for _ in range(count)
-        )
-        return launched[-count:]
-
-    yield nodes
-    for each in launched:
-        each.close()
+from tests.harness.process.launch import Nodes
 
 
 def story_of(folder: Path) -> list[str]:

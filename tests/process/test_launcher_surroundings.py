@@ -9,35 +9,27 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.process.few_processes import few_processes
-from tests.harness.process.host import eventually, free_ports
+from tests.harness.process.host import eventually
 from tests.harness.process.hostile import ask_launcher, inundate
-from tests.harness.process.launch import WORKERS, Launch, left_in
+from tests.harness.process.launch import WORKERS, Launch, Start, left_in, meeting_place
 from tests.harness.process.monitored import environment_of, monitors_of
 
-Start = Callable[..., Launch]
 QUICK = ("--ft-rank-section-timeouts", "step:0.7", "--ft-rank-heartbeat-timeout", "1")
 WRONG_CLOCK = Path(__file__).parents[1] / "harness" / "process" / "wrong_clock"
 HOUR = 3600
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    launched: list[Launch] = []
-
+def start(launcher: Start) -> Start:
     def start(case: str, *options: str, worker: str = "launcher_faults.py", **environment: str) -> Launch:
-        launched.append(Launch(tmp_path, case, *options, worker=worker, **environment))
-        return launched[-1]
+        return launcher(case, *options, worker=worker, **environment)
 
-    yield start
-    for each in launched:
-        each.close()
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
+    return start
 
 
 def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_path: Path) -> None:
@@ -79,7 +71,7 @@ def test_strangers_on_its_socket_do_not_disturb_a_launcher(start: Start, tmp_pat
 
 def test_wrong_clocks_change_nothing(start: Start, tmp_path: Path) -> None:
     """Those of two nodes differ by hours, and jump; a hang is found in its time, and nothing else is taken for one."""
-    endpoint = ("--nnodes", "2", "--rdzv-id", "job", "--rdzv-endpoint", f"127.0.0.1:{free_ports()}")
+    endpoint = (*meeting_place(), "--nnodes", "2")
     path = os.pathsep.join([str(WRONG_CLOCK), *sys.path])
     jobs = [
         start("1:hang_recv,2:kill", *endpoint, "--max-restarts", "2", *QUICK, NVRX_TEST_SKEW=skew, PYTHONPATH=path)

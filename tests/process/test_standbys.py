@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from nvrx_launcher.workers.worker import Output
 
 from nvrx_core.process.waiting import readable
 from tests.harness.process.host import alive, eventually
-from tests.harness.process.launch import WORKERS, Launch, left_in
+from tests.harness.process.launch import WORKERS, Start, left_in
 
 Ran = tuple[int, str, str]
 PROBE = str(WORKERS / "probe.py")
@@ -94,7 +93,7 @@ def test_a_standby_whose_imports_fail_says_why(tmp_path: Path) -> None:
 WARM = ("--ft-warm-workers", "on", "--ft-warm-imports", "decimal", "--ft-log-level", "DEBUG")
 
 
-def test_a_restart_is_made_of_standbys(launcher: Callable[..., Launch]) -> None:
+def test_a_restart_is_made_of_standbys(launcher: Start) -> None:
     """Each new worker has imported what it has not imported itself; killed once more, it is replaced by another one."""
     job = launcher("imported", *WARM, "--max-restarts", "2")
     for cycle in (0, 1):
@@ -109,7 +108,7 @@ def test_a_restart_is_made_of_standbys(launcher: Callable[..., Launch]) -> None:
     assert found == {(cycle, rank): cycle > 0 for cycle in (0, 1, 2) for rank in (0, 1)}
 
 
-def test_standbys_end_with_a_launcher_that_is_killed(launcher: Callable[..., Launch], tmp_path: Path) -> None:
+def test_standbys_end_with_a_launcher_that_is_killed(launcher: Start, tmp_path: Path) -> None:
     job = launcher("imported", *WARM, "--max-restarts", "2")
     job.await_log("a standby worker for local rank 0 is ready")
     job.process.kill()
@@ -117,7 +116,7 @@ def test_standbys_end_with_a_launcher_that_is_killed(launcher: Callable[..., Lau
     assert not any(map(alive, job.pids()))
 
 
-def test_standbys_that_cannot_start_are_given_up(launcher: Callable[..., Launch]) -> None:
+def test_standbys_that_cannot_start_are_given_up(launcher: Start) -> None:
     job = launcher("imported", "--ft-warm-workers", "on", "--ft-warm-imports", "no_such_module")
     job.await_log("no standby workers: 3 standby workers have ended before they were ready: ModuleNotFoundError")
     job.process.terminate()

@@ -8,14 +8,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.harness.process import host
 from tests.harness.process.monitored import RUNTIME, environment_of
 
-__all__ = ["Launch", "left_in"]
+__all__ = ["WORKERS", "Launch", "Nodes", "Start", "events_of", "left_in", "meeting_place"]
 
 WORKERS = Path(__file__).parent / "workers"
 
@@ -99,3 +99,20 @@ class Launch:
 def left_in(folder: Path) -> list[int]:
     """Return the processes of launches in a folder, such as monitors and guardians, by their environment."""
     return [pid for pid in host.tagged(f"{folder}/run", RUNTIME) if host.alive(pid)]
+
+
+def events_of(folder: Path, event: str) -> list[dict[str, Any]]:
+    """Return the events of a kind that launches in a folder have written, in the order in which they happened."""
+    lines = [json.loads(line) for path in (folder / "events").iterdir() for line in path.read_text().splitlines()]
+    return sorted((line for line in lines if line["event"] == event), key=lambda line: float(line["monotonic"]))
+
+
+def meeting_place(endpoint: str = "") -> tuple[str, ...]:
+    """Return the options by which launchers meet, at a free port unless an endpoint is given."""
+    return ("--rdzv-endpoint", endpoint or f"127.0.0.1:{host.free_ports()}", "--rdzv-id", "job")
+
+
+Start = Callable[..., Launch]
+"""Starts a launcher: the arguments of `Launch` without its folder."""
+Nodes = Callable[..., list[Launch]]
+"""Starts several, given their number first."""
