@@ -66,6 +66,7 @@ class Interrupt:
         self.round_is_over: Callable[[], bool] = lambda: False
         self.out = threading.Event()
         self.free = threading.Event()
+        self._unblocking = threading.Lock()
         self.thread = threading.get_ident()
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
@@ -112,7 +113,7 @@ class Interrupt:
     def disown(self) -> None:
         """Disable interruption in a child of `os.fork`; atomic sections can be entered and left without effect."""
         self.requested = self.armed = False
-        self.out, self.free = threading.Event(), threading.Event()
+        self.out, self.free, self._unblocking = threading.Event(), threading.Event(), threading.Lock()
         self.thread = threading.get_ident()
         self.drop()
         if self.by_signal and signal.getsignal(self.signum) == self._handle:
@@ -136,10 +137,15 @@ class Interrupt:
             self._raise()
 
     def leave(self) -> None:
-        """Record that the thread has left the function and all its atomic sections."""
+        """Record that the thread has left the function and all its atomic sections.
+
+        What `drive` closes meanwhile is the function's: the thread waits for that before it uses any connection itself.
+        """
         self.armed = False
         self.out.set()
         self.free.set()
+        with self._unblocking:
+            pass
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         notified = self.armed and self.round_is_over()
@@ -235,12 +241,18 @@ class Interrupt:
         seen, swallowed = self._seen(), machine.swallowed
         for action in machine.tick(seen, now=time.monotonic()):
             if isinstance(action, Unblock):
-                unblock()
+                self._unblock(unblock)
             else:
                 self._fire(action.why)
         if machine.swallowed > swallowed:
             report_swallowed(machine.swallowed, self._last_frame)
         return seen
+
+    def _unblock(self, unblock: Callable[[], None]) -> None:
+        """Close what the thread blocks in, unless it has left the function: then it may block in the wrapper's own."""
+        with self._unblocking:
+            if not self.out.is_set():
+                unblock()
 
     def _seen(self) -> Seen:
         self._seen_raised = self.raised

@@ -254,11 +254,38 @@ def test_out_of_the_function_the_drive_is_over(interrupt):
             thread.join()
 
 
-def test_what_the_machine_asks_for_is_done(interrupt, caplog):
+def asking_to_unblock():
+    """A policy that always asks to close what the thread blocks in."""
+    return SimpleNamespace(swallowed=0, tick=lambda seen, now: (Unblock(),))
+
+
+def test_nothing_is_closed_for_a_thread_that_has_left_meanwhile(interrupt):
+    interrupt.leave()
+    interrupt._turn(asking_to_unblock(), lambda: pytest.fail("the thread may block in a connection of the wrapper's"))
+
+
+def test_a_thread_that_leaves_waits_until_what_is_being_closed_is_closed(interrupt):
+    begun, closed = threading.Event(), []
+
+    def unblock():
+        begun.set()
+        interrupt.out.wait(10.0)
+        threading.Event().wait(0.05)
+        closed.append(True)
+
+    closing = threading.Thread(target=interrupt._turn, args=(asking_to_unblock(), unblock))
+    closing.start()
+    begun.wait()
+    interrupt.leave()
+    assert closed == [True]
+    closing.join()
+
+
+def test_what_the_machine_asks_for_is_done(interrupt, caplog, monkeypatch):
+    monkeypatch.setattr(interrupt_module, "FRESH", 60.0)  # this thread may lose its core between probe and signal
     requested(interrupt)
     unblocked = []
-    machine = SimpleNamespace(swallowed=0, tick=lambda seen, now: (Unblock(),))
-    interrupt._turn(machine, lambda: unblocked.append(True))
+    interrupt._turn(asking_to_unblock(), lambda: unblocked.append(True))
     assert unblocked == [True]
     with pytest.raises(RankShouldRestart):
         interrupt._fire(Why.FIRST)
