@@ -38,11 +38,11 @@ from nvrx_launcher.node_policy import (
 )
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination
-from nvrx_launcher.rendezvous.coordinator import MIN_HEALTHY
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices

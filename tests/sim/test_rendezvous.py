@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.sim.rendezvous import Failure, Job, Scenario
+from tests.harness.sim.rendezvous import Failure, Job
 from tests.harness.sim.rendezvous_checker import Explorer, Violation
 from tests.harness.sim.rendezvous_mutants import MUTANTS, mutated
+from tests.harness.sim.rendezvous_scenarios import Scenario
 
 SEEDS = 250
 SMALL = (

@@ -10,11 +10,12 @@ from typing import Final
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
+from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Decision, Message, Verdict
 from nvrx_launcher.rendezvous.progress import ProgressSummary
+from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store, multi_get
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening
 from nvrx_launcher.rendezvous_settings import RendezvousSettings

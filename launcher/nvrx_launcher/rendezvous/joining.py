@@ -17,11 +17,12 @@ from nvrx_core.store.endpoint import local_address
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination, LocalCoordination, NodeEvents
-from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
+from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 from nvrx_launcher.store_host import ControlStore
 

@@ -12,7 +12,6 @@ from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
-from nvrx_launcher.rendezvous.coordinator import Rules
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
 from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
@@ -20,6 +19,7 @@ from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.progress import ProgressBoard
+from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store
 from nvrx_launcher.rendezvous.term import Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.harness.sim.rendezvous import Machines
+from tests.harness.sim.rendezvous_scenarios import Machines
 
 __all__ = ["Explorer", "Violation"]
 

@@ -7,30 +7,30 @@ from types import ModuleType
 from typing import Final
 
 from nvrx_launcher import node_policy
-from nvrx_launcher.rendezvous import coordinator, lease, messages
+from nvrx_launcher.rendezvous import coordinator, cycle_members, gathering, lease, messages, restart_budget
 
-from tests.harness.sim.rendezvous import Machines
+from tests.harness.sim.rendezvous_scenarios import Machines
 
 __all__ = ["MUTANTS", "mutated"]
 
 MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
-    "a lost node uses up a restart": (
-        coordinator, '        self._failure = ""\n        return (*stop,', "        return (*stop,"),
+    "a lost node uses up a restart": (coordinator, "        self._budget.forgive()\n", ""),
     "every restart counts": (
-        coordinator, "if self._failure:\n            self.restarts += 1", "if True:\n            self.restarts += 1"),
+        restart_budget, "if self._failure:\n            self.restarts += 1",
+        "if True:\n            self.restarts += 1"),
     "the next cycle does not wait for the last one": (
-        coordinator, "if self._phase is Phase.STOPPING and not self._busy:", "if self._phase is Phase.STOPPING:"),
+        coordinator, "if self._phase is Phase.STOPPING and not self._members.busy:",
+        "if self._phase is Phase.STOPPING:"),
     "nobody is waited for when a cycle is stopped": (
-        coordinator, "self._phase, self._busy = Phase.STOPPING, set(self._active)",
-        "self._phase, self._busy = Phase.STOPPING, set()"),
-    "the job is done when the first node is": (coordinator, "return () if self._busy else self._end(0,",
+        cycle_members, "self.busy = set(self.active)\n\n    def lose", "self.busy = set()\n\n    def lose"),
+    "the job is done when the first node is": (coordinator, "return () if self._members.busy else self._end(0,",
                                                "return self._end(0,"),
-    "who has stopped stays busy": (coordinator, "        self._busy.discard(node)\n        return (*stop,",
+    "who has stopped stays busy": (coordinator, "        self._members.busy.discard(node)\n        return (*stop,",
                                    "        return (*stop,"),
-    "who is lost stays busy": (coordinator, "for each in (self._active, self._busy, self._unhealthy):",
-                               "for each in (self._active, self._unhealthy):"),
-    "the state forgets who is busy": (coordinator, "set(state.active), set(state.busy), set(",
-                                      "set(state.active), set(state.active), set("),
+    "who is lost stays busy": (cycle_members, "for each in (self.active, self.busy, self.unhealthy):",
+                               "for each in (self.active, self.unhealthy):"),
+    "the state forgets who is busy": (cycle_members, "made.busy, made.unhealthy = set(busy),",
+                                      "made.busy, made.unhealthy = set(active),"),
     "a node takes its lease for lost too late": (lease, "beat * (lost_after - 1)", "beat * (lost_after + 2)"),
     "the lease counts from the answer": (lease, "self.deadline = begun + self.ends_after",
                                          "self.deadline = begun + 2 * self.ends_after"),
@@ -46,25 +46,34 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
 }  # fmt: skip
 
 
+PARTS: Final[dict[ModuleType, str]] = {
+    restart_budget: "RestartBudget", cycle_members: "CycleMembers", gathering: "Gathering",
+}  # fmt: skip
+"""What the coordinator is made of, by the name that it imports."""
+
+
 def mutated(name: str | None) -> Machines:
     """Return the machines, with a mistake in one of them; None: as they are shipped.
 
     Raises:
         AssertionError: when the shipped text is no longer there.
     """
-    module, shipped, mistake = MUTANTS[name] if name else (None, "", "")
-    made = {
-        each: _load(each, *((shipped, mistake) if each is module else ("", "")))
-        for each in (coordinator, node_policy, lease)
-    }
+    made = {each: each for each in (coordinator, node_policy, lease)}
+    if name:
+        module, shipped, mistake = MUTANTS[name]
+        made[module] = _load(module, shipped, mistake)
+        if part := PARTS.get(module):
+            made[coordinator] = _load(coordinator)
+            setattr(made[coordinator], part, getattr(made[module], part))
     return Machines(made[coordinator], made[node_policy], made[lease], messages)
 
 
-def _load(module: ModuleType, shipped: str, mistake: str) -> ModuleType:
-    if not shipped:
-        return module
+def _load(module: ModuleType, shipped: str = "", mistake: str = "") -> ModuleType:
+    """Return a module of its own, with another text in the place of the shipped one."""
     text = inspect.getsource(module)
-    assert text.count(shipped) == 1, f"{text.count(shipped)} times in {module.__name__}: adapt it to\n{shipped}"
+    assert not shipped or text.count(shipped) == 1, (
+        f"{text.count(shipped)} times in {module.__name__}: adapt it to\n{shipped}"
+    )
     made = ModuleType(module.__name__)
-    exec(compile(text.replace(shipped, mistake), f"<mutated in {module.__name__}>", "exec"), made.__dict__)
+    exec(compile(text.replace(shipped, mistake) if shipped else text, f"<from {module.__name__}>", "exec"), vars(made))
     return made

@@ -6,11 +6,12 @@ import sys
 
 import pytest
 import torch.distributed as dist
-from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
+from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from nvrx_launcher.node_policy import NodePolicy, Tell
-from nvrx_launcher.rendezvous.coordinator import Coordinator, Rules
+from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules, RestartPacing
+from nvrx_launcher.rendezvous.rules import Rules
 
 
 def pauses(cycles, **rules):
@@ -100,6 +102,17 @@ def test_a_successor_waits_for_the_rest_of_a_pause_and_counts_on():
     assert run.verdict is Verdict.RUN
     assert [each.verdict for each in fail(successor, 101.0)] == [Verdict.STOP]
     assert successor.deadline == 103.0
+
+
+def test_no_node_is_missed_while_a_pause_lasts():
+    """A message within the pause finds the time to join over, and enough nodes ready."""
+    made = running()
+    fail(made, 1.0)
+    fail(made, 2.0)
+    assert made.deadline == 3.0
+    made = Coordinator.from_state(replace(made.rules, join_timeout=0.5), made.state(now=2.0), now=2.0)
+    assert made.received(ready(1), now=2.9) == ()
+    assert [each.verdict for each in made.tick(now=3.0)] == [Verdict.RUN]
 
 
 def test_a_node_says_that_its_workers_have_taken_no_step():

@@ -7,9 +7,10 @@ import signal
 
 import pytest
 from nvrx_launcher.node_policy import AwaitRound, EndLaunch, JoinAgain, NodePolicy, StopWorkers, Tell
-from nvrx_launcher.rendezvous.coordinator import MIN_HEALTHY, Coordinator, Rules
+from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
 
 RUN = Decision(Verdict.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1)
 

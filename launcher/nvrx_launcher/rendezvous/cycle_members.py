@@ -1,0 +1,63 @@
+"""The nodes that take part in a cycle: who is at work, who has lost a worker, which ranks they have. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from nvrx_launcher.rendezvous.messages import Member, NodeDescription
+
+__all__ = ["CycleMembers", "placed"]
+
+
+class CycleMembers:
+    """The nodes of the present cycle, by number.
+
+    Args:
+        nodes: of a cycle that begins; all are at work and healthy.
+
+    Attributes:
+        active: those that take part.
+        busy: those of them that are not done; once the cycle is stopped, those that have not stopped yet.
+        unhealthy: those of them that have lost a worker.
+    """
+
+    def __init__(self, nodes: Iterable[int] = ()) -> None:
+        self.active = set(nodes)
+        self.busy, self.unhealthy = set(self.active), set[int]()
+
+    @classmethod
+    def of(cls, active: frozenset[int], busy: frozenset[int], unhealthy: frozenset[int]) -> Self:
+        """Go on where other ones were."""
+        made = cls(active)
+        made.busy, made.unhealthy = set(busy), set(unhealthy)
+        return made
+
+    @property
+    def healthy(self) -> int:
+        """How many have all their workers."""
+        return len(self.active) - len(self.unhealthy)
+
+    def stop(self) -> None:
+        """Wait for all of them to stop."""
+        self.busy = set(self.active)
+
+    def lose(self, node: int) -> None:
+        """Go on without a node."""
+        for each in (self.active, self.busy, self.unhealthy):
+            each.discard(node)
+
+
+def placed(nodes: Mapping[int, NodeDescription]) -> tuple[Member, ...]:
+    """Return the nodes of a cycle by their rank: in the order of the infrastructure, else of hosts and addresses."""
+    members, rank = list[Member](), 0
+    for node in sorted(nodes, key=lambda node: (*_order(nodes[node]), node)):
+        members.append(Member(node, rank, nodes[node].workers))
+        rank += nodes[node].workers
+    return tuple(members)
+
+
+def _order(description: NodeDescription) -> tuple[float, str, str]:
+    order = description.order if description.order >= 0 else math.inf
+    return order, description.host, description.address

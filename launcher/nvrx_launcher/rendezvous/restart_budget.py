@@ -1,0 +1,119 @@
+"""Whether the workers may be started again, and when: failures use up restarts, lost nodes do not. Pure.
+
+Workers also fail because a node that they talk to is lost, and are noticed first; so a failure is forgiven when a node
+turns out to be lost before all have stopped, and it is settled afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from nvrx_core.parsing import integer, number, string
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules, RestartPacing
+
+__all__ = ["BudgetState", "RestartBudget"]
+
+
+@dataclass(frozen=True)
+class BudgetState:
+    """All that a budget knows; times in seconds ago, for two hosts have two clocks.
+
+    Attributes:
+        restarts: how many cycles were started because a worker had failed.
+        failure: the worker's failure by which the cycle is stopped.
+        is_fruitless: that cycle ended before its first step.
+        fruitless: how many cycles before have, one after the other.
+        restarted: when the workers were restarted, as far as it counts.
+        begins_in: seconds until the next cycle may begin; `-inf` for at any time.
+    """
+
+    restarts: int = 0
+    failure: str = ""
+    is_fruitless: bool = False
+    fruitless: int = 0
+    restarted: tuple[float, ...] = ()
+    begins_in: float = -math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the wire."""
+        begins_in = None if math.isinf(self.begins_in) else self.begins_in
+        return {
+            **vars(self), "is_fruitless": int(self.is_fruitless), "restarted": list(self.restarted),
+            "begins_in": begins_in,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read it.
+
+        Raises:
+            ValueError: when it is malformed.
+        """
+        begins_in = data.get("begins_in")
+        return cls(
+            integer(data.get("restarts"), 0), string(data.get("failure")), bool(integer(data.get("is_fruitless"), 0)),
+            integer(data.get("fruitless"), 0), tuple(float(number(each)) for each in data.get("restarted", ())),
+            -math.inf if begins_in is None else float(number(begins_in)),
+        )  # fmt: skip
+
+
+class RestartBudget:
+    """The restarts of a job.
+
+    Args:
+        max_restarts: how many there may be.
+        pacing: how fast they may follow each other.
+        state: what another budget knew.
+        now: the time.
+
+    Attributes:
+        restarts: how many there were.
+        begins_at: before which the next cycle does not begin, monotonic seconds; `-inf`: at any time.
+    """
+
+    def __init__(
+        self, max_restarts: int, pacing: PacingRules, state: BudgetState | None = None, *, now: float = 0.0
+    ) -> None:
+        state = state or BudgetState()
+        self._max_restarts = max_restarts
+        self.restarts, self._failure, self._is_fruitless = state.restarts, state.failure, state.is_fruitless
+        self._pacing = RestartPacing(pacing, ages=state.restarted, fruitless=state.fruitless, now=now)
+        self.begins_at = now + state.begins_in
+
+    def state(self, *, now: float) -> BudgetState:
+        """Return everything that decides what it does next."""
+        return BudgetState(
+            self.restarts, self._failure, self._is_fruitless, self._pacing.fruitless, self._pacing.ages(now=now),
+            self.begins_at - now if self.begins_at > now else -math.inf,
+        )  # fmt: skip
+
+    def failed(self, failure: str, *, is_fruitless: bool) -> str:
+        """Take the failure of a worker; returns why the cycle is stopped, and when the next one begins."""
+        self._failure, self._is_fruitless = failure, is_fruitless
+        pause = self._pacing.pause(is_fruitless=is_fruitless)
+        return f"{failure}; the next cycle is {pause:g} s away" if pause else failure
+
+    def forgive(self) -> None:
+        """Take that the cycle was stopped by the loss of a node, whatever workers have failed by."""
+        self._failure = ""
+
+    def spent(self, *, now: float) -> str:
+        """Return why the failure is the job's, "" if it is none, or there may be another restart."""
+        if not self._failure:
+            return ""
+        if self.restarts >= self._max_restarts:
+            why = f"after {self.restarts} restarts" if self._max_restarts else "with --max-restarts 0"
+        else:
+            why = self._pacing.exceeded(now=now)
+        return f"{self._failure}, {why}" if why else ""
+
+    def settle(self, *, now: float) -> None:
+        """Take that all workers have stopped: the next cycle is a restart if one had failed."""
+        if self._failure:
+            self.restarts += 1
+            self.begins_at = now + self._pacing.pause(is_fruitless=self._is_fruitless)
+            self._pacing.restarted(is_fruitless=self._is_fruitless, now=now)
+        self._failure, self._is_fruitless = "", False

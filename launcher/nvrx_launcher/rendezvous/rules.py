@@ -1,0 +1,43 @@
+"""What a coordinator decides by. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+
+__all__ = ["ANY_FAILED", "MIN_HEALTHY", "Rules"]
+
+ANY_FAILED: Final = "any-failed"
+MIN_HEALTHY: Final = "min-healthy"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a coordinator decides by.
+
+    Attributes:
+        min_nodes: how many nodes a cycle needs.
+        max_nodes: how many may join before the last call is over; under `min-healthy`, how many take part at most.
+        max_restarts: how often the workers are restarted because one has failed.
+        policy: `any-failed` or `min-healthy`.
+        last_call: seconds that the first cycle waits for more than `min_nodes` nodes.
+        join_timeout: seconds within which `min_nodes` must be ready.
+        command: what the workers run; a node with another command is refused. Empty: any is welcome.
+        pacing: how fast restarts may follow each other.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int
+    policy: str = ANY_FAILED
+    last_call: float = 1.0
+    join_timeout: float = 600.0
+    command: str = ""
+    pacing: PacingRules = field(default_factory=PacingRules)
+
+    @property
+    def most_active(self) -> int:
+        """How many nodes take part in a cycle at most."""
+        return self.max_nodes if self.policy == MIN_HEALTHY else self.min_nodes
