@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,8 +20,9 @@ from nvrx_core.process.signalled_stacks import answer_requests, answer_requests_
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, PageError, ProgressField
 from nvrx_core.progress.stage import Stage
+from nvrx_core.settings import environment
 
-__all__ = ["AttachedRank", "LocalMonitor", "ask_launcher", "get_page", "look"]
+__all__ = ["AttachedRank", "LocalMonitor", "ask_launcher", "get_page", "look", "this_rank"]
 
 ANSWERS_WITHIN: Final = 30.0
 """Seconds for an answer; a replaced monitor answers after 2 s at most."""
@@ -229,3 +232,17 @@ def _get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
 def _check(answer: Mapping[str, Any], who: str) -> None:
     if answer.get("type") != "ok":
         raise RankMonitorClientError(f"{who} refuses: {answer.get('cause', answer)}")
+
+
+def this_rank(default: int | None = None) -> RankInfo:
+    """Return this rank: torch's, where a process group is there, else that of the environment, else the default.
+
+    Raises:
+        RuntimeError: when it is unknown.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        rank = distributed.get_rank()
+    else:
+        rank = environment.rank_of_launcher(default)
+    return RankInfo(rank, environment.local_rank(), socket.gethostname(), os.getpid())

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from nvrx_core.fault_tolerance.attachment import AttachedRank, LocalMonitor, ask_launcher, get_page, look
+from nvrx_core.fault_tolerance.attachment import AttachedRank, LocalMonitor, ask_launcher, get_page, look, this_rank
 from nvrx_core.fault_tolerance.collective import maxima
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import (
@@ -19,12 +17,11 @@ from nvrx_core.fault_tolerance.data import (
     SectionTimeouts,
     WorkloadControlRequest,
 )
-from nvrx_core.fault_tolerance.recorder import NotMonitored, Recorder, SignsOfLife, nanoseconds
+from nvrx_core.fault_tolerance.recorder import NotMonitored, Recorder, SignsOfLife
 from nvrx_core.fault_tolerance.timeouts import (
     LEAST_LEARNED,
     Measured,
     from_state,
-    in_force,
     learn_heartbeat,
     learn_sections,
     to_state,
@@ -110,7 +107,7 @@ class RankMonitorClient:
         """
         if self._rank is not None:
             raise RankMonitorClientError("init_workload_monitoring() was called before; shut it down first")
-        self.rank_info = _rank_info(None if self.local_monitor is None else 0)
+        self.rank_info = this_rank(None if self.local_monitor is None else 0)
         if isinstance(earlier := monitored.current(), AttachedRank):
             self.local_monitor = earlier.supersede() or self.local_monitor
         path = self._monitor()
@@ -282,7 +279,7 @@ class RankMonitorClient:
             raise RankMonitorClientError(
                 "there is no launcher to ask: FT_LAUNCHER_IPC_SOCKET is not set. Start the script with ft_launcher"
             )
-        ask_launcher(path, request, (self.rank_info or _rank_info()).global_rank)
+        ask_launcher(path, request, (self.rank_info or this_rank()).global_rank)
 
     def _monitor(self) -> str:
         """Where the rank monitor listens."""
@@ -320,18 +317,7 @@ class RankMonitorClient:
         look(rank.path)
 
     def _write_timeouts(self, recorder: Recorder) -> None:
-        heartbeat, sections, page = self.hb_timeouts, self.section_timeouts, recorder.page
-        least = self.least_learned
-        recorder.declare({
-            name: in_force(timeout, learned=name in sections.calculated_sections, least=least)
-            for name, timeout in sections.section.items()
-        })  # fmt: skip
-        initial = in_force(heartbeat.initial, learned=heartbeat.were_calculated, least=least)
-        subsequent = in_force(heartbeat.subsequent, learned=heartbeat.were_calculated, least=least)
-        out_of_section = in_force(sections.out_of_section, learned=sections.is_out_of_section_calculated, least=least)
-        page[ProgressField.INITIAL_TIMEOUT] = nanoseconds(initial)
-        page[ProgressField.HEARTBEAT_TIMEOUT] = nanoseconds(subsequent)
-        page[ProgressField.OUT_TIMEOUT] = nanoseconds(out_of_section)
+        recorder.enforce(self.hb_timeouts, self.section_timeouts, self.least_learned)
 
     def _recorder(self) -> Recorder:
         if self._rank is None:
@@ -347,17 +333,3 @@ def _not_ready(skip: bool, why: str) -> bool:
     if skip:
         return False
     raise RankMonitorClientError(f"timeouts cannot be calculated yet: {why}")
-
-
-def _rank_info(default: int | None = None) -> RankInfo:
-    """Return this rank: torch's, where a process group is there, else that of the environment, else the default.
-
-    Raises:
-        RuntimeError: when it is unknown.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        rank = distributed.get_rank()
-    else:
-        rank = environment.rank_of_launcher(default)
-    return RankInfo(rank, environment.local_rank(), socket.gethostname(), os.getpid())

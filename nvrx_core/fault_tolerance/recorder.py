@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Final, NoReturn, Protocol
 
-from nvrx_core.fault_tolerance.data import RankMonitorClientError
-from nvrx_core.fault_tolerance.timeouts import Measured
+from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, RankMonitorClientError, SectionTimeouts
+from nvrx_core.fault_tolerance.timeouts import Measured, in_force
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 
 __all__ = ["NotMonitored", "Recorder", "SignsOfLife", "nanoseconds"]
@@ -165,6 +165,27 @@ class Recorder:
         for name, timeout in timeouts.items():
             slot = self._slots.get(name) or self._reserve(name)
             self._words[slot + _TIMEOUT] = nanoseconds(timeout)
+
+    def enforce(self, heartbeat: HeartbeatTimeouts, sections: SectionTimeouts, least_learned: float) -> None:
+        """Write the timeouts that the monitor enforces.
+
+        Args:
+            heartbeat: the heartbeat timeouts, in seconds.
+            sections: the section timeouts.
+            least_learned: seconds from which a learned timeout is enforced; a shorter one counts as this.
+        """
+        self.declare({
+            name: in_force(timeout, learned=name in sections.calculated_sections, least=least_learned)
+            for name, timeout in sections.section.items()
+        })  # fmt: skip
+        are_learned, page = heartbeat.were_calculated, self.page
+        initial = in_force(heartbeat.initial, learned=are_learned, least=least_learned)
+        subsequent = in_force(heartbeat.subsequent, learned=are_learned, least=least_learned)
+        is_learned = sections.is_out_of_section_calculated
+        out_of_section = in_force(sections.out_of_section, learned=is_learned, least=least_learned)
+        page[ProgressField.INITIAL_TIMEOUT] = nanoseconds(initial)
+        page[ProgressField.HEARTBEAT_TIMEOUT] = nanoseconds(subsequent)
+        page[ProgressField.OUT_TIMEOUT] = nanoseconds(out_of_section)
 
     def measured(self) -> Measured:
         """Return the longest intervals so far; the time without a section that goes on at this moment counts."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.rendezvous import offer
+from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.monitor.round_progress import RoundProgress
 from nvrx_core.inprocess.protocol import effects

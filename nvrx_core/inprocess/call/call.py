@@ -12,12 +12,12 @@ from nvrx_core.inprocess.call.barrier import Barrier
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.handles import CallHandles
 from nvrx_core.inprocess.call.leaving import Leaving
-from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.rendezvous import leader_of, use
 from nvrx_core.inprocess.call.resources import Resources, acquire
 from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
+from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
 from nvrx_core.inprocess.coordination.store_rules import store_rules

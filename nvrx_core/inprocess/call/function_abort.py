@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from nvrx_core.inprocess.abort import Abort
-from nvrx_core.inprocess.call.abort_chain import AbortChain
-from nvrx_core.inprocess.call.fault_maker import clear_frames
+from nvrx_core.inprocess.configuration.abort_chain import AbortChain
+from nvrx_core.inprocess.faults.fault_maker import clear_frames
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.swallowed import innermost_frames

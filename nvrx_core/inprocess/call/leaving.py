@@ -9,7 +9,7 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
-from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.guests import await_guests
 from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.coordination.membership import Membership

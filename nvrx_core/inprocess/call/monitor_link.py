@@ -11,7 +11,7 @@ from typing import Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
-from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.joining import Entrant
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.process import MonitorProcess

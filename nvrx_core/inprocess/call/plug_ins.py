@@ -11,9 +11,9 @@ from nvrx_core.errors import HealthCheckError
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
-from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.user_stores import UserStores
+from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.state import State

@@ -6,7 +6,7 @@ Each rank offers a place when it arrives at the barrier, and the decision tells 
 
 from __future__ import annotations
 
-from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.state import State

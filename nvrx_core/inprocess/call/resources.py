@@ -20,10 +20,10 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
-from nvrx_core.inprocess.call.environment_checks import warn_about_watchdog
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
-from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.watchers import Watchers, start_watchers
+from nvrx_core.inprocess.configuration.environment_checks import warn_about_watchdog
+from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.joining import Entrant, Joining
 from nvrx_core.inprocess.groups.observer import GroupObserver

@@ -15,8 +15,8 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.events.phases import phases_from_marks
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.call.fault_maker import FaultMaker
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
+from nvrx_core.inprocess.faults.fault_maker import FaultMaker
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.view import RoundView
 from nvrx_core.inprocess.restart_record import RestartRecord, remember

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.early_exit import EarlyExit
-from nvrx_core.inprocess.call.fault_maker import FaultMaker
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
-from nvrx_core.inprocess.call.own_faults import OwnFaults
-from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
-from nvrx_core.inprocess.call.thread_faults import ThreadFaults
+from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping, least_world_size
+from nvrx_core.inprocess.faults.fault_maker import FaultMaker
+from nvrx_core.inprocess.faults.own_faults import OwnFaults
+from nvrx_core.inprocess.faults.survived_errors import SurvivedErrors
+from nvrx_core.inprocess.faults.thread_faults import ThreadFaults
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed, AbortTransformerEngine
-from nvrx_core.inprocess.call.abort_chain import AbortChain
 from nvrx_core.inprocess.compose import Compose
+from nvrx_core.inprocess.configuration.abort_chain import AbortChain
 from nvrx_core.inprocess.groups import flight_record, torch_groups
 from nvrx_core.inprocess.groups.flight_record import write_flight_record
 from nvrx_core.inprocess.groups.observer import GroupObserver

@@ -20,7 +20,7 @@ from typing import Final
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import type_name
 from nvrx_core.fault.log_rate import LogRate
-from nvrx_core.inprocess.call.user_errors import user_traceback
+from nvrx_core.inprocess.faults.user_errors import user_traceback
 from nvrx_core.process.bounded import call_all_bounded
 
 __all__ = ["SurvivedErrors"]

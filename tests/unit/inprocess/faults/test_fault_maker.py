@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from nvrx_core.fault.exceptions import text_of
-from nvrx_core.inprocess.call.fault_maker import FaultMaker, origin
+from nvrx_core.inprocess.faults.fault_maker import FaultMaker, origin
 
 
 def failed(error):

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from nvrx_core.errors import ParameterError, ParameterTypeError, require, shown
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
-from nvrx_core.inprocess.call.abort_chain import steps_of
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
+from nvrx_core.inprocess.configuration.abort_chain import steps_of
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize

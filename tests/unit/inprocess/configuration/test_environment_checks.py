@@ -6,8 +6,12 @@ from datetime import timedelta
 import pytest
 import torch
 
-from nvrx_core.inprocess.call import environment_checks
-from nvrx_core.inprocess.call.environment_checks import unmet_rules, warn_about_environment, warn_about_watchdog
+from nvrx_core.inprocess.configuration import environment_checks
+from nvrx_core.inprocess.configuration.environment_checks import (
+    unmet_rules,
+    warn_about_environment,
+    warn_about_watchdog,
+)
 
 GOOD = {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0", "TORCH_CPP_LOG_LEVEL": "error"}
 NEW, SHORT = (2, 29, 0), timedelta(seconds=90)
