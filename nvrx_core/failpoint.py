@@ -33,9 +33,15 @@ NAMES: Final = (
 """The failpoints, in the order in which a rank hits them."""
 
 LAUNCHER_NAMES: Final = (
+    "guardian-spawn",  # the launcher has its folder, and no process
+    "coordinator-lead",  # the launcher is to run the coordinator, and does not run it
+    "decision-write",  # its coordinator has decided, and nobody else knows it
     "monitor-spawn",  # before a rank monitor is started
     "rendezvous-join",  # the node has a number, and has not said that it is ready
+    "cycle-begin",  # the launcher has heard that a cycle begins, and has started no worker
     "worker-spawn",  # before a worker is started
+    "worker-reap",  # the end of a worker was noticed, and nothing was done about it
+    "signal-received",  # the launcher has received a signal, and has not passed it on
     "term-kill-gap",  # the workers were sent a signal, and may be killed later
     "rendezvous-close",  # the launcher has heard that the job is over
     "exit-code-before",  # the workers are gone, and the launcher has not ended

@@ -150,6 +150,7 @@ class Agent:
         self._history.launched(self.options.workers, self.options.run_id)
         folder = Path(tempfile.mkdtemp(prefix="launcher-", dir=private_directory()))
         cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        failpoint.hit("guardian-spawn", -1)
         lifeline = start_guardian(self._launch)
         cleanup.callback(os.close, lifeline)
         if self._functions is not None:
@@ -230,6 +231,7 @@ class Agent:
                     self._events.ended(code, self._workers.failures)
 
     def _start(self, action: StartWorkers) -> None:
+        failpoint.hit("cycle-begin", action.decision.cycle)
         log.info("cycle %d: %s", action.decision.cycle, action.decision.reason)
         self._kill_at, self._started = math.inf, time.monotonic()
         self._hung.clear()
@@ -270,6 +272,7 @@ class Agent:
         self._carry_out(self._policy.coordination_lost(code, reason))
 
     def _signalled(self, signum: int) -> None:
+        failpoint.hit("signal-received", self._policy.cycle)
         self._carry_out(self._policy.signalled(signum))
 
     def _exited(self, local_rank: int, code: int, report: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,16 @@ def launcher(tmp_path: Path) -> Iterator[Start]:
         each.close()
     assert eventually(lambda: not left_in(tmp_path), 10.0)
     assert not any(alive(pid) for each in launched for pid in each.pids())
+
+
+@pytest.fixture
+def store_endpoint() -> Iterator[str]:
+    """A store that is none of the launchers', in which they can meet: any of them may be lost."""
+    command = [sys.executable, "-m", "nvrx_core.store", "--host", "127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as store:
+        assert store.stdout is not None
+        yield store.stdout.readline().strip()
+        store.kill()
 
 
 @pytest.fixture

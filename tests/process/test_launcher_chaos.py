@@ -9,9 +9,6 @@ import faulthandler
 import functools
 import json
 import math
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +31,6 @@ HANGS = {"hang_lock", "spin", "gil_locked", "livelock", "hang_recv"}
 """Those in which the rank still answers where it is."""
 LIMIT = 60.0
 """Seconds a fault, on a busy machine."""
-
-
-@pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "nvrx_core.store", "--host", "127.0.0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as store:
-        assert store.stdout is not None
-        yield store.stdout.readline().strip()
-        store.kill()
 
 
 class Nodes:
@@ -68,14 +56,14 @@ class Nodes:
 
 @pytest.mark.parametrize("number", [5, pytest.param(len(KINDS), marks=pytest.mark.nightly)])
 def test_a_disturbed_training_ends_with_the_loss_of_an_undisturbed_one(
-    launcher: Start, tmp_path: Path, endpoint: str, number: int
+    launcher: Start, tmp_path: Path, store_endpoint: str, number: int
 ) -> None:
     faulthandler.cancel_dump_traceback_later()  # all of them take longer than that of pytest; there is a limit below
     faults = dict(enumerate(KINDS[:number], 1))
     steps = STEPS_PER_FAULT * (number + 1)
     schedule = {"steps": steps, "faults": {str(STEPS_PER_FAULT * k): fault for k, fault in faults.items()}}
     (tmp_path / "training").mkdir()
-    nodes = Nodes(launcher, endpoint, schedule)
+    nodes = Nodes(launcher, store_endpoint, schedule)
     ended = eventually(lambda: is_over(nodes), LIMIT * number)
     assert ended, timeline.render(timeline.read(tmp_path / "events"))
     ends = [job.finish() for job in nodes.launched if job.process.poll() != -9]

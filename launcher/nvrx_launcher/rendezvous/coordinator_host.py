@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from nvrx_core import failpoint
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
@@ -134,6 +135,7 @@ class CoordinatorHost:
         """Let all nodes know of what was decided, and the other thread of who is in the job."""
         self._nodes = self._coordinator.nodes
         if decisions:
+            failpoint.hit("decision-write", decisions[0].cycle)
             self._decided += 1
             number, named = self._decided, tuple(map(self._with_store, decisions))
             checkpoint = Checkpoint(self._coordinator.state(now=time.monotonic()), self._handled)

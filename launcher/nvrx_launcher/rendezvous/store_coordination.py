@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
@@ -206,6 +207,7 @@ class StoreCoordination:
 
     def _lead(self, opening: Opening) -> None:
         """Run the coordinator."""
+        failpoint.hit("coordinator-lead", -1)
         if self._host is not None:
             self._host.stop()
         self._host = CoordinatorHost(

@@ -86,7 +86,7 @@ class WorkerGroup:
 
     def _start_one(self, ranks: tuple[int, int], variables: Mapping[str, str]) -> None:
         output = self._logs.open(*ranks, lambda tee: self._attach(ranks[0], tee))
-        failpoint.hit("worker-spawn", self.placement.cycle if self.placement else -1)
+        failpoint.hit("worker-spawn", self._cycle())
         worker = self._starter.start(ranks, variables, output)
         output.close()
         self._workers[ranks[0]] = worker
@@ -103,6 +103,7 @@ class WorkerGroup:
         self._loop.watch(tee.reader, tee.read)
 
     def _reap(self, worker: Worker) -> None:
+        failpoint.hit("worker-reap", self._cycle())
         self._loop.forget(worker.ended)
         code = worker.reap()
         del self._workers[worker.local_rank]
@@ -115,6 +116,9 @@ class WorkerGroup:
             self._exited(worker.local_rank, FAILED, self._report_early_end(worker))
         else:
             self._exited(worker.local_rank, code, self._report(worker, code) if code else "")
+
+    def _cycle(self) -> int:
+        return -1 if self.placement is None else self.placement.cycle
 
     def _report_early_end(self, worker: Worker) -> str:
         who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
