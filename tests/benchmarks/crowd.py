@@ -108,7 +108,7 @@ class Crowd:
             more = rank.round.arrival_counted(rank.wire.take_count(), now=time.monotonic())
             if more:
                 begin = time.monotonic()
-                self.decider.play(rank.round, more)
+                played(self.decider, rank.round, more)
                 self.closing = time.monotonic() - begin
         self._read(KEYS.decision(iteration))
 
