@@ -268,7 +268,6 @@ FIGURES = (
         (
             Metric("ping", "`ping()`, one call", 0.25e-6),
             Metric("atomic", "`atomic()`, entered and left", 1e-6),
-            Metric("section", "section pair", 1e-6),
         ),
         workload("calls"),
         calls,
