@@ -121,7 +121,7 @@ class _Round:
     @property
     def struck(self) -> float:
         """When the fault struck, as the wrapper knows it."""
-        return min(float(entry["marks"]["struck"]) for entry in self.entries)
+        return min(float(entry["marks"]["occurred"]) for entry in self.entries)
 
     def last(self, mark: str) -> float:
         """When the slowest of the ranks that train had come to a mark of the restart."""

@@ -70,7 +70,7 @@ class History:
 
     def goes_on_without(self, rank: int) -> None:
         """The job goes on in process without a rank."""
-        self._write("without_rank", rank=rank)
+        self._write("rank_lost", rank=rank)
 
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
         """A rank has asked something of the launcher."""

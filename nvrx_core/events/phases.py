@@ -14,13 +14,13 @@ from typing import Final
 __all__ = ["MARKS", "PHASES", "phases_from_marks"]
 
 MARKS: Final = (
-    "struck", "announced", "noticed", "aborted", "interrupted", "finalized",
+    "occurred", "announced", "noticed", "aborted", "interrupted", "finalized",
     "health_checked", "decided", "assigned", "initialized", "entered",
 )  # fmt: skip
 """The moments that a rank timestamps, in the order of a restart."""
 
 PHASES: Final = (
-    "detect", "tell", "abort", "interrupt", "finalize", "health_check", "barrier", "assign", "initialize", "enter",
+    "detect", "notify", "abort", "interrupt", "finalize", "health_check", "barrier", "assign", "initialize", "enter",
 )  # fmt: skip
 """PHASES[i] lasts from MARKS[i] to MARKS[i + 1]."""
 
@@ -32,7 +32,7 @@ def phases_from_marks(marks: Mapping[str, float]) -> dict[str, float]:
         marks: monotonic seconds of one clock, by name; marks may be missing, unknown names are ignored.
 
     Returns:
-        Seconds by phase, all phases in order, none negative. Their sum is `entered` - `struck` if both are given and
+        Seconds by phase, all phases in order, none negative. Their sum is `entered` - `occurred` if both are given and
         in order.
     """
     known = [marks[name] for name in MARKS if name in marks]

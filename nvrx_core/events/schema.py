@@ -31,7 +31,9 @@ COMMON: Final = ("schema", "event", "wall", "monotonic", "host", "boot_id", "pid
 
 EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "call_entered": ("world_size",),
-    "fault": ("rank", "interruption", "message", "origin", "category", "struck", "announced"),
+    "fault": (
+        "rank", "faulty_initial_rank", "interruption", "message", "origin", "category", "occurred", "announced",
+    ),
     "exception": ("traceback",),
     "restart": ("ended_iteration", "cause", "culprits", "lost", "rank", "world_size", "active", "marks"),
     "completed": (),
@@ -40,7 +42,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "straggler": ("ranks", "seconds"),
     "stacks": ("threads",),
     "store_lost": ("endpoint",),
-}
+}  # fmt: skip
 """The events of ranks and the fields of each."""
 
 LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -50,7 +52,7 @@ LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "spare": ("reason",),
     "worker_failed": ("rank", "code", "reason", "in_process"),
     "hung": ("rank", "worker", "reason", "stack"),
-    "without_rank": ("rank",),
+    "rank_lost": ("rank",),
     "request": ("rank", "action", "reason"),
     "rank_monitor_replaced": ("local_rank", "reason"),
     "cycle_stopped": ("reason",),

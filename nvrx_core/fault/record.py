@@ -41,7 +41,7 @@ class FaultRecord:
         error_type: the exception's qualified type name, or "".
         origin: the file and line that raised the exception, or "".
         category: "out of memory" where that is known to be the reason, or "".
-        struck: the time at which the fault happened, monotonic seconds of its host.
+        occurred: the time at which the fault happened, monotonic seconds of its host.
         announced: the time at which the fault was announced to the other ranks, monotonic seconds of its host.
         wall: the wall clock at `announced`, for hosts that do not share a monotonic clock.
         boot_id: the identifier of the monotonic clock: equal in processes that share it.
@@ -56,7 +56,7 @@ class FaultRecord:
     error_type: str = ""
     origin: str = ""
     category: str = ""
-    struck: float = 0.0
+    occurred: float = 0.0
     announced: float = 0.0
     wall: float = 0.0
     boot_id: str = ""
@@ -92,8 +92,8 @@ class FaultRecord:
 
     def event_fields(self) -> dict[str, object]:
         """Return the fields of the `fault` event for this record."""
-        names = ("rank", "interruption", "message", "origin", "category", "struck", "announced")
-        return {**{name: getattr(self, name) for name in names}, "victim": self.initial_rank}
+        names = ("rank", "interruption", "message", "origin", "category", "occurred", "announced")
+        return {**{name: getattr(self, name) for name in names}, "faulty_initial_rank": self.initial_rank}
 
     @property
     def record(self) -> InterruptionRecord:

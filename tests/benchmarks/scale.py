@@ -187,7 +187,7 @@ class Field:
         """Does what the monitor process of a dead rank does."""
         now = time.monotonic()
         fault = FaultRecord(
-            initial_rank=member, rank=-1, interruption="TERMINATED", message="process ended by SIGKILL", struck=now,
+            initial_rank=member, rank=-1, interruption="TERMINATED", message="process ended by SIGKILL", occurred=now,
             announced=now, wall=time.time(), boot_id="e8a06dc0-7a0c-4b5c-b2a8-1d5b7f2a4c11", host="node-0", pid=1,
         )  # fmt: skip
         obituary = DeathReport(iteration, member, self.members, fault)

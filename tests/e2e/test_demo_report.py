@@ -40,7 +40,7 @@ def restart(
 ) -> Line:
     """`at` is when the rank was back in the function; it had noticed the fault 10 ms before, which struck at 0.9 s."""
     fields = {"iteration": iteration, "rank": rank, "world_size": world_size, "active": active}
-    marks = {"struck": 0.9, "noticed": at - 0.01, "entered": at}
+    marks = {"occurred": 0.9, "noticed": at - 0.01, "entered": at}
     told = {"cause": {"interruption": cause, "rank": 0, "initial_rank": 0, "message": "m"}, "marks": marks}
     return {"event": "restart", "initial_rank": initial_rank, "monotonic": at, **fields, **told}
 

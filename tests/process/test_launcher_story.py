@@ -41,6 +41,6 @@ def test_restarts_in_process_are_in_the_story_of_the_launchers(nodes: Nodes, tmp
     moments = ("cycle 0:", "call_entered", "restart 0 -> 1")
     places = [next(i for i, line in enumerate(told) if text in line) for text in moments]
     assert places == sorted(places)
-    assert {line for line in told if "without_rank" in line} == {
-        f"launcher cycle 0 without_rank rank={rank}" for rank in (0, 3)
+    assert {line for line in told if "rank_lost" in line} == {
+        f"launcher cycle 0 rank_lost rank={rank}" for rank in (0, 3)
     }

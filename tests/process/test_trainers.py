@@ -34,5 +34,5 @@ def test_slow_settings_restart_and_lose_a_rank_without_waiting_for_a_lease(launc
     job = launch({(1, 0, 3): "exception", (2, 1, 3): "kill"}, collective=True, wrapper=SLOW).finish()
     expected = restart("EXCEPTION", by=[1]), restart("TERMINATED", by=[2], lost=[2])
     assert_nothing_lost(job, *expected, codes={2: -signal.SIGKILL})
-    took = [line["marks"]["entered"] - line["marks"]["struck"] for line in job.events("restart")]
+    took = [line["marks"]["entered"] - line["marks"]["occurred"] for line in job.events("restart")]
     assert max(took) < SLOW["heartbeat_interval"] / 2

@@ -87,7 +87,7 @@ class RestartTrace:
         for missed in ("initialized", "entered"):
             marks.setdefault(missed, time.monotonic())
         if decision.cause is not None:
-            marks["struck"], marks["announced"] = self._faults.on_my_clock(decision.cause)
+            marks["occurred"], marks["announced"] = self._faults.on_my_clock(decision.cause)
         self._highest = max(self._highest, decision.step)
         remember(_record(state, decision, marks, step=self._step, highest=self._highest))
         left_out = self._rate.line(_failure(decision), now=time.monotonic())
@@ -138,7 +138,7 @@ def _failure(decision: Decision) -> object:
 
 def _log(state: PureState, decision: Decision, marks: Mapping[str, float], left_out: int) -> None:
     """Write the log line; the latency is that of this rank, the timeline has that of the job."""
-    total = (marks.get("entered", 0.0) - marks.get("struck", marks.get("entered", 0.0))) * 1000
+    total = (marks.get("entered", 0.0) - marks.get("occurred", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
     more = f"; {left_out} restarts before it were not logged" if left_out else ""
     what = f"{decision.cause}; {_blamed(decision)}; {_left(state, decision)}{more}"

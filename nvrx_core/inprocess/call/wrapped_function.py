@@ -88,7 +88,7 @@ class WrappedFunction:
 
     def _out(self) -> None:
         current.clear()
-        self.faults.struck = time.monotonic()
+        self.faults.occurred = time.monotonic()
         self.monitor.enter(Stage.UNWINDING)
         self.interrupt.leave()
 

@@ -70,7 +70,7 @@ def end_job(store: GuardedStore, keys: StoreKeys, member: int, text: str) -> Non
         interruption="BASE_EXCEPTION",
         message=text,
         error_type=JOB_MISMATCH,
-        struck=now,
+        occurred=now,
         announced=now,
         wall=time.time(),
         boot_id=boot_id(),

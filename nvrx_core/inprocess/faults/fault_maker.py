@@ -33,19 +33,19 @@ class FaultMaker:
         self.initial_rank = initial_rank
         self._host, self._boot_id = socket.gethostname(), boot_id()
 
-    def of(self, error: BaseException, rank: int, struck: float) -> FaultRecord:
+    def of(self, error: BaseException, rank: int, occurred: float) -> FaultRecord:
         """The fault that `error` is."""
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = type_name(type(error))
-        fault = self._fault(kind, text_of(error), name, rank=rank, struck=struck, origin=origin(error))
+        fault = self._fault(kind, text_of(error), name, rank=rank, occurred=occurred, origin=origin(error))
         return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
 
     def late_completion(self, reason: str, rank: int, now: float) -> FaultRecord:
         """The fault that other ranks have not completed in time."""
-        return self._fault(Interruption.EXCEPTION, reason, LATE_COMPLETION, rank=rank, struck=now)
+        return self._fault(Interruption.EXCEPTION, reason, LATE_COMPLETION, rank=rank, occurred=now)
 
     def _fault(
-        self, kind: Interruption, message: str, error_type: str, *, rank: int, struck: float, origin: str = ""
+        self, kind: Interruption, message: str, error_type: str, *, rank: int, occurred: float, origin: str = ""
     ) -> FaultRecord:
         return FaultRecord(
             initial_rank=self.initial_rank,
@@ -54,7 +54,7 @@ class FaultMaker:
             message=message,
             error_type=error_type,
             origin=origin,
-            struck=struck,
+            occurred=occurred,
             announced=time.monotonic(),
             wall=time.time(),
             boot_id=self._boot_id,
@@ -63,11 +63,11 @@ class FaultMaker:
         )
 
     def on_my_clock(self, fault: FaultRecord) -> tuple[float, float]:
-        """When the fault struck and was announced, in monotonic seconds of this host."""
+        """When the fault occurred and was announced, in monotonic seconds of this host."""
         if fault.boot_id == self._boot_id:
-            return fault.struck, fault.announced
+            return fault.occurred, fault.announced
         announced = time.monotonic() - (time.time() - fault.wall)
-        return announced - (fault.announced - fault.struck), announced
+        return announced - (fault.announced - fault.occurred), announced
 
 
 def origin(error: BaseException) -> str:

@@ -32,7 +32,7 @@ class OwnFaults:
         survived: logs what the function failed with.
 
     Attributes:
-        struck: monotonic seconds when the main thread was last out of the function.
+        occurred: monotonic seconds when the main thread was last out of the function.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class OwnFaults:
         survived: SurvivedErrors,
     ) -> None:
         self._maker, self._state, self._events, self._rounds, self._survived = maker, state, events, rounds, survived
-        self.struck = 0.0
+        self.occurred = 0.0
 
     def rules(self) -> Rules:
         """The effects that make a fault, tell of it, and forget what raised it."""
         return {
-            effects.MakeFault: lambda effect: self._maker.of(effect.error, self._state.rank, self.struck),
+            effects.MakeFault: lambda effect: self._maker.of(effect.error, self._state.rank, self.occurred),
             effects.LateFault: self._late_fault,
             effects.ReportAnnounced: lambda effect: self._report(effect.fault),
             effects.ClearFrames: self._clear_frames,

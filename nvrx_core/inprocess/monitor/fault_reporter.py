@@ -71,7 +71,7 @@ class FaultReporter:
 
     def announce(self, stall: Stall) -> None:
         """Announce that this rank holds the others up."""
-        fault = self._fault(Interruption.SOFT_TIMEOUT, stall.reason, struck=self.page.alive_at())
+        fault = self._fault(Interruption.SOFT_TIMEOUT, stall.reason, occurred=self.page.alive_at())
         self._note(fault, stall.iteration)
         with suppress(StoreFailure):
             self.store.connect().rounds.announce(stall.iteration, fault)
@@ -120,11 +120,11 @@ class FaultReporter:
         fault = self._fault(Interruption.TERMINATED, reason, time.monotonic())
         return fault.of_memory() if "SIGKILL" in reason and self.memory.rose() else fault
 
-    def _fault(self, kind: Interruption, reason: str, struck: float) -> FaultRecord:
+    def _fault(self, kind: Interruption, reason: str, occurred: float) -> FaultRecord:
         return FaultRecord(
             initial_rank=self.plan.member, rank=self.page[ProgressField.RANK], interruption=kind.name, message=reason,
-            struck=struck, announced=time.monotonic(), wall=time.time(), boot_id=boot_id(), host=socket.gethostname(),
-            pid=self.plan.rank_pid,
+            occurred=occurred, announced=time.monotonic(), wall=time.time(), boot_id=boot_id(),
+            host=socket.gethostname(), pid=self.plan.rank_pid,
         )  # fmt: skip
 
     def _note(self, fault: FaultRecord, iteration: int) -> None:
@@ -136,6 +136,6 @@ def _silence(member: int, timeout: float) -> FaultRecord:
     now = time.monotonic()
     return FaultRecord(
         initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name,
-        message=f"no sign of life for {timeout:g} s (heartbeat_timeout)", struck=now - timeout, announced=now,
+        message=f"no sign of life for {timeout:g} s (heartbeat_timeout)", occurred=now - timeout, announced=now,
         wall=time.time(), boot_id=boot_id(), host="unknown host",
     )  # fmt: skip

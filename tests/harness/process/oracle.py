@@ -135,7 +135,7 @@ def assert_told(line: Line, expected: Restart) -> None:
 def assert_phases(line: Line) -> None:
     """The phases of one rank's restart add up to the whole."""
     phases = phases_from_marks(line["marks"])
-    whole = line["marks"]["entered"] - line["marks"]["struck"]
+    whole = line["marks"]["entered"] - line["marks"]["occurred"]
     assert abs(sum(phases.values()) - whole) < 1e-6, phases
     assert set(MARKS) - {"interrupted"} <= set(line["marks"]), "a rank that failed by itself is not interrupted"
 
@@ -153,7 +153,7 @@ def assert_latency_agrees(job: Job, *, witnessed: bool = False, within: float = 
     seconds = [end - strike["at"] for end, strike in zip(entered, strikes, strict=True)]
     missed = [measured - sum(restart.phases.values()) for restart, measured in zip(told, seconds, strict=True)]
     if witnessed:
-        struck = [min(line["marks"]["struck"] for line in lines) for lines in told_restarts(job, 0).values()]
+        struck = [min(line["marks"]["occurred"] for line in lines) for lines in told_restarts(job, 0).values()]
         missed = [gap - (at - strike["at"]) for gap, at, strike in zip(missed, struck, strikes, strict=True)]
         assert all(strike["at"] <= at for strike, at in zip(strikes, struck, strict=True)), "counted before the death"
     assert min(map(abs, missed)) < within, f"the phases leave out, seconds: {missed}; measured: {seconds}"

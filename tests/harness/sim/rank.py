@@ -304,7 +304,7 @@ class Rank:
 
     def _fault(self, kind: Interruption) -> FaultRecord:
         return FaultRecord(
-            initial_rank=self.member, rank=self.state.rank, interruption=kind.name, struck=self.world.now
+            initial_rank=self.member, rank=self.state.rank, interruption=kind.name, occurred=self.world.now
         )
 
     def _complete(self, _: effects.Complete) -> None:
@@ -476,7 +476,7 @@ class Rank:
     def _report_unresponsive(self, member: int) -> Waits:
         self.suspects.discard(member)
         fault = FaultRecord(
-            initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, struck=self.world.now
+            initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, occurred=self.world.now
         )
         report = DeathReport(self.iteration, member, self._members(), fault)
         yield from self._report(report_unresponsive(report, self._now))

@@ -28,10 +28,10 @@ def line(event, initial_rank=0, iteration=0, at=100.0, *, host="a", offset=1e9, 
     return {**common, "pid": 1000 + initial_rank, "initial_rank": initial_rank, "iteration": iteration, **fields}
 
 
-def restart(initial_rank, at, *, struck=100.0, ended=0, **fields):
-    """A rank that went on `at`, its marks evenly spread from `struck` on."""
-    step = (at - struck) / (len(MARKS) - 1)
-    marks = {name: struck + i * step for i, name in enumerate(MARKS)}
+def restart(initial_rank, at, *, occurred=100.0, ended=0, **fields):
+    """A rank that went on `at`, its marks evenly spread from `occurred` on."""
+    step = (at - occurred) / (len(MARKS) - 1)
+    marks = {name: occurred + i * step for i, name in enumerate(MARKS)}
     own = {"ended_iteration": ended, "cause": CAUSE, "culprits": [2], "lost": [2], "rank": 0, "world_size": 3}
     return line("restart", initial_rank, ended + 1, at + 0.001, **{**own, "active": True, "marks": marks, **fields})
 
@@ -66,7 +66,7 @@ def test_restarts_are_in_the_order_in_which_the_job_resumed(write):
 
 def test_a_second_call_has_restarts_of_its_own(write):
     for rank in (0, 1):
-        calls = [[line("call_entered", rank, at=t - 1), restart(rank, t, struck=t - 0.5)] for t in (100.0, 200.0)]
+        calls = [[line("call_entered", rank, at=t - 1), restart(rank, t, occurred=t - 0.5)] for t in (100.0, 200.0)]
         folder = write(rank, *calls[0], *calls[1])
     assert [found.ranks for found in restarts(read(folder))] == [(0, 1), (0, 1)]
 
@@ -79,7 +79,7 @@ def test_a_process_with_a_wrong_wall_clock_is_not_the_slowest(write):
 
 def test_across_hosts_the_wall_clock_counts(write):
     write(0, restart(0, 100.5))
-    folder = write(1, restart(1, 7.6, struck=7.0, host="b", offset=1e9 + 93.0))
+    folder = write(1, restart(1, 7.6, occurred=7.0, host="b", offset=1e9 + 93.0))
     (found,) = restarts(read(folder))
     assert (found.slowest_rank, round(found.total, 6)) == (1, 0.6)
 
@@ -125,7 +125,7 @@ def test_unknown_fields_and_events_are_kept(write):
 
 
 def test_a_restart_with_malformed_fields_is_rendered_partially(write):
-    strange = restart(0, 100.5, cause="x", culprits="all", lost=[2, "y"], marks={"struck": "then", "entered": 3})
+    strange = restart(0, 100.5, cause="x", culprits="all", lost=[2, "y"], marks={"occurred": "then", "entered": 3})
     (found,) = restarts(read(write(0, strange)))
     assert (dict(found.cause), found.culprits, found.lost, found.total) == ({}, (), (2,), 0.0)
 

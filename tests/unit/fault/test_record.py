@@ -4,12 +4,13 @@ import json
 
 import pytest
 
+from nvrx_core.events.schema import EVENTS
 from nvrx_core.fault.record import MAX_BYTES, FaultRecord
 from nvrx_core.inprocess.attribution import Interruption, InterruptionRecord
 
 FAULT = FaultRecord(
     initial_rank=3, rank=1, interruption="EXCEPTION", message="ValueError: no", error_type="ValueError",
-    origin="train.py:7", struck=1.5, announced=1.6, wall=7.0, boot_id="b", host="h", pid=42,
+    origin="train.py:7", occurred=1.5, announced=1.6, wall=7.0, boot_id="b", host="h", pid=42,
 )  # fmt: skip
 
 
@@ -51,7 +52,8 @@ def test_the_text_of_a_fault():
 
 def test_the_fields_of_the_fault_event():
     event_fields = FAULT.event_fields()
-    assert event_fields.pop("victim") == FAULT.initial_rank
+    assert event_fields.keys() == set(EVENTS["fault"])
+    assert event_fields.pop("faulty_initial_rank") == FAULT.initial_rank
     assert event_fields == {name: getattr(FAULT, name) for name in event_fields}
 
 

@@ -90,7 +90,7 @@ def test_a_restart_is_reported_when_the_function_is_entered(trace, state, events
     [(event, iteration, fields)] = events.written
     assert (event, iteration, fields["ended_iteration"]) == ("restart", 1, 0)
     assert fields["marks"].keys() == {
-        "interrupted", "noticed", "aborted", "initialized", "entered", "struck", "announced",
+        "interrupted", "noticed", "aborted", "initialized", "entered", "occurred", "announced",
     }  # fmt: skip
     assert housekeeping.told == [("decided", 0), ("entered", 1)]
     (line,) = caplog.messages

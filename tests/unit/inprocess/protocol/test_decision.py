@@ -140,7 +140,7 @@ def test_a_collective_that_timed_out_is_the_fault_of_who_did_not_come(message, c
 
 FAULTS = st.builds(
     FaultRecord, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), interruption=st.just("EXCEPTION"),
-    message=st.text(max_size=20), struck=st.floats(0, 1e9),
+    message=st.text(max_size=20), occurred=st.floats(0, 1e9),
 )  # fmt: skip
 COUNTS = st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), max_size=3).map(tuple)
 PROGRESS = st.builds(Progress, st.integers(0, 9), st.integers(0, 1), st.integers(0, 9), st.integers(0, 9), COUNTS)
