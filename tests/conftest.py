@@ -9,6 +9,7 @@ lists it.
 
 import contextlib
 import ctypes
+import faulthandler
 import functools
 import gc
 import os
@@ -24,6 +25,7 @@ from multiprocessing import resource_tracker
 import pytest
 
 GRACE = 2.0
+NIGHTLY_WITHIN = 1500.0  # seconds; pytest ends any other test, with its stacks, after `faulthandler_timeout`
 VIRTUAL_TIME = ("unit", "sim")
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -31,12 +33,21 @@ PR_SET_CHILD_SUBREAPER = 36
 KEPT = (("/dev/nvidia", "the CUDA driver keeps its devices open"),)
 
 _skipped: dict[str, str] = {}
+_terminal = pytest.StashKey[int]()
 
 
-def pytest_sessionstart() -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """Become the parent of orphans, and start now what multiprocessing starts once in a process."""
+    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        session.config.stash[_terminal] = os.dup(sys.__stderr__.fileno())
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource_tracker.ensure_running()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a nightly test run for longer than any other before its stacks are written and the process ends."""
+    if item.get_closest_marker("nightly"):
+        faulthandler.dump_traceback_later(NIGHTLY_WITHIN, exit=True, file=item.config.stash[_terminal])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -159,6 +170,7 @@ def _wait_until_gone(before: set[str]) -> None:
         _reap(left)
         gc.collect()
         threading.Event().wait(0.01)
+    _reap(_found() - before)  # what has ended meanwhile
 
 
 def _reap(left: set[str]) -> None:

@@ -5,7 +5,8 @@ oldest sign of life in use: executed bytecode (always), `ping`, and a growing `p
 counts from the interruption as well, because a function that swallows the interruption keeps executing bytecode.
 
 A rank that waits for another rank is not hung. Before a rank is reported, the leases of its peers are read; while a
-peer that is behind it makes progress, the rank is excused, at most for the hard timeout.
+peer that is behind it makes progress, the rank is excused, at most for the hard timeout. A rank that is being
+interrupted is not reported: its round has its event.
 
 In a stage in which a rank may wait indefinitely no progress is expected, and a rank whose process is stopped or whose
 GIL is held by another thread looks like a waiting one. There the hard timeout counts from the stop, and from the last
@@ -241,7 +242,7 @@ class HangDetector:
         return (Kill(f"still there {self.grace:g} s after SIGTERM"),)
 
     def _soft(self, sample: ProgressSample, alive_at: float, now: float) -> tuple[HangAction, ...]:
-        if sample.stage is not Stage.RUNNING:
+        if sample.stage is not Stage.RUNNING or sample.interrupting:
             return ()
         if self._reported:
             return self._poke(sample, now)

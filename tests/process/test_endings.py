@@ -33,6 +33,16 @@ def test_all_ranks_go_on(prepare: Launch, case: str) -> None:
     assert max(line["at"] for line in job.lines("enter", iteration=1)) < job.lines("enter")[0]["at"] + 20
 
 
+def test_a_long_import_ends_while_the_lease_of_its_rank_moves_on(prepare: Launch) -> None:
+    """Another rank has died behind it: nobody waits for that one, and nobody is excused for it."""
+    job = run(prepare, "imports", world=3)
+    assert job.codes == {0: 0, 1: -signal.SIGKILL, 2: 0}
+    for rank in (0, 2):
+        assert [line["iteration"] for line in job.lines("enter", initial_rank=rank)] == [0, 1]
+    told = [(line["cause"]["interruption"], line["lost"]) for line in job.events("restart")]
+    assert told == [("TERMINATED", [1])] * 2
+
+
 def test_a_signal_that_was_blocked_is_blocked_again_after_the_call(prepare: Launch) -> None:
     job = run(prepare, "blocked")
     assert {line["blocked"] for line in job.lines("mask")} == {len(signal.valid_signals()) - 3}

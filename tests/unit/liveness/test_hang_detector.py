@@ -116,6 +116,14 @@ def test_the_hard_timeout_terminates_the_rank_and_kills_it_after_the_grace(detec
     assert detector.evaluate(sample(), now=HARD + GRACE + 1) != ()
 
 
+def test_a_rank_that_is_being_interrupted_asks_for_no_excuse(detector):
+    """It is out of its round, whatever its peers do; until then, as in a long import, it shows signs of life."""
+    for now in range(int(HARD)):
+        assert detector.evaluate(sample(alive_at=float(now), interrupting=True), now=float(now)) == ()
+        assert detector.deadline == HARD
+    assert isinstance(detector.evaluate(sample(alive_at=HARD, interrupting=True), now=HARD)[0], Terminate)
+
+
 def test_a_rank_that_ignores_the_interruption_is_terminated(detector):
     moving = {"interrupting": True, "noticed": True}
     assert detector.evaluate(sample(alive_at=5.0, **moving), now=5.0) == ()

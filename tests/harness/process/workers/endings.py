@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import importlib
 import os
 import runpy
 import signal
@@ -18,6 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from nvrx_core import inprocess
@@ -36,6 +39,13 @@ if int(sys.argv[1]) == 0:
         raise ValueError("planted")
     time.sleep(30)
 """
+LONG_IMPORT = """
+import time
+end = time.monotonic() + 6
+while time.monotonic() < end:
+    time.sleep(0.01)
+"""
+IMPATIENT = {"soft_timeout": 1.0, "hard_timeout": 40.0, "heartbeat_interval": 0.2, "heartbeat_timeout": 3.0}
 me = int(os.environ.get("RANK", "0"))
 
 
@@ -95,6 +105,15 @@ def sleeps() -> None:
     time.sleep(30)
 
 
+def imports() -> None:
+    """Import a module for longer than the soft timeout and a lease together, ahead of the other by a collective."""
+    folder = Path(os.environ["TMPDIR"])
+    (folder / "long_import.py").write_text(LONG_IMPORT)
+    sys.path.insert(0, str(folder))
+    dist.all_reduce(torch.ones(1), async_op=True)
+    importlib.import_module("long_import")
+
+
 def suspended(call: inprocess.CallWrapper, held: list[Any]) -> None:
     def section() -> Any:
         with call.atomic():
@@ -108,7 +127,7 @@ def suspended(call: inprocess.CallWrapper, held: list[Any]) -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
-    each.__name__: each for each in (checkpoint_fails, checkpoint_wraps, exits, task_group, group, sleeps)
+    each.__name__: each for each in (checkpoint_fails, checkpoint_wraps, exits, task_group, group, sleeps, imports)
 }
 
 
@@ -134,6 +153,8 @@ class Rank:
     def settings(self) -> dict[str, Any]:
         if self.case == "blocked":
             signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {signal.SIGUSR1})
+        if self.case == "imports":
+            return {name: timedelta(seconds=seconds) for name, seconds in IMPATIENT.items()}
         if self.case != "poked":
             return {}
         poke_always()
@@ -141,6 +162,8 @@ class Rank:
 
     def __call__(self, call: inprocess.CallWrapper) -> str:
         record("enter", iteration=call.iteration)
+        if self.case == "imports":
+            dist.init_process_group("gloo")
         if self.case == "module":
             sys.argv = [str(self.script), str(call.iteration)]
             runpy.run_path(str(self.script))
@@ -156,11 +179,13 @@ class Rank:
             suspended(call, self.held)
         if me == 0:
             CASES.get(self.case, sleeps)()
-        if self.case == "checkpoint_fails":
+        if self.case == "checkpoint_fails" or me == 2:
             time.sleep(30)
         record.await_others(1, "enter", iteration=0)
         time.sleep(0.3)  # the other begins what the case says
         record("fails")
+        if self.case == "imports":
+            os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("planted")
 
 
