@@ -287,7 +287,7 @@ FIGURES = (
     Figure(
         "P10",
         (
-            Metric("p10", "16,384 ranks, a connection each: fault told, barrier, decision, ShiftRanks", 0.6),
+            Metric("p10", "16,384 ranks, a connection each: fault told, barrier, decision, ShiftRanks", 1.0),
             Metric("p10.event", "of it: fault told until all have read it"),
             Metric("p10.decision", "of it: last arrival to decision"),
             Metric("p10.own", "of it: what one rank computes"),
@@ -295,7 +295,7 @@ FIGURES = (
             Metric("p10.all", "the same if this machine computes for all ranks"),
             Metric("p10.first", "first barrier of 16,384 ranks"),
             Metric("p10.lease", "CPU time of the store for one lease of each, every second"),
-            Metric("p10.nodes", "2,048 connections, as of one rank a node"),
+            Metric("p10.nodes", "2,048 connections, as of one rank a node", 0.2),
             Metric("p10.tree", "Tree at 16,384 ranks, one call", 1.0),
         ),
         lambda column, chance: [],
