@@ -15,28 +15,27 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn
 
 from nvrx_core.fault.exceptions import chain_contains
+from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.async_exception import AsyncException
+from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.landing import Landing, judge, location
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Unblock, Why
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
 from nvrx_core.inprocess.interruption.swallowed import report_stored, report_swallowed
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
+from nvrx_core.inprocess.protocol.effects import Effect, Flow
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
 __all__ = ["Interrupt", "RankShouldRestart", "interrupt_within"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 MAX_UNWIND: Final = timedelta(seconds=10)
-WARN_DEFERRED_AFTER: Final = 0.2
-FIRST_WITHIN: Final = 0.05
-"""Seconds for which the abort waits for a function that the signal reaches but must not interrupt yet."""
-FIRST_LOOK: Final = 0.0003
-"""Seconds within which a busy function handles the signal."""
 FRESH: Final = 0.001
 """Seconds for which a probe of the thread is valid."""
 
@@ -196,19 +195,10 @@ class Interrupt:
         self.requested = True
 
     def fire(self) -> None:
-        """Interrupt after `request`, and repeat while it is deferred: a busy function ends before the abort begins.
-
-        A thread that does not react is not waited for; `drive` continues from here.
-        """
-        if not self.by_signal:
-            return
-        machine = self._machine = InterruptPolicy(self.unwind, self.hold)
-        end = time.monotonic() + FIRST_WITHIN
-        while self.armed and not self.depth:
-            self._turn(machine, _nothing)
-            pause = machine.deadline - time.monotonic() if machine.deferring else FIRST_LOOK
-            if self.out.wait(max(0.0, pause)) or not self.deferred or time.monotonic() > end:
-                return
+        """Interrupt after `request`, and repeat while it is deferred; `drive` continues from here."""
+        if self.by_signal:
+            self._machine = InterruptPolicy(self.unwind, self.hold)
+            _carry_out(begin(self._machine, time.monotonic), self._rules(_nothing))
 
     def wait_unmasked(self) -> None:
         """Wait until no atomic section is open; after `request` none can be entered."""
@@ -223,30 +213,29 @@ class Interrupt:
             unblock: called when the thread does not react to signals, to close what it blocks in.
         """
         machine, self._machine = self._machine or InterruptPolicy(self.unwind, self.hold), None
-        warned = False
-        while not self.out.is_set():
-            if not self.armed:
-                self.out.wait()
-                return
-            seen = self._turn(machine, unblock)
-            if not warned and machine.deferred_for(now=time.monotonic()) > WARN_DEFERRED_AFTER:
-                warned = True
-                log.warning("the interruption was deferred at %s: %s", self.held_at, self.landing.value)
-            if seen.masked:
-                self.wait_unmasked()
-            elif machine.deadline < math.inf:
-                self.out.wait(max(0.0, machine.deadline - time.monotonic()))
+        _carry_out(drive(machine, time.monotonic), self._rules(unblock))
 
-    def _turn(self, machine: InterruptPolicy, unblock: Callable[[], None]) -> Seen:
-        seen, swallowed = self._seen(), machine.swallowed
-        for action in machine.tick(seen, now=time.monotonic()):
-            if isinstance(action, Unblock):
-                self._unblock(unblock)
-            else:
-                self._fire(action.why)
-        if machine.swallowed > swallowed:
-            report_swallowed(machine.swallowed, self._last_frame)
-        return seen
+    def _rules(self, unblock: Callable[[], None]) -> Mapping[type[Effect], Callable[[Any], Any]]:
+        return {
+            driving.Observe: lambda effect: self._seen(),
+            driving.FireInterrupt: lambda effect: self._fire(effect.why),
+            driving.CloseBlocked: lambda effect: self._unblock(unblock),
+            driving.AwaitLeft: self._await_left,
+            driving.AwaitUnmasked: self._await_unmasked,
+            driving.ReportSwallowed: lambda effect: report_swallowed(effect.count, self._last_frame),
+            driving.ReportDeferred: self._report_deferred,
+        }
+
+    def _await_left(self, effect: driving.AwaitLeft) -> bool:
+        seconds = effect.deadline - time.monotonic()
+        return self.out.wait(max(0.0, seconds) if seconds < math.inf else None)
+
+    def _await_unmasked(self, _: driving.AwaitUnmasked) -> bool:
+        self.wait_unmasked()
+        return self.out.is_set()
+
+    def _report_deferred(self, _: driving.ReportDeferred) -> None:
+        log.warning("the interruption was deferred at %s: %s", self.held_at, self.landing.value)
 
     def _unblock(self, unblock: Callable[[], None]) -> None:
         """Close what the thread blocks in, unless it has left the function: then it may block in the wrapper's own."""
@@ -259,7 +248,7 @@ class Interrupt:
         error = self._reference() if self._reference is not None else None
         alive = error is not None and chain_contains(handled_exception(self.thread), error)
         return Seen(
-            out=False, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
+            out=not self.armed, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
             stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,
         )  # fmt: skip
 
@@ -294,6 +283,15 @@ class Interrupt:
                 return
         self.landing, self.held_at = verdict.landing, verdict.location
         self.deferred += 1
+
+
+def _carry_out(flow: Flow[None], rules: Mapping[type[Effect], Callable[[Any], Any]]) -> None:
+    """Run the flow to its end; what a rule raises ends it where it is."""
+    outcome: Any = None
+    with suppress(StopIteration):
+        while True:
+            effect = flow.send(outcome)
+            outcome = rules[type(effect)](effect)
 
 
 def _nothing() -> None:

@@ -15,7 +15,8 @@ from typing import Any, Final
 from nvrx_core.errors import BarrierTimeout, RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
+from nvrx_core.inprocess.interruption import driving
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.actions import Announce
 from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
@@ -253,10 +254,18 @@ class Member:
         return True
 
     def _interrupts(self) -> bool:
-        """Whether the interruption's machine says so, as the function is now."""
+        """Whether the flow that interrupts does so, as the function is now."""
         masked = isinstance(self.pending[MAIN], effects.RunFunction) and self.section == 1
         seen = Seen(out=False, masked=masked, raised=0, alive=False)
-        fires = any(isinstance(action, Fire) for action in InterruptPolicy(unwind=10.0).tick(seen, now=0.0))
+        answers: dict[type[effects.Effect], object] = {driving.Observe: seen, driving.AwaitLeft: True}
+        fires, flow = False, driving.begin(InterruptPolicy(unwind=10.0), self._now)
+        effect = next(flow, None)
+        while effect is not None:
+            fires |= isinstance(effect, driving.FireInterrupt)
+            try:
+                effect = flow.send(answers.get(type(effect)))
+            except StopIteration:
+                break
         assert not (fires and masked), f"I4: member {self.member} is interrupted in an atomic section"
         return fires
 

@@ -33,6 +33,7 @@ MACHINES: Final = (
     "nvrx_core.fault.retry_limit",
     "nvrx_core.inprocess.protocol.view",
     "nvrx_core.inprocess.protocol.effects",
+    "nvrx_core.inprocess.interruption.driving",
     "nvrx_core.inprocess.protocol.monitor_effects",
     "nvrx_core.inprocess.protocol.play",
     "nvrx_core.inprocess.protocol.monitor_thread",
@@ -135,6 +136,17 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a lost interrupt not repeated": Mutant(
         (("policy", "if now >= self._fired_at + self._pause:", "if False:"),), machine="Interrupting",
+    ),
+    "who interrupts gives up after one more signal": Mutant(
+        (("driving", "    while not left:\n", "    if not left:\n"),),
+    ),
+    "nobody repeats a signal": Mutant((("driving", "else AwaitLeft(machine.deadline))", "else AwaitLeft(1e300))"),)),
+    "a blocked function is not unblocked": Mutant(
+        (("driving", "        yield CloseBlocked() if isinstance(action, Unblock) else FireInterrupt(action.why)\n",
+          "        if not isinstance(action, Unblock):\n            yield FireInterrupt(action.why)\n"),),
+    ),
+    "the function is not interrupted before it is aborted": Mutant(
+        (("driving", "    while not (seen.out or seen.masked):\n", "    while False:\n"),), ONE_FAILS, simulated=False,
     ),
     "lease judged by the other's clock": Mutant(
         (("lease", "(lease, now)\n", '(lease, float(lease.partition("/")[0]))\n'),),

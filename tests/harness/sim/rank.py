@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from nvrx_core.errors import RestartError
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen
+from nvrx_core.inprocess.interruption import driving
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.actions import Announce, InternalError
 from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
@@ -394,7 +395,8 @@ class Rank:
 
     def _interrupt(self, _: monitor_effects.InterruptFunction) -> Waits:
         self.requested = True
-        self.signal()
+        self.policy = InterruptPolicy(unwind=10.0)
+        yield from self._carry_out(driving.begin(self.policy, self._now))
         while self.masked() and not self.out:
             yield Until(lambda: not self.masked() or self.out)
 
@@ -404,23 +406,42 @@ class Rank:
 
     def _drive(self, _: monitor_effects.AwaitOut) -> Waits:
         self.main.poke()
-        machine = InterruptPolicy(unwind=10.0)
-        while True:
-            out = self.out or not self.armed
-            seen = Seen(out=out, masked=self.masked(), raised=self.raised, alive=self.alive)
-            for action in machine.tick(seen, now=self.world.now):
-                assert not out, f"I4: {self.member} is interrupted outside the function"
-                assert not self.depth, f"I4: {self.member} is interrupted in an atomic section"
-                if isinstance(action, Fire):
-                    self.signal()
-                else:
-                    self.blocked = False
-            if out:
-                return
-            if seen.masked:
+        yield from self._carry_out(driving.drive(self.policy, self._now))
+
+    def _carry_out(self, flow: effects.Flow[None]) -> Waits:
+        """Carry out what interrupts the main thread."""
+        effect, first = next(flow, None), True
+        while effect is not None:
+            outcome: object = None
+            if isinstance(effect, driving.AwaitLeft):
+                if not (self.out or (first and effect.deadline <= self.world.now)):
+                    yield Until(lambda: self.out, effect.deadline)
+                outcome = self.out
+            elif isinstance(effect, driving.AwaitUnmasked):
                 yield Until(lambda: not self.masked() or self.out)
+                outcome = self.out
             else:
-                yield Until(lambda: self.out, machine.deadline)
+                outcome = INTERRUPTS[type(effect)](self, effect)
+            first = False
+            try:
+                effect = flow.send(outcome)
+            except StopIteration:
+                return
+
+    def _observe(self, _: driving.Observe) -> Seen:
+        return Seen(out=self.out or not self.armed, masked=self.masked(), raised=self.raised, alive=self.alive)
+
+    def _fire(self, _: driving.FireInterrupt) -> None:
+        assert self.armed, f"I4: {self.member} is interrupted outside the function"
+        assert not self.depth, f"I4: {self.member} is interrupted in an atomic section"
+        self.signal()
+
+    def _close_blocked(self, _: driving.CloseBlocked) -> None:
+        assert self.armed, f"I4: {self.member} is unblocked outside the function"
+        self.blocked = False
+
+    def _swallowed(self, _: driving.ReportSwallowed) -> None:
+        """A log line."""
 
     def _await_decision(self, effect: effects.AwaitDecision) -> Waits:
         decision = yield AwaitKey(effect.iteration, "decision")
@@ -532,6 +553,12 @@ MAIN: Final[Rules] = (
         effects.RunFunction: Rank._run,
     },
 )  # fmt: skip
+INTERRUPTS: Final[Rule] = {
+    driving.CloseBlocked: Rank._close_blocked,
+    driving.FireInterrupt: Rank._fire,
+    driving.Observe: Rank._observe,
+    driving.ReportSwallowed: Rank._swallowed,
+}
 THREAD: Final[Rules] = (
     frozenset(),
     {

@@ -6,16 +6,16 @@ import pickle
 import signal
 import sys
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from nvrx_core import failpoint
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
+from nvrx_core.inprocess.interruption.driving import CloseBlocked
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import Unblock, Why
+from nvrx_core.inprocess.interruption.policy import Why
 from nvrx_core.inprocess.interruption.swallowed import innermost_frames, report_swallowed
 
 SIGNUM = signal.SIGRTMIN + 3
@@ -254,14 +254,14 @@ def test_out_of_the_function_the_drive_is_over(interrupt):
             thread.join()
 
 
-def asking_to_unblock():
-    """A policy that always asks to close what the thread blocks in."""
-    return SimpleNamespace(swallowed=0, tick=lambda seen, now: (Unblock(),))
+def close(interrupt, unblock):
+    """Close what the thread blocks in."""
+    interrupt._rules(unblock)[CloseBlocked](CloseBlocked())
 
 
 def test_nothing_is_closed_for_a_thread_that_has_left_meanwhile(interrupt):
     interrupt.leave()
-    interrupt._turn(asking_to_unblock(), lambda: pytest.fail("the thread may block in a connection of the wrapper's"))
+    close(interrupt, lambda: pytest.fail("the thread may block in a connection of the wrapper's"))
 
 
 def test_a_thread_that_leaves_waits_until_what_is_being_closed_is_closed(interrupt):
@@ -273,7 +273,7 @@ def test_a_thread_that_leaves_waits_until_what_is_being_closed_is_closed(interru
         threading.Event().wait(0.05)
         closed.append(True)
 
-    closing = threading.Thread(target=interrupt._turn, args=(asking_to_unblock(), unblock))
+    closing = threading.Thread(target=close, args=(interrupt, unblock))
     closing.start()
     begun.wait()
     interrupt.leave()
@@ -285,7 +285,7 @@ def test_what_the_machine_asks_for_is_done(interrupt, caplog, monkeypatch):
     monkeypatch.setattr(interrupt_module, "FRESH", 60.0)  # this thread may lose its core between probe and signal
     requested(interrupt)
     unblocked = []
-    interrupt._turn(asking_to_unblock(), lambda: unblocked.append(True))
+    close(interrupt, lambda: unblocked.append(True))
     assert unblocked == [True]
     with pytest.raises(RankShouldRestart):
         interrupt._fire(Why.FIRST)

@@ -1,0 +1,126 @@
+"""The flows that interrupt: what they observe, fire and wait for, with a main thread and a clock that are made up."""
+
+from __future__ import annotations
+
+import math
+
+from nvrx_core.inprocess.interruption import driving
+from nvrx_core.inprocess.interruption.driving import begin, drive
+from nvrx_core.inprocess.interruption.landing import Landing
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
+
+
+class Function:
+    """A function in the main thread: which signals reach it, and when it leaves.
+
+    Args:
+        leaves_at: the signal that ends it, by number.
+        deferred: how many signals reach it where nothing must land.
+        swallowed: how many it swallows.
+    """
+
+    def __init__(self, leaves_at: float = math.inf, deferred: int = 0, swallowed: int = 0) -> None:
+        self.leaves_at, self.defers, self.swallows = leaves_at, deferred, swallowed
+        self.now, self.fired, self.raised, self.deferred = 0.0, 0, 0, 0
+        self.left = self.masked = False
+        self.armed = True
+        self.told = list[object]()
+
+    def run(self, flow):
+        effect = next(flow, None)
+        while effect is not None:
+            try:
+                effect = flow.send(self.carry_out(effect))
+            except StopIteration:
+                return
+
+    def carry_out(self, effect):
+        self.told.append(effect)
+        match effect:
+            case driving.Observe():
+                return Seen(out=not self.armed, masked=self.masked, raised=self.raised, alive=False,
+                            deferred=self.deferred, landing=Landing.FRAGILE)  # fmt: skip
+            case driving.FireInterrupt():
+                return self.fire()
+            case driving.AwaitLeft(deadline):
+                if not self.left:
+                    assert self.armed or deadline <= self.now or deadline == math.inf
+                    self.left = deadline == math.inf or self.left
+                    self.now = self.now if deadline == math.inf else max(self.now, deadline)
+                return self.left
+            case driving.AwaitUnmasked():
+                self.masked, self.left = False, True  # the end of the section raises
+                return self.left
+
+    def fire(self):
+        assert self.armed
+        assert not self.masked
+        self.fired += 1
+        if self.fired <= self.defers:
+            self.deferred += 1
+        elif self.fired <= self.defers + self.swallows:
+            self.raised += 1
+        elif self.fired >= self.leaves_at:
+            self.left = True
+
+    def kinds(self):
+        return [type(effect) for effect in self.told]
+
+
+def policy():
+    return InterruptPolicy(unwind=10.0)
+
+
+def test_a_function_that_reacts_is_interrupted_once():
+    function = Function(leaves_at=1)
+    function.run(begin(policy(), lambda: function.now))
+    assert (function.fired, function.left) == (1, True)
+
+
+def test_a_function_that_does_not_react_is_not_waited_for_before_the_abort():
+    function, machine = Function(leaves_at=3), policy()
+    function.run(begin(machine, lambda: function.now))
+    assert function.fired == 1
+    assert function.now < 0.001
+    function.run(drive(machine, lambda: function.now))
+    assert (function.fired, function.left) == (3, True)
+
+
+def test_while_the_interruption_is_deferred_the_abort_waits_within_a_bound():
+    function = Function(leaves_at=20, deferred=5)
+    function.run(begin(policy(), lambda: function.now))
+    assert function.fired >= 5
+    function = Function(deferred=100_000)
+    function.run(begin(policy(), lambda: function.now))
+    assert 0.05 < function.now < 0.06
+
+
+def test_in_an_atomic_section_nothing_is_fired():
+    function, machine = Function(), policy()
+    function.masked = True
+    function.run(begin(machine, lambda: function.now))
+    function.run(drive(machine, lambda: function.now))
+    assert function.fired == 0
+    assert driving.AwaitUnmasked in function.kinds()
+
+
+def test_a_thread_outside_of_the_function_is_left_alone():
+    function, machine = Function(), policy()
+    function.armed = False
+    function.run(begin(machine, lambda: function.now))
+    function.run(drive(machine, lambda: function.now))
+    assert function.fired == 0
+    assert function.told[-1] == driving.AwaitLeft(math.inf)
+
+
+def test_what_is_blocked_is_closed_and_what_swallows_or_defers_for_long_is_reported_once():
+    function = Function(leaves_at=60, deferred=1, swallowed=2)
+    function.run(drive(policy(), lambda: function.now))
+    assert driving.CloseBlocked in function.kinds()
+    swallowed = [effect.count for effect in function.told if isinstance(effect, driving.ReportSwallowed)]
+    assert swallowed == [1, 2]
+    function = Function(leaves_at=10_000, deferred=9_999)
+    function.run(drive(policy(), lambda: function.now))
+    assert function.kinds().count(driving.ReportDeferred) == 1
+    whys = {effect.why for effect in function.told if isinstance(effect, driving.FireInterrupt)}
+    assert whys >= {Why.FIRST, Why.OVERDUE}
