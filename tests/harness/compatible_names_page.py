@@ -51,7 +51,8 @@ def offered(tree: ast.Module) -> list[str]:
 
 
 def is_module(path: Path, name: str) -> bool:
-    return (path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()
+    beside = path.parent / f"{name}.py"
+    return (beside.exists() and beside != path) or (path.parent / name).is_dir()
 
 
 def target(tree: ast.Module) -> str:

@@ -86,6 +86,7 @@ inprocess.store            StoreMixin                       nvrx_core.inprocess.
 inprocess.store            TCPStore                         nvrx_core.inprocess.store
 inprocess.terminate        Terminate                        nvrx_core.inprocess.terminate
 inprocess.tools.inject_fault Fault                          nvrx_core.testing.dispatch
+inprocess.tools.inject_fault inject_fault             nvrx_core.testing.random_faults
 inprocess.wrap             CallWrapper                      nvrx_core.inprocess.wrap
 inprocess.wrap             HealthCheckPassed                nvrx_core.inprocess.wrap
 inprocess.wrap             Wrapper                          nvrx_core.inprocess.wrap
@@ -118,6 +119,7 @@ fault_tolerance.rank_monitor_state_machine RankMonitorStateMachine nvrx_core.fau
 shared_utils.inject_fault  Fault                            nvrx_core.testing.dispatch
 shared_utils.inject_fault  clear_workload_exception         nvrx_core.testing.dispatch
 shared_utils.inject_fault  dispatch_fault_injection         nvrx_core.testing.dispatch
+shared_utils.inject_fault  inject_fault                     nvrx_core.testing.random_faults
 shared_utils.inject_fault  maybe_raise_workload_exception   nvrx_core.testing.dispatch
 shared_utils.wait_daemon   main                             nvrx_core.inprocess.wait_daemon
 """
