@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 __all__ = [
-    "CORE_STATE", "DESTROYERS", "TRACKER", "TRAINING_STATE", "destroyers", "ft_client", "loaded",
-    "recent_saves_queue", "results_queue_module", "saves_module",
+    "CORE_STATE", "DESTROYERS", "TRACKER", "TRAINING_STATE", "build_of_helpers", "destroyers", "flag_texts",
+    "ft_client", "loaded", "recent_saves_queue", "results_queue_module", "saves_module",
 ]  # fmt: skip
 
 CORE_STATE: Final = (
@@ -73,3 +73,13 @@ def results_queue_module() -> Any:
 def recent_saves_queue() -> Any:
     """Return the queue that megatron-core <= 0.16 keeps for all saves of a process; its calls are numbered."""
     return getattr(loaded("megatron.core.dist_checkpointing.strategies.base"), "async_calls", None)
+
+
+def flag_texts() -> tuple[Any, str]:
+    """Return the class, None before 0.16, and the name of its method that reads the help texts of flags."""
+    return getattr(loaded("megatron.training.argument_utils"), "ArgumentGroupFactory", None), "_get_field_docstrings"
+
+
+def build_of_helpers() -> tuple[Any, str]:
+    """Return the module, None before it is imported, and the name of its function that builds a library by `make`."""
+    return loaded("megatron.core.datasets.utils"), "compile_helpers"

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from nvrx_core.compatible_names import activate
 from nvrx_core.inprocess.wrap import current_call
+from nvrx_megatron.once import compute_once
 from nvrx_megatron.restart import inprocess_restart
 from nvrx_megatron.tails import protect_tails
 from nvrx_megatron.wiring import wire
@@ -74,6 +75,7 @@ def prepare(script: str) -> Any:
     _require_megatron(script)
     from megatron.training.arguments import parse_args
 
+    compute_once()
     args = parse_args(ignore_unknown_args=True)
     _choose_async_strategy(args)
     wire()

@@ -25,6 +25,8 @@ def missing() -> Iterator[str]:
             function = getattr(importlib.import_module(module), name, None)
             if function is None or any(p.default is p.empty for p in inspect.signature(function).parameters.values()):
                 yield f"{module}.{name}()"
+    if not callable(getattr(importlib.import_module("megatron.core.datasets.utils"), "compile_helpers", None)):
+        yield "megatron.core.datasets.utils.compile_helpers"
     yield from missing_of_saves()
 
 

@@ -1,0 +1,53 @@
+"""What a Megatron-LM script computes at each start, with the same result: computed once in a process.
+
+The help texts of Megatron-LM's flags are read from the sources of its configuration classes, which is nearly all of the
+time that its arguments take to parse; and rank 0 runs `make` for a library that is there since the first iteration.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from nvrx_megatron import internals
+
+__all__ = ["compute_once"]
+
+
+def compute_once() -> None:
+    """Compute them once, where Megatron-LM has them; a second call does nothing."""
+    _replace(*internals.flag_texts(), _texts_once)
+    _replace(*internals.build_of_helpers(), _built_once)
+
+
+def _replace(home: Any, name: str, once: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    compute = getattr(home, name, None)
+    if compute is not None and not hasattr(compute, "__nvrx__"):
+        replacement: Any = functools.wraps(compute)(once(compute))
+        replacement.__nvrx__ = True
+        setattr(home, name, replacement)
+
+
+def _texts_once(read: Callable[[Any, type], dict[str, str]]) -> Callable[[Any, type], dict[str, str]]:
+    """Read the texts of each class once; a caller may change what it gets."""
+    known: dict[type, dict[str, str]] = {}
+
+    def texts(factory: Any, kind: type) -> dict[str, str]:
+        if kind not in known:
+            known[kind] = read(factory, kind)
+        return dict(known[kind])
+
+    return texts
+
+
+def _built_once(build: Callable[[], None]) -> Callable[[], None]:
+    """Build until it has succeeded; a build that fails exits."""
+    built: list[bool] = []
+
+    def build_once() -> None:
+        if not built:
+            build()
+            built.append(True)
+
+    return build_once
