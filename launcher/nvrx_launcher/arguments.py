@@ -15,7 +15,7 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_launcher.exit_codes import USAGE
 
-__all__ = ["OPTIONS", "Option", "not_implemented", "parse_arguments", "parser", "read_arguments"]
+__all__ = ["OPTIONS", "Option", "parse_arguments", "parser", "read_arguments"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Option:
         short: its one-letter form.
         choices: what it can be; None for anything.
         is_torchruns: torchrun has it, too.
-        is_implemented: another value than the default has an effect.
     """
 
     name: str
@@ -40,7 +39,6 @@ class Option:
     short: str = ""
     choices: tuple[str, ...] | None = None
     is_torchruns: bool = True
-    is_implemented: bool = True
 
     @property
     def dest(self) -> str:
@@ -60,7 +58,10 @@ def _flag(name: str, help: str, short: str = "") -> Option:
 OPTIONS: Final = (
     Option("nnodes", "Number of nodes, or the range of nodes as <minimum_nodes>:<maximum_nodes>.", "1:1"),
     Option("nproc-per-node", "Number of workers per node; auto, cpu, gpu and xpu count what the node has.", "1"),
-    Option("rdzv-backend", "Rendezvous backend.", "c10d"),
+    Option(
+        "rdzv-backend", "Rendezvous backend: c10d, etcd-v2, torch's static and etcd, or one that is registered.",
+        "c10d",
+    ),
     Option("rdzv-endpoint", "Rendezvous endpoint, as <host>:<port>.", ""),
     Option("rdzv-id", "Name of the job.", "none"),
     Option("rdzv-conf", "Further rendezvous settings, as <key1>=<value1>,<key2>=<value2>.", ""),
@@ -90,7 +91,10 @@ OPTIONS: Final = (
     Option(
         "duplicate-stderr-filters", "The same for stderr and filtered_stderr.log.", (), _texts,
     ),
-    Option("node-rank", "Rank of this node, for the static rendezvous.", 0, int, is_implemented=False),
+    Option(
+        "node-rank", "Rank of this node: the one of a static rendezvous; else its place among the nodes.",
+        None, int,
+    ),
     Option("master-addr", "Address of the first node, where no rendezvous endpoint is given.", "127.0.0.1"),
     Option("master-port", "Port on the first node, where no rendezvous endpoint is given.", None, int),
     Option("local-addr", "Address of this node.", None),
@@ -182,22 +186,15 @@ def _check_choices(arguments: argparse.Namespace) -> None:
             raise ConfigurationError("environment", name, f"{value!r} is not a choice", f"write one of {choices}")
 
 
-def not_implemented(arguments: argparse.Namespace) -> list[str]:
-    """Return the options that were given another value than their default, and have no effect."""
-    given = [option for option in OPTIONS if not option.is_implemented]
-    return [f"--{each.name}" for each in given if getattr(arguments, each.dest) != each.default]
-
-
 def _add(built: argparse.ArgumentParser, option: Option, variable: str | None) -> None:
     names = [f"--{option.name}", *({f"--{option.dest}"} - {f"--{option.name}"})]
     if option.short:
         names.insert(0, f"-{option.short}")
-    help = option.help if option.is_implemented else f"{option.help} Accepted, not implemented yet."
     if option.kind is None:
-        built.add_argument(*names, action="store_true", default=bool(variable and variable != "0"), help=help)
+        built.add_argument(*names, action="store_true", default=bool(variable and variable != "0"), help=option.help)
         return
     default = option.default if variable is None else variable
     built.add_argument(
         *names, type=option.kind, default=default, choices=option.choices, dest=option.dest,
-        help=f"{help} (default: {option.default!r})".replace("%", "%%"),
+        help=f"{option.help} (default: {option.default!r})".replace("%", "%%"),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_launcher.arguments import not_implemented, parse_arguments
+from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.exit_codes import FAILED, SIGNALLED, USAGE
 from nvrx_launcher.explain import explained
 from nvrx_launcher.options import LaunchOptions
@@ -38,8 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from nvrx_launcher.agent import Agent
 
     logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s [ft_launcher] %(message)s")
-    for name in not_implemented(arguments):
-        log.warning("%s is accepted and not implemented yet", name)
     try:
         return Agent(options, config, dict(os.environ)).run()
     except (ConfigurationError, StoreConnectionError, OSError) as error:

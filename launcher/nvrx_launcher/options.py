@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_launcher.rendezvous_settings import RendezvousSettings
+from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
 from nvrx_launcher.worker_options import WorkerOptions
 
 __all__ = ["LaunchOptions", "Streams"]
 
 DEFAULT_PORT: Final = 29500
-BACKENDS: Final = ("c10d", "etcd-v2")
 STOP_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 COMMAND: Final = 1000
 """Characters of a command that are compared as they are; the rest by a digest."""
@@ -61,6 +60,8 @@ class LaunchOptions:
         local_addr: the address of this node; None: that of the interface that leads to the endpoint.
         order: this node's rank by the infrastructure; -1 for none.
         backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
+        node_rank: the rank of this node in a static rendezvous.
+        monitor_interval: seconds between two looks at a rendezvous that tells nothing by itself.
         policy: when workers are restarted.
         rendezvous: the settings of the rendezvous.
         worker: how this node's workers are set up.
@@ -92,6 +93,8 @@ class LaunchOptions:
     local_addr: str | None
     order: int
     backend: str
+    node_rank: int
+    monitor_interval: float
     policy: str
     rendezvous: RendezvousSettings
     worker: WorkerOptions
@@ -118,9 +121,9 @@ class LaunchOptions:
             ConfigurationError: when a value is wrong, or two contradict each other.
         """
         least, most = (1, 1) if given.standalone else _nodes(given.nnodes)
-        backend = given.rdzv_backend.strip().lower().removeprefix("nvrx-")
-        if backend not in BACKENDS:
-            raise _wrong("--rdzv-backend", f"{given.rdzv_backend!r} is not implemented yet", "write c10d or etcd-v2")
+        backend = "c10d" if given.standalone else given.rdzv_backend.strip()
+        backend = next((ours for ours in OURS if backend.lower() in (ours, f"nvrx-{ours}")), backend)
+        node_rank = _node_rank(given.node_rank or 0, backend, (least, most))
         if given.module and given.no_python:
             raise _wrong("--no-python", "given together with --module", "give one of them")
         if given.max_restarts < 0:
@@ -136,9 +139,9 @@ class LaunchOptions:
             stop_timeout=_stop_timeout(given, environ),
             signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=given.master_addr,
             master_port=given.master_port, endpoint=_endpoint(given) if backend == "c10d" else ("", 0),
-            endpoint_text=given.rdzv_endpoint, local_addr=given.local_addr,
-            order=_order(environ),
-            backend=backend, policy=given.restart_policy,
+            endpoint_text=_endpoint_text(given, backend), local_addr=given.local_addr,
+            order=_order(environ) if given.node_rank is None else given.node_rank,
+            backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval, policy=given.restart_policy,
             rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
             worker=WorkerOptions.of(given, workers, environ),
         )  # fmt: skip
@@ -161,6 +164,23 @@ def _endpoint(given: argparse.Namespace) -> tuple[str, int]:
     if not host and "/" not in given.rdzv_endpoint:
         return given.rdzv_endpoint, DEFAULT_PORT
     raise _wrong("--rdzv-endpoint", f"{given.rdzv_endpoint!r} is no <host>:<port>", "write it as in node0:29500")
+
+
+def _endpoint_text(given: argparse.Namespace, backend: str) -> str:
+    """Return the endpoint as it is given; torchrun's static rendezvous has another way to say it."""
+    if backend == STATIC and not given.rdzv_endpoint:
+        return f"{given.master_addr}:{given.master_port or DEFAULT_PORT}"
+    return str(given.rdzv_endpoint)
+
+
+def _node_rank(rank: int, backend: str, nodes: tuple[int, int]) -> int:
+    if backend != STATIC:
+        return rank
+    if nodes[0] != nodes[1]:
+        raise _wrong("--nnodes", f"{nodes[0]}:{nodes[1]} is a range; static needs one number", f"write {nodes[1]}")
+    if not 0 <= rank < nodes[1]:
+        raise _wrong("--node-rank", f"{rank} is no rank of {nodes[1]} nodes", f"write 0 to {nodes[1] - 1}")
+    return rank
 
 
 def _order(environ: Mapping[str, str]) -> int:

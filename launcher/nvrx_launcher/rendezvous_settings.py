@@ -13,7 +13,7 @@ from typing import Final
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings.spelling import nearest
 
-__all__ = ["RendezvousSettings"]
+__all__ = ["OURS", "STATIC", "RendezvousSettings"]
 
 BOTH: Final = (
     "close_timeout", "join_timeout", "keep_alive_interval", "keep_alive_max_attempt", "last_call_timeout",
@@ -22,11 +22,22 @@ BOTH: Final = (
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "c10d": (*BOTH, "is_host", "store_type", "use_libuv"),
     "etcd-v2": (*BOTH, "ca_cert", "protocol", "ssl_cert", "ssl_cert_key"),
-    "etcd": ("cacert", "cert", "etcd_prefix", "key", "last_call_timeout", "protocol", "timeout"),
-    "static": ("timeout",),
+    "etcd": (
+        "cacert",
+        "cert",
+        "close_timeout",
+        "etcd_prefix",
+        "key",
+        "last_call_timeout",
+        "protocol",
+        "same_command",
+        "timeout",
+    ),
+    "static": ("close_timeout", "same_command", "timeout"),
 }
 """Those of torch's own handlers are theirs; they read them themselves."""
 OURS: Final = ("c10d", "etcd-v2")
+STATIC: Final = "static"
 REFUSED: Final = {
     "heartbeat_timeout": "a lease that does not move counts; write keep_alive_interval or keep_alive_max_attempt",
     "replacement_group_size": "groups of spares are not implemented; leave it out",
@@ -83,7 +94,10 @@ class RendezvousSettings:
         for key in given:
             _check(key, known, backend)
         if backend not in OURS:
-            return cls(given=given)
+            return cls(
+                close_timeout=_seconds(given, "close_timeout", cls.close_timeout),
+                same_command=_flag(given, "same_command") is not False, given=given,
+            )  # fmt: skip
         _choice(given, "store_type", ("tcp",))
         _choice(given, "use_libuv", TRUE)
         join_timeout = _seconds(given, "join_timeout", _seconds(given, "timeout", cls.join_timeout))

@@ -37,8 +37,7 @@ def row(option: Option) -> str:
     """An option's line."""
     names = f"`-{option.short}`, `--{option.name}`" if option.short else f"`--{option.name}`"
     choices = f" One of {', '.join(f'`{each}`' for each in option.choices)}." if option.choices else ""
-    later = "" if option.is_implemented else " Accepted, not implemented yet."
-    return f"| {names} | `PET_{option.dest.upper()}` | {default(option)} | {option.help}{choices}{later} |\n"
+    return f"| {names} | `PET_{option.dest.upper()}` | {default(option)} | {option.help}{choices} |\n"
 
 
 def default(option: Option) -> str:

@@ -1,7 +1,7 @@
 """How a node comes to the coordinator of its job.
 
 A job of one node has it in its own launcher. Of several nodes, the one that can listen at the rendezvous endpoint hosts
-store and coordinator; launchers may be started in any order.
+store and coordinator; launchers may be started in any order. A rendezvous of torch's or a user's has no coordinator.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
+from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous_settings import RendezvousSettings
+from nvrx_launcher.rendezvous_settings import OURS, RendezvousSettings
 from nvrx_launcher.store_host import ControlStore
 
 if TYPE_CHECKING:
     from nvrx_launcher.rendezvous.store_coordination import RendezvousStore, StoreCoordination
 
-__all__ = ["Place", "free_port", "join_job", "join_over_store"]
+__all__ = ["Place", "join_job", "join_over_store"]
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,15 @@ def join_job(
         pacing: how fast restarts may follow each other.
 
     Raises:
+        ConfigurationError: when nobody has registered the backend.
         StoreConnectionError: when nobody listens at the rendezvous endpoint in time.
         OSError: when an address cannot be used.
     """
     rules = _rules(options, pacing)
+    if options.backend not in OURS:
+        from nvrx_launcher.rendezvous.handler_joining import join_by_handler
+
+        return join_by_handler(options, rules, loop, cleanup=cleanup, node=node)
     if options.max_nodes > 1 or options.backend == "etcd-v2":
         place = Place(
             options.backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
@@ -149,9 +155,3 @@ def _describe(options: LaunchOptions, address: str) -> NodeDescription:
     port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
     command = options.command if options.rendezvous.same_command else ""
     return NodeDescription(socket.gethostname(), address, port, options.workers, options.order, command)
-
-
-def free_port() -> int:
-    """Return a port that nobody uses at the moment."""
-    with socket.create_server(("", 0)) as probe:
-        return int(probe.getsockname()[1])

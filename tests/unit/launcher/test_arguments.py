@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from nvrx_launcher.arguments import OPTIONS, not_implemented, parse_arguments
+from nvrx_launcher.arguments import OPTIONS, parse_arguments
 from nvrx_launcher.cli import main
 from nvrx_launcher.options import LaunchOptions, Streams
 from torch.distributed.run import get_args_parser
@@ -25,8 +25,8 @@ finally:
 """
 WITHOUT_VARIABLE = {"logs_specs", "numa_binding"}
 """Options for which torchrun reads no variable."""
-DIFFERENT = {"rdzv_backend"}
-"""Options whose default is another one: a rendezvous is c10d's unless another one is asked for."""
+DIFFERENT = {"rdzv_backend", "node_rank"}
+"""Options whose default is another one: a rendezvous is c10d's unless another one is asked for, and a rank is given."""
 
 
 def test_every_option_of_torchrun_is_there():
@@ -139,7 +139,8 @@ def test_what_follows_the_script_is_the_scripts():
         (["--term-timeout", "-1"], "--term-timeout: -1 is no duration; write a number of seconds, 0 or more"),
         (["--monitor-interval", "0"], "--monitor-interval: 0 is no duration; write seconds above 0"),
         (["--workers-stop-timeout", "inf"], "--workers-stop-timeout: inf is no duration"),
-        (["--rdzv-backend", "zoo"], "--rdzv-backend: 'zoo' is not implemented yet; write c10d or etcd-v2"),
+        (["--rdzv-backend", "static", "--nnodes", "1:2"], "--nnodes: 1:2 is a range; static needs one number; write 2"),
+        (["--rdzv-backend", "static", "--node-rank", "1"], "--node-rank: 1 is no rank of 1 nodes; write 0 to 0"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_to_write(argv, message):
@@ -148,21 +149,25 @@ def test_a_wrong_value_is_named_with_what_to_write(argv, message):
     assert message in str(error.value)
 
 
+def test_the_static_rendezvous_is_what_torchrun_makes_of_it():
+    given = ("--rdzv-backend", "static", "--nnodes", "2", "--node-rank", "1")
+    found = options(*given, "--master-addr", "node0")
+    assert (found.backend, found.endpoint_text, found.node_rank) == ("static", "node0:29500", 1)
+    assert options(*given, "--rdzv-endpoint", "node1:1").endpoint_text == "node1:1"
+
+
+def test_a_node_rank_that_is_given_orders_the_ranks():
+    environ = {"SLURM_PROCID": "7"}
+    assert options("--node-rank", "0", environ=environ).order == 0
+    assert options(environ=environ).order == 7
+    assert options().order == -1
+
+
 @pytest.mark.parametrize(
-    "argv",
-    [
-        ["--node-rank", "1"],
-    ],
-    ids=lambda argv: argv[0],
+    ("given", "backend"), [("nvrx-etcd-v2", "etcd-v2"), ("C10D", "c10d"), ("etcd", "etcd"), ("Mine", "Mine")]
 )
-def test_an_option_without_effect_is_named(argv):
-    assert not_implemented(parse_arguments([*argv, "train.py"], {})[0]) == argv[:1]
-
-
-def test_a_default_that_is_given_is_not_named():
-    environ = {"PET_NODE_RANK": "0", "PET_VIRTUAL_LOCAL_RANK": "0"}
-    given = ["--start-method", "spawn", "--restart-policy", "any-failed", "train.py"]
-    assert not_implemented(parse_arguments(given, environ)[0]) == []
+def test_other_backends_are_those_that_are_registered_with_torch(given, backend):
+    assert options("--rdzv-backend", given).backend == backend
 
 
 def test_each_value_is_explained_with_its_source(capsys, monkeypatch):

@@ -1,0 +1,141 @@
+"""What the nodes of a cycle agree on when somebody else's rendezvous has brought them together. Pure.
+
+Such a rendezvous says who takes part, and nothing else. The number of the cycle and the restarts are those of the node
+that knows most: others may be new in the job. What ends a cycle is written once, by the first node that has a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from nvrx_core.parsing import integer, parse_object, string
+from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
+from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.restart_budget import BudgetState, RestartBudget
+from nvrx_launcher.rendezvous.rules import Rules
+
+__all__ = ["Agreement", "Entrant", "agree", "conclusion"]
+
+FAILURES = (MessageKind.FAILED, MessageKind.FRUITLESS, MessageKind.UNHEALTHY)
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A node that takes part in a cycle.
+
+    Attributes:
+        description: the node.
+        control: where it would host the store of in-process restart.
+        cycle: the last cycle that it knows of, -1 for none.
+        budget: the restarts that it knows of.
+    """
+
+    description: NodeDescription
+    control: str
+    cycle: int = -1
+    budget: BudgetState = field(default_factory=BudgetState)
+
+    def to_text(self) -> str:
+        """Return it for the wire."""
+        return json.dumps({
+            "description": self.description.to_json(), "control": self.control, "cycle": self.cycle,
+            "budget": self.budget.to_json(),
+        })  # fmt: skip
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> Self:
+        """Read it.
+
+        Raises:
+            ValueError: when it is malformed.
+        """
+        data = parse_object(text)
+        return cls(
+            NodeDescription.from_json(data.get("description", {})), string(data.get("control")),
+            integer(data.get("cycle"), -1), BudgetState.from_json(data.get("budget", {})),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A decision, and the restarts as they are from then on."""
+
+    decision: Decision
+    budget: BudgetState
+
+    def to_text(self) -> str:
+        """Return it for the wire."""
+        return json.dumps({"decision": self.decision.to_json(), "budget": self.budget.to_json()})
+
+    @classmethod
+    def from_text(cls, text: str | bytes) -> Self:
+        """Read it.
+
+        Raises:
+            ValueError: when it is malformed.
+        """
+        data = parse_object(text)
+        return cls(Decision.from_json(data.get("decision", {})), BudgetState.from_json(data.get("budget", {})))
+
+    def seen_by(self, rank: int) -> Decision:
+        """Return the decision with a node's numbers: it is 0 for itself, whatever its rank in this cycle."""
+        members = tuple(
+            replace(member, node=0 if place == rank else 1 + place)
+            for place, member in enumerate(self.decision.members)
+        )
+        return replace(self.decision, members=members)
+
+
+def agree(entrants: Sequence[Entrant], master: tuple[str, int | None]) -> Agreement:
+    """Return what is run, by the nodes that take part, in the order of their ranks.
+
+    Args:
+        entrants: the nodes.
+        master: where the workers meet, as far as the rendezvous says; else at the first node.
+    """
+    first, knows_most = entrants[0].description, max(entrants, key=lambda each: each.cycle)
+    cycle, members, rank = knows_most.cycle + 1, list[Member](), 0
+    for place, each in enumerate(entrants):
+        if each.description.command != first.command:
+            reason = f"{each.description.host} runs another command than {first.host}"
+            return Agreement(Decision(Verdict.END, cycle, reason, USAGE), knows_most.budget)
+        members.append(Member(place, rank, each.description.workers))
+        rank += each.description.workers
+    decision = Decision(
+        Verdict.RUN, cycle, f"{len(members)} nodes", members=tuple(members), master_addr=master[0] or first.address,
+        master_port=master[1] or first.port, store=entrants[0].control,
+    )  # fmt: skip
+    return Agreement(decision, knows_most.budget)
+
+
+def conclusion(
+    kind: MessageKind, reason: str, before: Agreement, *, rules: Rules, is_fixed: bool, now: float
+) -> Agreement:
+    """Return what ends a cycle, by what a node says.
+
+    Args:
+        kind: what it says; DONE of the last one, UNHEALTHY of one too many.
+        reason: for people, with the node's name.
+        before: what was agreed on at the beginning of the cycle.
+        rules: how many there may be.
+        is_fixed: the rendezvous has no place for another node when one has left.
+        now: the time.
+    """
+    cycle, budget = before.decision.cycle, before.budget
+    if kind in FAILURES:
+        restarts = RestartBudget(rules.max_restarts, rules.pacing, budget, now=now)
+        stop = restarts.failed(reason, is_fruitless=kind is MessageKind.FRUITLESS)
+        if spent := restarts.spent(now=now):
+            return Agreement(Decision(Verdict.END, cycle, spent, FAILED), restarts.state(now=now))
+        restarts.settle(now=now)
+        return Agreement(Decision(Verdict.STOP, cycle, stop), restarts.state(now=now))
+    if kind is MessageKind.DONE:
+        return Agreement(Decision(Verdict.END, cycle, "all workers are done"), budget)
+    if kind is MessageKind.STOP:
+        return Agreement(Decision(Verdict.END, cycle, reason, REFUSED), budget)
+    if is_fixed:
+        return Agreement(Decision(Verdict.END, cycle, f"{reason}, and nobody can take its place", FAILED), budget)
+    return Agreement(Decision(Verdict.STOP, cycle, reason), budget)

@@ -1,0 +1,241 @@
+"""A node's way through somebody else's rendezvous: a `RendezvousHandler` of torch elastic, used as it is.
+
+Each cycle is one `next_rendezvous`, as for torch's agent. There is no coordinator, no lease and no spare: a node that
+vanishes is noticed by the failure of the others' workers, and late nodes by `num_nodes_waiting`, which is asked each
+monitor interval. Handler and store belong to one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
+
+from nvrx_core.fault_tolerance.peers import Progress
+from nvrx_launcher.exit_codes import FAILED, STORE_LOST
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.rendezvous.coordination import NodeEvents
+from nvrx_launcher.rendezvous.handler_agreement import Agreement, Entrant, conclusion
+from nvrx_launcher.rendezvous.handler_cycle import HandlerCycle
+from nvrx_launcher.rendezvous.mailbox import Mailbox
+from nvrx_launcher.rendezvous.messages import Decision, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.restart_budget import BudgetState
+from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.store_host import ControlStore
+
+__all__ = ["HandlerCoordination", "HandlerTerms"]
+
+log = logging.getLogger("nvrx_launcher")
+ENDS_WITHIN: Final = 5.0
+"""Seconds that a launcher takes at most to say its last word, and to give the handler back."""
+OVER: Final = (RendezvousClosedError, RendezvousTimeoutError, LookupError, ValueError)
+"""Why a rendezvous does not come about; anything else is a store that is lost."""
+
+
+BEFORE: Final = Decision(Verdict.STOP, -1, "no cycle yet")
+
+
+@dataclass(frozen=True)
+class HandlerTerms:
+    """How a node takes part.
+
+    Attributes:
+        rules: how many restarts there may be.
+        interval: seconds between two looks at the store, and at who waits to join.
+        is_fixed: the nodes are always the same.
+        close_timeout: seconds that it waits for the others at the end.
+    """
+
+    rules: Rules
+    interval: float
+    is_fixed: bool
+    close_timeout: float
+
+
+class HandlerCoordination:
+    """Takes part in the cycles of a handler.
+
+    Args:
+        handler: the rendezvous.
+        mailbox: hands on what the thread finds.
+        node: told of it.
+        describe: describes this node, anew for each cycle.
+        control: the store of in-process restart.
+        terms: how it takes part.
+    """
+
+    hosts_store = False
+    deadline: Final = float("inf")
+
+    def __init__(
+        self,
+        handler: RendezvousHandler,
+        mailbox: Mailbox,
+        node: NodeEvents,
+        *,
+        describe: Callable[[], NodeDescription],
+        control: ControlStore,
+        terms: HandlerTerms,
+    ) -> None:
+        self._handler, self._mailbox, self._node, self._describe = handler, mailbox, node, describe
+        self.store, self._terms = control, terms
+        self._requests = SimpleQueue[Callable[[], object] | None]()
+        self._cycle: HandlerCycle | None = None
+        self._agreed, self._count, self._begins_at = Agreement(BEFORE, BudgetState()), 0, 0.0
+        self._host, self._ending, self._is_entering = "", threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="nvrx-handler", daemon=True)
+
+    def join(self) -> None:
+        """Begin; a node's number is its own here."""
+        self._thread.start()
+        self._node.joined(0)
+
+    def join_again(self) -> None:
+        """Begin anew: nobody has taken this node for lost."""
+        self._node.joined(0)
+
+    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
+        """Let the other nodes know, or come to the next rendezvous."""
+        if kind is MessageKind.READY:
+            description = self._describe()
+            self._host = description.host
+            self._requests.put(partial(self._enter, Entrant(description, self.store.own_endpoint())))
+        else:
+            self._requests.put(partial(self._say, kind, cycle, f"{self._host}: {reason}"))
+
+    def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
+        """Say that nothing is known of other nodes."""
+        answer(())
+
+    def control_in_use(self) -> None:
+        """Let the other nodes know that a rank has connected to the store of in-process restart here."""
+        endpoint = self.store.own_endpoint()
+        self._requests.put(partial(self._use_control, endpoint))
+
+    def tick(self) -> None:
+        """Do nothing: there is no deadline."""
+
+    def close(self, _: EventLoop) -> None:
+        """Leave; a handler that waits for other nodes is left where it is."""
+        self._ending.set()
+        self._requests.put(None)
+        if self._thread.ident is not None and not self._is_entering:
+            self._thread.join(self._terms.close_timeout + ENDS_WITHIN)
+
+    def _is_agreed_end(self) -> bool:
+        verdict = None if self._cycle is None else self._cycle.verdict
+        return verdict is not None and verdict.decision.verdict is Verdict.END
+
+    # In the thread
+
+    def _run(self) -> None:
+        try:
+            while (request := self._next_request()) is not None:
+                request()
+        except RendezvousGracefulExitError as error:
+            self._post(self._node.decided, Decision(Verdict.END, self._agreed.decision.cycle + 1, str(error)))
+        except OVER as error:
+            self._post(self._node.coordinator_lost, FAILED, f"the rendezvous has failed: {_text(error)}")
+        except (RendezvousConnectionError, RuntimeError, OSError) as error:
+            self._post(self._node.coordinator_lost, STORE_LOST, f"the rendezvous is lost: {_text(error)}")
+        except Exception as error:  # boundary: a handler of somebody else's
+            log.exception("the rendezvous handler has failed")
+            self._post(self._node.coordinator_lost, FAILED, f"the rendezvous handler has failed: {_text(error)}")
+        else:
+            self._leave()
+
+    def _next_request(self) -> Callable[[], object] | None:
+        """Return what is to be done; meanwhile look at the cycle, each interval."""
+        is_running = self._cycle is not None and self._cycle.verdict is None
+        try:
+            return self._requests.get(timeout=self._terms.interval if is_running else None)
+        except Empty:
+            return self._look
+
+    def _enter(self, mine: Entrant) -> None:
+        self._ending.wait(max(0.0, self._begins_at - time.monotonic()))
+        if self._ending.is_set():
+            return
+        self._is_entering = True
+        info = self._handler.next_rendezvous()
+        prefix = f"{self._count}/" if self._terms.is_fixed else ""  # its store is the same in each cycle
+        self._count += 1
+        self._cycle = HandlerCycle(info.store, prefix, info.rank, info.world_size)
+        mine = replace(mine, cycle=self._agreed.decision.cycle, budget=self._agreed.budget)
+        self._take(self._cycle.enter(mine, self._master(info.bootstrap_store_info)))
+        self._is_entering = False
+
+    def _master(self, given: RendezvousStoreInfo | None) -> tuple[str, int | None]:
+        """Return where the workers meet; not at a port where the handler's own store listens."""
+        if given is None:
+            return "", None
+        return given.master_addr, None if self._handler.use_agent_store else given.master_port
+
+    def _look(self) -> None:
+        assert self._cycle is not None
+        if endpoint := self._cycle.control_in_use():
+            self._post(self.store.used_by_a_rank, endpoint)
+        if found := self._cycle.look():
+            self._take(found)
+        elif waiting := self._handler.num_nodes_waiting():
+            self._conclude(MessageKind.READY, f"{waiting} more nodes wait to join")
+
+    def _use_control(self, endpoint: str) -> None:
+        if self._cycle is not None:
+            self._cycle.use_control(endpoint)
+
+    def _say(self, kind: MessageKind, cycle: int, reason: str) -> None:
+        """Take what this node says of its workers; what it says of an earlier cycle changes nothing."""
+        if self._cycle is None or self._cycle.verdict is not None or cycle != self._agreed.decision.cycle:
+            return
+        if kind is MessageKind.DONE and self._cycle.count(kind) < self._cycle.size:
+            return
+        if kind is MessageKind.UNHEALTHY and self._cycle.size - self._cycle.count(kind) >= self._terms.rules.min_nodes:
+            return
+        self._conclude(kind, reason)
+
+    def _conclude(self, kind: MessageKind, reason: str) -> None:
+        assert self._cycle is not None
+        is_fixed = self._terms.is_fixed and kind is MessageKind.LEFT
+        self._cycle.conclude(
+            conclusion(kind, reason, self._agreed, rules=self._terms.rules, is_fixed=is_fixed, now=time.monotonic())
+        )
+        self._look()
+
+    def _take(self, agreed: Agreement) -> None:
+        assert self._cycle is not None
+        self._agreed = agreed
+        self._begins_at = time.monotonic() + agreed.budget.begins_in
+        self._post(self._node.decided, agreed.seen_by(self._cycle.rank))
+
+    def _leave(self) -> None:
+        """End the job's rendezvous when all have agreed that it ends; a node that leaves alone ends nothing."""
+        if not self._is_agreed_end():
+            return
+        assert self._cycle is not None
+        try:
+            self._cycle.await_others(self._terms.close_timeout)
+        except (RuntimeError, OSError, LookupError) as error:
+            log.info("not all nodes have said in %g s that they end: %s", self._terms.close_timeout, _text(error))
+        self._handler.shutdown()
+
+    def _post(self, call: Callable[..., object], *arguments: object) -> None:
+        self._mailbox.post(partial(call, *arguments))
+
+
+def _text(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,99 @@
+"""How a node comes to a rendezvous of torch's or a user's: by a handler that is registered with torch elastic.
+
+torch's own are `static` and `etcd`. Users register theirs by an entry point of the group `torchrun.handlers`, or in a
+module that is imported before.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import socket
+from contextlib import ExitStack
+from typing import Any, Final
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousParameters,
+    rendezvous_handler_registry,
+)
+
+from nvrx_core.errors import ConfigurationError
+from nvrx_core.store.endpoint import StoreConnectionError, local_address
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.rendezvous.coordination import NodeEvents
+from nvrx_launcher.rendezvous.handler_coordination import HandlerCoordination, HandlerTerms
+from nvrx_launcher.rendezvous.mailbox import Mailbox
+from nvrx_launcher.rendezvous.messages import NodeDescription
+from nvrx_launcher.rendezvous.ports import free_port
+from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous_settings import STATIC
+from nvrx_launcher.store_host import ControlStore
+
+__all__ = ["join_by_handler"]
+
+TORCHS: Final = ("static", "etcd")
+TIMEOUT: Final = 900
+"""Seconds; what torchrun gives a handler where --rdzv-conf has no timeout."""
+
+
+def join_by_handler(
+    options: LaunchOptions, rules: Rules, loop: EventLoop, *, cleanup: ExitStack, node: NodeEvents
+) -> HandlerCoordination:
+    """Return the way through the rendezvous that the options name.
+
+    Args:
+        options: the job.
+        rules: how many restarts there may be.
+        loop: where descriptors are watched.
+        cleanup: gives back what is acquired.
+        node: told of what happens.
+
+    Raises:
+        ConfigurationError: when nobody has registered the backend, or it cannot do with its parameters.
+        StoreConnectionError: when it cannot be reached.
+    """
+    handler = _handler(options)
+    mailbox = Mailbox(loop)
+    cleanup.callback(mailbox.close)
+    host, _, port = options.endpoint_text.split(",")[0].rpartition(":")
+    address = options.local_addr or local_address(host, int(port) if port.isdigit() else 1)
+    control = ControlStore(loop, options.job_name, address=address, hosted=lambda: made.control_in_use())  # noqa: PLW0108 - it is made below
+    cleanup.callback(control.close)
+    terms = HandlerTerms(rules, options.monitor_interval, options.backend == STATIC, options.rendezvous.close_timeout)
+    describe = functools.partial(_describe, options, address)
+    made = HandlerCoordination(handler, mailbox, node, describe=describe, control=control, terms=terms)
+    cleanup.callback(made.close, loop)
+    return made
+
+
+def _handler(options: LaunchOptions) -> RendezvousHandler:
+    config: dict[str, Any] = {"timeout": TIMEOUT, **options.rendezvous.given}
+    if options.backend == STATIC:
+        config["rank"] = options.node_rank
+    parameters = RendezvousParameters(
+        options.backend, options.endpoint_text, options.run_id, options.min_nodes, options.max_nodes,
+        options.local_addr, **config,
+    )  # fmt: skip
+    try:
+        return rendezvous_handler_registry.create_handler(parameters)
+    except ModuleNotFoundError as error:
+        problem = f"{options.backend} needs {error.name}, which is not installed"
+        raise ConfigurationError("command line", "--rdzv-backend", problem, "pip install 'nvrx[etcd]'") from None
+    except (ValueError, RuntimeError) as error:
+        raise ConfigurationError("command line", "--rdzv-backend", str(error), f"known are {_known()}") from None
+    except RendezvousConnectionError as error:
+        where = f"the rendezvous {options.backend} at {options.endpoint_text!r}"
+        raise StoreConnectionError(f"cannot reach {where}: {error.__cause__ or error}") from None
+
+
+def _known() -> str:
+    plugged = (each.name for each in importlib.metadata.entry_points(group="torchrun.handlers"))
+    return ", ".join(sorted({"c10d", "etcd-v2", *TORCHS, *plugged}))
+
+
+def _describe(options: LaunchOptions, address: str) -> NodeDescription:
+    command = options.command if options.rendezvous.same_command else ""
+    return NodeDescription(socket.gethostname(), address, free_port(), options.workers, options.order, command)
