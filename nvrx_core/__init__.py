@@ -1,6 +1,6 @@
 """Fault tolerance for PyTorch; `from nvrx_core import inprocess` restarts a training inside its processes.
 
-Importing this package imports nothing else: each room is loaded when it is asked for.
+Importing this package imports nothing else: each package is loaded on first access.
 """
 
 __all__ = ["__version__"]

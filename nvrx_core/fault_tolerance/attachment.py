@@ -1,4 +1,4 @@
-"""How a rank reaches its rank monitor and its launcher, and what it is for a wrapped call."""
+"""The connection of a rank to its rank monitor and its launcher, and the monitored rank as a wrapped call sees it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["AttachedRank", "LocalMonitor", "ask_launcher", "get_page", "look", "
 ANSWERS_WITHIN: Final = 30.0
 """Seconds for an answer; a replaced monitor answers after 2 s at most."""
 TELLS_WITHIN: Final = 0.5
-"""Seconds for telling a monitor what it would notice by itself soon."""
+"""Seconds for notifying a monitor of what it would find by itself soon."""
 TRIES: Final = 3
 """A monitor that is lost while it answers is replaced."""
 
@@ -55,11 +55,11 @@ class Owner(Protocol):
     local_monitor: LocalMonitor | None
 
     def shutdown_workload_monitoring(self) -> None:
-        """Give the rank up."""
+        """Stop monitoring the rank."""
 
 
 class AttachedRank:
-    """The calling process, which is watched; for a wrapped call, and for children of `os.fork`.
+    """The calling process as a monitored rank; for a wrapped call, and for children of `os.fork`.
 
     Args:
         owner: its client.
@@ -80,7 +80,7 @@ class AttachedRank:
         return self.recorder.page
 
     def begin(self) -> None:
-        """Begin to be watched."""
+        """Start to be monitored."""
         page, info = self.page, self._info
         page[ProgressField.RANK] = info.global_rank
         page[ProgressField.DETACHED_PID] = 0
@@ -94,7 +94,7 @@ class AttachedRank:
         look(self.path)
 
     def end(self) -> None:
-        """Be watched no longer; a page that a wrapped call writes is closed after it."""
+        """Stop to be monitored; a page that a wrapped call writes is closed after that call."""
         monitored.unregister(self)
         keep_in_children(self)
         self.page[ProgressField.ATTACHED_AT] = 0
@@ -109,13 +109,13 @@ class AttachedRank:
         self.recorder.begin_anew()
 
     def call_begins(self) -> None:
-        """Leave the judgement of this rank to the monitor process of a wrapped call."""
+        """Leave the hang detection of this rank to the monitor process of a wrapped call."""
         self._in_call = True
         if self.owner.local_monitor is not None:
             self.owner.local_monitor.pause()
 
     def call_ends(self) -> None:
-        """Have the rank monitor judge this rank again, after a wrapped call."""
+        """Have the rank monitor detect hangs again, after a wrapped call."""
         self._in_call = False
         if self._is_over:
             self._close()
@@ -144,13 +144,13 @@ class AttachedRank:
         return local
 
     def disown(self) -> None:
-        """In a child of `os.fork`, which is no rank: tell nobody."""
+        """In a child of `os.fork`, which is not a rank: notify nobody."""
         self.recorder.disown()
         self.owner.local_monitor = None
         monitored.unregister(self)
 
     def _detach(self) -> None:
-        """Note that this process ends in order, and not by `os._exit`; not in a child of `os.fork`.
+        """Record that this process exits in order, and not by `os._exit`; not in a child of `os.fork`.
 
         The interpreter forgets faulthandler's signals as it ends: one that came later would end the process.
         """
@@ -172,7 +172,7 @@ class AttachedRank:
 
 
 def get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
-    """Ask a rank monitor for the page and the configuration; it watches this process from its next look on.
+    """Ask a rank monitor for the page and the configuration; it monitors this process from its next sample on.
 
     Returns:
         Both, and a descriptor of the pipe for the stacks of this process, which is the caller's; -1 for none.
@@ -190,7 +190,7 @@ def get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
 
 
 def look(path: str) -> None:
-    """Tell a monitor to look at the page, which it does by itself after `workload_check_interval` at the latest."""
+    """Have a monitor read the page now, which it does by itself after `workload_check_interval` at the latest."""
     with suppress(OSError), connect(path, within=TELLS_WITHIN) as connection:
         connection.send({"type": "look"})
 

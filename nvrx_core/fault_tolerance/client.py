@@ -172,7 +172,7 @@ class RankMonitorClient:
             recorder.close(section)
 
     def shutdown_workload_monitoring(self) -> None:
-        """End the watch: this process may take as long as it needs. A second call does nothing.
+        """Stop monitoring: no timeout applies to this process any more. A second call does nothing.
 
         A monitor that `start_local_monitor` has started ends. That of a launcher waits for the next process.
         """
@@ -293,7 +293,7 @@ class RankMonitorClient:
         return path
 
     def _prepare(self, page: Page, config: FaultToleranceConfig, num_warmup_iters: int | None) -> Recorder:
-        """Write on the page what the monitor must know before it watches this process."""
+        """Write on the page what the monitor must know before it monitors this process."""
         info = self.rank_info
         assert info is not None
         if page[ProgressField.STAGE] != Stage.OUTSIDE and page[ProgressField.ATTACHED_PID] == info.pid:

@@ -54,7 +54,7 @@ class WorkloadControlRequest:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Who a rank is.
+    """The identity of a rank.
 
     Attributes:
         global_rank: its number in the job.

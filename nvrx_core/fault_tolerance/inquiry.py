@@ -1,4 +1,4 @@
-"""What a monitor finds out before it ends its rank: whether others are behind it, and where it is.
+"""The inquiry of a monitor before it ends its rank: whether other ranks are behind it, and where its threads are.
 
 First the other monitors are asked, and the launcher about other nodes; then, if nobody is behind, the rank itself
 writes its stacks. Answers are awaited beside everything else that a monitor waits for.
@@ -25,7 +25,7 @@ The rank that the others wait for has the same timeout as they, or hardly a long
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found out.
+    """The result of an inquiry.
 
     Attributes:
         behind: ranks that are behind this one.
@@ -63,7 +63,7 @@ class Inquiry:
 
     @property
     def deadline(self) -> float:
-        """When to go on with what there is, monotonic seconds."""
+        """When to continue with the answers so far, monotonic seconds."""
         if self._stacks is not None:
             return self._stacks.deadline
         return self._survey.deadline if self._survey.pending else -math.inf
@@ -80,7 +80,7 @@ class Inquiry:
             self._stacks.receive(now=now)
 
     def others(self, *, now: float) -> Findings | None:
-        """Return what the others have said; None while they are waited for."""
+        """Return the answers of the others; None while they are awaited."""
         if self._others is None and self._survey.is_complete(now=now):
             self._survey.close()
             answers = self._survey.answers
@@ -89,7 +89,7 @@ class Inquiry:
         return self._others
 
     def ask_rank(self, request: StackRequest) -> None:
-        """Await the rank's stacks, too."""
+        """Await the rank's stacks as well."""
         self._stacks = request
 
     @property
@@ -98,7 +98,7 @@ class Inquiry:
         return self._stacks is not None
 
     def findings(self, others: Findings, *, now: float) -> Findings | None:
-        """Return what is known in the end; None while the rank is waited for."""
+        """Return the result; None while the rank is awaited."""
         if self._stacks is None:
             return others
         if not self._stacks.is_complete(now=now):
@@ -107,5 +107,5 @@ class Inquiry:
         return Findings(others.behind, others.lost, others.slowest, main_thread(text), text)
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting."""
         self._survey.close()

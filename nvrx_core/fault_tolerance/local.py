@@ -196,7 +196,7 @@ def socket_path() -> Path:
 
 
 def _job_folder() -> str:
-    """Return a name that all ranks of the job have on this host, and no other job; a socket's path must be short."""
+    """Return a name that all ranks of the job share on this host, unique to the job; a socket's path must be short."""
     if not environment.has_master():
         return f"{ALONE}{os.getpid()}"
     host, port = environment.master()

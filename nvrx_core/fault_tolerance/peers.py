@@ -1,4 +1,4 @@
-"""How far the ranks have come that other monitors watch.
+"""The progress of the ranks that other monitors watch.
 
 Each monitor of a host listens in one folder, and answers the question for the progress of its rank. A launcher answers
 for the other nodes, with the ranks that are the slowest there. The answers are awaited beside everything else that a
@@ -42,7 +42,7 @@ SUFFIX: Final = ".socket"
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a rank has come.
+    """The progress of a rank.
 
     Attributes:
         rank: its RANK.
@@ -93,7 +93,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class HangReport:
-    """Why a monitor ends its rank.
+    """The reason for which a monitor ends its rank.
 
     Attributes:
         rank: its RANK.
@@ -180,7 +180,7 @@ class Survey:
             self.answers += map(Progress.from_json, [answer] if found is None else _mappings(found))
 
     def close(self) -> None:
-        """Give the connections up that have not answered."""
+        """Close the connections that have not answered."""
         while self.pending:
             self.pending.popitem()[1].close()
 

@@ -1,4 +1,4 @@
-"""What a rank monitor is told when it is started."""
+"""The configuration of a rank monitor, passed when it is started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RankMonitorPlan"]
 
 @dataclass(frozen=True)
 class RankMonitorPlan:
-    """How to watch; it travels as JSON on the monitor's command line.
+    """The configuration of one rank monitor, passed as JSON on its command line.
 
     Attributes:
         page: the descriptor of the progress page.

@@ -1,4 +1,4 @@
-"""What a rank monitor does about its rank: wait, ask the other monitors, end the process. Pure.
+"""The policy of a rank monitor: when it waits, asks the other monitors, and ends its rank. Pure.
 
     watching --a limit has expired--> QueryPeers --nobody is behind--> TerminateRank --still there--> KillRank
                                           |

@@ -33,7 +33,7 @@ _LONGEST_HEARTBEAT: Final = int(ProgressField.LONGEST_HEARTBEAT)
 
 
 class SignsOfLife(Protocol):
-    """Where a client's calls go."""
+    """The receiver of a client's calls."""
 
     def heartbeat(self) -> None:
         """Record a heartbeat."""
@@ -148,7 +148,7 @@ class Recorder:
         self._beat_at = self._beats = 0
 
     def disown(self) -> None:
-        """Go on with a copy of the page, in a child of `os.fork`, which is no rank.
+        """Continue with a copy of the page, in a child of `os.fork`, which is not a rank.
 
         The page itself stays as it is: the child may be the monitor process of a wrapped call.
         """

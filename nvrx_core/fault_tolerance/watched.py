@@ -49,7 +49,7 @@ class WatchedRank:
         return bool(readable([self.pidfd], 0))
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the pidfd."""
         os.close(self.pidfd)
 
 

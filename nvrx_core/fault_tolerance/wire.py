@@ -150,7 +150,7 @@ class Listener:
 
     @classmethod
     def adopt(cls, fd: int, path: str | Path) -> Self:
-        """Go on with the socket of another process, which listens at `path`."""
+        """Take over the socket of another process, which listens at `path`."""
         listener = cls.__new__(cls)
         listener.path, listener._channel = Path(path), socket.socket(fileno=fd)
         return listener
@@ -160,7 +160,7 @@ class Listener:
         return self._channel.fileno()
 
     def accept(self) -> Connection | None:
-        """Return the next connection of a process of this user; None where there is none after all."""
+        """Return the next connection of a process of this user; None when there is none."""
         try:
             channel, _ = self._channel.accept()
         except OSError:  # it was closed meanwhile, or there are no more descriptors
@@ -179,7 +179,7 @@ class Listener:
             self.path.unlink()
 
     def _replace_dead(self) -> None:
-        """Remove a socket that a process left that is gone.
+        """Remove the socket of a process that has exited.
 
         Raises:
             OSError: when somebody listens there, or it is no socket.
@@ -197,7 +197,7 @@ class Listener:
 
 
 def private_directory() -> Path:
-    """Return the folder of this user's sockets, which is made where it is not there.
+    """Return the folder of this user's sockets; create it where it does not exist.
 
     Raises:
         OSError: when the folder is another user's, or others can enter it.
@@ -211,7 +211,7 @@ def private_directory() -> Path:
 
 
 def close_all(descriptors: Iterable[int]) -> None:
-    """Close descriptors that came with a message, and that nobody has asked for."""
+    """Close descriptors that came with a message and are not used."""
     for fd in descriptors:
         os.close(fd)
 

@@ -36,23 +36,23 @@ class Function(Protocol):
     """The wrapped function, as seen from the thread that ends it."""
 
     def notice(self, iteration: int) -> None:
-        """The round has its event, and nothing is done about it yet."""
+        """Record that the round has its event; called before anything is done about it."""
 
     def begin(self, iteration: int) -> None:
-        """Abort what the function waits in."""
+        """Abort the calls in which the function waits."""
 
     def unblock(self) -> None:
-        """Close what the main thread waits in, where no signal reaches it."""
+        """Close the connection in which the main thread waits, where no signal reaches it."""
 
     def release(self) -> None:
-        """The round is decided, and the main thread goes on: release what its function has left."""
+        """Release what the function has left: the round is decided, and the main thread continues."""
 
 
 class Losses(Protocol):
-    """Who is told when a part of the wrapper ends that the rank must not go on without."""
+    """The receiver of losses of parts of the wrapper without which the rank must not continue."""
 
     def watcher_failed(self, error: BaseException) -> None:
-        """The calling thread ends by `error`, a `StoreFailure` or another one."""
+        """Record that the calling thread ends with `error`, a `StoreFailure` or another one."""
 
 
 class MonitorThread:
@@ -108,7 +108,7 @@ class MonitorThread:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Surround a step of a flow: the other thread makes none meanwhile, and hears of it."""
+        """Surround a step of a flow: it excludes steps of the other thread, which is notified at its end."""
         with self.changed:
             try:
                 yield

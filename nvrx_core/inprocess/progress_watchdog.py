@@ -34,19 +34,19 @@ ENDS_WITHIN: Final = 10.0
 
 
 class Losses(Protocol):
-    """Who is told of what the rank has lost."""
+    """The receiver of losses."""
 
     def monitor_replaced(self, why: str) -> None:
-        """The monitor process was lost, and there is another one."""
+        """Record that the monitor process was lost and replaced."""
 
     def fork_server_lost(self) -> None:
-        """The fork server has ended: a monitor process that is lost will not be replaced."""
+        """Record that the fork server has ended: a lost monitor process can no longer be replaced."""
 
     def store_lost(self, why: str) -> object:
-        """The store does not answer."""
+        """Record that the store does not answer."""
 
     def watcher_failed(self, error: BaseException) -> None:
-        """The calling thread ends by `error`."""
+        """Record that the calling thread ends with `error`."""
 
 
 class ProgressWatchdog:

@@ -17,7 +17,7 @@ __all__ = ["RestartRecord", "last_restart"]
 
 @dataclass(frozen=True, kw_only=True)
 class RestartRecord:
-    """One restart, as this rank has lived through it.
+    """One restart, from the point of view of this rank.
 
     It holds numbers and texts only: no exception, no frame, no object of the function.
 

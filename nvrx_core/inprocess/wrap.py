@@ -78,7 +78,7 @@ class CallWrapper:
             raise _after_call("ping") from None
 
     def suspend_pings(self) -> None:
-        """Expect no further ping until the next one: a part of the function begins that takes as long as it takes.
+        """Expect no ping until the next one: a part of the function begins whose duration is not bounded.
 
         Raises:
             RuntimeError: after the call.
@@ -134,7 +134,7 @@ class CallWrapper:
 
     @contextmanager
     def _suspended(self, depth: ProgressField, *automatic: ProgressField) -> Iterator[None]:
-        """Hold a depth up; at the end, the signs of life in use begin anew."""
+        """Keep a depth raised; at the end, the signs of life in use start again."""
         page = self._page
         page[depth] += 1
         try:

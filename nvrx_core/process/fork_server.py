@@ -149,14 +149,14 @@ class ForkServer:
         return ": ".join(filter(None, (received.decode(), self.reason))) if received else ""
 
     def detach(self) -> None:
-        """Let server and worker go on by themselves; they end when the work is done."""
+        """Leave server and worker running on their own; they exit when the work is done."""
         self._continue()
         self.channel.close()
         if not self._reap(0.0 if self.server == self._child else ENDS_WITHIN):
             os.close(self._child_pidfd)
 
     def end(self, within: float) -> None:
-        """Wait until the worker is done, which ends it and the server; after `within` seconds it is killed."""
+        """Wait until worker and server have exited; after `within` seconds they are killed."""
         self._continue()
         if not (self.done or self._await_end(within)):
             with suppress(OSError):
@@ -168,7 +168,7 @@ class ForkServer:
             self._reap()
 
     def _receive(self) -> bytes:
-        """Receive the next message that is not the reason for another one; notes what it says."""
+        """Receive the next message that is not the reason for another one, and record it."""
         while (received := self.channel.recv(MAX_MESSAGE)).startswith(WHY):
             self.reason = received.removeprefix(WHY).decode(errors="replace")
         if received.startswith(READY):
@@ -176,7 +176,7 @@ class ForkServer:
         return received
 
     def _reap(self, within: float = ENDS_WITHIN) -> bool:
-        """Collect the caller's child, the server or the process that started it, when it has ended; whether it has."""
+        """Reap the caller's child, the server or the process that started it; return whether it has exited."""
         if self._child_pidfd < 0:
             return True
         if not readable([self._child_pidfd], within):
@@ -195,7 +195,7 @@ class ForkServer:
         return False
 
     def _continue(self) -> None:
-        """Wake them if they are stopped: the server replaces a stopped worker, but nobody replaces the server."""
+        """Continue them if they are stopped: the server replaces a stopped worker, but nothing replaces the server."""
         for pid in filter(None, (self.worker, self.server)):
             with suppress(OSError):
                 os.kill(pid, signal.SIGCONT)

@@ -48,7 +48,7 @@ Work = Callable[[Callable[[], None]], None]
 
 
 def serve(work: Work, arguments: Sequence[str], keep: Iterable[int] = ()) -> NoReturn:
-    """Be the server, in a program that `ForkServer.spawn` has started; before it has threads.
+    """Run the server, in a program that `ForkServer.spawn` has started; before it has threads.
 
     Args:
         work: what the worker does; it calls its argument when it is ready.
@@ -63,7 +63,7 @@ def serve(work: Work, arguments: Sequence[str], keep: Iterable[int] = ()) -> NoR
 def become_server(
     work: Work, channel: socket.socket, keep: Iterable[int], death_signal: ParentDeathSignal | None
 ) -> NoReturn:
-    """Be the server, in a process that was made for it.
+    """Run the server, in a process that was forked for it.
 
     Args:
         work: what the worker does.

@@ -1,8 +1,8 @@
 """The stacks of another process, which it has allowed to be asked for by a signal.
 
 The process gets the writing end of a pipe and registers a signal with faulthandler, which writes the stacks of all
-threads there, in C and without the GIL. Whoever has the reading end sends the signal and awaits the text beside
-everything else that it waits for. A stopped process does not answer.
+threads there, in C and without the GIL. The process with the reading end sends the signal and awaits the text beside
+its other descriptors. A stopped process does not answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def stack_pipe() -> tuple[int, int]:
 
 
 def answer_requests(writer: int) -> int:
-    """Have this process write its stacks to a pipe on a signal that nobody handles; returns the signal, 0 for none."""
+    """Have this process write its stacks to a pipe on a signal that has no handler; return the signal, 0 for none."""
     signum = next((n for n in range(signal.SIGRTMAX, signal.SIGRTMIN, -1) if not catches(os.getpid(), n)), 0)
     if signum:
         faulthandler.register(signum, file=writer, all_threads=True, chain=False)

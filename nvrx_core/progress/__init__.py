@@ -1,1 +1,1 @@
-"""What a rank has done so far, in memory that its monitor shares."""
+"""The progress of a rank, in memory that it shares with its monitor."""

@@ -1,4 +1,4 @@
-"""The monitored rank of this process: one page for all that watch it.
+"""The monitored rank of this process: one page for all its monitors.
 
 A rank that has a rank monitor has a page. A wrapped call of the same process writes on that page, and its own monitor
 process judges the rank while the call lasts.
@@ -14,7 +14,7 @@ __all__ = ["MonitoredRank", "current", "register", "unregister"]
 
 
 class MonitoredRank(Protocol):
-    """What a wrapped call needs of it."""
+    """The monitored rank, as a wrapped call uses it."""
 
     @property
     def page(self) -> Page:
@@ -24,10 +24,10 @@ class MonitoredRank(Protocol):
         """Forget the signs of life so far: another iteration begins."""
 
     def call_begins(self) -> None:
-        """Leave the judgement to the call's monitor process."""
+        """Leave the hang detection to the call's monitor process."""
 
     def call_ends(self) -> None:
-        """Judge the rank again."""
+        """Resume the hang detection."""
 
 
 _current: MonitoredRank | None = None
@@ -45,7 +45,7 @@ def register(rank: MonitoredRank) -> None:
 
 
 def unregister(rank: MonitoredRank) -> None:
-    """Take it back."""
+    """Unregister it."""
     global _current  # noqa: PLW0603
     if _current is rank:
         _current = None

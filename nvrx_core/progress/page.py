@@ -4,8 +4,8 @@ A write is one store to memory: no lock, no system call. `fields` has the layout
 process, so that a replacement goes on from what its predecessor knew. Processes that are forked inherit the mapping;
 any other one on the host attaches to a page that was made by `Page.create`, by its descriptor.
 
-A reader may see half of a change. So a new stage is written after its sign of life: a rank that is seen in between has
-just moved, and is blamed for nothing.
+A reader may see half of a change. So a new stage is written after its sign of life: a torn read can only make the rank
+look alive.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Page:
 
     @classmethod
     def create(cls, world_size: int) -> Self:
-        """Make a page that any process can attach to that is given its descriptor."""
+        """Create a page to which any process with its descriptor can attach."""
         fd = os.memfd_create("nvrx-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, _size(world_size))
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)  # reading a mapped file that was cut short is a SIGBUS
@@ -101,12 +101,12 @@ class Page:
         self.words[field] = value
 
     def enter(self, stage: Stage) -> None:
-        """Note that the main thread enters `stage`, which is progress too."""
+        """Record that the main thread enters `stage`, which counts as progress."""
         self.words[ProgressField.AUTO_HEARTBEAT] = time.monotonic_ns()
         self.words[ProgressField.STAGE] = stage
 
     def begin_call(self, world_size: int) -> None:
-        """Note that a wrapped call begins, on the page of a rank that may have made calls before.
+        """Record that a wrapped call begins, on the page of a rank that may have made calls before.
 
         Args:
             world_size: how many members the job has; at most as many as the page was made for.
@@ -118,7 +118,7 @@ class Page:
         self._lost[:size] = bytes(size)
 
     def begin_round(self, iteration: int, rank: int, world_size: int) -> None:
-        """Note a new iteration; manual heartbeats start anew with it, and no section is open."""
+        """Record a new iteration; manual heartbeats start anew, and no section is open."""
         for field in _OF_AN_ITERATION:
             self.words[field] = 0
         self.words[ProgressField.RANK] = rank
@@ -126,14 +126,14 @@ class Page:
         self.words[ProgressField.ITERATION] = iteration
 
     def begin_rank(self) -> None:
-        """Note that another process is to be monitored, which has shown no sign of life so far; in that process."""
+        """Record that the calling process is to be monitored, without a sign of life so far."""
         for field in (ProgressField.ATTACHED_AT, ProgressField.SECTION_COUNT, *_OF_A_CALL, *_OF_A_RANK):
             self.words[field] = 0
         start, end = slot_of(0) * 8, slot_of(MAX_SECTIONS) * 8
         self._memory[start:end] = bytes(end - start)
 
     def begin_anew(self) -> None:
-        """Note that the monitored rank begins anew: its earlier signs of life do not count, and no section is open."""
+        """Record that the rank starts again: its earlier signs of life do not count, and no section is open."""
         words = self.words
         for slot in self.sections().values():
             words[slot + SectionField.OPENED_AT] = words[slot + SectionField.COUNT] = 0
@@ -180,7 +180,7 @@ class Page:
         return {self._name(slot): slot for slot in slots}
 
     def lose(self, members: Iterable[int]) -> None:
-        """Note members that are lost for good."""
+        """Record members that are lost permanently."""
         for member in members:
             if not 0 <= member < self.world_size:
                 raise ValueError(f"no member {member} in a job of {self.world_size}")
@@ -191,14 +191,14 @@ class Page:
         return frozenset(m for m in range(self.world_size) if not self._lost[m >> 3] >> (m & 7) & 1)
 
     def disown(self) -> None:
-        """Go on with a private copy, in a child of `os.fork`: nobody else reads what is written from here on."""
+        """Continue with a private copy, in a child of `os.fork`: no other process reads it."""
         memory = mmap.mmap(-1, len(self._memory), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory[:] = self._memory[:]
         self.close()
         self._map(memory, self.world_size, -1)
 
     def close(self) -> None:
-        """Give memory and file back; the page must not be used afterwards."""
+        """Release memory and file; the page must not be used afterwards."""
         if self._memory.closed:
             return
         self.words.release()

@@ -1,4 +1,4 @@
-"""What a monitor reads on its rank's progress page, in the terms of `limits`.
+"""A sample of a rank's progress page, as `limits` evaluates it.
 
 In a wrapped call, `ping` is a heartbeat, and the call's own watchdog samples the main thread.
 """

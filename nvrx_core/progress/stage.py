@@ -1,4 +1,4 @@
-"""What a rank's main thread is about. Pure."""
+"""The stages of a rank's main thread. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Stage"]
 
 
 class Stage(enum.IntEnum):
-    """What the main thread is about."""
+    """The stage of the main thread."""
 
     OUTSIDE = 0
     STARTING = 1  # assignment, initialize, first health check

@@ -1,4 +1,4 @@
-"""The control store: torch's stores and etcd's, where they are hosted, and the keys nvrx keeps in them.
+"""The control store: torch's stores and etcd's, their hosting, and the keys that nvrx uses.
 
 `serve` hosts a store outside the ranks.
 """
@@ -14,7 +14,7 @@ __all__ = ["StoreServer", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the module of a name when it is first asked for."""
+    """Import the module of a name on first access."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from nvrx_core.store import hosting

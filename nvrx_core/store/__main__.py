@@ -1,7 +1,7 @@
 """Host a control store outside the ranks: `nvrx-store --host HOST --port PORT`, or `python -m nvrx_core.store`.
 
 Prints the endpoint as `host:port`, to be given to the ranks as NVRX_STORE_ENDPOINT, and serves until SIGTERM or SIGINT.
-No rank's death touches it.
+It is independent of the death of any rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal ends it; 0 then, 2 when the port cannot be used.
+    """Serve until a signal arrives; return 0 then, 2 when the port cannot be used.
 
     Until the store serves, the signals have their default action: it ends the process at any moment, also within an
     import, and without a traceback.
@@ -59,7 +59,7 @@ def _serve(host: str, port: int) -> int:
 
 @contextmanager
 def _end_of_service() -> Iterator[socket.socket]:
-    """Yield what becomes readable when a signal arrives, in whichever thread of torch's the kernel delivers it."""
+    """Yield a file that becomes readable when a signal arrives, whichever thread the kernel delivers it to."""
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     with reader, writer:

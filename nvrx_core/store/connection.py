@@ -2,8 +2,8 @@
 
 Keep-alive probes find a connection whose other end has vanished; the next request finds one that was reset. A wait, a
 `check`, a `get` and a `compare_set` may be repeated, and are. A `set` and an `append` have no answer, and an `add`
-counts: nobody can say whether one that broke was carried out, so it is a failure. Before these the connection is
-checked, without traffic, and opened again if it has broken meanwhile: it may have been idle for hours.
+counts: whether one that broke was carried out is unknown, so it is a failure. Before these the connection is checked,
+without traffic, and opened again if it has broken meanwhile: it may have been idle for hours.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) ->
 
 @contextmanager
 def _connect_deadline(store: dist.Store) -> Iterator[timedelta]:
-    """A clone tries to connect for as long as its original may wait: a server that ends meanwhile would hold it up."""
+    """Bound the time in which a clone connects: a server that ends meanwhile would block it for the whole timeout."""
     timeout: timedelta = store.timeout  # type: ignore[attr-defined]
     store.set_timeout(RECONNECT_TIMEOUT)
     try:
@@ -107,7 +107,7 @@ class Connection:
         self.inodes |= {each.inode for each in found}
 
     def _reopen(self, broken: dist.Store) -> bool:
-        """Open another connection, unless another thread has; whether there is one."""
+        """Open another connection, unless another thread has; return whether there is one."""
         with self._opening:
             if self.store is broken and self._ends and not self.closed:
                 try:
@@ -120,7 +120,7 @@ class Connection:
             return self.store is not broken and not self.closed
 
     def close(self) -> None:
-        """Give the connection back, whoever holds this object; every operation fails from here on."""
+        """Close the connection for all that hold this object; every operation fails from here on."""
         self.closed, self.store = True, dist.Store()  # torch's base class, which has no operation
 
     def _repeat(self, name: str, *arguments: Any) -> Any:
@@ -133,7 +133,7 @@ class Connection:
             return self._call(self.store, name, *arguments)
 
     def _call(self, store: dist.Store, name: str, *arguments: Any) -> Any:
-        """One thread at a time, but for a wait: a store of the user's need not be safe for several."""
+        """Call the store, one thread at a time except for waits: a user's store need not be thread-safe."""
         if name == "wait":
             return store.wait(*arguments)
         with self._calling:

@@ -1,7 +1,7 @@
 """Listening on a TCP store's endpoint, and connecting to one, with errors that name host and port.
 
-torch's own timeout does not hold against a server that accepts and never answers. So a connection attempt is watched,
-and its socket shut down when there is no answer in time (`NVRX_STORE_ANSWERS_WITHIN`). A server that is not listening
+torch's own timeout does not apply to a server that accepts and never answers. So a connection attempt is watched, and
+its socket is shut down when there is no answer in time (`NVRX_STORE_ANSWERS_WITHIN`). A server that is not listening
 yet is waited for, up to the store's own timeout.
 """
 
@@ -69,7 +69,7 @@ def _refusal(host: str, port: int) -> str | None:
 
 @contextmanager
 def answer_deadline(host: str, port: int) -> Iterator[None]:
-    """Bound what happens inside, a connection to `host:port`, by the time that a store has to answer.
+    """Bound the connection to `host:port` that is made inside the context by the time that a store has to answer.
 
     Raises:
         StoreConnectionError: when the server accepted and did not answer.

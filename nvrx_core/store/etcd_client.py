@@ -1,8 +1,8 @@
 """A client of etcd's HTTP gateway: bounded requests, failover between endpoints, a wait that is pushed.
 
-A request without an answer is repeated, at the next endpoint, until etcd has been silent for too long. The first
-try may have been carried out all the same, so whoever calls makes each request one that may be carried out twice. This
-is the one file that imports etcd3gw, the extra `etcd`; it is imported only where an etcd store is asked for.
+A request without an answer is repeated, at the next endpoint, until etcd has been silent for too long. The first try
+may have been carried out all the same, so callers make each request idempotent. This is the one file that imports
+etcd3gw, the extra `etcd`; it is imported only where an etcd store is asked for.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class EtcdError(RuntimeError):
 
 
 class EtcdLost(ConnectionError):
-    """etcd does not answer any more, or this client was told to end."""
+    """etcd no longer answers, or this client was closed."""
 
 
 class _NoAnswer(Exception):
-    """One request without a usable answer; `refused`: nobody listens there, or etcd is not ready."""
+    """One request without a usable answer; `refused`: there is no listener, or etcd is not ready."""
 
     def __init__(self, text: str, refused: bool) -> None:
         super().__init__(text)
@@ -74,7 +74,7 @@ class _NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a member of the cluster serves its clients."""
+    """The address at which a member of the cluster serves clients."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -234,7 +234,7 @@ class EtcdClient:
                 self._streams.discard(response)
 
     def end(self) -> None:
-        """End what waits, in any thread; every later request fails."""
+        """End all waits, in any thread; every later request fails."""
         self._ended.set()
         with self._lock:
             for response in self._streams:
@@ -253,7 +253,7 @@ def _member(endpoint: Endpoint, files: Mapping[str, Any]) -> Etcd3Client:
 
 
 def _await_put(response: requests.Response) -> bool:
-    """Read a watch until it says more than that it is there; whether that was that the key was written."""
+    """Read a watch until its first event; return whether that is a write of the key."""
     for chunk in response.iter_content(None):
         if chunk.strip() and (b'"created"' not in chunk or b'"events"' in chunk):
             return b'"events"' in chunk and b'"DELETE"' not in chunk
@@ -274,7 +274,7 @@ def _shut(response: requests.Response) -> None:
 
 
 def _told(error: Etcd3Exception) -> tuple[str, int]:
-    """What the gateway says about a refusal, and gRPC's code."""
+    """Return the gateway's text about a refused request, and gRPC's code."""
     try:
         body = json.loads(error.detail_text or "")
         return str(body["error"]), int(body["code"])
@@ -283,7 +283,7 @@ def _told(error: Etcd3Exception) -> tuple[str, int]:
 
 
 def _line(error: Exception) -> str:
-    """What an error says, in a few words; requests wraps the system's own in many."""
+    """Return the text of an error, without the texts that requests wraps around it."""
     text = str(error) or str(getattr(error, "detail_text", "") or "") or type(error).__name__
     system = re.search(r"\[Errno -?\d+\] [^'\")]+", text)
     return system[0] if system else text.splitlines()[0][:200]

@@ -97,7 +97,7 @@ class EtcdStore(StoreMixin, dist.Store):
         return default
 
     def cut(self) -> None:
-        """End whatever waits on this connection; it is of no use afterwards."""
+        """End all waits on this connection; it cannot be used afterwards."""
         self._etcd.end()
 
     # Reading
@@ -190,7 +190,7 @@ class EtcdStore(StoreMixin, dist.Store):
         return done, None if done else found_in(answer["responses"][0])
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number that a key holds, 0 at first; returns the sum."""
+        """Add to the number that a key holds, 0 at first; return the sum."""
         name = self.prefix + key
         counts = amount == 1
         compare, after = comparison(name, "VALUE", value=encoded(COUNTER)), COUNTER
@@ -239,7 +239,7 @@ class EtcdStore(StoreMixin, dist.Store):
         return True, found_in(then["responses"][0])
 
     def delete_key(self, key: str) -> bool:
-        """Delete a key; whether there was one."""
+        """Delete a key; return whether it existed."""
         answer = self._etcd.call("/kv/deleterange", {"key": encoded(self.prefix + key)})
         return int(answer.get("deleted", 0)) > 0
 
@@ -267,6 +267,6 @@ def _endpoints(given: str | Sequence[str] | None) -> tuple[Endpoint, ...]:
 
 
 def _lease_id(prefix: str) -> int:
-    """The same for all ranks of a job, and for no other job."""
+    """Return a lease id that is equal on all ranks of a job, and unique to the job."""
     name = f"{prefix}\0{job_name()}".encode()
     return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest()) >> 1 or 1

@@ -31,7 +31,7 @@ class StoreServer:
         self.endpoint = f"{host}:{port}"
 
     def close(self) -> None:
-        """End the store; the ranks that still use it lose it. Closing twice is allowed."""
+        """Close the store; the ranks that still use it lose it. A second call does nothing."""
         self._server = None
 
     def __enter__(self) -> StoreServer:
@@ -60,7 +60,7 @@ def serve(host: str = "127.0.0.1", port: int = 0) -> StoreServer:
 
 
 def serve_on(listener: socket.socket, host: str) -> StoreServer:
-    """Host a control store on a listening socket, which becomes the store's own.
+    """Host a control store on a listening socket, of which the store takes ownership.
 
     Args:
         listener: the socket.

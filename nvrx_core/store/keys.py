@@ -73,7 +73,7 @@ class StoreKeys:
         return f"{self.prefix}/{iteration}/master"
 
     def lease(self, member: int) -> str:
-        """A member's lease: a counter that grows while its monitor process lives."""
+        """A member's lease: a counter that its monitor process increments."""
         return f"{self.prefix}/lease/{member}"
 
     def survey(self, number: int | None = None) -> str:

@@ -43,12 +43,12 @@ class LeasedKeys:
         self._renew_at = 0.0
 
     def transaction(self, compare: Sequence[Op], success: Sequence[Op], failure: Sequence[Op] = ()) -> dict[str, Any]:
-        """Carry out `success` if all comparisons hold, else `failure`; returns etcd's answer."""
+        """Carry out `success` if all comparisons hold, else `failure`; return etcd's answer."""
         body = {"compare": list(compare), "success": list(success), "failure": list(failure)}
         return self._etcd.call("/kv/txn", body)
 
     def each(self, operations: Sequence[Op]) -> list[Op]:
-        """Carry out operations that need not be one transaction; returns the answer to each."""
+        """Carry out operations that need not be one transaction; return the answer to each."""
         return [answer for some in portions(operations) for answer in self.transaction([], some)["responses"]]
 
     def put(self, name: str, value: bytes) -> Op:
@@ -56,7 +56,7 @@ class LeasedKeys:
         return {"request_put": {"key": encoded(name), "value": encoded(value), "lease": self.lease}}
 
     def written(self, write: Callable[[], Any]) -> Any:
-        """Carry out a write while the lease is there, and has long to live."""
+        """Carry out a write while the lease exists and is not about to expire."""
         if time.monotonic() >= self._renew_at:
             self._renew()
         try:

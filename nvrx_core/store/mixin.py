@@ -1,4 +1,4 @@
-"""What makes a store one of the wrapper's: `StoreMixin`, and which of its two sides a store is made for.
+"""The interface of a store of the wrapper: `StoreMixin`, and whether a store is created as server or as client.
 
 A user's own store is a class that derives from `StoreMixin` and from a torch store. It is made by
 `store_factory(**store_kwargs)` in the rank and, as one more client, in the rank's monitor process; `client_only` tells
@@ -35,7 +35,7 @@ _STATE: Final = (
 
 @contextmanager
 def as_client() -> Iterator[None]:
-    """Stores made inside connect to a server and host none."""
+    """Return a context in which new stores connect to a server and host none."""
     token = _CLIENT.set(True)
     try:
         yield
@@ -70,7 +70,7 @@ class StoreMixin:
         return False
 
     def send_state(self, state: State | FrozenState, rank: int | None = None) -> None:
-        """Tell the others the state of a rank, by default of the state's own; its exception does not travel."""
+        """Send the state of a rank to the others, by default the state's own rank; its exception is not sent."""
         fields = {name: getattr(state, name) for name in _STATE} | {"mode": state.mode.name}
         cast(dist.Store, self).set(f"state_{state.rank if rank is None else rank}", json.dumps(fields))
 
@@ -80,7 +80,7 @@ class StoreMixin:
         return [State(**{**fields, "mode": Mode[fields["mode"]]}) for fields in found]
 
     def send_key(self, key: Any, rank: int) -> None:
-        """Tell the others a fact about a rank; anything that JSON can carry."""
+        """Send a fact about a rank to the others; any JSON value."""
         cast(dist.Store, self).set(f"key_{rank}", json.dumps(key))
 
     def get_keys(self, ranks: Iterable[int]) -> list[Any]:
@@ -99,7 +99,7 @@ class StoreMixin:
         timeout: timedelta = BARRIER_TIMEOUT,
         timeout_chunk: timedelta = CHUNK,
     ) -> None:
-        """Wait until `rendezvous_count` ranks have come.
+        """Wait until `rendezvous_count` ranks have called this.
 
         Args:
             ranks: those that come by this call. A string is the key of torch's own barrier, whose further arguments

@@ -20,7 +20,7 @@ from nvrx_core import failpoint
 from nvrx_core.testing.faults import Kind, inject
 from nvrx_core.testing.schedule import FailpointTrigger, Schedule
 
-__all__ = ["RECORD", "SCHEDULE", "clear", "install", "install_from_env", "planted", "read_record"]
+__all__ = ["RECORD", "SCHEDULE", "clear", "install", "install_from_env", "read_record", "scheduled"]
 
 SCHEDULE: Final = "NVRX_FAILPOINTS"
 """The variable from which `install_from_env` reads the schedule."""
@@ -29,7 +29,7 @@ RECORD: Final = "NVRX_FAILPOINTS_RECORD"
 
 
 def install(schedule: Schedule | str, *, initial_rank: int, record: str | os.PathLike[str] | None = None) -> None:
-    """Inject the faults that `schedule` has at failpoints from now on; faults at steps are ignored.
+    """Inject the faults of `schedule` at failpoints from now on; faults at steps are ignored.
 
     Args:
         schedule: a schedule or its text.
@@ -46,7 +46,7 @@ def clear() -> None:
 
 
 @contextmanager
-def planted(
+def scheduled(
     schedule: Schedule | str, *, initial_rank: int, record: str | os.PathLike[str] | None = None
 ) -> Iterator[None]:
     """Call `install`, and `clear` on exit."""

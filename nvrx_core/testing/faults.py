@@ -1,9 +1,8 @@
 """Faults: break this process in a named way.
 
-A job that claims to survive faults is believed when faults were planted and it went on. `inject` breaks the calling
-process at once; `nvrx_core.testing.schedule` says which rank breaks where. Just before the fault its moment (monotonic
-seconds) goes to the `stamp` callback: the latency of a recovery is measured from there, apart from what the wrapper
-reports. Nothing is printed, and no fault leaves a core file.
+`inject` breaks the calling process at once; `nvrx_core.testing.schedule` says which rank breaks where. Just before the
+fault its moment (monotonic seconds) goes to the `stamp` callback: the latency of a recovery is measured from there,
+apart from what the wrapper reports. Nothing is printed, and no fault leaves a core file.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One call of a wrapped function, in the main thread: what it needs, and what it runs."""
+"""One call of a wrapped function, in the main thread: its resources and the effects that it carries out."""

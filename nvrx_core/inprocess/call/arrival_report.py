@@ -1,4 +1,4 @@
-"""What a rank says of itself when it arrives at the barrier."""
+"""The arrival record that a rank writes at the barrier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main thread between two iterations: it waits for the monitor thread, arrives at the barrier and goes on."""
+"""The main thread between two iterations: it waits for the monitor thread, arrives at the barrier and continues."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Call:
             self._over.set()
 
     def disown(self) -> None:
-        """In a child of `os.fork`: nothing of this call is undone there, and all of it stays as it is, out of use."""
+        """In a child of `os.fork`: undo nothing of this call; keep all of it alive and do not use it again."""
         self._over.set()
         keep_for_good(self)
         self._cleanup.disown()
@@ -96,7 +96,7 @@ class Call:
         )
 
     def _rules(self, resources: Resources, function: Callable[[], Any]) -> Rules:
-        """Who carries out which effect; each part has what it needs, and no more."""
+        """Return which part carries out which effect; each part gets only what it needs."""
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer, watchers = resources.connections, resources.observer, resources.watchers
         control_store, early_exit, trace = connections.control_store, watchers.early_exit, watchers.trace

@@ -1,4 +1,4 @@
-"""What a call undoes when it ends, and what a child of `os.fork` does instead."""
+"""The cleanup at the end of a call, and what a child of `os.fork` does instead."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class CleanupStack(ExitStack):
         self._child.callback(disown)
 
     def disown(self) -> None:
-        """Disown all that the call holds, in such a child; whatever is not disowned stays as it is, out of use."""
+        """Disown all that the call holds, in such a child; what is not disowned is kept alive and not used again."""
         keep_for_good(self.pop_all())
         self._child.close()

@@ -14,7 +14,7 @@ _held: Final[dict[str, tuple[int, object]]] = {}
 
 
 def hold(handle: object) -> None:
-    """The function is about to run with this handle."""
+    """Record that the function is about to run with this handle."""
     _held["handle"] = os.getpid(), handle
 
 
@@ -25,5 +25,5 @@ def held() -> object | None:
 
 
 def clear() -> None:
-    """The function has been left."""
+    """Record that the function has returned or raised."""
     _held.clear()

@@ -1,4 +1,4 @@
-"""Leaving out of turn: the store is lost, or a part of the wrapper that a rank must not go on without.
+"""Early exit of a rank: the store is lost, or a part of the wrapper without which a rank must not continue.
 
 The first reason counts. It interrupts the main thread in the function or in its wait for the others, and the call ends
 with it.
@@ -57,7 +57,7 @@ class EarlyExit:
         self.reason: Callable[[], BaseException] | None = None
 
     def raise_if_due(self) -> None:
-        """Leave, in the main thread.
+        """Exit early if there is a reason; called in the main thread.
 
         Raises:
             BaseException: the reason, if there is one.
@@ -66,7 +66,7 @@ class EarlyExit:
             raise self.reason()
 
     def store_lost(self, why: str) -> StoreLost:
-        """The store is gone: the rank leaves, or its monitor process ends it; returns what the call ends with."""
+        """Record that the store is lost: the rank exits, or its monitor process kills it. Return the call's error."""
         host, port = self._connections.endpoint
         if self._decide(self._connections.lost):
             self._monitor.store_lost()
@@ -84,12 +84,12 @@ class EarlyExit:
             self._part_lost(f"{threading.current_thread().name} failed: {error!r}", error)
 
     def monitor_replaced(self, why: str) -> None:
-        """The monitor process was lost, and there is another one: the rank stays."""
+        """Record that the monitor process was lost and replaced; the rank continues."""
         self._events.write("monitor_replaced", self._state.iteration, reason=why)
         self._monitor.notify()
 
     def fork_server_lost(self) -> None:
-        """Nobody will replace the monitor process; without one, the rank does not go on."""
+        """Record that the monitor process can no longer be replaced; without one, the rank exits."""
         if self._monitor.is_running():
             log.warning("the fork server is gone: the monitor process will not be replaced if it is lost")
         else:
@@ -102,7 +102,7 @@ class EarlyExit:
             self._interrupt_main_thread()
 
     def _decide(self, reason: Callable[[], BaseException]) -> bool:
-        """Leave for this reason; False when there is one already."""
+        """Record the reason for the exit; return False when there is one already."""
         with self._deciding:
             first = self.reason is None
             if first:
@@ -110,7 +110,7 @@ class EarlyExit:
         return first
 
     def _interrupt_main_thread(self) -> None:
-        """Get it out of wherever it is; when called in the main thread itself, only note that it has to leave."""
+        """Interrupt it, wherever it is; when called in the main thread itself, only note that it has to exit."""
         assert self.reason is not None
         self._interrupt.request(self.reason)
         with self._changed:

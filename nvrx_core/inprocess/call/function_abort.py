@@ -1,4 +1,4 @@
-"""Ending what the wrapped function waits in: the user's abort, then whatever still holds the main thread."""
+"""Abort of the calls in which the function waits: the user's abort, then whatever still blocks the main thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class FunctionAbort:
-    """Ends what the function of one rank waits in; used by the threads beside it.
+    """Aborts the calls in which the function of one rank waits; used by the threads beside it.
 
     Args:
         abort: the user's; None for nothing.
@@ -49,7 +49,7 @@ class FunctionAbort:
         self.begun_in = -1
 
     def notice(self, iteration: int) -> None:
-        """Note how far the rank has come when the round has its event, before anything changes that."""
+        """Record the rank's progress when the round has its event, before the abort changes it."""
         self._sample.take(iteration)
 
     def begin(self, iteration: int) -> None:
@@ -58,11 +58,11 @@ class FunctionAbort:
         self._chain.run(self._state.freeze())
 
     def finish(self, state: FrozenState) -> None:
-        """Run what of the user's abort waits for the main thread, which is out of the function."""
+        """Run the parts of the user's abort that need the main thread, which has left the function."""
         self._chain.run_in_main_thread(state)
 
     def unblock(self) -> None:
-        """Close what the main thread waits in, where no signal reaches it."""
+        """Close the connection in which the main thread waits, where no signal reaches it."""
         if not self._observer.unblock() and log.isEnabledFor(logging.DEBUG):
             log.debug("the function does not react to the interruption:\n%s", innermost_frames(self._interrupt.thread))
 
@@ -71,7 +71,7 @@ class FunctionAbort:
         self._observer.release()
 
     def release_completed(self, error: BaseException | None) -> None:
-        """Free whoever waits in a collective for this rank, which has completed by `SystemExit(0)`: `error`."""
+        """Unblock the ranks that wait in a collective for this one, which has completed by `SystemExit(0)`: `error`."""
         clear_frames(error)
         iteration = self._state.iteration
         self._page[ProgressField.EXITED] = iteration + 1

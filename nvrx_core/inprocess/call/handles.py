@@ -1,4 +1,4 @@
-"""Read-only handles exposed by `CallWrapper`, and what it is made of."""
+"""Read-only handles exposed by `CallWrapper`, and the parts that it delegates to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AtomicLock", "CallHandles", "MonitorHandle"]
 
 @dataclass(frozen=True)
 class CallHandles:
-    """What a `CallWrapper` is made of.
+    """The parts that a `CallWrapper` delegates to.
 
     Attributes:
         state: the rank's.

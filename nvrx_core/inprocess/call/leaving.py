@@ -1,4 +1,4 @@
-"""The end of a call, for the main thread: whom a rank tells that it leaves, and for whom it stays."""
+"""The end of a call, in the main thread: which ranks are notified that this one exits, and for which it stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rank's end of its monitor process: started first, told what the main thread is about, ended last."""
+"""The rank's link to its monitor process: started first, notified of each stage of the main thread, ended last."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class MonitorLink:
         self.entered = False
 
     def enter(self, stage: Stage) -> None:
-        """Say what the main thread is about."""
+        """Write the stage of the main thread."""
         self.page.enter(stage)
         self.notify()
 
     def begin(self, state: State) -> None:
-        """Say that an iteration begins, in which this rank has the place that `state` says."""
+        """Write that an iteration begins, in which this rank has the ranks of `state`."""
         self.page.begin_round(state.iteration, state.rank, state.world_size)
         rank = monitored.current()
         if rank is not None and rank.page is self.page:
@@ -66,17 +66,17 @@ class MonitorLink:
         self.enter(Stage.STARTING)
 
     def notify(self) -> None:
-        """Have the monitor process look at the page."""
+        """Wake the monitor process to read the page."""
         os.eventfd_write(self._wake, 1)
 
     def store_lost(self) -> None:
-        """Say that the store is lost: from here on, the monitor process counts the seconds that the rank has left."""
+        """Write that the store is lost: from here on, the monitor process bounds the time until the rank has exited."""
         if not self.page[ProgressField.STORE_LOST]:
             self.page[ProgressField.STORE_LOST] = time.monotonic_ns()
         self.notify()
 
     def await_store(self) -> None:
-        """Wait until the monitor process has reached the store: the function does not start unprotected."""
+        """Wait until the monitor process is connected to the store: the function does not start unmonitored."""
         if not readable([self._linked], REACHES_STORE_WITHIN):
             log.warning("the monitor process has not reached the store within %g s", REACHES_STORE_WITHIN)
 
@@ -85,15 +85,15 @@ class MonitorLink:
         return is_running(self.page[ProgressField.MONITOR_PID])
 
     def speaks_for_rank(self) -> bool:
-        """Whether the rank has left out of turn, and its monitor process tells the others."""
+        """Whether the rank exits early, so that its monitor process notifies the other ranks."""
         return self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY
 
     def round_is_over(self) -> bool:
-        """Whether the monitor process says that the round is over, which no thread of this process has noticed."""
+        """Whether the monitor process has written that the round is over, before any thread of this process noticed."""
         return self.page[ProgressField.ROUND_OVER] == self.page[ProgressField.ITERATION] + 1
 
     def end(self) -> None:
-        """End the monitor process, or leave it alone where it speaks for a rank that was in the job."""
+        """End the monitor process, unless it reports the exit of a rank that was in the job."""
         if self.speaks_for_rank() and self.entered:
             self.fork_server.detach()
             return
@@ -104,7 +104,7 @@ class MonitorLink:
         self.fork_server.end(0.0 if has_nobody_to_tell else LEAVES_WITHIN)
 
     def disown(self) -> None:
-        """In a child of `os.fork`: write on a page of its own, and hold none of the descriptors."""
+        """In a child of `os.fork`: write to a private page, and keep none of the descriptors."""
         self.page.disown()
         give_up((self._wake, self._linked, self.fork_server.channel.fileno()))
 

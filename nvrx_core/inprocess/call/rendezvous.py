@@ -1,7 +1,8 @@
-"""Where the next process group meets: in a store that its rank 0 hosts.
+"""The rendezvous of the next process group: a store that its rank 0 hosts.
 
-Each rank offers a place when it arrives at the barrier, and the decision tells the places of those who may become rank
-0. Where every rank can tell who that will be, nobody asks; else the new rank 0 writes its place into the control store.
+Each rank offers an endpoint when it arrives at the barrier, and the decision carries those of the ranks that may become
+rank 0. Where every rank can compute which one that is, no request is needed; else the new rank 0 writes its endpoint to
+the control store.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ __all__ = ["leader_of", "offer", "use"]
 
 
 def offer(connections: Connections, parameters: Parameters) -> str:
-    """The `host:port` that this rank offers; "" where the others could not tell that it is rank 0."""
+    """Return the `host:port` that this rank offers; "" where the others cannot compute that it is rank 0."""
     return connections.offer_rendezvous() if leader_of(parameters, 1, ()) is not None else ""
 
 
 def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:
-    """Who will be rank 0, by its rank so far; None where a rank cannot tell.
+    """Return the present rank of the next rank 0; None where a rank cannot compute it.
 
     Args:
         parameters: the wrapper's.
@@ -35,7 +36,7 @@ def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ..
 
 
 def use(observer: GroupObserver, state: State, endpoint: tuple[str, int] | None) -> None:
-    """Let the next process group meet there; None: nowhere, or this rank is none of it."""
+    """Let the next process group use this endpoint; None: there is none, or this rank is not in the group."""
     if endpoint is not None and (state.iteration > 0 or not has_master()):
         set_master(*endpoint)
     observer.rendezvous_endpoint = endpoint

@@ -1,7 +1,7 @@
-"""What a call holds: acquired in one order, given back in reverse.
+"""The resources of a call: acquired in one order, released in reverse.
 
-The fork server is forked first, before any thread or connection of ours exists. Whatever fails on the way in is
-undone, and nothing is left.
+The fork server is forked first, before any thread or connection of ours exists. When an acquisition fails, the earlier
+ones are released.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 @dataclass(frozen=True)
 class Resources:
-    """What a call has acquired; only the call itself takes it apart.
+    """The resources that a call has acquired; only the call itself accesses its parts.
 
     Attributes:
         events: the event file.
@@ -67,7 +67,7 @@ class Resources:
 
 
 def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupStack) -> Resources:
-    """Acquire them, and meet the other ranks in between.
+    """Acquire them, and join the other ranks in between.
 
     Args:
         parameters: the wrapper's.
@@ -130,20 +130,20 @@ def _page(world_size: int) -> Iterator[Page]:
 
 
 def _terms(parameters: Parameters, state: State) -> str:
-    """What all ranks of the job must have alike, and by whom it is told."""
+    """Return what must be equal on all ranks of the job, and which process reports it."""
     by = f"rank {state.initial_rank} ({socket.gethostname()} pid {os.getpid()})"
     terms = {"WORLD_SIZE": state.initial_world_size, "nvrx": nvrx_core.__version__, **parameters.must_agree()}
     return json.dumps({BY: by, **terms})
 
 
 def _give_signal_back(interrupt: Interrupt, page: Page) -> None:
-    """After the monitor process has ended, which may send it; one that speaks for this rank has not."""
+    """Restore the signal's handler after the monitor process has ended, which may send it."""
     interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
 
 
 @contextmanager
 def _entering(monitor: MonitorLink) -> Iterator[None]:
-    """The rank is on its way into the job; whatever keeps it from entering, nobody waits for it."""
+    """Mark the rank as entering; if it fails to enter, no other rank waits for it."""
     try:
         yield
         monitor.entered = True
@@ -156,7 +156,7 @@ def _entering(monitor: MonitorLink) -> Iterator[None]:
 def _connect(
     parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
 ) -> Connections:
-    """Connect to the control store, and meet the other ranks in a generation of keys that no earlier start has used."""
+    """Connect to the control store, and join the other ranks in a generation of keys that no earlier start has used."""
     p = parameters
     hit("store-connect", -1)
     connections = cleanup.enter_context(

@@ -1,4 +1,4 @@
-"""What a restart leaves behind: one event for the timeline, one log line, and a record in the process.
+"""The trace of a restart: one event for the timeline, one log line, and a record in the process.
 
 The marks of a restart are the times of its steps. They are complete when the function is entered again. Another thread
 reports them then: no restart waits for a file.
@@ -150,7 +150,7 @@ def _blamed(decision: Decision) -> str:
 
 
 def _left(state: PureState, decision: Decision) -> str:
-    """Who is lost, and how many of the others are active, unless it is all of them."""
+    """Return the lost ranks, and how many of the others are active, unless all are."""
     active, size = state.active_world_size, state.world_size
     of = f"{active} of {size} ranks active"
     if not decision.lost:

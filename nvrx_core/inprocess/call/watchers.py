@@ -1,4 +1,4 @@
-"""The threads that watch beside the main thread, and what they share with it."""
+"""The threads that monitor the main thread, and what they share with it."""
 
 from __future__ import annotations
 

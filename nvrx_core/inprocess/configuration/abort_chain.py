@@ -1,4 +1,4 @@
-"""The abort of a call as a chain of steps, each of which stands alone.
+"""The abort of a call as a chain of independent steps: one that fails does not prevent the others.
 
 A composition is taken apart into its parts, in the order in which it would run them. A part that names an `AbortPhase`
 goes there; the others keep their place before or after torch's abort. The parts of phase `MAIN_THREAD` wait for the

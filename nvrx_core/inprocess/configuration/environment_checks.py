@@ -1,4 +1,4 @@
-"""What an NCCL job needs of its environment: a warning line for each rule that is not met.
+"""The requirements of an NCCL job on its environment: one warning for each rule that is not met.
 
 The rules are those of the in-process usage guide of nvidia-resiliency-ext, "Requirements" and "Known issues":
 https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html

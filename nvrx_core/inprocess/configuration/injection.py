@@ -1,4 +1,4 @@
-"""What a user writes around the wrapped function: `Wrapper(...)`, its shape, its signature, its `CallWrapper`."""
+"""The wrapped function as the user wrote it: the form of `Wrapper(...)`, its signature, the injected `CallWrapper`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def refuse_shape(fn: object) -> None:
 
 
 def parameters_for(kind: type, fn: Callable[..., Any]) -> tuple[str, ...]:
-    """The parameters of `fn` that want a `kind`: annotated with it, or a union that has it, or named one of `NAMES`."""
+    """Return the parameters of `fn` that take a `kind`: annotated with it or a union with it, or named in `NAMES`."""
     signature = _signature(fn, True, False)
     parameters = signature.parameters if signature is not None else {}
     return tuple(name for name, parameter in parameters.items() if name in NAMES or _wants(kind, parameter.annotation))
@@ -67,7 +67,7 @@ def parameters_for(kind: type, fn: Callable[..., Any]) -> tuple[str, ...]:
 def bind(
     fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Hold the arguments against the signature of `fn`; returns those of `names` that no positional argument fills.
+    """Check the arguments against the signature of `fn`; return those of `names` that no positional argument fills.
 
     Raises:
         TypeError: when `fn` cannot be called so.

@@ -1,4 +1,4 @@
-"""Where a round's arrivals lie in the store: a block of members in one key where the store can append, else one.
+"""The layout of a round's arrivals in the store: one key a block of members where the store can append, else one each.
 
 A block's text is a line for each arrival that was written; the last one of a member counts, as if it were written over
 the one before. So a round of thousands has few keys, which are soon read and soon deleted. The arrivals before the
@@ -28,7 +28,7 @@ class Arrivals:
         self.store, self.keys = store, keys
 
     def put(self, iteration: int, arrival: Arrival) -> None:
-        """Write a member's arrival, over an earlier one."""
+        """Write a member's arrival; it replaces an earlier one."""
         member = arrival.initial_rank
         if self._in_blocks(iteration):
             self.store.append(self.keys.arrivals(iteration, member // BATCH), f"\n{arrival.encode()}")
@@ -36,7 +36,7 @@ class Arrivals:
             self.store.put(self.keys.arrival(iteration, member), arrival.encode())
 
     def read(self, iteration: int, members: frozenset[int]) -> Mapping[int, Arrival]:
-        """The members' arrivals; none when one is missing.
+        """Return the members' arrivals; none when one is missing.
 
         Raises:
             ValueError: when what is there cannot be read.
@@ -54,7 +54,7 @@ class Arrivals:
         return found
 
     def keys_of(self, iteration: int, members: int) -> Iterable[str]:
-        """All keys of a round's arrivals."""
+        """Return all keys of a round's arrivals."""
         return self._of(iteration, range(members))
 
     def _of(self, iteration: int, members: Iterable[int]) -> Iterable[str]:
@@ -67,7 +67,7 @@ class Arrivals:
 
 
 def _of_blocks(texts: Iterable[bytes], members: frozenset[int]) -> Mapping[int, Arrival]:
-    """The last arrival of each member, none when one is missing; a line that is no arrival is a stranger's."""
+    """Return the last arrival of each member, none when one is missing; malformed lines are ignored."""
     lines = [line for text in texts for line in text.split(b"\n") if line]
     strange = list[bytes]()
     try:

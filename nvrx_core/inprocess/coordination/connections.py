@@ -1,4 +1,4 @@
-"""A call's own connections to the control store, and the stores that it hands out.
+"""A call's own connections to the control store, and the stores that it gives to user code.
 
 The main thread has one connection and the monitor thread another: a blocking wait on one holds up whatever else it is
 asked. How a wait is ended depends on the store: one with a method `cut` does it itself, the TCP sockets of another are
@@ -43,7 +43,7 @@ _TORCHS: Final = (dist.TCPStore, dist.FileStore, dist.HashStore, dist.PrefixStor
 
 
 class AssignmentStore(StoreMixin, dist.PrefixStore):
-    """What a rank assignment gets: a store that is empty in each round.
+    """The store of a rank assignment, empty in each round.
 
     Args:
         prefix: put before every key.
@@ -56,7 +56,7 @@ class AssignmentStore(StoreMixin, dist.PrefixStore):
         self._control, self._mark = store, mark
 
     def _written(self) -> None:
-        """Note that there are keys of the user's."""
+        """Record that there are keys of user code."""
         if self._mark:
             self._control.set(self._mark, "")
             self._mark = ""
@@ -130,11 +130,11 @@ class Connections:
         return initial_rank in self.critical if self._hosted is None else self._hosted
 
     def lost(self) -> StoreLost:
-        """What a call ends with whose store is lost."""
+        """Return the error that ends a call whose store is lost."""
         return StoreLost(*self.endpoint, advice=None if self.critical else OUTSIDE)
 
     def use(self, keys: StoreKeys) -> None:
-        """Work with the keys of the generation that the ranks have agreed on."""
+        """Use the keys of the generation that the ranks have agreed on."""
         self.keys = keys
         self.control_store = ControlStore(self.main_store, keys)
         self.waiting = RoundOperations(self.waiting_store, keys)
@@ -149,7 +149,7 @@ class Connections:
         return self._main.inodes | self._waited.inodes
 
     def cut(self) -> None:
-        """End whatever waits on these connections; they are of no use afterwards."""
+        """End all waits on these connections; they cannot be used afterwards."""
         self.waiting_store.stopped = self._main.closed = self._waited.closed = True
         for cut in self._cuts:
             cut()
@@ -170,12 +170,12 @@ class Connections:
         wait_closed((found for found in tcp_sockets() if found.inode in self._sockets), HOST_CLOSES_WITHIN)
 
     def assignment_store(self, iteration: int) -> AssignmentStore:
-        """The store that a user's rank assignment may use before this iteration."""
+        """Return the store that a user's rank assignment may use before this iteration."""
         mark = self.keys.user(iteration)
         return AssignmentStore(f"{mark}/assignment", self.store, mark)
 
     def another_store(self) -> dist.Store:
-        """One more connection to the control store.
+        """Open one more connection to the control store.
 
         Raises:
             StoreConnectionError: when the call is over, or the store lost.
@@ -187,7 +187,7 @@ class Connections:
         return another(self.store, self._factory, self._kwargs)
 
     def iteration_store(self, iteration: int, place: tuple[str, int] | None) -> dist.Store:
-        """A store of torch's for the wrapped function, on a connection of its own.
+        """Open a torch store for the wrapped function, on its own connection.
 
         Args:
             iteration: whose it is.
@@ -206,7 +206,7 @@ class Connections:
         return dist.PrefixStore(self.keys.user(iteration), connection)
 
     def offer_rendezvous(self) -> str:
-        """Where this rank would host the store in which the next process group meets: `host:port`, or "" if it cannot.
+        """Return the `host:port` at which this rank can host the next rendezvous, "" if it cannot.
 
         It listens before anybody hears of it: whoever connects early is in the queue of the store's server, and whoever
         connects after this rank is lost is refused at once.
@@ -218,7 +218,7 @@ class Connections:
         return f"{self._address}:{port}"
 
     def host_rendezvous(self) -> str:
-        """Host that store, where it was offered; returns its `host:port`."""
+        """Host that store at the offered endpoint; return its `host:port`."""
         listener, self._offered = self._listener(), None
         port = listener.getsockname()[1]
         self._meeting = dist.TCPStore(
@@ -233,7 +233,7 @@ class Connections:
 
     @cached_property
     def _address(self) -> str:
-        """This host's address, as the connection to the control store has it: a restart asks no name server."""
+        """Return this host's address on the connection to the control store: a restart needs no name resolution."""
         for found in tcp_sockets():
             connected = found.inode in self._sockets and found.peer_port == self.endpoint[1] != 0
             if connected and (kept := keep_open(found)) is not None:
@@ -242,7 +242,7 @@ class Connections:
         return local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()
 
     def close(self) -> None:
-        """Offer nothing any more and give the connections back; whoever still holds them cannot use them."""
+        """Withdraw the offer and close the connections; code that still holds them cannot use them."""
         if self._offered is not None:
             self._offered.close()
         _left["rendezvous"] = self._meeting if dist.is_initialized() else None

@@ -1,6 +1,6 @@
-"""The control store of one call on one connection, in parts: each caller takes the part that it needs.
+"""The control store of one call on one connection, in parts: each caller gets the part that it needs.
 
-Used by a rank and by its monitor process alike. Whatever goes wrong with the store comes out as `StoreFailure`.
+Used by a rank and by its monitor process alike. Every failure of the store is raised as `StoreFailure`.
 """
 
 from __future__ import annotations

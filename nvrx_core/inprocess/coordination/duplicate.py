@@ -1,7 +1,7 @@
-"""Another process with this one's RANK, that has met the others before this one came.
+"""Another process with the RANK of this one, which joined the other ranks earlier.
 
-A job that has just begun is ended by it, on all ranks: nobody can tell which of the two processes is meant. One that
-has run for longer goes on, and only the process that came late ends.
+A job that has just begun is ended on all ranks: nothing shows which of the two processes is the intended one. A job
+that has run for longer continues, and only the late process exits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ YOUNG: Final = 60
 
 
 class Duplicate:
-    """The process that holds this rank's place in the generation before, if there is one.
+    """The process that holds this rank's claim in the previous generation, if there is one.
 
     It lives if its lease moves while this process waits: the monitor process of a dead one renews it no longer.
 

@@ -24,7 +24,7 @@ NOTHING: Final = "-"
 
 @contextmanager
 def guard() -> Iterator[None]:
-    """Raise `StoreFailure` for a store that fails, or that holds what nobody of ours has written."""
+    """Raise `StoreFailure` for a store that fails, or that holds a value which no rank has written."""
     try:
         yield
     except (RuntimeError, OSError, ValueError) as error:
@@ -59,26 +59,26 @@ class GuardedStore:
             self.store.set(key, value)
 
     def append(self, key: str, value: str) -> None:
-        """Write the value behind what the key has."""
+        """Append the value to that of the key."""
         with guard():
             cast(Any, self.store).append(key, value)
 
     def count(self, key: str) -> int:
-        """Add one to a counter; returns the sum."""
+        """Add one to a counter; return the sum."""
         with guard():
             return self.store.add(key, 1)
 
     def put_once(self, key: str, value: str) -> bytes:
-        """Write the value unless the key has one; returns what it has."""
+        """Write the value unless the key has one; return the key's value."""
         return self.replace(key, "", value)
 
     def replace(self, key: str, before: str, value: str) -> bytes:
-        """Write the value if the key has the one before; returns what it has."""
+        """Write the value if the key has the expected one; return the key's value."""
         with guard():
             return bytes(self.store.compare_set(key, before, value))
 
     def look(self, key: str) -> bytes | None:
-        """Return what the key has, None when it is not there.
+        """Return the value of the key, None when there is none.
 
         It takes one exchange with the store, where torch's `get` takes two, for that waits for the key first.
         """
@@ -86,17 +86,17 @@ class GuardedStore:
         return None if value == NOTHING.encode() else value
 
     def has(self, keys: list[str]) -> bool:
-        """Whether all the keys exist; unlike a look, it ends nobody's wait for one that does not."""
+        """Return whether all the keys exist; unlike `look`, it ends no other wait for a missing key."""
         with guard():
             return all(self.store.check(part) for part in batches(keys))
 
     def read_all(self, keys: list[str]) -> list[bytes]:
-        """Return what the keys have, all of which are there."""
+        """Return the values of the keys, all of which exist."""
         with guard():
             return [bytes(value) for part in batches(keys) for value in self.store.multi_get(part)]
 
     def wait(self, keys: list[str], timeout: timedelta) -> bool:
-        """Block until all the keys are there; False when the time is over."""
+        """Block until all the keys exist; return False after the timeout."""
         with guard():
             try:
                 self.store.wait(keys, timeout)
@@ -105,7 +105,7 @@ class GuardedStore:
         return True
 
     def wait_signal(self, key: str, timeout: timedelta = FOREVER) -> None:
-        """Block until the store says that the key is there.
+        """Block until the store reports that the key exists.
 
         torch's server says so at each `compare_set` of the key, also at one that writes nothing: nobody may look at a
         key that is waited for by this.
@@ -120,7 +120,7 @@ class GuardedStore:
         raise StoreFailure("the wait was stopped")
 
     def wait_value(self, key: str, timeout: timedelta = FOREVER) -> bytes:
-        """Block until the key has a value; returns it."""
+        """Block until the key has a value; return it."""
         while True:
             self.wait_signal(key, timeout)
             if (value := self.look(key)) is not None:
@@ -129,7 +129,7 @@ class GuardedStore:
                 return self.replace(key, NOTHING, NOTHING)
 
     def delete(self, keys: Iterable[str]) -> bool:
-        """Delete the keys, where the store can; whether there was one of them."""
+        """Delete the keys, where the store can; return whether any of them existed."""
         try:
             return sum(map(self.store.delete_key, keys)) > 0
         except (RuntimeError, OSError):

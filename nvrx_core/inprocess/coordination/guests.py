@@ -1,7 +1,7 @@
-"""The rank that hosts the store leaves last: it waits for its guests, the members that still need the store.
+"""The rank that hosts the store exits last: it waits for its guests, the members that still need the store.
 
-A guest that needs the store no longer says so (`left`), or its monitor process does. One that is lost with its monitor
-process says nothing and moves its lease no longer: it is not waited for beyond the heartbeat timeout.
+A guest that no longer needs the store writes so (`left`), or its monitor process does. The lease of one that is lost
+with its monitor process stands still: it is not waited for beyond the heartbeat timeout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TURN: Final = 0.5
 
 
 def await_guests(membership: Membership, members: Collection[int], heartbeat_timeout: float) -> None:
-    """Wait until all members have left or are silent.
+    """Wait until all members have left or are unresponsive.
 
     Args:
         membership: tells of the guests.

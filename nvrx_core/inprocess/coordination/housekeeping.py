@@ -1,6 +1,6 @@
 """What rank 0 does for all ranks, off the critical path of a restart.
 
-It tells the launcher of each round that is entered, and deletes the keys of rounds that nobody reads any more.
+It reports each round that is entered to the launcher, and deletes the keys of rounds that are no longer read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEPT: Final = 2
 
 
 class Housekeeping:
-    """A rank's part in it, which is nothing but for rank 0.
+    """The housekeeping of a rank; only rank 0 has any.
 
     Args:
         control_store: on a connection that no wait blocks.
@@ -58,7 +58,7 @@ class Housekeeping:
             self._defer(lambda: self.control_store.deletion.delete_round(ended, self.page.world_size))
 
     def close(self) -> None:
-        """Write nothing any more: the call's keys may be deleted from here on."""
+        """Stop writing: the call's keys may be deleted from here on."""
         with self._telling:
             self._over = True
 
@@ -77,7 +77,7 @@ class Housekeeping:
 
 
 def least_world_size(initialize: Initialize | None) -> int:
-    """How many ranks must live for an iteration to start: the highest `min_world_size` in a composition, at least 1."""
+    """Return how many ranks must be alive for an iteration to start: the highest `min_world_size`, at least 1."""
     asked = (part.min_world_size for part in _parts(initialize) if isinstance(part, RetryController))
     return max([1, *asked])
 

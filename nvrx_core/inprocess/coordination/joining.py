@@ -1,6 +1,6 @@
-"""A rank's way into a generation of keys: `Join`, carried out on the control store.
+"""Joining a generation of keys: the shell of `Join` on the control store.
 
-The monitor process finishes it for a rank that died on the way.
+The monitor process completes it for a rank that died while it joined.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Outcome = Wait | Joined | Superseded | Conflicting | Expired
 
 @dataclass(frozen=True)
 class Entrant:
-    """Who enters.
+    """The rank that joins.
 
     Attributes:
         member: its initial rank.
@@ -75,7 +75,7 @@ class Entrant:
 
 
 class Joining:
-    """The main thread's way in.
+    """The joining of the main thread.
 
     Args:
         links: the call's connections, with the keys of no particular generation.
@@ -91,7 +91,7 @@ class Joining:
         self.join = Join(self.size, entrant.incarnation, terms=entrant.terms, unique=not entrant.restarts)
 
     def run(self, timeout: timedelta) -> StoreKeys:
-        """Meet the other ranks; returns the keys of the generation.
+        """Join the other ranks; return the keys of the generation.
 
         Raises:
             JobMismatch: when the ranks contradict each other.
@@ -133,7 +133,7 @@ class Joining:
         return step
 
     def _await_verdict(self, generation: int, started: float, timeout: float) -> str:
-        """The verdict on the generation, which is waited for in a thread of its own: a signal reaches this one."""
+        """Return the verdict on the generation; another thread waits for it, so that signals reach this one."""
         key, deadline = self.keys.verdict(generation), started + timeout
         duplicate = Duplicate(self.store, self.keys.of(generation - 1), self.member, self.reminders.lease)
         with self._waiting_for(key) as answers:
@@ -152,7 +152,7 @@ class Joining:
             return self.store.put_once(key, verdict).decode()
 
     def _contradict(self, generation: int, duplicate: Duplicate) -> str:
-        """Another process with this RANK is in the job: end this one, and a job that has just begun."""
+        """End this process, because another one with its RANK is in the job; end a job that has just begun as well."""
         text = self.join.shared_with(duplicate.claim)
         duplicate.end_young_job(text)
         return self.store.put_once(self.keys.verdict(generation), f"{CONFLICT}{text}").decode()
@@ -181,7 +181,7 @@ class Joining:
             thread.join(THREAD_ENDS_WITHIN)
 
     def _await_readers(self, generation: int) -> None:
-        """Let all ranks that are there read the verdict before the store ends with this process, if it is the host."""
+        """Wait until all ranks have read the verdict, if the store ends with this process."""
         keys = self.keys.of(generation)
         if self.join.claimed == generation:  # else this place is another process's
             self.store.put(keys.left(self.member), "")
@@ -204,7 +204,7 @@ def _timed_out(text: str, seconds: float) -> BarrierTimeout:
 
 
 def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: Entrant) -> StoreKeys | None:
-    """Finish what a rank had begun that is dead; the keys of the generation in which its death is to be told, if any.
+    """Complete the joining of a dead rank; return the keys of the generation in which to report its death, if any.
 
     Where a launcher starts all ranks again, a new incarnation must not meet a dead one, so the generation is closed.
     Otherwise nobody comes after the dead: its place is claimed, for the others to meet and to go on without it.
@@ -228,7 +228,7 @@ def _close(store: GuardedStore, keys: StoreKeys, claimed: int) -> int:
 
 
 def _claim(store: GuardedStore, keys: StoreKeys, member: int, join: Join) -> int:
-    """The generation in which the dead rank's place is its own; -1 when another incarnation has come."""
+    """Return the generation that the dead rank has claimed; -1 when another incarnation has come."""
     step = join.start()
     while not isinstance(step, Outcome):
         if isinstance(step, Close) and step.verdict == MOVED:
@@ -238,7 +238,7 @@ def _claim(store: GuardedStore, keys: StoreKeys, member: int, join: Join) -> int
 
 
 def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, member: int) -> Step:
-    """Do what the machine asks for, and tell it the answer."""
+    """Carry out the operation that the machine asks for, and pass it the answer."""
     keys = keys.of(step.generation)
     with guard():
         match step:

@@ -1,4 +1,4 @@
-"""The end of keys: those of a round that nobody reads any more, and all of a call that is completed."""
+"""Deletion of keys: those of a round that is no longer read, and all keys of a completed call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KeyDeletion:
         self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
 
     def delete_round(self, iteration: int, members: int) -> None:
-        """Delete the keys of a round that nobody reads any more.
+        """Delete the keys of a round that is no longer read.
 
         The user's are found in a list of all keys of the store, so it is asked for that only if there are any.
         """
@@ -53,7 +53,7 @@ class KeyDeletion:
             self._delete_unread(iteration, members)
 
     def delete_if_over(self, members: int) -> None:
-        """Delete the keys of a call that is completed, on the way out of a member that has not completed it.
+        """Delete the keys of a completed call, when a member exits that has not completed it.
 
         Raises:
             StoreFailure: when the store fails.
@@ -64,7 +64,7 @@ class KeyDeletion:
                 self._delete_unread(int(iteration), members)
 
     def _delete_unread(self, iteration: int, members: int) -> None:
-        """Delete the call's keys, unless a member that left earlier, or its monitor process, has yet to read some."""
+        """Delete the call's keys, unless a member that left earlier, or its monitor process, still has to read some."""
         if not self.store.has([self.keys.left(member) for member in range(members)]):
             return
         prefix = f"{self.keys.prefix}/"
@@ -73,7 +73,7 @@ class KeyDeletion:
         self.store.delete(self._beside())
 
     def _beside(self) -> Iterable[str]:
-        """The call's keys that lie under no generation: for the launcher, and the verdict on this one.
+        """Return the call's keys outside of a generation: those for the launcher, and the verdict on this generation.
 
         The verdicts on earlier generations stay: they keep a later start from the claims of the killed ones.
         """
@@ -85,7 +85,7 @@ class KeyDeletion:
         return (*self.keys.round(iteration), *self._arrivals.keys_of(iteration, members))
 
     def _of_call(self, iteration: int, members: int) -> Iterable[str]:
-        """All keys of a call that was completed in this iteration, save those of rounds that are deleted meanwhile."""
+        """Return all keys of a call that was completed in this iteration, except those of rounds deleted already."""
         keys, rounds = self.keys, sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
         kept = (key for ended in rounds for key in self._of_round(ended, members))
         of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in range(members))

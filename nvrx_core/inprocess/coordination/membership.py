@@ -1,4 +1,4 @@
-"""Who is still a member, as the store tells: the members' leases, and who needs the store no longer."""
+"""Membership as the store has it: the members' leases, and which members no longer need the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Membership:
         self.store, self.keys = store, keys
 
     def move_lease(self, member: int, before: str, lease: str) -> str:
-        """Show that the member lives, in one exchange with the store; returns what the lease says.
+        """Renew the member's lease, in one exchange with the store; return the lease.
 
         Args:
             member: whose lease it is.
@@ -50,7 +50,7 @@ class Membership:
                 yield member, value.decode(errors="replace")
 
     def mark_left(self, member: int) -> None:
-        """Write that the member needs the store no longer."""
+        """Write that the member no longer needs the store."""
         self.store.put(self.keys.left(member), "1")
         self.store.has([self.keys.left(member)])  # a `set` has no answer: this one comes after it is carried out
 

@@ -1,7 +1,7 @@
-"""Who has entered a call and who is missing, for the people who wait: found by their claims in the store.
+"""Which ranks have entered a call and which are missing, for log lines: found by their claims in the store.
 
-In a large job, only one rank looks and says it: the lowest of those ranks that are 0 or a power of two and have
-entered. Thousands of ranks that looked would keep the store from answering those who enter.
+In a large job, only one rank reads the claims and logs: the lowest of those ranks that are 0 or a power of two and have
+entered. Thousands of readers would keep the store from answering the ranks that enter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOSTS: Final = 32
 
 @dataclass(frozen=True)
 class Reminders:
-    """When those who wait are told for whom.
+    """When to log for which ranks a rank waits.
 
     Attributes:
         first: seconds until the first line.
@@ -42,7 +42,7 @@ class Reminders:
 
 @dataclass(frozen=True)
 class Presence:
-    """Who has entered.
+    """The ranks that have entered.
 
     Attributes:
         size: how many ranks the job has.
@@ -87,7 +87,7 @@ class Presence:
 
 
 def find_presence(store: GuardedStore, keys: StoreKeys, size: int, member: int) -> Presence:
-    """Look who has entered the generation of `keys`; a rank of a large job may only count them.
+    """Find the ranks that have entered the generation of `keys`; a rank of a large job may only count them.
 
     Raises:
         StoreFailure: when the store fails.
@@ -103,7 +103,7 @@ def find_presence(store: GuardedStore, keys: StoreKeys, size: int, member: int) 
 
 
 def claimed_ranks(store: GuardedStore, keys: StoreKeys, size: int) -> list[int]:
-    """The ranks that have claimed their place; a part whose ranks have all done so costs one question."""
+    """Return the ranks that have claimed their place; a range of ranks that all have costs one request."""
     parts = [range(first, min(first + BATCH, size)) for first in range(0, size, BATCH)]
     found, requests = list[int](), 0
     while parts and requests < REQUESTS:
@@ -116,7 +116,7 @@ def claimed_ranks(store: GuardedStore, keys: StoreKeys, size: int) -> list[int]:
 
 
 def _looks(store: GuardedStore, keys: StoreKeys, member: int) -> bool:
-    """Whether this rank is the one that looks."""
+    """Return whether this rank is the one that reads the claims."""
     ahead = [0, *(1 << power for power in range(member.bit_length()))]
     return member in ahead and not any(store.has([keys.claim(rank)]) for rank in ahead if rank < member)
 

@@ -1,4 +1,4 @@
-"""The store operations of a round: what its machines ask for, the waits for event and decision, the rendezvous."""
+"""The store operations of a round: those of its machines, the waits for event and decision, the rendezvous."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RoundOperations:
         self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
 
     def perform(self, action: StoreAction, iteration: int) -> Answer:
-        """Carry out one operation of a round's machine; returns what to tell the machine.
+        """Carry out one operation of a round's machine; return the answer to it.
 
         Raises:
             StoreFailure: when the store fails, or holds what nobody of ours has written.
@@ -70,22 +70,22 @@ class RoundOperations:
         return None
 
     def _first_fault(self, iteration: int) -> FaultRecord | None:
-        """Return the fault that is the round's event; None while there is none, and for one that cannot be read."""
+        """Return the fault that is the round's event; None while there is none, and for a malformed one."""
         key = self.keys.event(iteration)
         if not self.store.has([key]):  # a look at the key itself would end the others' waits for it
             return None
         return _event(self.store.look(key) or b"", None)
 
     def announce(self, iteration: int, fault: FaultRecord) -> None:
-        """Write the fault of a member that lives as the round's event, unless it has one."""
+        """Write the fault of a living member as the round's event, unless there is one."""
         self.perform(Announce(fault), iteration)
 
     def wait_event(self, iteration: int) -> None:
-        """Block until the round has its event; nobody looks at one that is not there."""
+        """Block until the round has its event; a missing one is never read."""
         self.store.wait_signal(self.keys.event(iteration))
 
     def has_event(self, iteration: int) -> bool:
-        """Whether the round has its event; ends no wait for it."""
+        """Return whether the round has its event; ends no wait for it."""
         return self.store.has([self.keys.event(iteration)])
 
     def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
@@ -103,21 +103,21 @@ class RoundOperations:
             return None if text is None else Decision.decode(text)
 
     def set_rendezvous(self, iteration: int, address: str) -> None:
-        """Write where the round's process group meets; "": nowhere, its rank 0 is lost."""
+        """Write the rendezvous of the round's process group; "": there is none, because its rank 0 is lost."""
         if address:
             self.store.put(self.keys.master(iteration), address)
         else:
             self.store.put_once(self.keys.master(iteration), NOTHING)
 
     def wait_rendezvous(self, iteration: int) -> tuple[str, int] | None:
-        """Block until the round's rank 0 has written where its process group meets; None when that rank is lost."""
+        """Block until the rendezvous of the round's process group is written; None when its rank 0 is lost."""
         with guard():
             text = self.store.wait_value(self.keys.master(iteration))
             return None if text == NOTHING.encode() else address(text)
 
 
 def _event(text: bytes, otherwise: FaultRecord | None) -> FaultRecord | None:
-    """The event; `otherwise` for one that cannot be read, which is no completion."""
+    """Return the event; `otherwise` for a malformed one, which is not a completion."""
     try:
         return decode_event(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How a flow's effects on the control store are carried out: on one connection, that of the flow's shell."""
+"""The rules for a flow's effects on the control store, on the connection of the flow's shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 def round_rules(rounds: RoundOperations, decided_within: timedelta = FOREVER) -> Rules:
-    """Return the rules for what a flow asks for in a round.
+    """Return the rules for the effects of a round.
 
     Args:
         rounds: the operations, on the flow's connection.

@@ -1,4 +1,4 @@
-"""Where the slowest members are, read from their leases: by each who asks, or by one of many for all."""
+"""The progress of the slowest members, read from the leases: by each member that asks, or by one for many."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Survey:
         self.store, self.keys, self.membership = store, keys, membership
 
     def slowest(self, members: frozenset[int], asking: int) -> PeerProgress:
-        """Return where the slowest members are.
+        """Return the progress of the slowest members.
 
         When thousands ask at the same time, as they do when all wait for one rank, one of them reads the leases of all
         and tells the others: each takes the first survey that ends after it has asked.
@@ -61,7 +61,7 @@ class Survey:
         raise StoreFailure("nobody ends a survey")
 
     def _last(self) -> str | None:
-        """The number of the survey that was begun last, and who has begun it."""
+        """Return the number of the survey that was begun last, and the member that began it."""
         last = self.store.look(self.keys.survey())
         return None if last is None else last.decode()
 

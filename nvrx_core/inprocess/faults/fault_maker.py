@@ -1,7 +1,7 @@
 """An exception as a fault record, and the release of its frames.
 
-An exception is the user's: its text may raise. A record is made before the others know of the fault, so making it
-reads no source file: that may lie on a file system that no longer answers.
+An exception is the user's: its text may raise. A record is made before the fault is announced, so making it reads no
+source file: that may lie on a file system that no longer answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This rank's own faults: made from what was raised, and told to the others and to the event file."""
+"""This rank's own faults: made from exceptions, announced to the other ranks and written to the event file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OwnFaults:
         self.occurred = 0.0
 
     def rules(self) -> Rules:
-        """The effects that make a fault, tell of it, and forget what raised it."""
+        """Return the effects that make a fault, announce it, and release its exception."""
         return {
             effects.MakeFault: lambda effect: self._maker.of(effect.error, self._state.rank, self.occurred),
             effects.LateFault: self._late_fault,

@@ -1,7 +1,7 @@
 """Exceptions that end other threads than the main one, for `thread_exceptions="fault"`.
 
-A thread belongs to the iteration that has started it. One that an iteration leaves behind may fail at any time later:
-that is no fault of the iteration that runs then, and one line of the log.
+A thread belongs to the iteration that started it. A thread that outlives its iteration may fail at any later time: that
+is not a fault of the iteration that runs then, and is only logged.
 """
 
 from __future__ import annotations

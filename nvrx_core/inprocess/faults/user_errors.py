@@ -1,4 +1,4 @@
-"""Errors that the user mends, without the frames of this package: the text says what to write instead.
+"""Errors that the user can correct, without the frames of this package: the text says what to write instead.
 
 A `raise` without an argument adds no frame of its own, so that the traceback ends at the user's line.
 """
@@ -28,7 +28,7 @@ def user_traceback(trace: TracebackType | None) -> TracebackType | None:
 
 
 def trim(error: BaseException, *, started: bool) -> None:
-    """Strip the frames that do not help the user.
+    """Strip the frames of this package from an error for the user.
 
     Args:
         error: what a call of a wrapped function ends with.

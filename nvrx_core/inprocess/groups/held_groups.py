@@ -4,8 +4,8 @@ A group that torch has registered is kept by torch, and a reference to it costs 
 destroyed would be freed without ours: those are kept up to `BUDGET`, the last ones, for a function that creates and
 destroys many.
 
-gloo's destructor takes some 10 ms, in which it waits for a thread. Hundreds of groups are therefore released by
-threads of their own: the monitor thread goes on to watch the next round.
+gloo's destructor takes some 10 ms, in which it waits for a thread. Hundreds of groups are therefore released by threads
+of their own: the monitor thread goes on to watch the next round.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_a_malformed_entry_is_quoted(text):
 
 def test_a_fault_strikes_at_the_nth_passage_of_its_iteration_once(tmp_path):
     record = tmp_path / "record"
-    with failpoints.planted("3:1@entry-before#2=exception", initial_rank=3, record=record):
+    with failpoints.scheduled("3:1@entry-before#2=exception", initial_rank=3, record=record):
         for iteration in (0, 0, 1):
             failpoint.hit("entry-before", iteration)
         failpoint.hit("barrier-before", 1)
@@ -88,12 +88,12 @@ def test_a_fault_strikes_at_the_nth_passage_of_its_iteration_once(tmp_path):
 
 
 def test_another_ranks_fault_does_not_strike():
-    with failpoints.planted("1:0@entry-before=exception", initial_rank=0):
+    with failpoints.scheduled("1:0@entry-before=exception", initial_rank=0):
         failpoint.hit("entry-before", 0)
 
 
 def test_a_passage_in_a_forked_process_counts_in_all(tmp_path):
-    with failpoints.planted("0:0@monitor-ready=os_exit_0, 0:0@monitor-ready#2=exception", initial_rank=0):
+    with failpoints.scheduled("0:0@monitor-ready=os_exit_0, 0:0@monitor-ready#2=exception", initial_rank=0):
         child = os.fork()
         if child == 0:
             failpoint.hit("monitor-ready", 0)
