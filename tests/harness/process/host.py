@@ -6,10 +6,12 @@ of a job carries a tag in its environment: what still has the tag is still there
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import random
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +24,8 @@ __all__ = [
 
 TAG = "NVRX_TEST_TAG"
 PORTS, BLOCK = range(12_000, 31_000), 4
+CLAIMS = os.open(Path(tempfile.gettempdir(), "nvrx-test-ports"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+"""A file with a byte for each port, which the process that has drawn it locks as long as it runs (fcntl(2))."""
 LISTEN = "0A"  # the kernel's TCP_LISTEN, as /proc/net/tcp writes it
 
 
@@ -90,12 +94,20 @@ def eventually(truth: Callable[[], object], seconds: float) -> bool:
 def free_ports(number: int = BLOCK) -> int:
     """The first of some consecutive ports that nobody listens on, below those that the kernel hands out by itself.
 
-    Calls take the ports in turn, so that jobs side by side do not take each other's.
+    Calls take the ports in turn, so that jobs side by side do not take each other's; nor does another test process on
+    this machine, between the draw and the first use.
     """
     while True:
         first = next(_firsts)
-        if all(map(_free, range(first, first + number))):
+        if _claimed(first, number) and all(map(_free, range(first, first + number))):
             return first
+
+
+def _claimed(first: int, number: int) -> bool:
+    with suppress(OSError):
+        fcntl.lockf(CLAIMS, fcntl.LOCK_EX | fcntl.LOCK_NB, number, first)
+        return True
+    return False
 
 
 def _blocks() -> Iterator[int]:
