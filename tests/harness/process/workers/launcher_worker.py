@@ -146,7 +146,7 @@ def churns() -> None:
     """Rank 1 fails in each cycle, but in the second and the last one, where it waits for a file first."""
     last = int(os.environ["NVRX_TEST_LAST"])
     if CYCLE in (2, last):
-        with open(f"{os.environ['NVRX_TEST_GATE']}-{CYCLE}.reached", "w"):
+        with open(f"{os.environ['NVRX_TEST_GATE']}-{CYCLE}.reached-{RANK}", "w"):
             pass
         while not os.path.exists(f"{os.environ['NVRX_TEST_GATE']}-{CYCLE}"):
             time.sleep(0.02)
