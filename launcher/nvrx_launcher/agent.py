@@ -143,7 +143,7 @@ class Agent:
         return [] if place is None else [place.first_rank + number for number in range(self.options.workers)]
 
     def _prepare(self, cleanup: ExitStack) -> Coordination:
-        """Acquire what a launch holds; `cleanup` gives it back."""
+        """Acquire the resources of a launch; `cleanup` releases them."""
         cleanup.callback(self._loop.close)
         self._history = History(environment.events_directory())
         cleanup.callback(self._history.close)
@@ -245,14 +245,14 @@ class Agent:
         self._warm()
 
     def joined(self, node: int) -> None:
-        """Take this node's number."""
+        """Record this node's number."""
         self._history.joined(node)
         failpoint.hit("rendezvous-join", self._policy.cycle)
         self._warm()
         self._carry_out(self._policy.joined(node))
 
     def decided(self, decision: Decision) -> None:
-        """Take a decision for all nodes."""
+        """Carry out a decision for all nodes."""
         self._history.decided(decision)
         if decision.verdict is Verdict.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
@@ -264,11 +264,11 @@ class Agent:
         self._carry_out(actions)
 
     def cut_off(self, reason: str) -> None:
-        """Take that the lease cannot be moved."""
+        """Handle that the lease cannot be renewed."""
         self._carry_out(self._policy.cut_off(reason))
 
     def coordinator_lost(self, code: int, reason: str) -> None:
-        """Take the loss of the coordinator."""
+        """Handle the loss of the coordinator."""
         self._carry_out(self._policy.coordination_lost(code, reason))
 
     def _signalled(self, signum: int) -> None:
@@ -288,7 +288,7 @@ class Agent:
         )
 
     def _await_round(self, local_rank: int, rank: int) -> None:
-        """Leave the end of a worker to the wrapped call that it was in, if it was in one."""
+        """Let the wrapped call in which a worker was handle its exit, if it was in one."""
         cycle = self._policy.cycle
 
         def answered(entered: bool) -> None:
@@ -301,22 +301,22 @@ class Agent:
         self._coordination.store.ask(rank, self.config.inprocess_grace, answered)
 
     def hung(self, report: HangReport) -> None:
-        """Take that a monitor is about to end its rank; one that is being stopped anyway is not to blame."""
+        """Record that a monitor is about to end its rank; a rank that is being stopped anyway is not to blame."""
         if self._policy.is_stopping:
             return
         self._hung[report.rank] = report.reason
         self._history.hung(report)
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
-        """Say how far the slowest ranks of other nodes are."""
+        """Answer with the progress of the slowest ranks of other nodes."""
         self._coordination.ask_progress(answer)
 
     def progress(self) -> NodeProgress:
-        """Return how far the ranks of this node are."""
+        """Return the progress of the ranks of this node."""
         return self._policy.cycle, self._monitors.progress()
 
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
-        """Take the request of a rank."""
+        """Handle the request of a rank."""
         log.warning("rank %d asks for %s: %s", rank, request.action.name, request.description)
         self._history.requested(rank, request)
         reason = f"rank {rank} has asked for {request.action.name}: {request.description}"

@@ -47,7 +47,7 @@ class Option:
 
 
 def _texts(given: str) -> list[str]:
-    """Read texts with commas between them; two commas are one that belongs to a text."""
+    """Split texts at commas; two commas stand for one inside a text."""
     return [text.replace("\0", ",") for text in given.replace(",,", "\0").split(",")]
 
 
@@ -148,7 +148,7 @@ def parser(environ: Mapping[str, str], kind: type[argparse.ArgumentParser] = _Pa
 
 
 def parse_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[argparse.Namespace, FaultToleranceConfig]:
-    """Read a command line; a mistake in it ends the process with code 2 and one line."""
+    """Read a command line; an error in it ends the process with exit code 2 and one line."""
     built = parser(environ)
     try:
         return _read(built, argv, environ)
@@ -158,7 +158,7 @@ def parse_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[ar
 
 
 def read_arguments(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[argparse.Namespace, FaultToleranceConfig]:
-    """Read a command line of a program's, without the variables of torchrun's options.
+    """Read the command line of a program, without the variables of torchrun's options.
 
     Raises:
         ConfigurationError: for a mistake.
@@ -178,7 +178,7 @@ def _read(
 
 
 def _check_choices(arguments: argparse.Namespace) -> None:
-    """Raise ConfigurationError when a variable has none of an option's choices; argparse checks what is typed."""
+    """Raise ConfigurationError when a variable has none of an option's choices; argparse checks the command line."""
     for option in OPTIONS:
         value = getattr(arguments, option.dest)
         if option.choices is not None and value != option.default and value not in option.choices:

@@ -1,4 +1,4 @@
-"""The command `ft_launcher`; what is wrong with its arguments ends it before anything is started."""
+"""The command `ft_launcher`; invalid arguments end it before anything is started."""
 
 from __future__ import annotations
 

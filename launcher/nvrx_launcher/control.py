@@ -1,7 +1,7 @@
-"""What workers and rank monitors tell their launcher, over its socket.
+"""The launcher's socket for messages of its workers and rank monitors.
 
-A worker makes a request. A monitor says why it ends its rank, and asks how far the ranks of other nodes are; the answer
-to that may come later.
+A worker makes a request. A monitor reports why it ends its rank, and asks for the progress of the ranks of other nodes;
+the answer to that may come later.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ MAX_CONNECTIONS: Final = 256
 
 
 class ControlEvents(Protocol):
-    """What is done about what is told."""
+    """The handlers of the messages."""
 
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
-        """A rank has asked for something."""
+        """Handle the request of a rank."""
 
     def hung(self, report: HangReport) -> None:
-        """A monitor is about to end its rank."""
+        """Handle the report that a monitor is about to end its rank."""
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
-        """A monitor wants to know how far the slowest ranks of other nodes are."""
+        """Handle a monitor's question for the progress of the slowest ranks of other nodes."""
 
 
 class Control:
-    """Listens; whatever is wrong with a message closes its connection only.
+    """Listens; a malformed message closes only its own connection.
 
     Args:
         loop: where its descriptors are watched.
@@ -56,18 +56,18 @@ class Control:
         return self._listener.path
 
     def environment(self) -> dict[str, str]:
-        """Return what a worker finds its launcher by."""
+        """Return the variables by which a worker finds its launcher."""
         return {"FT_LAUNCHER_IPC_SOCKET": str(self._listener.path)}
 
     def catch_up(self) -> None:
-        """Take what has arrived already: a monitor says why it ends its rank before the rank is gone."""
+        """Handle what has arrived already: a monitor reports why it ends its rank before the rank exits."""
         while self._accept():
             pass
         for fd in tuple(self._connections):
             self._serve(fd)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._loop.forget(self._listener.fileno())
         self._listener.close()
         for fd in tuple(self._connections):
@@ -84,7 +84,7 @@ class Control:
         return True
 
     def _serve(self, fd: int) -> None:
-        """Take one message, if there is one."""
+        """Handle one message, if there is one."""
         connection = self._connections[fd]
         if not connection.has_message():
             return
@@ -97,7 +97,7 @@ class Control:
             self._drop(fd)
 
     def _take(self, connection: Connection, message: dict[str, Any]) -> bool:
-        """Take a message; whether it is done with."""
+        """Handle a message; return whether its connection can be closed."""
         match message.get("type"):
             case kind if kind == PROGRESS:
                 fd = connection.fileno()

@@ -1,4 +1,4 @@
-"""What --ft-explain prints: each value that a command line amounts to, and where it comes from."""
+"""The output of --ft-explain: each value in effect, and where it comes from."""
 
 from __future__ import annotations
 

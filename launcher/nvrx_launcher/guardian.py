@@ -1,4 +1,4 @@
-"""Ends what a launcher has left behind when it was killed: `python -m nvrx_launcher.guardian FD TAG`.
+"""Kills the processes that a killed launcher has left behind: `python -m nvrx_launcher.guardian FD TAG`.
 
 The launcher's children carry a parent-death signal (`start_guarded`). What workers have started does not, and may be in
 sessions of its own; it has the tag of the launch in its environment.
@@ -26,7 +26,7 @@ PASSES: Final = 10
 
 
 def start_guardian(launch: str) -> int:
-    """Start a guardian; returns the descriptor whose end tells it that this process is gone."""
+    """Start a guardian; return the descriptor whose closing tells it that this process has exited."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     command = [sys.executable, "-m", "nvrx_launcher.guardian", str(reader), launch]
     started = subprocess.Popen(command, pass_fds=(reader,), start_new_session=True, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""What a launcher writes down of its job, in the event file that `nvrx-timeline` reads."""
+"""The events of a launcher, in the event file that `nvrx-timeline` reads."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class History:
         self._events.close()
 
     def launched(self, workers: int, run_id: str) -> None:
-        """The launcher has begun."""
+        """Record that the launcher has started."""
         self._write("launcher_started", workers=workers, run_id=run_id)
 
     def joined(self, node: int) -> None:
-        """It has joined its job."""
+        """Record that it has joined its job."""
         self._node = node
         self._write("joined", node=node)
 
     def decided(self, decision: Decision) -> None:
-        """A cycle is to be run, perhaps without this node, or to be stopped."""
+        """Record that a cycle is to be run, perhaps without this node, or to be stopped."""
         self.cycle = max(self.cycle, decision.cycle)
         if decision.verdict is Verdict.RUN:
             if self._node not in {member.node for member in decision.members}:
@@ -52,7 +52,7 @@ class History:
             self._write("cycle_stopped", reason=decision.reason)
 
     def workers_started(self, action: StartWorkers) -> None:
-        """The workers of this node run."""
+        """Record that the workers of this node run."""
         decision, place = action.decision, action.place
         self._write(
             "cycle_started", reason=decision.reason, world_size=decision.world_size, first_rank=place.first_rank,
@@ -60,28 +60,28 @@ class History:
         )  # fmt: skip
 
     def worker_failed(self, rank: int, code: int, report: str, *, in_process: bool) -> None:
-        """A worker has ended, and not by itself with code 0; `in_process`: the job may go on without it."""
+        """Record that a worker has failed; `in_process`: the job may continue without it."""
         self._write("worker_failed", rank=rank, code=code, reason=report, in_process=in_process)
 
     def hung(self, report: HangReport) -> None:
-        """A worker is hung, and is ended by its monitor."""
+        """Record that a worker is hung and is ended by its monitor."""
         reason = f"rank {report.rank} (pid {report.pid}) is hung: {report.reason}"
         self._write("hung", rank=report.rank, worker=report.pid, reason=reason, stack=report.stack)
 
     def goes_on_without(self, rank: int) -> None:
-        """The job goes on in process without a rank."""
+        """Record that in-process restart continues without a rank."""
         self._write("rank_lost", rank=rank)
 
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
-        """A rank has asked something of the launcher."""
+        """Record a rank's request."""
         self._write("request", rank=rank, action=request.action.name, reason=request.description)
 
     def monitor_replaced(self, local_rank: int, reason: str) -> None:
-        """A rank monitor was lost, and replaced."""
+        """Record that a rank monitor was lost and replaced."""
         self._write("rank_monitor_replaced", local_rank=local_rank, reason=reason)
 
     def ended(self, code: int, reason: str) -> None:
-        """The launcher ends."""
+        """Record that the launcher exits."""
         self._write("launcher_ended", code=code, reason=reason)
 
     def _write(self, event: str, **fields: object) -> None:

@@ -145,7 +145,7 @@ def _template(config: Any) -> dict[str, str]:
 
 
 def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: Sequence[Any], logs: Path) -> list[str]:
-    """Return a configuration as the command line that says the same, so that it is read and checked alike."""
+    """Return a configuration as the equivalent command line, so that both are read and checked by the same code."""
     values = {name: getattr(config, name) for name in SAME_NAME if hasattr(config, name)} | {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}", "rdzv_id": config.run_id or uuid.uuid4().hex,
         "rdzv_conf": ",".join(f"{key}={value}" for key, value in config.rdzv_configs.items()),

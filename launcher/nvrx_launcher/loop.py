@@ -1,4 +1,4 @@
-"""The event loop: descriptors with what to do when they are readable, and one deadline."""
+"""The event loop: descriptors with their callbacks, and one deadline."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class EventLoop:
                 callback()
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all descriptors."""
         self._selector.close()

@@ -1,4 +1,4 @@
-"""What the launcher of one node does: by the ends of its workers, by the job's decisions, by signals. Pure.
+"""The policy of a node's launcher, by the exits of its workers, the job's decisions and signals. Pure.
 
 WAITING --RUN--> RUNNING --all workers are done--> DONE
    ^                |                                |
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Cause(enum.Enum):
-    """Why something is done."""
+    """The cause of an action."""
 
     DECISION = "decision"
     WORKER_FAILED = "worker failed"
@@ -73,7 +73,7 @@ class StopWorkers:
 
 @dataclass(frozen=True)
 class Tell:
-    """Tell the coordinator."""
+    """Send a message to the coordinator."""
 
     kind: MessageKind
     cycle: int
@@ -91,7 +91,7 @@ class EndLaunch:
 
 @dataclass(frozen=True)
 class AwaitRound:
-    """Find out whether the job goes on without a rank, in process; answer with `round_entered` or `no_round`."""
+    """Find out whether in-process restart continues without a rank; answer with `round_entered` or `no_round`."""
 
     local_rank: int
     rank: int
@@ -142,12 +142,12 @@ class NodePolicy:
         self._is_excluded = False
 
     def joined(self, node: int) -> tuple[NodeAction, ...]:
-        """Take this node's number, a new one when it joins again; it has no workers."""
+        """Record this node's number, a new one when it joins again; it has no workers."""
         self._node = node
         return self._ready()
 
     def decided(self, decision: Decision) -> tuple[NodeAction, ...]:
-        """Take a decision for all nodes."""
+        """Handle a decision for all nodes."""
         if self._phase is _Phase.ENDED:
             return ()
         match decision.verdict:
@@ -177,7 +177,7 @@ class NodePolicy:
     def worker_exited(
         self, local_rank: int, code: int, report: str = "", *, in_process: bool = False, is_fruitless: bool = False
     ) -> tuple[NodeAction, ...]:
-        """Take the end of a worker.
+        """Handle the exit of a worker.
 
         Args:
             local_rank: which one.
@@ -197,19 +197,19 @@ class NodePolicy:
         return self._done_if_all_are()
 
     def round_entered(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
-        """Take that the job goes on without a worker."""
+        """Record that the job continues without a worker."""
         if cycle != self.cycle or (report := self._doubtful.pop(local_rank, None)) is None:
             return ()
         return self._weaken(report) if self._min_healthy else self._done_if_all_are()
 
     def no_round(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
-        """Take that the job does not go on without a worker."""
+        """Record that the job does not continue without a worker."""
         if cycle != self.cycle or (report := self._doubtful.pop(local_rank, None)) is None:
             return ()
         return self._fail(report)
 
     def signalled(self, signum: int) -> tuple[NodeAction, ...]:
-        """Take a signal to the launcher: it is passed on, and the node leaves the job."""
+        """Handle a signal to the launcher: it is passed on to the workers, and the node leaves the job."""
         if self._phase is _Phase.ENDED:
             return ()
         reason = f"the launcher has received signal {signum}"
@@ -218,7 +218,7 @@ class NodePolicy:
         return (left, *self._stop(signum, self._signal_grace, Cause.SIGNAL, reason))
 
     def excluded(self, reason: str, *, is_needed: bool) -> tuple[NodeAction, ...]:
-        """Take that this node is to take no further part.
+        """Handle that this node is excluded from the job.
 
         Args:
             reason: for people.
@@ -233,14 +233,14 @@ class NodePolicy:
         return (left, *self._stop(self._stop_signal, self._stop_grace, Cause.EXCLUDED, reason))
 
     def coordination_lost(self, code: int, reason: str) -> tuple[NodeAction, ...]:
-        """Take the loss of the coordinator: this node cannot go on."""
+        """Handle the loss of the coordinator: this node cannot continue."""
         if self._phase is _Phase.ENDED:
             return ()
         self._end = self._end or EndLaunch(code, Cause.STORE_LOST, reason)
         return self._stop(self._stop_signal, self._stop_grace, Cause.STORE_LOST, reason)
 
     def cut_off(self, reason: str) -> tuple[NodeAction, ...]:
-        """Take that the lease cannot be moved: the others take this node for lost, and its workers must be gone."""
+        """Handle that the lease cannot be renewed: the others consider this node lost, so its workers are killed."""
         if self._phase is _Phase.ENDED or self._node < 0:
             return ()
         self._node = -1
@@ -258,7 +258,7 @@ class NodePolicy:
         return (Tell(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())
 
     def _kill(self, reason: str) -> tuple[NodeAction, ...]:
-        """Kill the workers; a node without any is ready, and says so again."""
+        """Kill the workers; a node without workers reports again that it is ready."""
         if self._phase is _Phase.WAITING:
             return self._ready(reason)
         return self._stop(self._kill_signal, math.inf, Cause.CUT_OFF, reason)
@@ -272,7 +272,7 @@ class NodePolicy:
         return (told, *self._stop(self._stop_signal, self._stop_grace, Cause.WORKER_FAILED, reason))
 
     def _done_if_all_are(self) -> tuple[NodeAction, ...]:
-        """Say that this node is done, unless it is not known yet whether the job goes on without one of its workers."""
+        """Report that this node is done, unless it is unknown whether the job continues without one of its workers."""
         if self._running or self._doubtful:
             return ()
         self._phase = _Phase.DONE

@@ -1,4 +1,4 @@
-"""What the launcher was asked to do, checked. Pure.
+"""The launcher's options, validated. Pure.
 
 A wrong value is a `ConfigurationError` that names the option, what was given, and what to write.
 """
@@ -167,7 +167,7 @@ def _endpoint(given: argparse.Namespace) -> tuple[str, int]:
 
 
 def _endpoint_text(given: argparse.Namespace, backend: str) -> str:
-    """Return the endpoint as it is given; torchrun's static rendezvous has another way to say it."""
+    """Return the endpoint as it is given; torchrun's static rendezvous has other options for it."""
     if backend == STATIC and not given.rdzv_endpoint:
         return f"{given.master_addr}:{given.master_port or DEFAULT_PORT}"
     return str(given.rdzv_endpoint)

@@ -1,1 +1,1 @@
-"""Which nodes take part in a cycle, decided by one coordinator; and how nodes and coordinator talk."""
+"""The nodes of a cycle, as one coordinator decides, and the communication of nodes and coordinator."""

@@ -18,26 +18,26 @@ __all__ = ["Coordination", "LocalCoordination", "NodeEvents"]
 
 
 class NodeEvents(Protocol):
-    """What a node is told, and asked; in the thread of its event loop, but for `progress`."""
+    """The callbacks of a node; in the thread of its event loop, except for `progress`."""
 
     def progress(self) -> NodeProgress:
-        """Return the present cycle, and how far the ranks of this node are; from any thread."""
+        """Return the present cycle and the progress of this node's ranks; from any thread."""
 
     def joined(self, node: int) -> None:
-        """It has joined, and has a number."""
+        """Handle that the node has joined under a number."""
 
     def decided(self, decision: Decision) -> None:
-        """Something was decided for all nodes."""
+        """Handle a decision for all nodes."""
 
     def cut_off(self, reason: str) -> None:
-        """Its lease cannot be moved: the others are about to take it for lost."""
+        """Handle that its lease cannot be renewed: the others are about to consider it lost."""
 
     def coordinator_lost(self, code: int, reason: str) -> None:
-        """The coordinator is lost; the code is what the launcher exits with."""
+        """Handle the loss of the coordinator; `code` is the launcher's exit code."""
 
 
 class Coordination(Protocol):
-    """How a node talks to the coordinator, wherever it is."""
+    """The connection of a node to the coordinator, wherever that runs."""
 
     @property
     def store(self) -> ControlStore:
@@ -61,7 +61,7 @@ class Coordination(Protocol):
         """Tell the coordinator."""
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
-        """Find out how far the slowest ranks of other nodes are."""
+        """Ask for the progress of the slowest ranks of other nodes."""
 
     def tick(self) -> None:
         """Take the time."""

@@ -1,4 +1,4 @@
-"""All that a coordinator knows, as a value: for its successor, and for tests that go through all states. Pure."""
+"""The full state of a coordinator as a value: for its successor, and for tests that go through all states. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CoordinatorState", "Phase"]
 
 
 class Phase(enum.Enum):
-    """What the job is about."""
+    """The phase of the job."""
 
     GATHERING = "gathering"
     RUNNING = "running"
@@ -26,7 +26,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class CoordinatorState:
-    """What a coordinator knows; times in seconds ago, for two hosts have two clocks.
+    """The state of a coordinator; times in seconds ago, because hosts do not share a clock.
 
     Attributes:
         phase: what the job is about.

@@ -1,4 +1,4 @@
-"""The nodes that take part in a cycle: who is at work, who has lost a worker, which ranks they have. Pure."""
+"""The nodes of a cycle: which run, which have lost a worker, and their ranks. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CycleMembers:
 
     @classmethod
     def of(cls, active: frozenset[int], busy: frozenset[int], unhealthy: frozenset[int]) -> Self:
-        """Go on where other ones were."""
+        """Restore them from a state."""
         made = cls(active)
         made.busy, made.unhealthy = set(busy), set(unhealthy)
         return made
@@ -44,7 +44,7 @@ class CycleMembers:
         self.busy = set(self.active)
 
     def lose(self, node: int) -> None:
-        """Go on without a node."""
+        """Remove a node."""
         for each in (self.active, self.busy, self.unhealthy):
             each.discard(node)
 

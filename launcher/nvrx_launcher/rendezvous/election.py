@@ -1,6 +1,6 @@
-"""Finds the launcher that runs the coordinator, or becomes it: one of the nodes does, and another when that is lost.
+"""Leader election: one launcher runs the coordinator; when it is lost, another one takes over.
 
-All of it happens in the thread of requests, and may be repeated when a connection breaks.
+All operations run in the thread of requests, and may be repeated when a connection breaks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When the nodes that are ready are enough, and for how long more of them are waited for. Pure.
+"""When enough nodes are ready for a cycle, and how long to wait for more. Pure.
 
 The first cycle waits, once enough are there, until the last call is over, or all that may join have. Later ones begin
 as soon as enough are there.
@@ -30,7 +30,7 @@ class Gathering:
 
     @classmethod
     def from_ages(cls, rules: Rules, ages: tuple[float, float], *, is_first: bool, count: int, now: float) -> Self:
-        """Go on from what `ages` has returned."""
+        """Restore it from what `ages` has returned."""
         made = cls(rules, is_first=is_first, since=now - ages[0])
         made._enough_since, made._count = now - ages[1], count
         return made
@@ -40,7 +40,7 @@ class Gathering:
         return now - self._since, now - self._enough_since
 
     def ready(self, count: int, *, now: float) -> None:
-        """Take how many nodes are ready."""
+        """Record how many nodes are ready."""
         self._count = count
         self._enough_since = min(self._enough_since, now) if count >= self._rules.min_nodes else math.inf
 

@@ -1,4 +1,4 @@
-"""How a node comes to the coordinator of its job.
+"""Joining a job: how a node finds the coordinator.
 
 A job of one node has it in its own launcher. Of several nodes, the one that can listen at the rendezvous endpoint hosts
 store and coordinator; launchers may be started in any order. A rendezvous of torch's or a user's has no coordinator.
@@ -35,7 +35,7 @@ __all__ = ["Place", "join_job", "join_over_store"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job meets.
+    """The rendezvous of a job.
 
     Attributes:
         backend: c10d or etcd-v2.
@@ -59,7 +59,7 @@ class Place:
 def join_job(
     options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents, *, pacing: PacingRules
 ) -> Coordination:
-    """Return the way to the coordinator.
+    """Return the connection to the coordinator.
 
     Args:
         options: the job.
@@ -99,7 +99,7 @@ def join_over_store(
     cleanup: ExitStack,
     node: NodeEvents,
 ) -> StoreCoordination:
-    """Return the way to the coordinator over a store.
+    """Return the connection to the coordinator over a store.
 
     Args:
         place: where the job meets.

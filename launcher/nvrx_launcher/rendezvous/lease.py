@@ -1,7 +1,7 @@
-"""What a node knows of its own lease. Pure.
+"""A node's view of its own lease. Pure.
 
-The coordinator takes a node for lost some beats after it has last seen the lease move. The node counts from the
-moment at which it began to move the lease, which is earlier, and ends its workers a beat before that.
+The coordinator considers a node lost some beats after the last renewal that it has seen. The node counts from the
+moment at which it began the renewal, which is earlier, and ends its workers a beat before that.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Lease:
         self.deadline = math.inf
 
     def moved(self, *, begun: float) -> None:
-        """Take an answer to a move that was begun at this time."""
+        """Record the answer to a renewal that was begun at this time."""
         self.deadline = begun + self.ends_after
 
     def release(self) -> None:
-        """Hold it no more."""
+        """Release the lease."""
         self.deadline = math.inf
 
     def is_lost(self, *, now: float) -> bool:
-        """Return whether the others may take this node for lost."""
+        """Return whether the others may consider this node lost."""
         return now >= self.deadline

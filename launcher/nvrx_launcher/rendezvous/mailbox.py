@@ -1,4 +1,4 @@
-"""What threads hand to the event loop."""
+"""Calls that other threads hand to the event loop."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Mailbox:
         loop.watch(self._wake, self._deliver)
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have the loop's thread call this; from any thread."""
+        """Have the loop's thread make this call; from any thread."""
         self._calls.put(call)
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        """Deliver no more; the descriptor stays, for threads that may still write to it."""
+        """Stop delivering; the descriptor stays open, for threads that may still write to it."""
         self._loop.forget(self._wake)
 
     def _deliver(self) -> None:

@@ -1,4 +1,4 @@
-"""What nodes tell the coordinator of the job, and what it decides; JSON on the wire. Pure.
+"""The messages of nodes to the coordinator of the job, and its decisions; JSON on the wire. Pure.
 
 A cycle is one run of all workers. Its number is the same on all nodes.
 """
@@ -19,7 +19,7 @@ MAX_PORT = (1 << 16) - 1
 
 
 class MessageKind(enum.Enum):
-    """What a node says."""
+    """The kind of a node's message."""
 
     READY = "ready"  # its workers are not running; it can take part in a cycle
     FAILED = "failed"  # a worker of it has failed, and the cycle with it
@@ -110,7 +110,7 @@ class Message:
 
 
 class Verdict(enum.Enum):
-    """What the coordinator decides."""
+    """The kind of a decision."""
 
     RUN = "run"  # the workers of a cycle are started
     STOP = "stop"  # the workers of a cycle are stopped

@@ -1,4 +1,4 @@
-"""How far the ranks of all nodes are, in the rendezvous store: a rank that waits for one of another node is not ended.
+"""The progress of all ranks, in the rendezvous store: a rank that waits for one of another node is not ended.
 
 progress/<node>      the slowest ranks of a node, which its launcher writes with each sign of life
 progress             the slowest ranks of the job, of two nodes at least; the launcher of the coordinator writes them
@@ -50,7 +50,7 @@ class ProgressBoard:
         self._key, self._own, self._written = key, own, (-1, "")
 
     def write(self, store: Store, node: int) -> None:
-        """Write how far the ranks of this node are, if that has changed."""
+        """Write the progress of this node's ranks, if it has changed."""
         cycle, ranks = self._own()
         text = _to_text(cycle, slowest_of_each_kind(ranks))
         if (node, text) != self._written:  # a node that joins again has another number
@@ -58,7 +58,7 @@ class ProgressBoard:
             self._written = (node, text)
 
     def read(self, store: Store) -> list[Progress]:
-        """Return the slowest ranks of the job in the present cycle, of other nodes than this one."""
+        """Return the slowest ranks of the job in the present cycle, those of other nodes."""
         key = self._key(-1)
         cycle, ranks = _from_text(store.get(key)) if store.check([key]) else (-1, ())
         current, own = self._own()
@@ -102,7 +102,7 @@ def _to_text(cycle: int, ranks: Iterable[Progress]) -> str:
 
 
 def _from_text(text: bytes) -> NodeProgress:
-    """Read what a launcher has written; what somebody else has written says nothing."""
+    """Parse what a launcher has written; a malformed value is ignored."""
     try:
         found: dict[str, Any] = parse_object(text)
         return integer(found.get("cycle"), -1), [Progress.from_json(each) for each in found["ranks"]]

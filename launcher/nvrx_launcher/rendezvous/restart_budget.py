@@ -19,7 +19,7 @@ __all__ = ["BudgetState", "RestartBudget"]
 
 @dataclass(frozen=True)
 class BudgetState:
-    """All that a budget knows; times in seconds ago, for two hosts have two clocks.
+    """The full state of a budget; times in seconds ago, because hosts do not share a clock.
 
     Attributes:
         restarts: how many cycles were started because a worker had failed.
@@ -91,13 +91,13 @@ class RestartBudget:
         )  # fmt: skip
 
     def failed(self, failure: str, *, is_fruitless: bool) -> str:
-        """Take the failure of a worker; returns why the cycle is stopped, and when the next one begins."""
+        """Record the failure of a worker; return why the cycle is stopped, and when the next one begins."""
         self._failure, self._is_fruitless = failure, is_fruitless
         pause = self._pacing.pause(is_fruitless=is_fruitless)
         return f"{failure}; the next cycle is {pause:g} s away" if pause else failure
 
     def forgive(self) -> None:
-        """Take that the cycle was stopped by the loss of a node, whatever workers have failed by."""
+        """Record that the cycle was stopped by the loss of a node, which explains the failures of its workers."""
         self._failure = ""
 
     def spent(self, *, now: float) -> str:
@@ -111,7 +111,7 @@ class RestartBudget:
         return f"{self._failure}, {why}" if why else ""
 
     def settle(self, *, now: float) -> None:
-        """Take that all workers have stopped: the next cycle is a restart if one had failed."""
+        """Record that all workers have stopped: the next cycle is a restart if one had failed."""
         if self._failure:
             self.restarts += 1
             self.begins_at = now + self._pacing.pause(is_fruitless=self._is_fruitless)

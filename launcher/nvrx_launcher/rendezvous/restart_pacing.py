@@ -1,4 +1,4 @@
-"""How fast restarts may follow each other: pauses after cycles that came to nothing, a limit for a time. Pure.
+"""The pace of restarts: backoff after cycles without a step, and a limit within a window. Pure.
 
 A cycle came to nothing when it ended before its first step. The first one is followed at once, the next ones after
 1, 2, 4 ... 60 s, until a cycle has taken a step.
@@ -16,7 +16,7 @@ LONGEST_PAUSE: Final = 60.0
 
 @dataclass(frozen=True)
 class PacingRules:
-    """What it goes by.
+    """The limits of the pace.
 
     Attributes:
         window: seconds in which restarts are counted.
@@ -67,7 +67,7 @@ class RestartPacing:
         return max(self._rules.backoff, min(LONGEST_PAUSE, 2.0 ** min(self.fruitless - 1, 10)))
 
     def restarted(self, *, is_fruitless: bool, now: float) -> None:
-        """Take a restart."""
+        """Record a restart."""
         self.fruitless = self.fruitless + 1 if is_fruitless else 0
         if self._rules.max_in_window is not None:
             self._restarts.append(now)

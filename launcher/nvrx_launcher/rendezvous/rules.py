@@ -1,4 +1,4 @@
-"""What a coordinator decides by. Pure."""
+"""The parameters of a coordinator's decisions. Pure."""
 
 from __future__ import annotations
 

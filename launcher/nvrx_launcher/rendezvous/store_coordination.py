@@ -1,4 +1,4 @@
-"""A node's way to the coordinator over a store, and the coordinator itself while this launcher runs it."""
+"""A node's connection to the coordinator over a store, and the coordinator while this launcher runs it."""
 
 from __future__ import annotations
 
