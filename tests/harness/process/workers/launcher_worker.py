@@ -44,6 +44,13 @@ def fails() -> None:
     time.sleep(60)
 
 
+def weakens() -> None:
+    """Rank 1 fails in the first cycle; the others wait until they may end."""
+    if (CYCLE, RANK) == (0, 1):
+        sys.exit(3)
+    gated()
+
+
 def waits() -> None:
     """Waits for a signal."""
     time.sleep(60)
@@ -203,6 +210,7 @@ CASES: dict[str, Callable[[], None]] = {
         done,
         killed,
         fails,
+        weakens,
         waits,
         family,
         hangs,
