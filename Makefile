@@ -51,7 +51,7 @@ demo-megatron: $(VENV)/.integrations ## the same with megatron-core: TP=2 and DP
 test: $(if $(SELECTION),test-selection,test-parts) ## every test but the long ones (PYTEST_ARGS="-k name")
 
 test-all: coverage ## every test, for the night
-	@$(PY) -m pytest -m "" -o faulthandler_timeout=3600 $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "" $(PYTEST_ARGS)
 
 test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
