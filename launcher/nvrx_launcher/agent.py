@@ -21,6 +21,7 @@ from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
 from nvrx_core.fault_tolerance.wire import private_directory
+from nvrx_core.process.signal_names import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher.control import Control
 from nvrx_launcher.guardian import TAG, start_guardian, sweep
@@ -209,7 +210,7 @@ class Agent:
                 case StartWorkers():
                     self._start(action)
                 case StopWorkers(signum, grace, _, reason):
-                    log.warning("%s: workers are sent %s", reason, signal.Signals(signum).name)
+                    log.warning("%s: workers are sent %s", reason, signal_name(signum))
                     self._kill_at = time.monotonic() + grace
                     self._workers.send(signum)
                     failpoint.hit("term-kill-gap", self._policy.cycle)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from contextlib import suppress
+from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_launcher.arguments import parse_arguments
@@ -20,6 +22,11 @@ from nvrx_launcher.torch_questions import count_devices
 __all__ = ["main", "run"]
 
 log = logging.getLogger("nvrx_launcher")
+STDERR: Final = 2
+HINTS: Final = {
+    errno.EAGAIN: ": more processes are needed (ulimit -u)",
+    errno.EMFILE: ": more open files are needed (ulimit -n)",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,12 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return Agent(options, config, dict(os.environ)).run()
     except (ConfigurationError, StoreConnectionError, OSError) as error:
-        log.error("the launcher ends: %s", error)
+        log.error("the launcher ends: %s%s", error, HINTS.get(getattr(error, "errno", 0), ""))
         return USAGE if isinstance(error, ConfigurationError) else FAILED
 
 
 def run() -> NoReturn:
     """Run a job, and end this process at once: torch aborts an interpreter that ends while a thread waits for a key."""
+    _open_standard_streams()
     try:
         code = main()
     except KeyboardInterrupt:
@@ -57,6 +65,18 @@ def run() -> NoReturn:
         traceback.print_exc()
         code = FAILED
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # a terminal or a pipe that is gone
+            stream.flush()
     os._exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Open those that were closed: other descriptors would get their numbers, and workers would inherit those."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        pass
+    os.close(fd)
+    sys.stdin, sys.stdout, sys.stderr = (
+        stream or open(os.devnull, mode)  # noqa: SIM115
+        for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))
+    )

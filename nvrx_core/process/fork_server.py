@@ -23,12 +23,12 @@ from typing import Final, Self
 from nvrx_core.process.fork_server_process import (
     DONE,
     END,
-    MAX_MESSAGE,
     NO_CALLER,
     READY,
     WHY,
     Work,
     become_server,
+    receive,
 )
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
 from nvrx_core.process.waiting import readable
@@ -169,7 +169,7 @@ class ForkServer:
 
     def _receive(self) -> bytes:
         """Receive the next message that is not the reason for another one, and record it."""
-        while (received := self.channel.recv(MAX_MESSAGE)).startswith(WHY):
+        while (received := receive(self.channel)).startswith(WHY):
             self.reason = received.removeprefix(WHY).decode(errors="replace")
         if received.startswith(READY):
             self.worker, self.server = map(int, received.removeprefix(READY).split())
@@ -190,7 +190,7 @@ class ForkServer:
     def _await_end(self, within: float) -> bool:
         deadline = time.monotonic() + within
         while readable([self.channel], deadline - time.monotonic()):
-            if self.channel.recv(MAX_MESSAGE) in (b"", DONE):
+            if receive(self.channel) in (b"", DONE):
                 return True
         return False
 

@@ -25,9 +25,10 @@ from typing import Any, Final, NoReturn
 
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
+from nvrx_core.process.signal_names import signal_name
 from nvrx_core.process.waiting import readable
 
-__all__ = ["DONE", "END", "MAX_MESSAGE", "NO_CALLER", "READY", "WHY", "Work", "become_server", "serve"]
+__all__ = ["DONE", "END", "NO_CALLER", "READY", "WHY", "Work", "become_server", "receive", "serve"]
 
 SHORT_LIFE: Final = 1.0
 SHORT_LIVES: Final = 5
@@ -166,7 +167,7 @@ def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
             if wake in ready:
                 os.read(wake, 4096)
             if channel in ready:
-                if _told(channel) == END:
+                if receive(channel) == END:
                     send(pidfd, [signal.SIGKILL])
                     os.waitpid(worker, 0)
                     return None
@@ -175,8 +176,8 @@ def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
         os.close(pidfd)
 
 
-def _told(channel: socket.socket) -> bytes:
-    """What the caller says, b"" when it is gone; one that left news unread is an error first: ECONNRESET, unix(7)."""
+def receive(channel: socket.socket) -> bytes:
+    """Receive what the other end says, b"" when it is gone; one that left news unread is ECONNRESET first, unix(7)."""
     with suppress(ConnectionResetError):
         return channel.recv(MAX_MESSAGE)
     return channel.recv(MAX_MESSAGE)
@@ -184,6 +185,6 @@ def _told(channel: socket.socket) -> bytes:
 
 def _why(status: int) -> str | None:
     if os.WIFSIGNALED(status):
-        return f"lost to {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"lost to {signal_name(os.WTERMSIG(status))}"
     code = os.WEXITSTATUS(status)
     return None if code == FINISHED else f"failed with exit code {code}"

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from nvrx_core.process.signal_names import signal_name
+
 __all__ = ["ParentDeathSignal", "catches", "describe_exit", "is_running", "is_stopped", "open_pidfd", "send"]
 
 PR_SET_PDEATHSIG: Final = 1
@@ -97,5 +99,5 @@ def describe_exit(pid: int) -> str:
     except (OSError, ValueError, IndexError):
         return "ended"
     if os.WIFSIGNALED(status):
-        return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"ended by {signal_name(os.WTERMSIG(status))}"
     return f"ended with exit code {os.WEXITSTATUS(status)}"

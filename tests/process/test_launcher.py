@@ -49,7 +49,7 @@ def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launcher: Start) ->
     assert "is hung: section 'step' open for 1." in log
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_is_passed_on_and_ends_the_job(launcher: Start, signum: int) -> None:
     job = launcher("waits")
     job.read(2, "start")

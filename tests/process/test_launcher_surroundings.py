@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.harness.process.few_processes import few_processes
-from tests.harness.process.host import eventually
+from tests.harness.process.few_processes import FIRST_USER, few_processes
+from tests.harness.process.host import eventually, memory_cgroup
 from tests.harness.process.hostile import ask_launcher, inundate
-from tests.harness.process.launch import WORKERS, Launch, Start, left_in, meeting_place
+from tests.harness.process.launch import WORKERS, Launch, Start, events_of, left_in, meeting_place
 from tests.harness.process.monitored import environment_of, monitors_of
 
 QUICK = ("--ft-rank-section-timeouts", "step:0.7", "--ft-rank-heartbeat-timeout", "1")
@@ -26,8 +27,8 @@ HOUR = 3600
 
 @pytest.fixture
 def start(launcher: Start) -> Start:
-    def start(case: str, *options: str, worker: str = "launcher_faults.py", **environment: str) -> Launch:
-        return launcher(case, *options, worker=worker, **environment)
+    def start(case: str, *options: str, worker: str = "launcher_faults.py", **more: Any) -> Launch:
+        return launcher(case, *options, worker=worker, **more)
 
     return start
 
@@ -54,6 +55,19 @@ def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_
     assert code == 0, log
     assert "rank 0 (local rank 0, pid " in log
     assert len(re.findall(r"cycle \d ends: .* was ended by SIGKILL, hung: section 'step' open", log)) == 1, log
+
+
+def test_a_worker_that_the_kernel_kills_for_memory_is_told_as_such(start: Start, tmp_path: Path) -> None:
+    """The whole job is in a cgroup, as in a container; the largest process is killed."""
+    with memory_cgroup(256 << 20) as folder:
+        into = ("sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$@"', "sh")
+        job = start("takes_all_memory", "--max-restarts", "1", worker="launcher_hostile.py", host=into)
+        code, log = job.finish()
+        assert eventually(lambda: not (folder / "cgroup.procs").read_text(), 10.0)
+    assert code == 0, log
+    (failed,) = events_of(tmp_path, "worker_failed")
+    assert failed["rank"] == 1
+    assert failed["reason"].endswith("was ended by SIGKILL, and the kernel's OOM killer was active in its cgroup")
 
 
 def test_strangers_on_its_socket_do_not_disturb_a_launcher(start: Start, tmp_path: Path) -> None:
@@ -108,10 +122,13 @@ def run(tmp_path: Path, *given: str, **how: object) -> subprocess.CompletedProce
     return subprocess.run(command, check=False, **options)  # type: ignore[call-overload, no-any-return]
 
 
-def test_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("owner", "mode"), [(0, 0o777), (FIRST_USER, 0o700)])
+def test_a_folder_of_others_or_that_they_can_enter_is_refused(tmp_path: Path, owner: int, mode: int) -> None:
+    """Somebody else has made it before, under the name that the launcher uses."""
     folder = tmp_path / "run"
-    folder.mkdir(mode=0o777)
-    folder.chmod(0o777)
+    folder.mkdir()
+    os.chown(folder, owner or os.getuid(), -1)
+    folder.chmod(mode)
     done = run(tmp_path)
     assert done.returncode == 1
     assert f"{folder}: not a folder that only this user can enter; set NVRX_RUNTIME_DIR to one" in done.stderr
@@ -128,15 +145,19 @@ def test_too_few_files_are_an_error_in_one_line(tmp_path: Path, files: int) -> N
     assert eventually(lambda: not left_in(tmp_path), 10.0)
 
 
-def test_too_few_processes_are_an_error_in_one_line() -> None:
-    """As a user of its own, who may enter none of root's folders: the kernel does not count root's processes."""
+@pytest.mark.parametrize("processes", [1, 3, 5])
+def test_too_few_processes_are_an_error_in_one_line(processes: int) -> None:
+    """As a user of its own, who may enter none of root's folders: the kernel does not count root's processes.
+
+    What cannot be started is the guardian, a monitor, or a worker.
+    """
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         folder.chmod(0o777)
-        done = run(folder, preexec_fn=lambda: few_processes(1))
+        done = run(folder, preexec_fn=lambda: few_processes(processes))
         assert eventually(lambda: not left_in(folder), 10.0)
     assert done.returncode == 1, done.stderr
-    assert "Resource temporarily unavailable" in done.stderr
+    assert "Resource temporarily unavailable: more processes are needed (ulimit -u)" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -7,15 +7,23 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from nvrx_core.process.signal_names import signal_name
 from nvrx_launcher.workers.worker import Failure
 
 __all__ = ["failure_report"]
 
 
-def failure_report(failure: Failure) -> str:
-    """Return how a worker ended, and the exception that it has left in its error file, if torch's `record` wrote it."""
+def failure_report(failure: Failure, *, out_of_memory: bool = False) -> str:
+    """Return how a worker ended, and the exception that it has left in its error file, if torch's `record` wrote it.
+
+    Args:
+        failure: of the worker.
+        out_of_memory: the kernel has killed a process of this cgroup for memory meanwhile.
+    """
     code = failure.code
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has failed with exit code {code}"
+    how = f"was ended by {signal_name(-code)}" if code < 0 else f"has failed with exit code {code}"
+    if code == -signal.SIGKILL and out_of_memory:
+        how += ", and the kernel's OOM killer was active in its cgroup"
     who = f"rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid})"
     return f"{who} {how}{_exception(failure.error_file)}"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 
 from nvrx_core import failpoint
+from nvrx_core.process.memory import MemoryKills
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_policy import StartWorkers
@@ -45,7 +47,7 @@ class WorkerGroup:
         self._starter, self._exited, self._is_monitored = starter, exited, is_monitored
         self._workers = dict[int, Worker]()
         self._tees = dict[int, list[Tee]]()
-        self._stopping = False
+        self._stopping, self._memory_kills = False, MemoryKills(os.getpid())
         self.placement: Placement | None = None
         self.failures = dict[int, Failure]()
 
@@ -129,7 +131,8 @@ class WorkerGroup:
     def _report(self, worker: Worker, code: int) -> str:
         """Log how a worker has failed, and return the first line; one that was stopped has not failed."""
         failure = Failure(worker.local_rank, worker.rank, worker.pid, code, self._logs.error_file(worker.local_rank))
-        report = failure_report(failure)
+        report = failure_report(failure, out_of_memory=self._memory_kills.rose())
+        self._memory_kills.note()
         if not self._stopping:
             self.failures[worker.local_rank] = failure
             log.error("%s", report)

@@ -15,6 +15,7 @@ from typing import IO, Final
 
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.log_files import CycleFiles, LogFiles, Stream
+from nvrx_launcher.workers.outlet import Outlet
 from nvrx_launcher.workers.worker import Output
 
 __all__ = ["Filter", "Logs", "Tee"]
@@ -34,7 +35,7 @@ class Filter:
     """
 
     def __init__(self, path: str, texts: Sequence[str]) -> None:
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._file = Outlet(open(path, "wb", buffering=0), path)  # noqa: SIM115
         self._texts = [text.encode(errors="surrogateescape") for text in texts]
 
     def show(self, prefix: bytes, lines: Sequence[bytes]) -> None:
@@ -52,13 +53,12 @@ class Filter:
 class Console:
     """Where the lines of a stream are shown: on the launcher's own stream, and in a filter's file, if there is one."""
 
-    stream: IO[bytes]
+    stream: Outlet
     filter: Filter | None = None
 
     def show(self, prefix: bytes, lines: Sequence[bytes]) -> None:
         """Write lines with a prefix before each."""
         self.stream.write(b"".join(prefix + line + b"\n" for line in lines))
-        self.stream.flush()
         if self.filter is not None:
             self.filter.show(prefix, lines)
 
@@ -76,7 +76,7 @@ class Tee:
         writer: the worker's end; to be closed when the worker has it.
     """
 
-    def __init__(self, file: IO[bytes], console: Console, prefix: bytes) -> None:
+    def __init__(self, file: Outlet, console: Console, prefix: bytes) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
         self._file, self._console, self._prefix, self._rest = file, console, prefix, b""
@@ -121,6 +121,10 @@ class Logs:
         self._template = string.Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", PREFIX))
         self._cycle = CycleFiles({}, "", "")
         self._consoles = dict[str, Console]()
+        self._own = {
+            stream: Outlet(getattr(getattr(sys, stream), "buffer", None), f"the launcher's {stream}")
+            for stream in ("stdout", "stderr")
+        }
 
     def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> None:
         """Make the files of a cycle; the environments of its workers get the names of their error files."""
@@ -128,8 +132,8 @@ class Logs:
         self._cycle = self._log_files.begin(cycle, environments)
         worker = self._options.worker
         self._consoles = {
-            "stdout": Console(sys.stdout.buffer, _filter(self._cycle.filtered_stdout, worker.duplicate_stdout)),
-            "stderr": Console(sys.stderr.buffer, _filter(self._cycle.filtered_stderr, worker.duplicate_stderr)),
+            "stdout": Console(self._own["stdout"], _filter(self._cycle.filtered_stdout, worker.duplicate_stdout)),
+            "stderr": Console(self._own["stderr"], _filter(self._cycle.filtered_stderr, worker.duplicate_stderr)),
         }
         for local_rank, environment in environments.items():
             environment["TORCHELASTIC_ERROR_FILE"] = self._cycle.workers[local_rank].error
@@ -156,7 +160,7 @@ class Logs:
             file = _append_to(stream.file)
             if not stream.is_shown:
                 return file
-            pipe = Tee(file, self._consoles[name], prefix)
+            pipe = Tee(Outlet(file, stream.file), self._consoles[name], prefix)
             attach(pipe)
             return pipe.writer
 

@@ -45,6 +45,20 @@ class Network:
         """Plug it in again."""
         self._in(self._name, f"ip link set port{number} up")
 
+    def cut_one_way(self, number: int, *, outgoing: bool) -> None:
+        """Lose whatever a host sends, or whatever is sent to it."""
+        self._shape(number, "blackhole", outgoing=outgoing)
+
+    def slow(self, number: int) -> None:
+        """Let 8 kB a second through to a host and from it, up to 0.2 s late."""
+        for outgoing in (True, False):
+            self._shape(number, "tbf rate 64kbit burst 1600 latency 200ms", outgoing=outgoing)
+
+    def lost(self, number: int) -> int:
+        """Return how many packets from a host were lost since its link was last changed."""
+        text = self._in(self.host(number), "tc -s qdisc show dev eth0")
+        return int(text.partition("dropped ")[2].partition(",")[0])
+
     def close(self) -> None:
         """Remove the hosts and the switch."""
         for number in range(len(self.addresses)):
@@ -60,11 +74,16 @@ class Network:
         for device in ("eth0", "lo"):
             self._in(host, f"ip link set {device} up")
 
-    def _in(self, name: str, command: str) -> None:
-        self._ip(f"netns exec {name} {command}")
+    def _shape(self, number: int, queue: str, *, outgoing: bool) -> None:
+        """Set how packets queue on one side of a host's cable."""
+        namespace, device = (self.host(number), "eth0") if outgoing else (self._name, f"port{number}")
+        self._in(namespace, f"tc qdisc replace dev {device} root {queue}")
 
-    def _ip(self, arguments: str) -> None:
-        subprocess.run(["ip", *arguments.split()], check=True, capture_output=True)
+    def _in(self, name: str, command: str) -> str:
+        return self._ip(f"netns exec {name} {command}")
+
+    def _ip(self, arguments: str) -> str:
+        return subprocess.run(["ip", *arguments.split()], check=True, capture_output=True, text=True).stdout
 
 
 @contextmanager

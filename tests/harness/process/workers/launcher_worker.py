@@ -204,6 +204,16 @@ def cut_off() -> None:
     gated()
 
 
+def killed_then_gated() -> None:
+    """In the first cycle the last rank is killed as soon as it may be; waits until it may end in the next one."""
+    gate = os.environ["NVRX_TEST_GATE"]
+    while CYCLE == 0:
+        if int(os.environ["WORLD_SIZE"]) - 1 == RANK and os.path.exists(os.path.join(os.path.dirname(gate), "kill")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.02)
+    gated()
+
+
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (
@@ -226,6 +236,7 @@ CASES: dict[str, Callable[[], None]] = {
         restarted,
         gated,
         cut_off,
+        killed_then_gated,
     )
 }
 
