@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,13 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("integrations", "launcher")
+FRONT_DOORS = {
+    "compat": "integrations/nvrx_compat",
+    "launcher": "launcher/nvrx_launcher",
+    "lightning": "integrations/nvrx_lightning",
+    "megatron": "integrations/nvrx_megatron",
+}
+"""The folders of unit tests that are not named as their package."""
 LIBRARIES = {"torch", "yaml"}
 EXTRAS = {"nvrx_core/store/etcd_client.py": {"etcd3gw", "requests"}}
 ENVIRONMENT = (
@@ -87,9 +95,22 @@ def test_files_and_functions_are_short():
     files = {path: len(text(path).splitlines()) for path in sources()}
     bodies = {where: length(node) for where, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)}
     long = {where: size for where, size in bodies.items() if size > 40}
-    assert not {path: size for path, size in files.items() if size > 500}
+    assert not {path: size for path, size in files.items() if size > 350}
     assert len(long) <= len(bodies) * 0.02, long
     assert statistics.median(bodies.values()) <= 8
+
+
+def test_folders_are_small_enough_to_be_read_at_a_glance():
+    modules = Counter(str(pathlib.Path(path).parent) for path in sources())
+    assert not {folder: number for folder, number in modules.items() if number > 30}
+
+
+def test_unit_tests_mirror_the_packages():
+    tests = ROOT / "tests" / "unit"
+    folders = {path.relative_to(tests).parts for path in tests.rglob("test_*.py")}
+    packages = {part: ROOT / home for part, home in FRONT_DOORS.items()}
+    homes = {parts[:-1]: packages.get(parts[0], ROOT / "nvrx_core" / parts[0]) for parts in folders if parts[:-1]}
+    assert [parts for parts, home in homes.items() if not home.joinpath(*parts[1:]).is_dir()] == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -75,7 +75,7 @@ def join_job(
     """
     rules = _rules(options, pacing)
     if options.backend not in OURS:
-        from nvrx_launcher.rendezvous.handler_joining import join_by_handler
+        from nvrx_launcher.rendezvous.handlers.joining import join_by_handler
 
         return join_by_handler(options, rules, loop, cleanup=cleanup, node=node)
     if options.max_nodes > 1 or options.backend == "etcd-v2":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
-from nvrx_launcher.rendezvous.handler_agreement import Agreement, Entrant, agree, conclusion
+from nvrx_launcher.rendezvous.handlers.agreement import Agreement, Entrant, agree, conclusion
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
 from nvrx_launcher.rendezvous.rules import Rules

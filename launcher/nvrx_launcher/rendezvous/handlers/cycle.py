@@ -16,7 +16,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, Protocol
 
-from nvrx_launcher.rendezvous.handler_agreement import Agreement, Entrant, agree
+from nvrx_launcher.rendezvous.handlers.agreement import Agreement, Entrant, agree
 from nvrx_launcher.rendezvous.messages import MessageKind, Verdict
 
 __all__ = ["HandlerCycle", "Store"]

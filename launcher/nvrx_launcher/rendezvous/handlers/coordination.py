@@ -29,8 +29,8 @@ from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.exit_codes import FAILED, STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
-from nvrx_launcher.rendezvous.handler_agreement import Agreement, Entrant, conclusion
-from nvrx_launcher.rendezvous.handler_cycle import HandlerCycle
+from nvrx_launcher.rendezvous.handlers.agreement import Agreement, Entrant, conclusion
+from nvrx_launcher.rendezvous.handlers.cycle import HandlerCycle
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import BudgetState

@@ -24,7 +24,7 @@ from nvrx_core.store.endpoint import StoreConnectionError, local_address
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import NodeEvents
-from nvrx_launcher.rendezvous.handler_coordination import HandlerCoordination, HandlerTerms
+from nvrx_launcher.rendezvous.handlers.coordination import HandlerCoordination, HandlerTerms
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.ports import free_port
