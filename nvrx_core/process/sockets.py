@@ -11,10 +11,11 @@ import fcntl
 import os
 import select
 import socket
+import stat
 import struct
 import termios
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -71,9 +72,9 @@ def socket_inodes() -> frozenset[int]:
     return frozenset(inode for _, inode in _sockets())
 
 
-def tcp_sockets() -> list[TcpSocket]:
-    """Return the TCP sockets of this process."""
-    return [found for fd, inode in _sockets() if (found := describe(fd, inode)) is not None]
+def tcp_sockets(wanted: Callable[[int], bool] = bool) -> list[TcpSocket]:
+    """Return the TCP sockets of this process; only those whose inode is `wanted`, and these alone are looked into."""
+    return [each for fd, inode in _sockets() if wanted(inode) and (each := describe(fd, inode)) is not None]
 
 
 def shut_down(found: TcpSocket) -> bool:
@@ -170,13 +171,14 @@ def wait_closed(found: Iterable[TcpSocket], timeout: float) -> None:
 
 
 def _sockets() -> Iterator[tuple[int, int]]:
-    for name in os.listdir("/proc/self/fd"):
+    """Yield descriptor and inode of each; `fstat` costs a third of what reading the link in /proc does."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
+            status = os.fstat(fd)
         except OSError:
             continue
-        if target.startswith("socket:["):
-            yield int(name), int(target[8:-1])
+        if stat.S_ISSOCK(status.st_mode):
+            yield fd, status.st_ino
 
 
 def describe(fd: int, inode: int) -> TcpSocket | None:

@@ -97,7 +97,7 @@ class Connection:
         before = socket_inodes()
         self.store = make()
         port = endpoint_of(self.store)[1]
-        new = [each for each in tcp_sockets() if each.inode not in before]
+        new = tcp_sockets(lambda inode: inode not in before)
         found = [each for each in new if port in (0, each.peer_port, each.local_port)]  # others are other threads'
         self._ends = [each for each in found if each.peer_port == port and each.local_port != port]
         for each in self._ends:

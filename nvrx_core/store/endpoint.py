@@ -81,8 +81,8 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
         pause = answers_within
         while not done.wait(pause):
             cut.set()
-            for found in tcp_sockets():
-                if found.peer_port == port and found.inode not in before:
+            for found in tcp_sockets(lambda inode: inode not in before):
+                if found.peer_port == port:
                     shut_down(found)
             pause = 0.2
 

@@ -73,9 +73,8 @@ class Link:
         if hasattr(store, "cut"):
             store.cut()
             return
-        for found in tcp_sockets():
-            if found.inode in inodes:
-                shut_down(found)
+        for found in tcp_sockets(inodes.__contains__):
+            shut_down(found)
 
 
 class Follower:

@@ -153,8 +153,8 @@ class Connections:
         self.waiting_store.stopped = self._main.closed = self._waited.closed = True
         for cut in self._cuts:
             cut()
-        for found in tcp_sockets():
-            if found.inode in self._sockets and not found.listening and found.local_port != self.endpoint[1]:
+        for found in tcp_sockets(self._sockets.__contains__):
+            if not found.listening and found.local_port != self.endpoint[1]:
                 shut_down(found)
 
     def disown(self) -> None:
@@ -167,7 +167,7 @@ class Connections:
 
     def wait_host_closed(self) -> None:
         """Wait until the rank that hosts the store has closed it."""
-        wait_closed((found for found in tcp_sockets() if found.inode in self._sockets), HOST_CLOSES_WITHIN)
+        wait_closed(tcp_sockets(self._sockets.__contains__), HOST_CLOSES_WITHIN)
 
     def assignment_store(self, iteration: int) -> AssignmentStore:
         """Return the store that a user's rank assignment may use before this iteration."""
@@ -234,9 +234,8 @@ class Connections:
     @cached_property
     def _address(self) -> str:
         """Return this host's address on the connection to the control store: a restart needs no name resolution."""
-        for found in tcp_sockets():
-            connected = found.inode in self._sockets and found.peer_port == self.endpoint[1] != 0
-            if connected and (kept := keep_open(found)) is not None:
+        for found in tcp_sockets(self._sockets.__contains__):
+            if found.peer_port == self.endpoint[1] != 0 and (kept := keep_open(found)) is not None:
                 with kept:
                     return str(kept.getsockname()[0]).removeprefix(MAPPED)
         return local_address(*self.endpoint) if self.endpoint[1] else socket.gethostname()

@@ -73,7 +73,8 @@ def _restore(cut: TcpSocket, store: dist.TCPStore) -> None:
     before = socket_inodes()
     try:
         fresh = reconnect(store, _no_clone, {})
-        (found,) = [each for each in tcp_sockets() if each.inode not in before and each.peer_port == cut.peer_port]
+        new = tcp_sockets(lambda inode: inode not in before)
+        (found,) = [each for each in new if each.peer_port == cut.peer_port]
         put_in_place(found, cut)
         del fresh
     except (StoreConnectionError, RuntimeError, OSError, ValueError):

@@ -229,10 +229,8 @@ class GroupObserver:
 
     def _cut_stores(self) -> int:
         """Shut down the client connections of the function's own stores."""
-        candidates = [
-            s for s in tcp_sockets() if s.peer_port in self.store_ports and s.inode not in self._before_function
-        ]
-        return sum(shut_down(s) for s in candidates)
+        found = tcp_sockets(lambda inode: inode not in self._before_function) if self.store_ports else []
+        return sum(shut_down(each) for each in found if each.peer_port in self.store_ports)
 
     def count_collectives(self) -> None:
         """Record how many collectives the default group has begun, even if it is destroyed."""
