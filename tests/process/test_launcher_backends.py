@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.process.etcd import Etcd
 from tests.harness.process.host import eventually, free_ports
-from tests.harness.process.launch import WORKERS, Launch, left_in
+from tests.harness.process.launch import WORKERS, Launch, Start, left_in
 from tests.harness.process.monitored import environment_of
 
-Start = Callable[..., Launch]
 PLUG_IN = "[torchrun.handlers]\nown = tests.harness.process.workers.users_rendezvous:creator\n"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    launched: list[Launch] = []
+def start(launcher: Start) -> Start:
+    return functools.partial(_started, launcher)
 
-    def start(case: str, *options: str, **more: str) -> Launch:
-        launched.append(Launch(tmp_path, case, "--nnodes", "2", "--rdzv-id", "job", *options, **more))
-        return launched[-1]
 
-    yield start
-    for each in launched:
-        each.close()
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
+def _started(launcher: Start, case: str, *options: str, **more: str) -> Launch:
+    return launcher(case, "--nnodes", "2", "--rdzv-id", "job", *options, **more)
 
 
 def assert_recovered(jobs: list[Launch]) -> list[list[int]]:

@@ -29,10 +29,10 @@ def hosts() -> Iterator[Network]:
 def start(launcher: Start, hosts: Network) -> Start:
     numbers = itertools.count()
 
-    def start(case: str, *options: str) -> Launch:
-        """Start a launcher on the next host; the first one hosts the rendezvous."""
-        where = meeting_place(f"{hosts.addresses[0]}:29500")
-        return launcher(case, *where, *options, host=hosts.command(next(numbers)))
+    def start(case: str, *options: str, on: int = -1, endpoint: str = "") -> Launch:
+        """Start a launcher on the next host, or on another one; that on the first one hosts the rendezvous."""
+        where = meeting_place(f"{endpoint or hosts.addresses[0]}:29500")
+        return launcher(case, *where, *options, host=hosts.command(next(numbers) if on < 0 else on))
 
     return start
 
@@ -102,3 +102,64 @@ def lossy(hosts: Network, number: int) -> int:
     hosts.slow(number)
     time.sleep(PERIOD - GAP)
     return lost
+
+
+@pytest.mark.parametrize(
+    ("cut", "is_healed"), [(0, True), (0, False), pytest.param(1, False, marks=pytest.mark.nightly)]
+)
+def test_two_nodes_that_are_cut_from_each_other(
+    start: Start, hosts: Network, tmp_path: Path, cut: int, is_healed: bool
+) -> None:
+    """Whichever is cut off, the one that does not host the rendezvous ends its workers, within its lease."""
+    options = (
+        "--nnodes",
+        "2",
+        "--rdzv-conf",
+        "join_timeout=20,read_timeout=3" if is_healed else "join_timeout=4,read_timeout=3",
+    )
+    host, other = start("cut_off", *options), start("cut_off", *options)
+    for job in (host, other):
+        job.read(2, "start")
+    hosts.cut(cut)
+    host.await_log("has not moved its lease for 5 s")
+    assert not any(map(alive, other.pids())), "a node that is cut off keeps no worker longer than its lease"
+    if is_healed:
+        hosts.heal(cut)
+    (tmp_path / "gate").touch()
+    ends = [job.finish() for job in (host, other)]
+    assert [code for code, _ in ends] == ([0, 0] if is_healed else [1, 75]), ends
+    if is_healed:
+        again = [
+            each["rank"]
+            for job in (host, other)
+            for each in job.events
+            if (each["event"], each["cycle"]) == ("done", 1)
+        ]
+        assert sorted(again) == [0, 1, 2, 3]
+    else:
+        assert "1 of 2 nodes have joined in 4 s" in ends[0][1]
+        assert f"the rendezvous store is lost: no way to {hosts.addresses[0]}:29500 for 4 s" in ends[1][1]
+
+
+@pytest.mark.parametrize("gap", [2.0, pytest.param(60.0, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("order", [(2, 1, 0), pytest.param((0, 2, 1), marks=pytest.mark.nightly)])
+def test_launchers_find_each_other_in_any_order(start: Start, order: tuple[int, ...], gap: float) -> None:
+    """The host of the rendezvous may be the last one."""
+    jobs = list[Launch]()
+    for host in order:
+        time.sleep(gap if jobs else 0.0)
+        jobs.append(start("done", "--nnodes", "3", on=host))
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0, 0], ends
+    assert sorted(each["rank"] for job in jobs for each in job.events if each["event"] == "done") == list(range(6))
+
+
+def test_an_endpoint_where_no_launcher_is_says_what_was_tried(start: Start, hosts: Network) -> None:
+    """The address of another host, where nobody listens, and one that no host has."""
+    options = ("--nnodes", "2", "--rdzv-conf", "store_connect_wait_seconds=0.5")
+    jobs = {address: start("done", *options, on=0, endpoint=address) for address in (hosts.addresses[1], "10.77.0.99")}
+    for address, job in jobs.items():
+        code, log = job.finish()
+        assert code == 1, log
+        assert f"nobody hosts the rendezvous at {address}:29500: to listen there failed (Cannot assign requested" in log
+        assert "--rdzv-endpoint must be an address of one of the job's nodes" in log

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.process.host import alive, eventually, free_ports
-from tests.harness.process.launch import Launch, left_in
+from tests.harness.process.host import alive, eventually
+from tests.harness.process.launch import Launch, Nodes, Start, meeting_place
 
-Start = Callable[..., list[Launch]]
 MIN_HEALTHY = ("--restart-policy", "min-healthy")
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    launched: list[Launch] = []
+def ordered(launcher: Start) -> Nodes:
+    """Start launchers of one job; the first of them hosts the rendezvous, and has the first ranks."""
 
-    def start(count: int, case: str, *options: str) -> list[Launch]:
-        """Start launchers of one job; the first of them hosts the rendezvous, and has the first ranks."""
-        where = ("--rdzv-endpoint", f"127.0.0.1:{free_ports()}", "--rdzv-id", "job")
-        new = []
+    def ordered(count: int, case: str, *options: str) -> list[Launch]:
+        where, started = meeting_place(), list[Launch]()
         for rank in range(count):
-            new.append(Launch(tmp_path, case, *where, "--node-rank", str(rank), *options))
-            launched.append(new[-1])
+            started.append(launcher(case, *where, "--node-rank", str(rank), *options))
             if rank == 0:
-                new[0].await_log("host the rendezvous")
-        return new
+                started[0].await_log("host the rendezvous")
+        return started
 
-    yield start
-    for each in launched:
-        each.close()
-    assert eventually(lambda: not left_in(tmp_path), 10.0)
+    return ordered
 
 
-def test_the_job_goes_on_while_the_minimum_of_nodes_is_healthy(start: Start, tmp_path: Path) -> None:
+def test_the_job_goes_on_while_the_minimum_of_nodes_is_healthy(ordered: Nodes, tmp_path: Path) -> None:
     """Of three nodes, two of which are needed, one loses a worker: all else goes on. A lost node is one too many."""
-    jobs = start(3, "weakens", "--nnodes", "2:3", *MIN_HEALTHY, "--rdzv-conf", "last_call_timeout=60")
+    jobs = ordered(3, "weakens", "--nnodes", "2:3", *MIN_HEALTHY, "--rdzv-conf", "last_call_timeout=60")
     for job in jobs:
         job.read(2, "start")
     jobs[0].await_log("rank 1 (local rank 1")
@@ -53,9 +45,9 @@ def test_the_job_goes_on_while_the_minimum_of_nodes_is_healthy(start: Start, tmp
     assert all("has not moved its lease" in log for _, log in ends)
 
 
-def test_a_lost_node_stops_nobody_while_the_minimum_is_there(start: Start, tmp_path: Path) -> None:
+def test_a_lost_node_stops_nobody_while_the_minimum_is_there(ordered: Nodes, tmp_path: Path) -> None:
     """The job is done when the others are, and the node is taken for lost, 5 s after its end."""
-    jobs = start(3, "gated", "--nnodes", "2:3", *MIN_HEALTHY, "--rdzv-conf", "last_call_timeout=60")
+    jobs = ordered(3, "gated", "--nnodes", "2:3", *MIN_HEALTHY, "--rdzv-conf", "last_call_timeout=60")
     for job in jobs:
         job.read(2, "start")
     lost = jobs.pop()
@@ -76,10 +68,10 @@ def test_a_lost_node_stops_nobody_while_the_minimum_is_there(start: Start, tmp_p
     ],
 )
 def test_a_policy_ends_all_launchers_with_one_code(
-    start: Start, tmp_path: Path, policy: str, nodes: str, expected: int
+    ordered: Nodes, tmp_path: Path, policy: str, nodes: str, expected: int
 ) -> None:
     """No restart is left when rank 1 fails."""
-    jobs = start(2, "weakens", "--nnodes", nodes, "--restart-policy", policy, "--rdzv-conf", "last_call_timeout=60")
+    jobs = ordered(2, "weakens", "--nnodes", nodes, "--restart-policy", policy, "--rdzv-conf", "last_call_timeout=60")
     for job in jobs:
         job.read(2, "start")
     jobs[0].await_log("rank 1 (local rank 1")
