@@ -44,14 +44,16 @@ def test_a_group_that_becomes_the_default_one_after_the_abort_is_no_group_of_the
 
 @pytest.mark.parametrize("faults", [40, pytest.param(200, marks=pytest.mark.nightly)])
 def test_a_fault_at_any_instant_of_making_groups_costs_one_restart(prepare: Launch, faults: int) -> None:
-    job = run(prepare, "making_groups", {}, faults=faults, seed=1, no_progress_limit=None)
+    job = run(prepare, "making_groups", {}, limit=40 + faults, faults=faults, seed=1, no_progress_limit=None)
     assert results(job) == dict.fromkeys(range(3), faults)
     assert_restarts(job, [restart("EXCEPTION", by=None)] * faults)
 
 
 @pytest.mark.parametrize("faults", [25, pytest.param(100, marks=pytest.mark.nightly)])
 def test_connections_that_others_open_while_groups_are_made_are_not_cut(prepare: Launch, faults: int) -> None:
-    job = run(prepare, "foreign_connections", {}, world=2, faults=faults, no_progress_limit=None)
+    job = run(
+        prepare, "foreign_connections", {}, world=2, limit=40 + faults, faults=faults, no_progress_limit=None
+    )  # fmt: skip
     assert results(job) == {0: faults, 1: faults}
     assert by_rank(job, "requests", "failed") == {0: [], 1: []}
     assert min(by_rank(job, "requests", "done").values()) > faults

@@ -26,11 +26,13 @@ def run(
     return run_prepared(prepare(world=world, store=store), case, harm, broken, **settings)
 
 
-def run_prepared(job: Job, case: str, harm: Harm, broken: int = 1, module: str = OPTIONS, **settings: Any) -> Job:
+def run_prepared(
+    job: Job, case: str, harm: Harm, broken: int = 1, module: str = OPTIONS, *, limit: float = 40, **settings: Any
+) -> Job:
     texts = {"SETTINGS": json.dumps(settings), "HARM": json.dumps(harm), "BROKEN": str(broken), "CASE": case}
     log = str(job.directory / "application.log")
     environment = {f"NVRX_TEST_{name}": text for name, text in texts.items()}
-    job.start(module, NVRX_TEST_LOG=log, **environment).finish()
+    job.start(module, NVRX_TEST_LOG=log, **environment).finish(limit)
     assert_no_process_left(job)
     assert {code for code in job.codes.values() if code != KILLED} <= {0}, job.codes
     return job
