@@ -156,7 +156,9 @@ class ForkServer:
             os.close(self._child_pidfd)
 
     def end(self, within: float) -> None:
-        """Wait until worker and server have exited; after `within` seconds they are killed."""
+        """Wait until worker and server have exited; after `within` seconds they are killed. Nothing the second time."""
+        if self.channel.fileno() < 0:
+            return
         self._continue()
         if not (self.done or self._await_end(within)):
             with suppress(OSError):

@@ -345,6 +345,7 @@ def test_a_program_that_never_serves_is_an_error_and_does_not_stay(
     monkeypatch.setattr(module, "READY_WITHIN", 0.1)
     with pytest.raises(ForkServerError, match=r"no worker was ready within 0\.1 s"):
         fork_server.await_ready()
+    fork_server.end(0.0)  # again, in the caller's own cleanup
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from nvrx_core.errors import BarrierTimeout
 from nvrx_core.inprocess.call.arrival_report import ArrivalReport
 from nvrx_core.inprocess.call.barrier import Barrier
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
@@ -20,6 +21,7 @@ from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
+from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
@@ -79,7 +81,12 @@ class Call:
             flow = MainThread(
                 watchers.thread.rounds, self._state, self._call_rules(resources.connections), time.monotonic
             )
-            ended: IterationResult = interpret(flow.run(), self._rules(resources, function), watchers.thread.step)
+            try:
+                ended: IterationResult = interpret(flow.run(), self._rules(resources, function), watchers.thread.step)
+            except BarrierTimeout as error:
+                late = watchers.thread.rounds.view.round
+                name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)
+                raise
         set_ranks(self._state.rank, self._state.world_size)
         if ended.error is not None:
             raise ended.error

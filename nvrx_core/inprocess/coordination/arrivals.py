@@ -53,6 +53,13 @@ class Arrivals:
             raise ValueError(f"the arrivals of {sorted(members)!r:.100} are those of others")
         return found
 
+    def missing(self, iteration: int, members: frozenset[int]) -> list[int]:
+        """Return the members whose arrival is not there."""
+        if not self._in_blocks(iteration):
+            return [member for member in sorted(members) if not self.store.has([self.keys.arrival(iteration, member)])]
+        keys = [key for key in self._of(iteration, members) if self.store.has([key])]
+        return sorted(members - _arrivals_in(self.store.read_all(keys), []).keys())
+
     def keys_of(self, iteration: int, members: int) -> Iterable[str]:
         """Return all keys of a round's arrivals."""
         return self._of(iteration, range(members))
@@ -68,18 +75,22 @@ class Arrivals:
 
 def _of_blocks(texts: Iterable[bytes], members: frozenset[int]) -> Mapping[int, Arrival]:
     """Return the last arrival of each member, none when one is missing; malformed lines are ignored."""
-    lines = [line for text in texts for line in text.split(b"\n") if line]
     strange = list[bytes]()
-    try:
-        arrivals = [arrival for part in batches(lines) for arrival in decode_arrivals(part)]
-    except ValueError:
-        arrivals = [arrival for line in lines for arrival in _readable(line, strange)]
-    found = {arrival.initial_rank: arrival for arrival in arrivals}
+    found = _arrivals_in(texts, strange)
     if members <= found.keys():
         return {member: found[member] for member in members}
     if strange:
         raise ValueError(f"no arrival: {strange[0]!r:.100}")
     return {}
+
+
+def _arrivals_in(texts: Iterable[bytes], strange: list[bytes]) -> dict[int, Arrival]:
+    lines = [line for text in texts for line in text.split(b"\n") if line]
+    try:
+        arrivals = [arrival for part in batches(lines) for arrival in decode_arrivals(part)]
+    except ValueError:
+        arrivals = [arrival for line in lines for arrival in _readable(line, strange)]
+    return {arrival.initial_rank: arrival for arrival in arrivals}
 
 
 def _readable(line: bytes, strange: list[bytes]) -> Iterator[Arrival]:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from nvrx_core.errors import BarrierTimeout
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.parsing import integer, integers, parse_object, string
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["Presence", "Reminders", "claimed_ranks", "find_presence", "ranges"]
+__all__ = ["Presence", "Reminders", "claimed_ranks", "find_presence", "name_missing", "ranges"]
 
 SMALL: Final = 256
 """Ranks of a job up to which each of them looks for those that are missing."""
@@ -119,6 +123,14 @@ def _looks(store: GuardedStore, keys: StoreKeys, member: int) -> bool:
     """Return whether this rank is the one that reads the claims."""
     ahead = [0, *(1 << power for power in range(member.bit_length()))]
     return member in ahead and not any(store.has([keys.claim(rank)]) for rank in ahead if rank < member)
+
+
+def name_missing(error: BarrierTimeout, operations: RoundOperations, iteration: int, members: frozenset[int]) -> None:
+    """Name the members that have not arrived in a round whose barrier timed out; in a small job only."""
+    if len(members) <= SMALL:
+        with suppress(StoreFailure):
+            error.missing = tuple(operations.missing(iteration, members))
+            error.add_note(f"missing ranks: {ranges(error.missing)} (of {len(members)})")
 
 
 def ranges(ranks: Iterable[int]) -> str:

@@ -76,6 +76,11 @@ class RoundOperations:
             return None
         return _event(self.store.look(key) or b"", None)
 
+    def missing(self, iteration: int, members: frozenset[int]) -> list[int]:
+        """Return the members that have not arrived in the round."""
+        with guard():
+            return self._arrivals.missing(iteration, members)
+
     def announce(self, iteration: int, fault: FaultRecord) -> None:
         """Write the fault of a living member as the round's event, unless there is one."""
         self.perform(Announce(fault), iteration)

@@ -48,6 +48,17 @@ def test_all_are_there_or_none(store):
     assert arrivals.read(1, PAIR) == {}
 
 
+@pytest.mark.parametrize("iteration", [-1, 0])
+def test_the_missing_are_found(store, iteration):
+    arrivals, members = arrivals_in(store), frozenset({0, 1, 2 * BATCH})
+    assert arrivals.missing(iteration, members) == [0, 1, 2 * BATCH]
+    arrivals.put(iteration, arrival(1))
+    assert arrivals.missing(iteration, members) == [0, 2 * BATCH]
+    for member in members:
+        arrivals.put(iteration, arrival(member))
+    assert arrivals.missing(iteration, members) == []
+
+
 def test_the_last_arrival_of_a_member_counts(store):
     arrivals = arrivals_in(store)
     for each in (arrival(0), arrival(1), arrival(0, ArrivalStatus.DEAD), arrival(1, ArrivalStatus.LEAVING), arrival(1)):
