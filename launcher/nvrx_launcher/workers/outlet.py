@@ -28,13 +28,15 @@ class Outlet:
         """Write all of it, as far as that is possible."""
         if self._stream is None:
             return
+        rest = memoryview(data)
         try:
-            self._stream.write(data)
+            while rest:  # an unbuffered file takes a part, where the disk has room for a part
+                rest = rest[self._stream.write(rest) :]
             self._stream.flush()
         except OSError as error:
             if not self._lost:
                 log.warning("output of workers is lost: %s: %s", self._name, error)
-            self._lost += len(data)
+            self._lost += len(rest)
         else:
             self._say_what_was_lost()
 
