@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+from nvrx_launcher.rendezvous.ports import OF_CONNECTIONS, free_port
+
 from tests.harness.process.launch import Start, meeting_place
 
 
@@ -46,3 +48,13 @@ def test_a_wrong_key_ends_the_launcher_before_anything_is_started(launcher: Star
     assert code == 2
     assert "--rdzv-conf: c10d has no 'join_timeuot'; did you mean join_timeout?" in log
     assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_meet_at_a_port_that_no_outgoing_connection_gets(tmp_path: Path) -> None:
+    """Where the kernel gives away all ports, it is one of those."""
+    first = int(OF_CONNECTIONS.read_text().split()[0])
+    with socket.create_server(("", free_port())) as server:
+        assert server.getsockname()[1] < first
+    everything = tmp_path / "range"
+    everything.write_text("1024\t65535\n")
+    assert free_port(everything) > 0

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 __all__ = ["free_port"]
 
+OURS: Final = range(20_000, 30_000)
+"""Ports below those of Kubernetes' services, which begin at 30,000."""
+OF_CONNECTIONS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+TRIES: Final = 100
 
-def free_port() -> int:
-    """Return a port that nobody uses at the moment."""
+
+def free_port(of_connections: Path = OF_CONNECTIONS) -> int:
+    """Return a port that nobody uses at the moment, and that no outgoing connection gets from the kernel.
+
+    Rank 0 listens there seconds later, when it has imported torch. A port from the kernel's own range may belong to an
+    outgoing connection by then, and to listen there fails.
+
+    Args:
+        of_connections: the file in which the kernel says which ports it gives to connections.
+    """
+    ours = range(OURS.start, min(OURS.stop, int(of_connections.read_text().split()[0])))
+    for port in random.SystemRandom().sample(ours, min(TRIES, len(ours))):
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
     with socket.create_server(("", 0)) as probe:
         return int(probe.getsockname()[1])
