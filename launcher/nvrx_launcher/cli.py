@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,9 +13,10 @@ from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_launcher.arguments import parse_arguments
-from nvrx_launcher.exit_codes import FAILED, SIGNALLED, USAGE
+from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.explain import explained
 from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.signals import end_by_interrupt
 from nvrx_launcher.torch_questions import count_devices
 
 __all__ = ["main", "run"]
@@ -55,10 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """Run a job, and end this process at once: torch aborts an interpreter that ends while a thread waits for a key."""
     _open_standard_streams()
+    end_by_interrupt()
     try:
         code = main()
-    except KeyboardInterrupt:
-        code = SIGNALLED + signal.SIGINT
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else USAGE
     except BaseException:  # boundary: the process ends here

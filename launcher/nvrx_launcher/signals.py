@@ -11,7 +11,7 @@ from types import FrameType
 
 from nvrx_core.errors import ConfigurationError
 
-__all__ = ["signal_numbers", "signals_as_events"]
+__all__ = ["end_by_interrupt", "signal_numbers", "signals_as_events"]
 
 
 def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
@@ -27,6 +27,15 @@ def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
             raise ConfigurationError("command line", "--signals-to-handle", problem, "write names as in SIGTERM,SIGINT")
         found.append(signal.Signals[name])
     return found
+
+
+def end_by_interrupt() -> None:
+    """Have SIGINT end this process as SIGTERM does, until signals are events; one that is ignored stays so.
+
+    A KeyboardInterrupt would come up in torch's C++, which aborts the process, or in a place that swallows it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
