@@ -81,7 +81,7 @@ class RandomStates:
         if found is None and expected and not self._warned:
             self._warned = True
             log.warning(
-                "this rank has no random states for the checkpoint: a fault struck it while the checkpoint was saved, "
+                "this rank has no random states for the checkpoint: a fault occurred while the checkpoint was saved, "
                 "or it has not seen it saved. Its random numbers begin anew, so that dropout differs from a run "
                 "without the fault",
             )  # fmt: skip

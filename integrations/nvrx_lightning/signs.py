@@ -139,7 +139,7 @@ class SignsOfLife:
 
     def _lose(self, error: RankMonitorClientError) -> None:
         """Go on without the monitor: another client has taken its place, or a section is another's."""
-        self._log.warning("the rank monitor is told no more about this training: %s", error)
+        self._log.warning("the progress of this training is no longer reported to the rank monitor: %s", error)
         self._monitor = _NoMonitor()
 
 

@@ -294,7 +294,7 @@ class Agent:
 
         def answered(entered: bool) -> None:
             if entered:
-                log.warning("the job goes on in process without rank %d", rank)
+                log.warning("in-process restart continues without rank %d", rank)
                 self._history.goes_on_without(rank)
             policy = self._policy.round_entered if entered else self._policy.no_round
             self._carry_out(policy(cycle, local_rank))

@@ -125,7 +125,7 @@ class LocalMonitor:
         if lost:
             log.warning("the rank monitor was replaced: %s", lost)
         elif lost is not None:
-            log.error("the rank monitor is lost, and is started anew")
+            log.error("the rank monitor is lost, and is restarted")
             self._restart()
 
     def _restart(self) -> None:

@@ -86,7 +86,7 @@ def test_the_example_survives_the_loss_of_a_rank_under_the_launcher(tmp_path: pa
     with shell(command("ft_launcher", "--nproc-per-node 4"), tmp_path, NVRX_RUNTIME_DIR=str(tmp_path / "run")) as job:
         output = job.communicate(timeout=LIMIT)[0]
     assert job.returncode == 0, output
-    assert "goes on in process without rank 2" in output
+    assert "restart continues without rank 2" in output
     assert_survived(output)
 
 

@@ -93,7 +93,7 @@ def test_a_node_that_nobody_joins_says_so(nodes: Nodes) -> None:
 def test_a_wrapped_call_goes_on_without_a_rank_of_each_node(nodes: Nodes, tmp_path: Path) -> None:
     jobs = nodes(2, "0,3", "--nnodes", "2", worker="launcher_wrapped.py")
     for job in jobs:
-        job.await_log("the job goes on in process without rank")
+        job.await_log("in-process restart continues without rank")
     (tmp_path / "gate").touch()
     ends = [job.finish() for job in jobs]
     assert [code for code, _ in ends] == [0, 0], ends

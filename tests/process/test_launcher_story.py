@@ -34,7 +34,7 @@ def test_all_nodes_tell_one_story(nodes: Nodes, tmp_path: Path) -> None:
 def test_restarts_in_process_are_in_the_story_of_the_launchers(nodes: Nodes, tmp_path: Path) -> None:
     jobs = nodes(2, "0,3", "--nnodes", "2", worker="launcher_wrapped.py")
     for job in jobs:
-        job.await_log("the job goes on in process without rank")
+        job.await_log("in-process restart continues without rank")
     (tmp_path / "gate").touch()
     assert [job.finish()[0] for job in jobs] == [0, 0]
     told = story_of(tmp_path)

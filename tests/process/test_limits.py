@@ -108,7 +108,7 @@ def test_a_mistake_in_the_script_restarts_ever_more_slowly_and_ends_the_job(prep
     assert pauses[2] >= 0.1
     assert pauses[3] >= 0.2
     told = job.errors(1)
-    assert told.count("the function fails on initial rank 1 in iteration 0:\nTraceback (most recent call last):") == 1
+    assert told.count("the function failed on initial rank 1 in iteration 0:\nTraceback (most recent call last):") == 1
     assert "in mistake\n    optimiser.step()" in told
     (event,) = job.events("exception", initial_rank=1)
     assert "in mistake\n    optimiser.step()" in event["traceback"]

@@ -144,7 +144,7 @@ class Monitors:
         if now >= self._started_at[local_rank] + STABLE:
             self._pauses.pop(local_rank, None)
         if local_rank not in self._pauses:
-            log.warning("the monitor of local rank %d is lost, and is started anew", local_rank)
+            log.warning("the monitor of local rank %d is lost, and is restarted", local_rank)
             self._pauses[local_rank] = FIRST_PAUSE
             self._start_anew(local_rank, now)
         else:
@@ -156,7 +156,7 @@ class Monitors:
         except OSError as error:
             self._wait(local_rank, str(error), now)
         else:
-            self._history.monitor_replaced(local_rank, "started anew")
+            self._history.monitor_replaced(local_rank, "restarted")
 
     def _wait(self, local_rank: int, why: str, now: float) -> None:
         pause = self._pauses.get(local_rank, FIRST_PAUSE)

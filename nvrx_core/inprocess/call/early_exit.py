@@ -91,7 +91,7 @@ class EarlyExit:
     def fork_server_lost(self) -> None:
         """Record that the monitor process can no longer be replaced; without one, the rank exits."""
         if self._monitor.is_running():
-            log.warning("the fork server is gone: the monitor process will not be replaced if it is lost")
+            log.warning("the fork server has exited: the monitor process will not be replaced if it is lost")
         else:
             self._part_lost("no monitor process could be kept running; see monitor_process_logfile")
 

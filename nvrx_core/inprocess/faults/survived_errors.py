@@ -76,7 +76,7 @@ class SurvivedErrors:
 
     def _write(self, iteration: int, captured: traceback.TracebackException, lines: bool) -> None:
         text = (_with_lines(captured) if lines else "") or _without_lines(captured)
-        log.error("the function fails on initial rank %d in iteration %d:\n%s", self._initial_rank, iteration, text)
+        log.error("the function failed on initial rank %d in iteration %d:\n%s", self._initial_rank, iteration, text)
         self._events.write("exception", iteration, traceback=text)
 
 

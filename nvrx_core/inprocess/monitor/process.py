@@ -103,7 +103,7 @@ class MonitorProcess:
             due = self._turn()
             readable = {fd for fd, _ in poll.poll(max(0.0, due - time.monotonic()) * 1000 + 0.5)}
             if (pause := self.awake.woke(due, now=time.monotonic())) > 0:
-                log.warning("this process has paused for %.1f s, which nobody is blamed for", pause)
+                log.warning("this process has paused for %.1f s, which no rank is blamed for", pause)
             if readable - {self.plan.wake}:
                 self.page.disown()  # it may become the next rank's
                 self.reporter.report_death(self.hangs.hard_timeout())

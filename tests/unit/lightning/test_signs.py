@@ -131,7 +131,7 @@ def test_a_lost_monitor_ends_nothing(told: Told, caplog: pytest.LogCaptureFixtur
     signs.leave("step")
     signs.leave_all()
     assert [record.message for record in caplog.records] == [
-        "the rank monitor is told no more about this training: lost"
+        "the progress of this training is no longer reported to the rank monitor: lost"
     ]
 
 

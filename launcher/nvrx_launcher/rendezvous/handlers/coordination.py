@@ -230,7 +230,7 @@ class HandlerCoordination:
         try:
             self._cycle.await_others(self._terms.close_timeout)
         except (RuntimeError, OSError, LookupError) as error:
-            log.info("not all nodes have said in %g s that they end: %s", self._terms.close_timeout, _text(error))
+            log.info("not all nodes have confirmed their end within %g s: %s", self._terms.close_timeout, _text(error))
         self._handler.shutdown()
 
     def _post(self, call: Callable[..., object], *arguments: object) -> None:

@@ -55,7 +55,7 @@ def texts(caplog):
 def test_the_traceback_has_the_users_frames(errors, caplog, tmp_path):
     errors.survived(failed(), 7)
     (text,) = texts(caplog)
-    assert text.startswith("the function fails on initial rank 3 in iteration 7:\nTraceback (most recent call last):")
+    assert text.startswith("the function failed on initial rank 3 in iteration 7:\nTraceback (most recent call last):")
     assert "    raise Planted(message)" in text
     assert text.endswith("Planted: planted\n")
     (event,) = map(json.loads, (tmp_path / "events-3.jsonl").read_text().splitlines())

@@ -69,7 +69,7 @@ def test_one_that_was_replaced_by_its_fork_server_is_told_of(made):
 def test_one_that_is_lost_is_started_anew_at_once(made):
     begun = made.monitors._started_at[0]
     lose(made, begun + 1.0)
-    assert (made.monitor.starts, made.told, made.monitors.deadline) == (2, [(0, "started anew")], math.inf)
+    assert (made.monitor.starts, made.told, made.monitors.deadline) == (2, [(0, "restarted")], math.inf)
 
 
 def test_one_that_is_lost_again_and_again_is_started_after_growing_pauses(made, caplog):
