@@ -142,15 +142,20 @@ def skipped_batches(kind: Any) -> type[Any]:
     return SkippedBatches
 
 
-def begins_epoch(trainer: Any, resumed: Position | None) -> bool:
+def begins_epoch(trainer: Any, resumed: Position | None, *, exactly: bool) -> bool:
     """Return whether the first batch of an attempt is that of a new epoch.
 
     Lightning ends the epoch itself when the checkpoint is from the hook after its last batch, which had not completed.
+
+    Args:
+        trainer: its counters are those of the checkpoint.
+        resumed: the position in the checkpoint.
+        exactly: what the checkpoint has interrupted is finished first.
     """
     epoch, batch = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress.current
     if epoch.started == epoch.processed:
         return True
-    return resumed is not None and resumed.ended and bool(batch.completed < batch.processed)
+    return not exactly and resumed is not None and resumed.ended and bool(batch.completed < batch.processed)
 
 
 class TrainData:
@@ -160,10 +165,11 @@ class TrainData:
         replicas: among how many the data is distributed.
         rank: which of them this process is.
         resumed: the position in the checkpoint that the attempt begins from; None without one.
+        exactly: an epoch whose batches are all done goes on to its end; else Lightning begins the next one.
     """
 
-    def __init__(self, replicas: int, rank: int, resumed: Position | None) -> None:
-        self._replicas, self._rank, self._resumed = replicas, rank, resumed
+    def __init__(self, replicas: int, rank: int, resumed: Position | None, *, exactly: bool = False) -> None:
+        self._replicas, self._rank, self._resumed, self._exactly = replicas, rank, resumed, exactly
         self._start: _Start | None = None
         self._loader: Any = None
         self._setup: tuple[int, int] | None = None
@@ -224,6 +230,8 @@ class TrainData:
         saved = self._resumed or Position(self._replicas, current.processed, length)
         if current.processed >= saved.length > 0:
             _shift(current, length - current.processed)
+            if self._exactly:
+                return _Start(epoch.processed, len(sampler.dataset) + self._replicas, length)
             return _Start(epoch.processed + 1, 0, 0)
         done = _at_optimizer_step(current.processed, trainer)
         samples = self._consumed(saved, done, int(loader.batch_size))
@@ -245,7 +253,7 @@ class TrainData:
             return
         loop = trainer.fit_loop
         epoch, current = loop.epoch_progress.current, loop.epoch_loop.batch_progress.current
-        ended = epoch.started > epoch.processed and current.processed >= len(loader)
+        ended = not self._exactly and epoch.started > epoch.processed and current.processed >= len(loader)
         _set_epoch(loader, epoch.processed + ended)
         if ended or epoch.started == epoch.processed:
             return

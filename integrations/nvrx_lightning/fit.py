@@ -28,12 +28,14 @@ from nvrx_lightning import environment
 from nvrx_lightning.checkpoint import SavedCheckpoints, agree, newest_in
 from nvrx_lightning.data import Position, TrainData, begins_epoch
 from nvrx_lightning.families import lookup
+from nvrx_lightning.loops import batch_is_processed, begin_epoch, continue_exactly, finish_epoch
 from nvrx_lightning.options import InProcessOptions
 from nvrx_lightning.preparation import prepare_data
-from nvrx_lightning.random_state import RandomState, RandomStates
+from nvrx_lightning.random_state import RandomState
+from nvrx_lightning.rank_states import RankState, RankStates
+from nvrx_lightning.running_metrics import callback_metrics, use_callback_metrics
 from nvrx_lightning.snapshot import (
     TrainerSnapshot,
-    begin_epoch,
     checkpoint_folders,
     epoch_settings,
     keep_csv_rows,
@@ -75,7 +77,7 @@ class RestartableFit(Finalize):
         self._arguments = inspect.signature(function).bind(*call[0], **call[1])
         self._arguments.apply_defaults()
         self._users_checkpoint = self._arguments.arguments.get("ckpt_path")
-        self.saved, self._random_states = SavedCheckpoints(), RandomStates()
+        self.saved, self._rank_states = SavedCheckpoints(), RankStates()
         self._tuner_exit = lookup(family, "utilities.exceptions._TunerExitException")
         self._sigterm = lookup(family, "utilities.exceptions.SIGTERMException")
         self._call: CallWrapper | None = None
@@ -89,8 +91,9 @@ class RestartableFit(Finalize):
         self._entered = entered
         self._resumed: dict[str, Any] | None = None
         self._data: TrainData | None = None
+        self._state: RankState | None = None
         self._random: RandomState | None = None
-        self._settings: dict[str, Any] | None = None
+        self._own = False  # the checkpoint is one of this job's
 
     def run(self) -> Any:
         """Run the fit until all ranks have completed it.
@@ -134,6 +137,7 @@ class RestartableFit(Finalize):
             self._restore(rank, world_size)
         elif self._options.resume == "auto" and self._users_checkpoint is None:
             self._continue_job(rank, world_size)
+        continue_exactly(self._trainer, exactly=self._own)
         try:
             return self._function(*self._arguments.args, **self._arguments.kwargs)
         except self._tuner_exit as error:
@@ -168,16 +172,15 @@ class RestartableFit(Finalize):
         if rank == 0 and environment.was_restarted():
             for path in reversed(newest_in(checkpoint_folders(self._trainer, self._family))):
                 self.saved.saved(path, 0)
-        self._arguments.arguments["ckpt_path"] = agree(self._call.store, rank, world_size, self.saved)
+        chosen = agree(self._call.store, rank, world_size, self.saved)
+        self._arguments.arguments["ckpt_path"], self._own = chosen, chosen is not None
 
     def _checkpoint(self, rank: int, world_size: int) -> Any:
-        resume = self._options.resume
-        if resume is None:
-            return self._users_checkpoint
-        if resume != "auto":
-            return os.fspath(resume)
         assert self._call is not None
-        return agree(self._call.store, rank, world_size, self.saved) or self._users_checkpoint
+        resume = self._options.resume
+        chosen = agree(self._call.store, rank, world_size, self.saved) if resume == "auto" else resume
+        self._own = chosen is not None
+        return os.fspath(chosen) if chosen is not None else self._users_checkpoint
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """Tear the Trainer down after an attempt; the wrapper's `finalize`.
@@ -188,6 +191,8 @@ class RestartableFit(Finalize):
         if self._trainer.received_sigterm:
             raise self._sigterm(SIGTERM_CODE)
         self._highest_step = max(self._highest_step, self._trainer.global_step)
+        if batch_is_processed(self._trainer):
+            self._rank_states.interrupted(self.attempt, self._trainer.global_step, RankState.now(self._trainer))
         error, self._error = self._error, None
         tear_down(self._trainer, error or RankShouldRestart(), self._family)
         self._begin_attempt(0.0)
@@ -212,7 +217,7 @@ class RestartableFit(Finalize):
     def data(self, replicas: int, rank: int) -> TrainData:
         """Return the training data of the attempt."""
         if self._data is None:
-            self._data = TrainData(replicas, rank, self._position())
+            self._data = TrainData(replicas, rank, self._position(), exactly=self._own)
         return self._data
 
     def _position(self) -> Position | None:
@@ -224,11 +229,13 @@ class RestartableFit(Finalize):
         return self._resumed is not None
 
     def saving(self, checkpoint: dict[str, Any], replicas: int, rank: int) -> None:
-        """Add the position to a checkpoint, and keep the random states for it."""
-        token = self._random_states.keep(self.attempt, self._trainer.global_step)
-        position = self.data(replicas, rank).position(self._trainer)
+        """Add the position to a checkpoint, and keep the state of this rank for it."""
+        trainer = self._trainer
+        token = self._rank_states.keep(self.attempt, trainer.global_step, RankState.now(trainer))
+        position = self.data(replicas, rank).position(trainer)
         checkpoint[CHECKPOINT_KEY] = {"position": position.written(), "token": token, "world_size": replicas}
-        checkpoint[CHECKPOINT_KEY]["settings"] = epoch_settings(self._trainer)
+        checkpoint[CHECKPOINT_KEY]["settings"] = epoch_settings(trainer)
+        checkpoint[CHECKPOINT_KEY]["callback_metrics"] = callback_metrics(trainer)
 
     def loaded(self, checkpoint: dict[str, Any], replicas: int) -> None:
         """Take the position from a checkpoint."""
@@ -236,26 +243,35 @@ class RestartableFit(Finalize):
         self._resumed = written if isinstance(written, dict) else {}
         self._snapshot.keep_time(checkpoint)
         self._snapshot.resumed_at(int(checkpoint.get("global_step", 0)))
-        own = self.attempt > 0 and self._arguments.arguments["ckpt_path"] != self._users_checkpoint
-        self._settings = self._resumed.get("settings") if own else None
         if self._resumed.get("world_size") == replicas:
-            self._random = self._random_states.of(self._resumed.get("token"), expected=own)
+            expected = self._own and self.attempt > 0
+            self._state = self._rank_states.of(self._resumed.get("token"), expected=expected)
+            self._random = self._state.random if self._state is not None else None
 
     def train_loader_made(self) -> None:
         """Random numbers go on here where an epoch begins: its loader draws a seed for its workers."""
-        if begins_epoch(self._trainer, self._position()):
+        if begins_epoch(self._trainer, self._position(), exactly=self._own):
             self._restore_random()
 
     def train_started(self) -> None:
-        """The attempt is about to train: random numbers go on, and the restart is logged."""
+        """The attempt is about to train: random numbers and metrics go on, and the restart is logged."""
         self._restore_random()
+        if self._own:
+            self._go_on(self._resumed or {})
         if self.attempt > 0:
             begin_epoch(self._trainer)
-            if self._settings is not None:
-                use_epoch_settings(self._trainer, self._settings)
             self._log_restart()
         else:
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for
+
+    def _go_on(self, resumed: dict[str, Any]) -> None:
+        """Go on with what the checkpoint of this job has beside Lightning's own."""
+        use_callback_metrics(self._trainer, resumed.get("callback_metrics", {}))
+        if self._state is not None:
+            self._state.metrics.restore(self._trainer)
+        finish_epoch(self._trainer)
+        if self.attempt > 0 and "settings" in resumed:
+            use_epoch_settings(self._trainer, resumed["settings"])
 
     def _restore_random(self) -> None:
         if self._random is not None:

@@ -32,7 +32,7 @@ class ModuleSnapshot:
     """
 
     def __init__(self, module: torch.nn.Module, *, keep_weights: bool, rebuilt: bool) -> None:
-        self._module = module
+        self.module = module
         self._forward = vars(module).get("forward")
         self._modes = {name: each.training for name, each in module.named_modules()}
         self._grads = {name: each.requires_grad for name, each in module.named_parameters()}
@@ -49,7 +49,7 @@ class ModuleSnapshot:
         Args:
             weights: its weights, too; else a checkpoint has them.
         """
-        module = self._module
+        module = self.module
         vars(module).pop("forward", None)
         if self._forward is not None:
             vars(module)["forward"] = self._forward
@@ -64,7 +64,7 @@ class ModuleSnapshot:
             parameter.grad = None
 
     def _restore_parts(self) -> None:
-        module = self._module
+        module = self.module
         module.__class__ = self._class
         vars(module).update(copy.deepcopy(self._parts))
         vars(module).update({name: each for name, each in self._plain.items() if name not in vars(module)})

@@ -4,8 +4,8 @@ Lightning expects that a Trainer whose fit has failed is thrown away. What an at
 in the next one, mostly without an error: counters, a model in eval mode or with `forward` replaced, a `GradScaler` in
 the middle of a step. Each entry of `restore` undoes one such trace. Checkpoint and launcher do the rest.
 
-With `launcher.py`, this is the only file that uses private names of Lightning; `PRIVATE_NAMES` and `PRIVATE_ATTRIBUTES`
-list them for the test that fails when one has moved.
+Private names of Lightning are used here and in `launcher.py`, `loops.py` and `running_metrics.py` only. `PRIVATE_NAMES`
+and `PRIVATE_ATTRIBUTES` list them for the test that fails when one has moved.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import torch
 
 from nvrx_lightning.families import lookup
 from nvrx_lightning.module_snapshot import ModuleSnapshot
+from nvrx_lightning.running_metrics import MetricStates
 
 __all__ = [
-    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "begin_epoch", "checkpoint_folders", "epoch_settings",
+    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "epoch_settings",
     "keep_csv_rows", "logger_versions", "overrides", "release", "spare_from_exceptions", "tear_down",
     "use_epoch_settings", "use_logger_versions",
 ]  # fmt: skip
@@ -43,9 +44,29 @@ PRIVATE_NAMES: Final = {
 }
 """Private names, and the attributes of each that are used."""
 PRIVATE_ATTRIBUTES: Final = {
-    "Trainer": ("_checkpoint_connector", "_fit_impl"),
-    "fit_loop": ("_combined_loader", "_data_fetcher", "restarted_mid_epoch", "reset_restart_stage"),
-    "epoch_loop": ("restarted_on_train_batch_end",),
+    "Trainer": ("_checkpoint_connector", "_fit_impl", "_logger_connector"),
+    "fit_loop": (
+        "_combined_loader",
+        "_data_fetcher",
+        "_loaded_from_state_dict",
+        "_restarting",
+        "restarted_mid_epoch",
+        "reset_restart_stage",
+    ),
+    "epoch_loop": (
+        "_num_ready_batches_reached",
+        "_results",
+        "_should_accumulate",
+        "restarted_on_train_batch_end",
+        "update_lr_schedulers",
+    ),
+    "logger_connector": (
+        "_callback_metrics",
+        "_current_fx",
+        "_first_loop_iter",
+        "on_batch_end",
+        "update_train_step_metrics",
+    ),
     "val_loop": ("_combined_loader", "_data_fetcher"),
     "checkpoint_connector": ("_loaded_checkpoint",),
     "strategy": ("_launcher",),
@@ -100,6 +121,7 @@ class TrainerSnapshot:
         flattened = isinstance(trainer.strategy, lookup(family, "strategies.FSDPStrategy"))  # in place, by FSDP1
         rebuilt = flattened or overrides("configure_model", module, family)
         self.module = ModuleSnapshot(module, keep_weights=keep_weights, rebuilt=rebuilt)
+        self._metrics = MetricStates(module)
         averaging = lookup(family, "callbacks.StochasticWeightAveraging")
         self._averages = [(each, dict(vars(each))) for each in trainer.callbacks if isinstance(each, averaging)]
         others = [each for each in trainer.callbacks if not isinstance(each, averaging)]
@@ -125,6 +147,7 @@ class TrainerSnapshot:
         _close_progress_bars(trainer)
         _forget_failed_writes(trainer.strategy)
         self.module.restore(weights=weights)
+        self._metrics.restore(self.module.module)
 
     def _restore_callbacks(self) -> None:
         """Let callbacks begin anew, save for the time they count: that of a fit runs on through restarts."""
@@ -254,17 +277,6 @@ def release(trainer: Any) -> None:
     strategy._reset_optimizers_and_schedulers()
     loop._combined_loader = loop._data_fetcher = None
     loop.epoch_loop.val_loop._combined_loader = loop.epoch_loop.val_loop._data_fetcher = None
-
-
-def begin_epoch(trainer: Any) -> None:
-    """Let an epoch begin with its hooks, where a checkpoint was saved after the last batch of the epoch before.
-
-    Lightning counts that epoch as completed, and takes the next one for begun.
-    """
-    loop = trainer.fit_loop
-    saved_in_batch = getattr(loop.epoch_loop, "restarted_on_train_batch_end", False)
-    if saved_in_batch and loop.restarted_mid_epoch and loop.epoch_loop.batch_progress.is_last_batch:
-        loop.reset_restart_stage()
 
 
 def epoch_settings(trainer: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.harness.process.job import Job
 
-__all__ = ["Ends", "how_it_ended", "resumed_steps", "trained_on"]
+__all__ = ["Ends", "how_it_ended", "resumed_steps", "trained_on", "what_happened"]
 
 Ends = dict[int, tuple[int, int, str, str | None]]
 
@@ -35,6 +35,21 @@ def trained_on(job: Job) -> dict[int, Counter[int]]:
         if _lasted(line, begins):
             epochs.setdefault(line["epoch"], Counter()).update(line["index"])
     return epochs
+
+
+def what_happened(job: Job, *, epochs: bool) -> dict[int, list[dict[str, Any]]]:
+    """The validations and ends of epochs of each rank, in order: what a restart took back is left out.
+
+    With checkpoints of `epochs`, what happened at the step of a checkpoint was before it, and lasts.
+    """
+    begins = {attempt: step + epochs for attempt, step in resumed_steps(job).items()}
+    kept = ("what", "step", "metrics", "mean", "epoch")
+    events: dict[int, list[dict[str, Any]]] = {}
+    for line in job.lines(""):
+        if line["what"] in ("validated", "epoch_ended", "train_ended") and _lasted(line, begins):
+            shown = {name: line[name] for name in kept if name in line}
+            events.setdefault(line["initial_rank"], []).append(shown)
+    return events
 
 
 def _lasted(line: dict[str, Any], begins: dict[int, int]) -> bool:

@@ -51,6 +51,8 @@ class Setting:
     restarts: int = 0  # raise in every rank in turn, so many times
     spoil: str = ""  # what is done to the newest checkpoint before the fault
     manual: bool = False
+    epoch_metrics: bool = False  # logs its loss over the epoch, too
+    plateau: str = ""  # the metric that its scheduler looks at
     callback: bool = False  # nvrx's, too
     ckpt_path: str | None = None
 

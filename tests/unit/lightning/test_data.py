@@ -91,14 +91,26 @@ def test_an_epoch_that_had_ended_is_ended_for_any_world():
     assert len(list(loader)) == 15
 
 
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_an_epoch_that_is_to_be_finished_has_no_batches_left(replicas):
+    loader = loader_of(120, replicas, 0)
+    trainer = trainer_at(loader, 1, 10)
+    TrainData(replicas, 0, Position(3, 10, 10, 120), exactly=True).prepare(loader, trainer, resuming=True)
+    assert trainer.fit_loop.epoch_loop.batch_progress.current.processed == len(loader)
+    assert list(loader) == []
+    loader.sampler.set_epoch(2)  # type: ignore[attr-defined]
+    assert [batch.tolist() for batch in loader] == whole(120, replicas, 2)[0]
+
+
 def test_an_epoch_begins_after_one_whose_last_batch_was_the_end():
     middle, end = Position(2, 3, 8), Position(2, 8, 8)
     for position, done, completed, begins in ((middle, 3, 2, False), (end, 8, 7, True), (end, 8, 8, False)):
         trainer = trainer_at(range(8), 0, done)
         trainer.fit_loop.epoch_loop.batch_progress.current.completed = completed
-        assert begins_epoch(trainer, position) is begins
-    assert begins_epoch(trainer_at(range(8), 1, 8, ended=True), None)
-    assert not begins_epoch(trainer_at(range(8), 0, 3), None)
+        assert begins_epoch(trainer, position, exactly=False) is begins
+        assert not begins_epoch(trainer, position, exactly=True)
+    assert begins_epoch(trainer_at(range(8), 1, 8, ended=True), None, exactly=True)
+    assert not begins_epoch(trainer_at(range(8), 0, 3), None, exactly=True)
 
 
 def test_batches_without_their_optimizer_step_are_seen_again():

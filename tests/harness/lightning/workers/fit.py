@@ -36,6 +36,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, SequentialSampler
+from torchmetrics import MeanMetric
 
 from nvrx_core.inprocess import current_call
 from tests.harness.lightning.setting import Fault, Setting
@@ -153,6 +154,7 @@ class Model(pl.LightningModule):
         self.setting, self.faults, self.record = setting, faults, record
         self.automatic_optimization = not setting.manual
         self.net: Any = self.make()
+        self.mean = MeanMetric()
 
     def make(self) -> torch.nn.Sequential:
         layers: list[torch.nn.Module] = [torch.nn.Linear(16, 32), torch.nn.ReLU()]
@@ -182,7 +184,8 @@ class Model(pl.LightningModule):
         if self.setting.step_seconds:
             time.sleep(self.setting.step_seconds)
         loss = torch.nn.functional.mse_loss(self.net(x), y)
-        self.log("loss", loss, prog_bar=True)
+        self.log("loss", loss, prog_bar=True, on_step=True, on_epoch=self.setting.epoch_metrics)
+        self.mean.update(loss)
         if self.setting.manual:
             optimizer: Any = self.optimizers()
             optimizer.zero_grad()
@@ -200,6 +203,9 @@ class Model(pl.LightningModule):
         optimizer = torch.optim.AdamW((each for each in self.parameters() if each.requires_grad), lr=1e-2)
         if self.setting.callbacks:
             return optimizer
+        if self.setting.plateau:
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", factor=0.5, patience=0)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": self.setting.plateau}}
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
@@ -245,8 +251,18 @@ class Observer(Callback):
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self.faults("batch_end", trainer.global_step)
 
-    def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         self.faults("epoch_end", trainer.current_epoch)
+        metrics = {name: value.item() for name, value in sorted(trainer.callback_metrics.items())}
+        self.record(
+            "epoch_ended", step=trainer.global_step, attempt=attempt_now(), metrics=metrics,
+            mean=module.mean.compute().item(), epoch=trainer.current_epoch,
+        )  # fmt: skip
+        module.mean.reset()
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        self.faults("train_end", 0)
+        self.record("train_ended", step=trainer.global_step + 1, attempt=attempt_now())
 
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
         if not trainer.sanity_checking:

@@ -39,6 +39,7 @@ def _missing_attributes(family: str) -> list[tuple[str, str]]:
         "epoch_loop": trainer.fit_loop.epoch_loop,
         "val_loop": trainer.fit_loop.epoch_loop.val_loop,
         "checkpoint_connector": trainer._checkpoint_connector,
+        "logger_connector": trainer._logger_connector,
         "strategy": trainer.strategy,
         "logger": lookup(family, "loggers.CSVLogger")("logs"),
         "tensorboard": lookup(family, "loggers.TensorBoardLogger")("logs"),

@@ -1,0 +1,144 @@
+"""Loops that go on from a checkpoint as if the fit had not been interrupted.
+
+A checkpoint is saved in a hook, before Lightning has finished the batch or the epoch. Lightning itself then leaves out
+what was to follow the hook: the validation that is due after the batch, the end of the epoch, `on_train_end`, a step of
+`ReduceLROnPlateau`. These loops do it first.
+
+`snapshot.py` lists the private names of Lightning that are used here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvrx_lightning.subclassing import become
+
+__all__ = [
+    "batch_is_processed", "begin_epoch", "continue_exactly", "finish_epoch", "finishing_batches", "finishing_epochs",
+]  # fmt: skip
+
+
+def continue_exactly(trainer: Any, *, exactly: bool) -> None:
+    """Choose how the loops of a fit go on from the checkpoint of this attempt.
+
+    Args:
+        trainer: the Trainer.
+        exactly: what the checkpoint has interrupted is finished first; else as Lightning does.
+    """
+    become(trainer.fit_loop.epoch_loop, finishing_batches).nvrx_unfinished = False
+    loop = become(trainer.fit_loop, finishing_epochs)
+    loop.nvrx_exactly, loop.nvrx_unfinished = exactly, False
+
+
+def finishing_epochs(kind: Any) -> type[Any]:
+    """Return a subclass of a fit loop."""
+
+    class FinishingEpochs(kind):  # type: ignore[misc]
+        nvrx_exactly = False
+        nvrx_unfinished = False
+
+        def setup_data(self) -> None:
+            loaded = self.nvrx_exactly and self._loaded_from_state_dict
+            accumulating = loaded and self.epoch_loop._should_accumulate()
+            super().setup_data()
+            if not loaded or self._combined_loader is None:
+                return
+            if _in_last_hook(self.epoch_progress) and self.epoch_loop._num_ready_batches_reached():
+                self.nvrx_unfinished = True
+                self._restarting = self.epoch_loop.restarting = False  # the next epoch begins, also with max_steps
+            elif not accumulating:
+                self.epoch_loop.nvrx_finish(self._combined_loader.flattened)
+
+        @property
+        def done(self) -> bool:
+            return not self.epoch_loop.nvrx_unfinished and super().done
+
+        @property
+        def skip(self) -> bool:
+            """Not skipped where only the end is missing: its hooks are called."""
+            if self.nvrx_exactly and self._loaded_from_state_dict:
+                return self.max_batches == 0 or self.trainer.limit_train_batches == 0  # type: ignore[no-any-return]
+            return super().skip  # type: ignore[no-any-return]
+
+        def on_advance_end(self) -> None:
+            if self.nvrx_exactly:
+                self._restarting = False  # else schedulers that look at metrics are left out
+            super().on_advance_end()
+
+    return _named(FinishingEpochs, kind)
+
+
+def finishing_batches(kind: Any) -> type[Any]:
+    """Return a subclass of the loop over the batches of an epoch."""
+
+    class FinishingBatches(kind):  # type: ignore[misc]
+        nvrx_unfinished = False
+
+        def nvrx_finish(self, loaders: list[Any]) -> None:
+            """Finish the batch in whose last hook the checkpoint was saved.
+
+            Not the last one of an epoch whose loader has a state of its own: it has begun the next epoch.
+            """
+            progress = self.batch_progress
+            begun = self._num_ready_batches_reached() and any(hasattr(each, "load_state_dict") for each in loaders)
+            if _in_last_hook(progress) and not begun:
+                progress.total.completed, progress.current.completed = progress.total.ready, progress.current.ready
+                self.nvrx_unfinished = True
+
+        @property
+        def done(self) -> bool:
+            return not self.nvrx_unfinished and super().done
+
+        def advance(self, data_fetcher: Any) -> None:
+            if not self.nvrx_unfinished:
+                super().advance(data_fetcher)
+                return
+            self.nvrx_unfinished = self.val_loop.restarting = False
+            connector = self.trainer._logger_connector
+            if isinstance(connector._first_loop_iter, bool):  # the running metrics are those of the checkpoint
+                connector.on_batch_end()
+                connector.update_train_step_metrics()
+
+    return _named(FinishingBatches, kind)
+
+
+def _named(made: type[Any], kind: Any) -> type[Any]:
+    """Keep the name: profilers know a loop by it."""
+    made.__name__, made.__qualname__ = kind.__name__, kind.__qualname__
+    return made
+
+
+def _in_last_hook(progress: Any) -> bool:
+    """Whether the counters are those in the hook that ends a batch or an epoch."""
+    total = progress.total
+    return bool(total.ready == total.started == total.processed == total.completed + 1)
+
+
+def finish_epoch(trainer: Any) -> None:
+    """Do what follows the hooks at the end of an epoch, where the checkpoint is from one of them."""
+    loop = trainer.fit_loop
+    if not loop.nvrx_unfinished:
+        return
+    loop.nvrx_unfinished = False
+    current = loop.epoch_progress.current
+    current.completed -= 1  # of the epoch that ends
+    loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    current.completed += 1
+    loop.epoch_loop._results.reset()
+
+
+def batch_is_processed(trainer: Any) -> bool:
+    """Return whether a batch of this attempt has been processed and the next one has not begun."""
+    batches = trainer.fit_loop.epoch_loop.batch_progress.current
+    return bool(batches.ready == batches.processed > 0)
+
+
+def begin_epoch(trainer: Any) -> None:
+    """Let an epoch begin with its hooks, where the one before is not finished (`FinishingBatches.nvrx_finish`).
+
+    Lightning counts that epoch as completed, and takes the next one for begun.
+    """
+    loop = trainer.fit_loop
+    saved_in_batch = getattr(loop.epoch_loop, "restarted_on_train_batch_end", False)
+    if saved_in_batch and loop.restarted_mid_epoch and loop.epoch_loop.batch_progress.is_last_batch:
+        loop.reset_restart_stage()

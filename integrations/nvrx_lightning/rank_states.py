@@ -1,0 +1,82 @@
+"""What each rank keeps in memory for each checkpoint: random numbers and running metrics.
+
+They differ from rank to rank, and a checkpoint has only those of one. A job that was started again has none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from nvrx_lightning.random_state import RandomState
+from nvrx_lightning.running_metrics import RunningMetrics
+
+__all__ = ["RankState", "RankStates"]
+
+log = logging.getLogger("nvrx_lightning")
+KEPT: Final = 16
+"""Checkpoints whose states are kept."""
+
+
+@dataclass(frozen=True)
+class RankState:
+    """The state of a rank at a checkpoint."""
+
+    random: RandomState
+    metrics: RunningMetrics
+
+    @classmethod
+    def now(cls, trainer: Any) -> Self:
+        """Return the state of this moment."""
+        return cls(RandomState.now(), RunningMetrics.now(trainer))
+
+
+class RankStates:
+    """The states at the checkpoints of a fit."""
+
+    def __init__(self) -> None:
+        self._states: OrderedDict[str, RankState] = OrderedDict()
+        self._last, self._number = (-1, -1), 0
+        self._interrupted: tuple[str, RankState] | None = None
+        self._warned = False
+
+    def keep(self, attempt: int, step: int, state: RankState) -> str:
+        """Keep the present state for a checkpoint.
+
+        Returns:
+            Its token, the same on each rank: also after a save in which only some of them have failed.
+        """
+        self._number = self._number + 1 if self._last == (attempt, step) else 0
+        self._last = attempt, step
+        token = f"{attempt}-{step}-{self._number}"
+        self._states[token] = state
+        while len(self._states) > KEPT:
+            self._states.popitem(last=False)
+        return token
+
+    def interrupted(self, attempt: int, step: int, state: RankState) -> None:
+        """Keep the state of a rank that a fault has struck after its batch: others may have saved this step."""
+        self._interrupted = f"{attempt}-{step}", state
+
+    def of(self, token: str | None, *, expected: bool) -> RankState | None:
+        """Return the state at a checkpoint, None for one that this process has not seen saved.
+
+        Args:
+            token: of the checkpoint.
+            expected: this fit has saved it; that there is no state is told, once.
+        """
+        if token is None:
+            return None
+        if token in self._states:
+            return self._states[token]
+        if self._interrupted is not None and token.rpartition("-")[0] == self._interrupted[0]:
+            return self._interrupted[1]
+        if expected and not self._warned:
+            self._warned = True
+            log.warning(
+                "this rank has no random states for the checkpoint: it has not seen it saved. Its random numbers begin "
+                "anew, so that dropout differs from a run without the fault; metrics of the epoch begin there, too",
+            )  # fmt: skip
+        return None
