@@ -11,20 +11,19 @@ Lightning counts batches of one replica. After a loss these mean something else,
 from __future__ import annotations
 
 import copy
-import itertools
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
-from nvrx_lightning.random_state import RandomState
+from nvrx_lightning.drawn_order import EpochDraws, continued_batches, generators_of, repeats
 from nvrx_lightning.subclassing import become
 
-__all__ = ["Position", "TrainData", "batches_left", "begins_epoch", "epoch_order", "skipped_batches"]
+__all__ = ["Position", "TrainData", "batches_left", "begins_epoch", "epoch_order"]
 
 log = logging.getLogger("nvrx_lightning")
 DRAWN: Final = "its sampler draws another order each time"
@@ -129,19 +128,6 @@ def batches_left(sampler: Any, samples: int, batch_size: int, *, drop_last: bool
     return int(each // batch_size if drop_last else math.ceil(each / batch_size))
 
 
-def skipped_batches(kind: Any) -> type[Any]:
-    """Return a subclass of a batch sampler of the user's: it leaves out the first batches, once."""
-
-    class SkippedBatches(kind):  # type: ignore[misc]
-        nvrx_skip: int = 0
-
-        def __iter__(self) -> Iterator[Any]:
-            skip, self.nvrx_skip = self.nvrx_skip, 0
-            return itertools.islice(super().__iter__(), skip, None)
-
-    return SkippedBatches
-
-
 def begins_epoch(trainer: Any, resumed: Position | None, *, exactly: bool) -> bool:
     """Return whether the first batch of an attempt is that of a new epoch.
 
@@ -166,10 +152,15 @@ class TrainData:
         rank: which of them this process is.
         resumed: the position in the checkpoint that the attempt begins from; None without one.
         exactly: an epoch whose batches are all done goes on to its end; else Lightning begins the next one.
+        draws: where the epochs of the fit began to draw their order; None where no attempt went before.
     """
 
-    def __init__(self, replicas: int, rank: int, resumed: Position | None, *, exactly: bool = False) -> None:
+    def __init__(
+        self, replicas: int, rank: int, resumed: Position | None, *, exactly: bool = False,
+        draws: EpochDraws | None = None,
+    ) -> None:  # fmt: skip
         self._replicas, self._rank, self._resumed, self._exactly = replicas, rank, resumed, exactly
+        self._draws = draws if draws is not None else EpochDraws()
         self._start: _Start | None = None
         self._loader: Any = None
         self._setup: tuple[int, int] | None = None
@@ -200,7 +191,9 @@ class TrainData:
         if resuming:
             self._start = self._resume(loader, sampler, trainer)
             sampler.nvrx_begin(self._replicas, self._rank, self._start)
-            if self._start.batches and not (sampler.nvrx_plain or _repeats(lambda: _whole_order(sampler))):
+            if self._start.batches and not (
+                sampler.nvrx_plain or repeats(lambda: _whole_order(sampler), generators_of(loader))
+            ):
                 self._refuse(DRAWN)
             else:
                 _silence()
@@ -248,22 +241,21 @@ class TrainData:
         return saved.samples - (saved.batches - done) * batch_size * saved.replicas
 
     def _skip(self, loader: Any, trainer: Any, *, resuming: bool) -> None:
-        """A batch sampler of the user's: leave out what is done, where each replica has its batches as before."""
-        if not resuming:
-            return
+        """A batch sampler without replicas: leave out what is done, where each replica has its batches as before."""
         loop = trainer.fit_loop
         epoch, current = loop.epoch_progress.current, loop.epoch_loop.batch_progress.current
+        batches = become(loader.batch_sampler, continued_batches)
+        batches.nvrx_begin(self._draws, lambda: epoch.processed, loader)
+        if not resuming:
+            return
         ended = not self._exactly and epoch.started > epoch.processed and current.processed >= len(loader)
         _set_epoch(loader, epoch.processed + ended)
         if ended or epoch.started == epoch.processed:
             return
         if self._resumed is not None and self._resumed.replicas != self._replicas:
             self._refuse("its batches are made by a sampler of its own")
-            return
-        batches = become(loader.batch_sampler, skipped_batches)
-        batches.nvrx_skip = 0
-        if _repeats(lambda: itertools.islice(batches, len(loader))):
-            batches.nvrx_skip = current.processed
+        elif self._draws.knows(epoch.processed) or batches.nvrx_repeats(len(loader)):
+            batches.nvrx_done = current.processed
             _silence()
         else:
             self._refuse(DRAWN)
@@ -303,15 +295,6 @@ def _sampler_of(loader: Any) -> Any:
 def _silence() -> None:
     """Lightning warns of a loader without a state; it stays silent in this fit, which needs none."""
     warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
-
-
-def _repeats(order: Callable[[], Iterable[Any]]) -> bool:
-    """Whether an order is the same each time it is made: the rest of one that is drawn anew is not what is left."""
-    before = RandomState.now()
-    try:
-        return [repr(each) for each in order()] == [repr(each) for each in order()]
-    finally:
-        before.restore()
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

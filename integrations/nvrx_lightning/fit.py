@@ -27,6 +27,7 @@ from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning import environment
 from nvrx_lightning.checkpoint import SavedCheckpoints, agree, newest_in
 from nvrx_lightning.data import Position, TrainData, begins_epoch
+from nvrx_lightning.drawn_order import EpochDraws
 from nvrx_lightning.families import lookup
 from nvrx_lightning.loops import batch_is_processed, begin_epoch, continue_exactly, finish_epoch
 from nvrx_lightning.options import InProcessOptions
@@ -77,7 +78,7 @@ class RestartableFit(Finalize):
         self._arguments = inspect.signature(function).bind(*call[0], **call[1])
         self._arguments.apply_defaults()
         self._users_checkpoint = self._arguments.arguments.get("ckpt_path")
-        self.saved, self._rank_states = SavedCheckpoints(), RankStates()
+        self.saved, self._rank_states, self._draws = SavedCheckpoints(), RankStates(), EpochDraws()
         self._tuner_exit = lookup(family, "utilities.exceptions._TunerExitException")
         self._sigterm = lookup(family, "utilities.exceptions.SIGTERMException")
         self._call: CallWrapper | None = None
@@ -217,7 +218,7 @@ class RestartableFit(Finalize):
     def data(self, replicas: int, rank: int) -> TrainData:
         """Return the training data of the attempt."""
         if self._data is None:
-            self._data = TrainData(replicas, rank, self._position(), exactly=self._own)
+            self._data = TrainData(replicas, rank, self._position(), exactly=self._own, draws=self._draws)
         return self._data
 
     def _position(self) -> Position | None:

@@ -86,6 +86,15 @@ CASES = {
     ),
     "with a sampler of the user's": (Setting(faults=raises((1, 13)), data="own_sampler"), (10,)),
     "with batches of the user's": (Setting(faults=raises((1, 13)), data="own_batches"), (10,)),
+    "with an order that is drawn": (Setting(faults=raises((1, 8), (0, 27)), data="drawn"), (5, 25)),
+    "with a generator of the user's": (Setting(faults=raises((1, 8), (0, 27)), data="generator"), (5, 25)),
+    "with a generator of the user's, without a checkpoint": (
+        Setting(faults=raises((1, 13)), data="generator", checkpoint=None), (0,),
+    ),
+    "with a generator of the user's, from the end of an epoch": (
+        Setting(faults=raises((1, 23)), data="generator", checkpoint=EPOCHS, loader={"num_workers": 1}), (20,),
+    ),
+    "with a loader that has a state of its own": (Setting(faults=raises((1, 8), (0, 13)), data="stateful"), (5, 10)),
     "with samples that the ranks cannot share": (Setting(faults=raises((1, 13)), samples=77), (10,)),
     "with the last batch left out": (Setting(faults=raises((1, 13)), samples=77, loader={"drop_last": True}), (10,)),
     "with a data module": (Setting(faults=raises((1, 8)), data="module"), (5,)),
@@ -93,6 +102,9 @@ CASES = {
         Setting(faults=raises((1, 17)), data="module", trainer={"reload_dataloaders_every_n_epochs": 1}), (15,),
     ),
     "beside the callback": (Setting(faults=raises((1, 13)), callback=True), (10,)),
+    "with dropout, on a rank that is struck before its save": (
+        Setting(faults=(Fault(1, 10, "raise during a write", where="dump"),), io="slow", dropout=0.3), (10,),
+    ),
     "during a write": (
         Setting(faults=(Fault(1, 5, "raise during a write", where="dump"),), io="slow"), (5,),
     ),
@@ -109,6 +121,8 @@ CASES = {
 
 
 NIGHTLY = {
+    "with a generator of the user's, without a checkpoint",
+    "with an order that is drawn",
     "from the middle of the second epoch",
     "after a batch",
     "before a batch",

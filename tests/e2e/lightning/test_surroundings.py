@@ -93,6 +93,6 @@ def test_data_is_prepared_by_another_rank_where_the_first_one_is_lost(run):
 
 
 def test_a_loader_that_cannot_be_continued_is_named(run):
-    job = run(Setting(faults=(Fault(1, 8),), data="iterable", samples=40))
+    job = run(Setting(faults=(Fault(1, 8),), data="iterable", samples=40, loader={"num_workers": 1}))
     assert job.codes == {0: 0, 1: 0}, job.errors(0)
     assert "its data set is iterable" in job.errors(0)

@@ -40,7 +40,7 @@ class Setting:
     batch_norm: bool = False
     validate: bool = False
     amp: bool = False
-    data: str = "map"  # map, iterable, stateful, own_sampler, own_batches
+    data: str = "map"  # map, iterable, stateful, own_sampler, own_batches, drawn, generator
     early_stopping: bool = False
     callbacks: tuple[str, ...] = ()  # those of Lightning that change the training: accumulation, averaging, finetuning
     loggers: tuple[str, ...] = ()
@@ -61,7 +61,8 @@ class Setting:
         own = "ModelParallelStrategy" if self.strategy.endswith("ModelParallelStrategy") else "DDPStrategy"
         kept = ("samples", "batch", "dropout", "batch_norm", "amp", "data", "manual", "trainer", "callbacks")
         kept += ("validate", "checkpoint") if self.dropout or self.batch_norm else ()
-        loader = {name: each for name, each in self.loader.items() if name == "drop_last" or self.dropout}
+        alike = self.dropout or self.data == "generator"
+        loader = {name: each for name, each in self.loader.items() if name == "drop_last" or alike}
         return Setting(strategy=own, loader=loader, **{name: getattr(self, name) for name in kept})
 
     def written(self) -> dict[str, str]:

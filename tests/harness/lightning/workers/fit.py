@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import hashlib
 import logging
 import os
@@ -35,44 +34,17 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from nvrx_core.inprocess import current_call
 from tests.harness.lightning.setting import Fault, Setting
+from tests.harness.lightning.workers.loaders import Samples, dist_size, initial_rank, make_loader, shards
 from tests.harness.process.workers.record import Record, usage
 
 __all__: list[str] = []
 
-INITIAL_RANK = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", os.environ.get("LOCAL_RANK", "0"))))
-
-
-class Samples(Dataset[Any]):
-    def __init__(self, number: int) -> None:
-        generator = torch.Generator().manual_seed(7)
-        self.x = torch.randn(number, 16, generator=generator)
-        self.y = torch.randn(number, 4, generator=generator)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.x[index], self.y[index], index
-
-
-class Stream(IterableDataset[Any]):
-    def __init__(self, samples: Samples) -> None:
-        self.samples = samples
-
-    def __iter__(self) -> Any:
-        return iter([self.samples[index] for index in range(len(self.samples))])
-
-
-class Pairs(BatchSampler):
-    """A batch sampler of the user's."""
-
-    def __iter__(self) -> Any:
-        return iter(list(super().__iter__()))
+INITIAL_RANK = initial_rank()
 
 
 class Faults:
@@ -321,17 +293,6 @@ class RefusingIO(TorchCheckpointIO):
         return super().load_checkpoint(path, *args, **kwargs)
 
 
-class Data(pl.LightningDataModule):
-    """The data in a module, which makes a new loader each time."""
-
-    def __init__(self, setting: Setting) -> None:
-        super().__init__()
-        self.setting = setting
-
-    def train_dataloader(self) -> Any:
-        return make_loader(dataclasses.replace(self.setting, data="map"))
-
-
 def make_strategy(setting: Setting) -> Any:
     options = dict(setting.options)
     for name in ("soft_timeout", "hard_timeout"):
@@ -350,25 +311,6 @@ def make_strategy(setting: Setting) -> Any:
     if setting.strategy == "name":
         return "ddp_inprocess"
     return nvrx_lightning.InProcessDDPStrategy(process_group_backend="gloo", **options)
-
-
-def dist_size() -> int:
-    return int(os.environ["WORLD_SIZE"])
-
-
-def make_loader(setting: Setting) -> Any:
-    if setting.data == "module":
-        return Data(setting)
-    samples = Samples(setting.samples)
-    options = {"batch_size": setting.batch, "shuffle": True, **setting.loader}
-    if setting.data == "iterable":
-        return DataLoader(Stream(samples), batch_size=setting.batch)
-    if setting.data == "own_sampler":
-        sampler = DistributedSampler(samples, dist_size(), INITIAL_RANK)
-        return DataLoader(samples, batch_size=setting.batch, sampler=sampler)
-    if setting.data == "own_batches":
-        return DataLoader(samples, batch_sampler=Pairs(SequentialSampler(samples), setting.batch, False))
-    return DataLoader(samples, **options)
 
 
 def make_trainer(setting: Setting, faults: Faults, record: Record) -> pl.Trainer:
@@ -396,7 +338,7 @@ def make_trainer(setting: Setting, faults: Faults, record: Record) -> pl.Trainer
         accelerator="cpu", devices=int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "2"))),
         strategy=make_strategy(setting), callbacks=callbacks, logger=loggers or False, plugins=plugins,
         enable_checkpointing=setting.checkpoint is not None, enable_progress_bar=bool(setting.bar),
-        enable_model_summary=False, default_root_dir=folder(), use_distributed_sampler=setting.data != "own_sampler",
+        enable_model_summary=False, default_root_dir=folder(), use_distributed_sampler=shards(setting),
         **options,
     )  # fmt: skip
 
