@@ -13,7 +13,7 @@ from nvrx_lightning.registration import register
 
 if TYPE_CHECKING:
     from nvrx_lightning.callback import FaultToleranceCallback, FaultToleranceSectionsCallback
-    from nvrx_lightning.faults import SimulatedFaultParams
+    from nvrx_lightning.monitoring.faults import SimulatedFaultParams
     from nvrx_lightning.strategy import in_process as in_process
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 _HOME = {
     "FaultToleranceCallback": "callback",
     "FaultToleranceSectionsCallback": "callback",
-    "SimulatedFaultParams": "faults",
+    "SimulatedFaultParams": "monitoring.faults",
     "in_process": "strategy",
 }
 

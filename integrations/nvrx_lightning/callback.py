@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nvrx_core.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from nvrx_core.settings import environment
-from nvrx_lightning import callback_base, control, files
-from nvrx_lightning.connection import Connection
-from nvrx_lightning.ending import Ending
-from nvrx_lightning.faults import SimulatedFaults
-from nvrx_lightning.learning import Learner
-from nvrx_lightning.training import Training
+from nvrx_lightning import callback_base
+from nvrx_lightning.monitoring import control, files
+from nvrx_lightning.monitoring.connection import Connection
+from nvrx_lightning.monitoring.ending import Ending
+from nvrx_lightning.monitoring.faults import SimulatedFaults
+from nvrx_lightning.monitoring.learning import Learner
+from nvrx_lightning.monitoring.training import Training
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import Any
 
 from nvrx_core.errors import RestartAbort
-from nvrx_lightning.checkpoint import atomic_writes
 from nvrx_lightning.environment import follow_assignment
 from nvrx_lightning.families import family_of, lookup
-from nvrx_lightning.fit import RestartableFit
-from nvrx_lightning.launcher import wrap_launcher
 from nvrx_lightning.options import InProcessOptions
+from nvrx_lightning.restart.checkpoint import atomic_writes
+from nvrx_lightning.restart.fit import RestartableFit
+from nvrx_lightning.restart.launcher import wrap_launcher
 from nvrx_lightning.subclassing import become
 
 __all__ = ["STRATEGIES", "InProcessStrategy", "in_process", "strategy_class"]

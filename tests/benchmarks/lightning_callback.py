@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lightning.pytorch.profilers import PassThroughProfiler
-from nvrx_lightning.training import Training
+from nvrx_lightning.monitoring.training import Training
 
 from nvrx_core.fault_tolerance import start_local_monitor
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from nvrx_lightning.sections import phase_of, section_of
+from nvrx_lightning.monitoring.sections import phase_of, section_of
 
 from tests.harness.lightning.run import Run, alone, launched
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from nvrx_lightning.checkpoint import SavedCheckpoints, agree, is_whole, newest_in, step_in
+from nvrx_lightning.restart.checkpoint import SavedCheckpoints, agree, is_whole, newest_in, step_in
 from torch.distributed import HashStore
 
 

@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from nvrx_lightning import launcher
-from nvrx_lightning.launcher import ChildWatch
+from nvrx_lightning.restart import launcher
+from nvrx_lightning.restart.launcher import ChildWatch
 
 
 class Watched:

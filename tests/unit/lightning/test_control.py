@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from nvrx_lightning.control import ask, consult
+from nvrx_lightning.monitoring.control import ask, consult
 
 from nvrx_core.fault_tolerance import WorkloadAction, WorkloadControlRequest
 

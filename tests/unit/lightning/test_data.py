@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from nvrx_lightning.data import Position, TrainData, batches_left, begins_epoch, epoch_order
+from nvrx_lightning.restart.data import Position, TrainData, batches_left, begins_epoch, epoch_order
 from nvrx_lightning.subclassing import become
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from nvrx_lightning.drawn_order import KEPT, EpochDraws, continued_batches, generators_of
+from nvrx_lightning.restart.drawn_order import KEPT, EpochDraws, continued_batches, generators_of
 from nvrx_lightning.subclassing import become
 from torch.utils.data import DataLoader, WeightedRandomSampler
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from nvrx_lightning.ending import Ending
+from nvrx_lightning.monitoring.ending import Ending
 
 LIMITLESS = Ending(returned=True, steps=5, max_steps=-1, epochs=1, max_epochs=-1, terminated=False, trial=False)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nvrx_lightning.faults import SimulatedFaultParams, SimulatedFaults
+from nvrx_lightning.monitoring.faults import SimulatedFaultParams, SimulatedFaults
 
 from nvrx_core.testing import FaultKind, InjectedFault
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from nvrx_lightning import files
+from nvrx_lightning.monitoring import files
 
 STATE = {"current_timeouts": {"heartbeat": {"initial": 1.0, "subsequent": 2.0, "were_calculated": True}}}
 

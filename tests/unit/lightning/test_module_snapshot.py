@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from nvrx_lightning.module_snapshot import ModuleSnapshot
+from nvrx_lightning.restart.module_snapshot import ModuleSnapshot
 
 
 def model_of() -> torch.nn.Sequential:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from nvrx_lightning.options import InProcessOptions
-from nvrx_lightning.preparation import stands_in
+from nvrx_lightning.restart.preparation import stands_in
 
 from nvrx_core.inprocess.finalize import Finalize
 

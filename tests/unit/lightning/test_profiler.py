@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
-from nvrx_lightning.profiler import Listener, PhaseProfiler
+from nvrx_lightning.monitoring.profiler import Listener, PhaseProfiler
 
 WHAT = ("begin", "end", "fail")
 

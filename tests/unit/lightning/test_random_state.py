@@ -6,7 +6,7 @@ import random
 
 import numpy
 import torch
-from nvrx_lightning.random_state import RandomState
+from nvrx_lightning.restart.random_state import RandomState
 
 
 def draw() -> tuple[float, float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvrx_lightning.rank_states import KEPT, RankStates
+from nvrx_lightning.restart.rank_states import KEPT, RankStates
 
 
 def state(number: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torchmetrics
-from nvrx_lightning.running_metrics import MetricStates, RunningMetrics, callback_metrics, use_callback_metrics
+from nvrx_lightning.restart.running_metrics import MetricStates, RunningMetrics, callback_metrics, use_callback_metrics
 
 
 def trainer_of(module: torch.nn.Module, **results: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nvrx_lightning.sections import PHASES, SECTIONS, phase_of, section_of, sections_in_use
+from nvrx_lightning.monitoring.sections import PHASES, SECTIONS, phase_of, section_of, sections_in_use
 
 
 @pytest.mark.parametrize(

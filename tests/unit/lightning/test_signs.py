@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from nvrx_lightning.sections import SECTIONS
-from nvrx_lightning.signs import WARMUP_STEPS, SignsOfLife
+from nvrx_lightning.monitoring.sections import SECTIONS
+from nvrx_lightning.monitoring.signs import WARMUP_STEPS, SignsOfLife
 
 from nvrx_core.fault_tolerance import RankMonitorClientError
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from nvrx_lightning.snapshot import _begin_anew, epoch_settings, use_epoch_settings
+from nvrx_lightning.restart.snapshot import _begin_anew, epoch_settings, use_epoch_settings
 
 
 class Average:

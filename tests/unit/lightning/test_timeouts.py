@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nvrx_lightning.timeouts import Evidence, TimeoutLearning, due
+from nvrx_lightning.monitoring.timeouts import Evidence, TimeoutLearning, due
 
 from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, RankMonitorClientError, SectionTimeouts
 from nvrx_core.fault_tolerance.timeouts import Measured

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from nvrx_lightning import FaultToleranceCallback, InProcessDDPStrategy
-from nvrx_lightning.profiler import PhaseProfiler
-from nvrx_lightning.signs import SignsOfLife
-from nvrx_lightning.training import Training
+from nvrx_lightning.monitoring.profiler import PhaseProfiler
+from nvrx_lightning.monitoring.signs import SignsOfLife
+from nvrx_lightning.monitoring.training import Training
 
 from nvrx_core.inprocess import current_call
 from nvrx_core.progress import monitored

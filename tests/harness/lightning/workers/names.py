@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from nvrx_lightning import registration, strategy
 from nvrx_lightning.families import FAMILIES, lookup
-from nvrx_lightning.snapshot import PRIVATE_ATTRIBUTES, PRIVATE_NAMES
+from nvrx_lightning.restart.snapshot import PRIVATE_ATTRIBUTES, PRIVATE_NAMES
 
 from tests.harness.process.workers.record import Record
 

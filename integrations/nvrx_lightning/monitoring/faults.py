@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nvrx_core.settings import environment
-from nvrx_lightning.sections import PHASES
+from nvrx_lightning.monitoring.sections import PHASES
 
 if TYPE_CHECKING:
     from nvrx_core.testing.fault_kinds import Kind

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from nvrx_lightning.random_state import RandomState
-from nvrx_lightning.running_metrics import RunningMetrics
+from nvrx_lightning.restart.random_state import RandomState
+from nvrx_lightning.restart.running_metrics import RunningMetrics
 
 __all__ = ["RankState", "RankStates"]
 

@@ -13,8 +13,8 @@ from nvrx_core.fault_tolerance.collective import maxima
 from nvrx_core.fault_tolerance.data import RankMonitorClientError
 from nvrx_core.fault_tolerance.timeouts import Measured
 from nvrx_core.settings import environment
-from nvrx_lightning import files
-from nvrx_lightning.timeouts import Evidence, TimeoutLearning, due
+from nvrx_lightning.monitoring import files
+from nvrx_lightning.monitoring.timeouts import Evidence, TimeoutLearning, due
 
 __all__ = ["Learner"]
 

@@ -25,17 +25,17 @@ from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning import environment
-from nvrx_lightning.checkpoint import SavedCheckpoints, agree, newest_in
-from nvrx_lightning.data import Position, TrainData, begins_epoch
-from nvrx_lightning.drawn_order import EpochDraws
 from nvrx_lightning.families import lookup
-from nvrx_lightning.loops import batch_is_processed, begin_epoch, continue_exactly, finish_epoch
 from nvrx_lightning.options import InProcessOptions
-from nvrx_lightning.preparation import prepare_data
-from nvrx_lightning.random_state import RandomState
-from nvrx_lightning.rank_states import RankState, RankStates
-from nvrx_lightning.running_metrics import callback_metrics, use_callback_metrics
-from nvrx_lightning.snapshot import (
+from nvrx_lightning.restart.checkpoint import SavedCheckpoints, agree, newest_in
+from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
+from nvrx_lightning.restart.drawn_order import EpochDraws
+from nvrx_lightning.restart.loops import batch_is_processed, begin_epoch, continue_exactly, finish_epoch
+from nvrx_lightning.restart.preparation import prepare_data
+from nvrx_lightning.restart.random_state import RandomState
+from nvrx_lightning.restart.rank_states import RankState, RankStates
+from nvrx_lightning.restart.running_metrics import callback_metrics, use_callback_metrics
+from nvrx_lightning.restart.snapshot import (
     TrainerSnapshot,
     checkpoint_folders,
     epoch_settings,

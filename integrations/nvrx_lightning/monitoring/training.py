@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nvrx_core.fault_tolerance import RankMonitorClient
-from nvrx_lightning import sections
-from nvrx_lightning.profiler import Listener, PhaseProfiler
-from nvrx_lightning.signs import SignsOfLife
+from nvrx_lightning.monitoring import sections
+from nvrx_lightning.monitoring.profiler import Listener, PhaseProfiler
+from nvrx_lightning.monitoring.signs import SignsOfLife
 
 if TYPE_CHECKING:
     from nvrx_core.inprocess import CallWrapper
-    from nvrx_lightning.faults import SimulatedFaults
-    from nvrx_lightning.learning import Learner
+    from nvrx_lightning.monitoring.faults import SimulatedFaults
+    from nvrx_lightning.monitoring.learning import Learner
 
 __all__ = ["Training"]
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from nvrx_core.fault_tolerance import RankMonitorClientError
-from nvrx_lightning.sections import SETUP, STEP
+from nvrx_lightning.monitoring.sections import SETUP, STEP
 
 __all__ = ["Call", "Monitor", "SignsOfLife"]
 

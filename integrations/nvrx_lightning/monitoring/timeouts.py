@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, SectionTimeouts
 from nvrx_core.fault_tolerance.timeouts import Measured, from_state, learn_heartbeat, learn_sections, to_state
-from nvrx_lightning.sections import CHECKPOINTING, DATA, SETUP, STEP, VALIDATION
+from nvrx_lightning.monitoring.sections import CHECKPOINTING, DATA, SETUP, STEP, VALIDATION
 
 __all__ = ["Evidence", "TimeoutLearning", "due"]
 

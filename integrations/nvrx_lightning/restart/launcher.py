@@ -19,7 +19,7 @@ from typing import Any
 from nvrx_core.process.waiting import readable
 from nvrx_lightning import environment
 from nvrx_lightning.families import lookup
-from nvrx_lightning.fit import RestartableFit
+from nvrx_lightning.restart.fit import RestartableFit
 
 __all__ = ["RestartLauncher", "wrap_launcher"]
 

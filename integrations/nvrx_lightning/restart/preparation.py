@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nvrx_lightning.snapshot import overrides
+from nvrx_lightning.restart.snapshot import overrides
 
 __all__ = ["prepare_data", "stands_in"]
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
-from nvrx_lightning.drawn_order import EpochDraws, continued_batches, generators_of, repeats
+from nvrx_lightning.restart.drawn_order import EpochDraws, continued_batches, generators_of, repeats
 from nvrx_lightning.subclassing import become
 
 __all__ = ["Position", "TrainData", "batches_left", "begins_epoch", "epoch_order"]

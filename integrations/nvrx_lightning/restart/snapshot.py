@@ -21,8 +21,8 @@ from typing import Any, Final
 import torch
 
 from nvrx_lightning.families import lookup
-from nvrx_lightning.module_snapshot import ModuleSnapshot
-from nvrx_lightning.running_metrics import MetricStates
+from nvrx_lightning.restart.module_snapshot import ModuleSnapshot
+from nvrx_lightning.restart.running_metrics import MetricStates
 
 __all__ = [
     "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "epoch_settings",

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from nvrx_lightning.random_state import RandomState
+from nvrx_lightning.restart.random_state import RandomState
 
 __all__ = ["EpochDraws", "continued_batches", "generators_of", "repeats"]
 
