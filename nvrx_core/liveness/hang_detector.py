@@ -23,6 +23,7 @@ from nvrx_core.progress.limits import Limit
 from nvrx_core.progress.stage import Stage
 
 __all__ = [
+    "HangAction",
     "HangDetector",
     "HangDetectorState",
     "Kill",

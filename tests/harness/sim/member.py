@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final
 
 from nvrx_core.errors import BarrierTimeout, RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
@@ -17,15 +17,24 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
+from nvrx_core.inprocess.monitor import watch_effects
+from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
+from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
+from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
+from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule, StoreTask
+from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol import effects, monitor_effects
-from nvrx_core.inprocess.protocol.actions import Announce
-from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.round import Round
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.liveness.hang_detector import HangAction, ProgressSample, SoftTimeout
+from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign, leader
 from nvrx_core.rank_assignment.moves import ShiftRanks
@@ -42,11 +51,11 @@ PENDING: Final = frozenset({
     monitor_effects.AwaitOut, effects.AwaitRendezvous, effects.BeginIteration, effects.CountOut, effects.DeleteIfOver,
     effects.HostRendezvous,
     monitor_effects.InterruptFunction, effects.LoseMembers, effects.MarkLeft, effects.ReadDecision, effects.RunFunction,
-    effects.SetRendezvous, effects.StoreOperation,
+    effects.SetRendezvous, effects.StoreOperation, watch_effects.Sleep,
 })  # fmt: skip
 """What the checker lets happen; all else is local."""
 NO_STORE: Any = None  # the built-in assignments ask nothing of it
-_SHARED: Final = frozenset(("self", "rounds", "now", "state"))
+_SHARED: Final = frozenset(("self", "rounds", "now", "state", "parts", "page", "ring", "detector", "policy"))
 
 
 class Failed(Exception):
@@ -59,6 +68,76 @@ class Unfit(Exception):
 
 class Leaves(BaseException):
     """What it raises to leave."""
+
+
+class Chosen:
+    """The verdicts of a monitor process's machines, which are the checker's: each once."""
+
+    def __init__(self, member: int) -> None:
+        self.stalls, self.silent = False, tuple[int, ...]()
+        self.deadline, self.no_progress_since = math.inf, None
+        self.schedule, self.ring = _Schedule(self), _Ring(self, member)
+
+    def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[HangAction, ...]:
+        """Judge as is chosen."""
+        stalls, self.stalls = self.stalls, False
+        return (SoftTimeout("chosen"),) if stalls else ()
+
+
+class _Schedule(StoreSchedule):
+    """Has the siblings watched when one is to be silent."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        super().__init__(heartbeat=math.inf, probe=math.inf, siblings=math.inf)
+        self.chosen, self.deadline = chosen, math.inf
+
+    def due(self, *, now: float) -> tuple[StoreTask, ...]:
+        return (StoreTask.WATCH_SIBLINGS,) if self.chosen.silent else ()
+
+
+class _Ring(SiblingRing):
+    """Finds those silent that are chosen."""
+
+    def __init__(self, chosen: Chosen, member: int) -> None:
+        super().__init__(member, math.inf)
+        self.chosen = chosen
+
+    def observe(
+        self, watched: list[int], leases: Mapping[int, str], *, all_have_arrived: bool, now: float
+    ) -> tuple[int, ...]:
+        silent, self.chosen.silent = self.chosen.silent, ()
+        return silent
+
+
+class _Page:
+    """What a member says of itself."""
+
+    inside, look_within, meetings, collectives, exited = False, math.inf, 0, 0, None
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+
+    @property
+    def stage(self) -> Stage:
+        return self.member.stage
+
+    @property
+    def iteration(self) -> int:
+        return self.member.iteration
+
+    @property
+    def store_lost_at(self) -> float:
+        return float(self.member.lost_store)
+
+    @property
+    def hosts_store(self) -> bool:
+        return self.member.config.hosted and self.member.member == 0
+
+    def members(self) -> frozenset[int]:
+        return self.member.known
+
+    def siblings(self) -> list[int]:
+        return sorted(self.member.known - {self.member.member})
 
 
 class Member:
@@ -79,6 +158,7 @@ class Member:
         self.end = ""
         self.spoken: dict[int, int] = {}
         self.about, self.lost_store, self.abandoned = -1, False, False
+        self.stage, self.chosen = Stage.STARTING, Chosen(member)
         self.decision: Decision | None = None
         rules = CallRules(
             leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
@@ -88,9 +168,11 @@ class Member:
         self.flows: dict[str, Generator[Any, Any, Any] | None] = {
             MAIN: self.flow.run(), THREAD: monitor_thread(self.rounds, self._now), MONITOR: None,
         }  # fmt: skip
+        self.watch = self._watch()
         self.pending: dict[str, Any] = dict.fromkeys((MAIN, THREAD, MONITOR))
         self._resume(MAIN, None)
         self._resume(THREAD, None)
+        self._begin_watch()
         self._settle()
 
     def _now(self) -> float:
@@ -155,20 +237,39 @@ class Member:
         self._stop(MONITOR)
         self.spoken, self.about = {}, -1
         self.end = self.end.removesuffix(", and told")
+        self._begin_watch()
 
     def _ends_monitor(self, _: None) -> None:
         self._stop(MONITOR)
 
     def _hangs(self, _: None) -> None:
-        fault = fault_of(self.member, self.state.rank, Interruption.SOFT_TIMEOUT)
-        self._start_monitor(_announce(fault, self.iteration))
+        self.chosen.stalls = True
+        self._wake()
 
     def _speaks_for(self, other: int) -> None:
         self.spoken, self.about = {**self.spoken, other: self.iteration}, other
-        fault = fault_of(other, -1, Interruption.UNRESPONSIVE)
-        self._start_monitor(report_unresponsive(DeathReport(self.iteration, other, self.known, fault), self._now))
+        self.chosen.silent = (other,)
+        self._wake()
+
+    def _marked_left(self, _: None) -> None:
+        """The monitor process of another member has released this one."""
+        self.left = True
 
     # The flows
+
+    def _watch(self) -> Watch:
+        chosen = self.chosen
+        judges = Judges(chosen, GilStallPolicy(math.inf, math.inf), CleanExitPolicy())  # type: ignore[arg-type]
+        parts = Parts(judges, chosen.schedule, chosen.ring, AwakeClock(), math.inf)
+        return Watch(self.member, _Page(self), parts, self._now)
+
+    def _begin_watch(self) -> None:
+        self.watch = self._watch()
+        self._start_monitor(self.watch.run())
+
+    def _wake(self) -> None:
+        """The monitor process looks."""
+        self._resume(MONITOR, False)
 
     def _start_monitor(self, flow: Generator[Any, Any, Any]) -> None:
         self.flows[MONITOR] = flow
@@ -198,6 +299,7 @@ class Member:
             if self.abandoned:
                 self._dies(node=False)
         except (effects.StoreFailure, BarrierTimeout):
+            assert which != MONITOR, f"the monitor process of member {self.member} fails"
             self._ended(which, None)
         else:
             self.pending[which] = effect
@@ -226,15 +328,18 @@ class Member:
             self._stop(THREAD)
             spent = value is not None and isinstance(value.error, RestartAbort | Failed)
             self.end = "finished" if self.rounds.view.finished else "spent" if spent else "left"
+            self.stage = Stage.LEFT if self.stage is not Stage.EXITED_ABNORMALLY else self.stage
 
     def _settle(self) -> None:
         """Go on as far as nothing but this member's own threads is waited for."""
         while self._settle_once():
             pass
-        if self.flows[MONITOR] is None and self.end == "dead":
-            fault = fault_of(self.member, self.state.rank, Interruption.TERMINATED)
-            self._start_monitor(report_death(DeathReport(self.iteration, self.member, self.known, fault), self._now))
+        asleep = isinstance(self.pending[MONITOR], watch_effects.Sleep)
+        if asleep and self.end == "dead":
             self.end = "dead, and told"
+            self._resume(MONITOR, self.stage is not Stage.EXITED_ABNORMALLY)
+        elif asleep and self.stage is Stage.LEFT:
+            self._resume(MONITOR, False)
 
     def _settle_once(self) -> bool:
         awaited, waits = self.pending[MAIN], self.pending[THREAD]
@@ -312,7 +417,7 @@ class Member:
         return self._fails_in("recover", self.state.iteration)
 
     def _do_Abandon(self, effect: effects.Abandon) -> None:  # noqa: N802
-        self.abandoned = True
+        self.abandoned, self.stage = True, Stage.EXITED_ABNORMALLY
 
     def _do_FindHolders(self, effect: effects.FindHolders) -> dict[int, int]:  # noqa: N802
         return {}
@@ -322,6 +427,33 @@ class Member:
 
     def _do_ReportInternalError(self, effect: effects.ReportInternalError) -> None:  # noqa: N802
         raise AssertionError(f"internal error: {effect.reason}")
+
+    def _do_EnterStage(self, effect: effects.EnterStage) -> None:  # noqa: N802
+        self.stage = effect.stage
+
+    def _do_TakeSample(self, effect: watch_effects.TakeSample) -> ProgressSample:  # noqa: N802
+        return ProgressSample(iteration=self.iteration, stage=self.stage, alive_at=math.inf)
+
+    def _do_ReadLeases(self, effect: watch_effects.ReadLeases) -> dict[int, str]:  # noqa: N802
+        return {}
+
+    def _do_HasLeft(self, effect: watch_effects.HasLeft) -> bool:  # noqa: N802
+        return False
+
+    def _do_JoinForDead(self, effect: watch_effects.JoinForDead) -> bool:  # noqa: N802
+        return True
+
+    def _do_DescribeStall(self, effect: watch_effects.DescribeStall) -> FaultRecord:  # noqa: N802
+        return fault_of(self.member, self.state.rank, Interruption.SOFT_TIMEOUT)
+
+    def _do_DescribeDeath(self, effect: watch_effects.DescribeDeath) -> FaultRecord:  # noqa: N802
+        return fault_of(self.member, self.state.rank, Interruption.TERMINATED)
+
+    def _do_DescribeSilence(self, effect: watch_effects.DescribeSilence) -> FaultRecord:  # noqa: N802
+        return fault_of(effect.member, -1, Interruption.UNRESPONSIVE)
+
+    def _do_MarkStoreLost(self, effect: watch_effects.MarkStoreLost) -> None:  # noqa: N802
+        self.lost_store = True
 
     def _do_LoseStore(self, effect: effects.LoseStore) -> StoreLost:  # noqa: N802
         return StoreLost("node0", 1)
@@ -338,14 +470,10 @@ class Member:
         )  # fmt: skip
         return (
             self.end, self.left, self.lost_store, whole, alive if self.flows[MAIN] is not None else None,
-            tuple(sorted(self.spoken.items())), self.about,
+            tuple(sorted(self.spoken.items())), self.about, frozenset(self.watch.unresponsive),
+            self.stage is Stage.LEFT,
             *map(_stand, self.flows.values()), *map(_canonical, self.pending.values()),
         )  # fmt: skip
-
-
-def _announce(fault: FaultRecord, iteration: int) -> effects.Flow[None]:
-    """A monitor process announces a hang of its rank's."""
-    yield effects.StoreOperation(Announce(fault), iteration)
 
 
 def _nothing(effect: effects.Effect) -> None:

@@ -39,6 +39,14 @@ MACHINES: Final = (
     "nvrx_core.inprocess.protocol.monitor_thread",
     "nvrx_core.inprocess.protocol.main_thread",
     "nvrx_core.inprocess.protocol.death_report",
+    "nvrx_core.liveness.awake_clock",
+    "nvrx_core.inprocess.monitor.clean_exit",
+    "nvrx_core.inprocess.monitor.gil_stall",
+    "nvrx_core.inprocess.monitor.sibling_ring",
+    "nvrx_core.inprocess.monitor.store_schedule",
+    "nvrx_core.inprocess.monitor.watch_effects",
+    "nvrx_core.inprocess.monitor.judging",
+    "nvrx_core.inprocess.monitor.watch",
     "nvrx_core.inprocess.coordination.guarded_store",
     "nvrx_core.inprocess.coordination.arrivals",
     "nvrx_core.inprocess.coordination.round_operations",
@@ -69,7 +77,7 @@ ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
 WITHOUT: Final = "Enter(_without(self.members, decision.lost), decision)"
 WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member}, decision)"
 IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
-FLOW, THREAD, PASS = "main_thread", "monitor_thread", "                pass\n"
+FLOW, THREAD, WATCH, PASS = "main_thread", "monitor_thread", "watch", "                pass\n"
 TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
 ONLY_CULPRIT: Final = """\
         if verdict.reached and cause.initial_rank != self.state.initial_rank:
@@ -147,6 +155,32 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "the function is not interrupted before it is aborted": Mutant(
         (("driving", "    while not (seen.out or seen.masked):\n", "    while False:\n"),), ONE_FAILS, simulated=False,
+    ),
+    "a monitor process that misses the end of its rank": Mutant(
+        ((WATCH, "            if ended:\n", "            if False:\n"),), ONE_DIES,
+    ),
+    "who leaves by Ctrl-C is not reported": Mutant(
+        ((WATCH, "        if self.page.stage is Stage.EXITED_ABNORMALLY:\n", "        if False:\n"),),
+        Config(ranks=2, breaks=1), simulated=False,
+    ),
+    "a stall is not announced": Mutant(
+        ((WATCH, "        if stall is not None:\n            yield from self._announce(stall)\n        yield from",
+          "        yield from"),),
+    ),
+    "a monitor process looks only when it is woken": Mutant(
+        ((WATCH, "min(parts.awake.when(parts.judges.deadline), self.now() + longest, store_due)", "math.inf"),),
+    ),
+    "a lease that is never moved again": Mutant(
+        (("store_schedule", "self._lease_at = now + self.heartbeat\n", "self._lease_at = math.inf\n"),),
+    ),
+    "the siblings are not watched": Mutant(
+        (("store_schedule", "return (first, StoreTask.WATCH_SIBLINGS) if watches else (first,)", "return (first,)"),),
+    ),
+    "the reported are forgotten": Mutant(
+        ((WATCH, "        yield from report_unresponsive(report, self.now)\n", ""),), Config(ranks=2, nodes=1),
+    ),
+    "a rank that ignores its interruption is left": Mutant(
+        (("judging", "return effects.TerminateRank(action.reason)\n", "return effects.InterruptRank()\n"),),
     ),
     "lease judged by the other's clock": Mutant(
         (("lease", "(lease, now)\n", '(lease, float(lease.partition("/")[0]))\n'),),

@@ -63,6 +63,7 @@ class Seen(NamedTuple):
         phase: of that round.
         known: the members, as the progress page knows them.
         endpoint: where its process group meets.
+        unresponsive: its monitor process has reported another member, and has yet to release it.
         timed: what the main thread waits for has a deadline.
     """
 
@@ -82,6 +83,7 @@ class Seen(NamedTuple):
     section: int
     endpoint: str
     spoken: dict[int, int]
+    unresponsive: bool
     timed: bool
 
 
@@ -144,6 +146,6 @@ class Members:
             main, thread, monitor, {which: self.actions(action) for which, action in operations.items()},
             member.end, member.left, member.iteration, round_.iteration, round_.phase, round_.members,
             member.state.rank, member.state.world_size, member.known, member.section,
-            f"{endpoint[0]}:{endpoint[1]}" if endpoint else "", member.spoken,
+            f"{endpoint[0]}:{endpoint[1]}" if endpoint else "", member.spoken, bool(member.watch.unresponsive),
             isinstance(main, effects.Await) and main.view.round.deadline < 1e300,
         )  # fmt: skip

@@ -34,6 +34,7 @@ class Options:
         hold: the first atomic section of member 0 lasts for longer than a barrier waits.
         asks: the ranks ask the store where to meet, or else the decision tells, as far as all know the new rank 0.
         exits: functions that exit with code 0.
+        wedges: functions that nothing but their monitor process ends.
         plug_ins: plug-ins that fail once: a key function, initialize, or finalize.
     """
 
@@ -60,6 +61,7 @@ class Options:
     asks: bool
     exits: int
     plug_ins: int
+    wedges: int
 
     @classmethod
     def draw(cls, seed: int, fewest: int = 3, most: int = 16) -> Options:
@@ -83,7 +85,7 @@ class Options:
             completion=rng.choice((1e3, 1e3, 0.05 if ranks <= 16 else 1e3)), last_call=rng.choice((0.0, 0.0, 0.002)),
             shift=rng.random() < 0.7,
             active_for=rng.choice((0.01, 0.03, 0.1)) * (1 if ranks <= 16 else 20), hold=rng.random() < 0.05,
-            asks=rng.random() < 0.3, exits=some(0.1, 1), plug_ins=some(0.1),
+            asks=rng.random() < 0.3, exits=some(0.1, 1), plug_ins=some(0.1), wedges=some(0.05, 1),
         )  # fmt: skip
 
     @property
@@ -97,7 +99,7 @@ class Options:
             + self.hangs
             + self.suspicions
             + self.errors
-            + (self.exits + self.plug_ins)
+            + (self.exits + self.plug_ins + self.wedges)
         )
 
     def __str__(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import math
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,20 +17,22 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects, monitor_effects
-from nvrx_core.inprocess.protocol.actions import Announce, InternalError
-from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
+from nvrx_core.inprocess.protocol.actions import InternalError
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.transitions import Phase
 from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.progress.stage import Stage as About
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 
 from .options import LONG
-from .slots import LookUp, SayWhere
-from .world import AwaitKey, Steps, Task, Until
+from .slots import SayWhere
+from .watch import MONITOR, watch_of
+from .world import AwaitKey, Task, Until
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -135,8 +136,11 @@ class Rank:
         self.iteration, self.lost = -1, frozenset[int]()  # the progress page
         self.inside: int | None = None
         self.strike: BaseException | None = None
-        self.hung = False
-        self.suspects = set[int]()
+        self.hangs = self.wedges = self.wedged = False
+        self.hung_at: float | None = None
+        self.noticed = self.aborting = -2  # as the progress page has them
+        self.awake = AwakeClock()  # of its monitor process
+        self.about, self.woken, self.paused_until = About.STARTING, False, 0.0
         self._calm()
         self.main = Task(self.world, f"{member}", self._main())
         self.thread = Task(self.world, f"{member}'s thread", self._thread())
@@ -156,8 +160,20 @@ class Rank:
         self.schedule.moves(self.inside, inside)
         self.inside = inside
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """The time."""
         return self.world.now
+
+    def is_dead(self) -> bool:
+        """Its process has ended."""
+        return self.stage is Stage.DEAD
+
+    def enter(self, about: About) -> None:
+        """Say on the page what the main thread is about; the monitor process looks when something may hang."""
+        self.about = about
+        if self.schedule.hangs or about is About.LEFT:
+            self.woken = True
+            self.monitor.poke()
 
     # What strikes it
 
@@ -190,25 +206,29 @@ class Rank:
 
     def _main(self) -> Running:
         rules = CallRules(leader=self.schedule.leader, no_progress_limit=BACKS_OFF)
-        return Running(self, MainThread(self.rounds, self.state, rules, self._now).run(), MAIN, self._over)
+        return Running(self, MainThread(self.rounds, self.state, rules, self.now).run(), MAIN, self._over)
+
+    def pause_monitor(self, seconds: float) -> None:
+        """The monitor process is stopped, or its lease does not reach the store, for so long."""
+        self.paused_until = self.world.now + seconds
+
+    def resume_monitor(self) -> None:
+        """It goes on."""
+        if self.paused_until > self.world.now:
+            self.paused_until = self.world.now
+            self.monitor.poke()
 
     def _over(self) -> None:
         self.stage = Stage.FINISHED if self.rounds.view.finished else Stage.LEFT
         self.world.note(self.member, f"has {self.stage.value}", self.iteration)
         self.thread.end()
-        self.monitor.poke()
+        self.enter(About.LEFT)
 
     def _thread(self) -> Running:
-        return Running(self, monitor_thread(self.rounds, self._now), THREAD, self.main.poke)
+        return Running(self, monitor_thread(self.rounds, self.now), THREAD, self.main.poke)
 
-    def _report(self, flow: effects.Flow[None]) -> Waits:
-        """Have the monitor process carry out a report."""
-        running, outcome = Running(self, flow, MONITOR, lambda: None), None
-        try:
-            while True:
-                outcome = yield running.send(outcome)
-        except StopIteration:
-            return
+    def _monitor(self) -> Running:
+        return Running(self, watch_of(self).run(), MONITOR, lambda: None)
 
     # The main thread's effects
 
@@ -217,6 +237,9 @@ class Rank:
 
     def _lose(self, effect: effects.LoseMembers) -> None:
         self.lost |= set(effect.members)
+
+    def _enter_stage(self, effect: effects.EnterStage) -> None:
+        self.enter(effect.stage)
 
     def _begin(self, _: effects.BeginIteration) -> None:
         self.iteration = self.state.iteration
@@ -242,7 +265,8 @@ class Rank:
     def _met(self) -> bool:
         return self.iteration == 0 or self.world.slots[self.iteration].hosted
 
-    def _set_rendezvous(self, effect: effects.SetRendezvous) -> effects.StoreOperation:
+    def set_rendezvous(self, effect: effects.SetRendezvous) -> effects.StoreOperation:
+        """The operation that says where an iteration meets."""
         return effects.StoreOperation(SayWhere(bool(effect.address)), effect.iteration)
 
     def _await_rendezvous(self, effect: effects.AwaitRendezvous) -> Waits:
@@ -275,11 +299,14 @@ class Rank:
 
     def _run(self, _: effects.RunFunction) -> Waits:
         self.armed = True
+        self.enter(About.RUNNING)
         ended = IterationResult(Outcome.INTERRUPTED) if self.requested else (yield from self._function())
         return self._ended(ended)
 
     def _ended(self, ended: IterationResult) -> IterationResult:
         self.armed, self.out = False, True
+        self.hangs, self.hung_at = False, None
+        self.about = About.UNWINDING
         self._go(None)
         self.thread.poke()
         return ended
@@ -295,15 +322,16 @@ class Rank:
 
     def _make_fault(self, effect: effects.MakeFault) -> FaultRecord:
         failed = isinstance(effect.error, Exception)
-        return self._fault(Interruption.EXCEPTION if failed else Interruption.BASE_EXCEPTION)
+        return self.fault(Interruption.EXCEPTION if failed else Interruption.BASE_EXCEPTION)
 
     def _fail(self, effect: effects.ReportInternalError) -> None:
         raise AssertionError(f"internal error: {effect.reason}")
 
     def _late_fault(self, _: effects.LateFault) -> FaultRecord:
-        return self._fault(Interruption.EXCEPTION)
+        return self.fault(Interruption.EXCEPTION)
 
-    def _fault(self, kind: Interruption) -> FaultRecord:
+    def fault(self, kind: Interruption) -> FaultRecord:
+        """A fault of this rank's."""
         return FaultRecord(
             initial_rank=self.member, rank=self.state.rank, interruption=kind.name, occurred=self.world.now
         )
@@ -331,6 +359,10 @@ class Rank:
         early = rng.random() < 0.1
         while early or self.world.now < options.active_for:
             early = False
+            if self.hangs or self.wedges:
+                self.hung_at, self.wedged = self.world.now, self.wedges
+                yield Until(lambda: self.raising)
+                return IterationResult(Outcome.INTERRUPTED)
             if options.stubborn and rng.random() < options.stubborn:
                 self.blocked, self.swallows = rng.random() < 0.5, rng.randint(0, 3)
             if options.atomic and rng.random() < options.atomic:
@@ -369,7 +401,7 @@ class Rank:
 
     def signal(self) -> None:
         """The interrupt signal reaches the main thread."""
-        if not self.requested or not self.armed or self.depth or self.alive or self.blocked:
+        if not self.requested or not self.armed or self.depth or self.alive or self.blocked or self.wedged:
             return
         self.raised += 1
         if self.swallows:
@@ -386,6 +418,7 @@ class Rank:
         assert done, f"I11: a round is completed that {self.member} has not completed"
 
     def _notice(self, effect: monitor_effects.NoticeEvent) -> None:
+        self.noticed = effect.iteration
         round_, (cause,) = self.rounds.view.round, self.world.slots[effect.iteration].event
         again = round_.happened(now=self.world.now) + round_.event(cause, now=self.world.now)
         assert all(isinstance(action, InternalError) for action in again), f"I8: {self.member} acts twice on an event"
@@ -396,17 +429,18 @@ class Rank:
     def _interrupt(self, _: monitor_effects.InterruptFunction) -> Waits:
         self.requested = True
         self.policy = InterruptPolicy(unwind=10.0)
-        yield from self._carry_out(driving.begin(self.policy, self._now))
+        yield from self._carry_out(driving.begin(self.policy, self.now))
         while self.masked() and not self.out:
             yield Until(lambda: not self.masked() or self.out)
 
-    def _abort(self, _: monitor_effects.AbortFunction) -> float:
+    def _abort(self, effect: monitor_effects.AbortFunction) -> float:
+        self.aborting = effect.iteration
         assert not self.depth, f"I4: {self.member}'s collectives are aborted in an atomic section"
         return self.world.delay()
 
     def _drive(self, _: monitor_effects.AwaitOut) -> Waits:
         self.main.poke()
-        yield from self._carry_out(driving.drive(self.policy, self._now))
+        yield from self._carry_out(driving.drive(self.policy, self.now))
 
     def _carry_out(self, flow: effects.Flow[None]) -> Waits:
         """Carry out what interrupts the main thread."""
@@ -461,59 +495,6 @@ class Rank:
     def _decided(self, _: monitor_effects.RoundDecided) -> None:
         self.main.poke()
 
-    # The monitor process
-
-    def _monitor(self) -> Steps:
-        spoken, pause = self.world.now, 0.005
-        while True:
-            if self.stage is Stage.DEAD:
-                fault = self._fault(Interruption.TERMINATED)
-                report = DeathReport(self.iteration, self.member, self._members(), fault)
-                yield from self._report(report_death(report, self._now))
-                return
-            if self.stage is not Stage.ALIVE:
-                return
-            stale = self._stale()
-            if self.hung:
-                self.hung = False
-                if self.inside is not None:
-                    yield effects.StoreOperation(Announce(self._fault(Interruption.SOFT_TIMEOUT)), self.iteration)
-            elif stale and self.world.now >= spoken:
-                yield from self._report_unresponsive(min(stale))
-                spoken, pause = self.world.now + pause, min(2 * pause, 1.0)
-            else:
-                yield Until(functools.partial(self._news, stale), spoken if stale else math.inf)
-
-    def _news(self, known: set[int]) -> bool:
-        return self.stage is not Stage.ALIVE or self.hung or bool(self._stale() - known)
-
-    def _stale(self) -> set[int]:
-        """Members of whom no sign of life is seen, or is said to be seen."""
-        if not self.schedule.stale and not self.suspects:
-            return set()
-        known = set(range(self.schedule.options.ranks)) - self.lost - {self.member}
-        return {m for m in known & (self.schedule.stale | self.suspects) if m not in self.world.left}
-
-    def _report_unresponsive(self, member: int) -> Waits:
-        self.suspects.discard(member)
-        fault = FaultRecord(
-            initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, occurred=self.world.now
-        )
-        report = DeathReport(self.iteration, member, self._members(), fault)
-        yield from self._report(report_unresponsive(report, self._now))
-        slots = self.world.slots
-        if any(member in each.decision.lost for each in slots.values() if each.decision is not None):
-            self.world.left.add(member)
-
-    def _learn_decision(self, effect: effects.AwaitDecision) -> AwaitKey:
-        return AwaitKey(effect.iteration, "decision")
-
-    def _read_decision(self, effect: effects.ReadDecision) -> effects.StoreOperation:
-        return effects.StoreOperation(LookUp(), effect.iteration)
-
-    def _members(self) -> frozenset[int]:
-        return frozenset(range(self.schedule.options.ranks)) - self.lost
-
 
 Rule = Mapping[type[effects.Effect], Callable[[Rank, Any], Any]]
 Rules = tuple[frozenset[type[effects.Effect]], Rule, Rule, Rule]
@@ -522,7 +503,7 @@ Rules = tuple[frozenset[type[effects.Effect]], Rule, Rule, Rule]
 MAIN: Final[Rules] = (
     frozenset({
         effects.AwaitGuests, effects.AwaitHostClosed, effects.AwaitMonitorProcess, effects.ClearFrames,
-        effects.CollectGarbage, effects.CollectPostponed, effects.CountOut, effects.DeleteIfOver, effects.EnterStage,
+        effects.CollectGarbage, effects.CollectPostponed, effects.CountOut, effects.DeleteIfOver,
         effects.LogWaiting,
         effects.ReleaseFailure, effects.ReleaseGroups, effects.ReportAnnounced, effects.ReportLeft, effects.RoundEnded,
         effects.StopHousekeeping, effects.Terminate, effects.UseRendezvous,
@@ -533,6 +514,7 @@ MAIN: Final[Rules] = (
         effects.Complete: Rank._complete,
         effects.DeclareKeys: Rank._declare,
         effects.DescribeArrival: Rank._describe,
+        effects.EnterStage: Rank._enter_stage,
         effects.FindHolders: Rank._holders,
         effects.LateFault: Rank._late_fault,
         effects.LoseMembers: Rank._lose,
@@ -543,7 +525,7 @@ MAIN: Final[Rules] = (
     {
         effects.Await: Rank._await,
         effects.MarkLeft: Rank._mark_left,
-        effects.SetRendezvous: Rank._set_rendezvous,
+        effects.SetRendezvous: Rank.set_rendezvous,
     },
     {
         effects.AwaitRendezvous: Rank._await_rendezvous,
@@ -577,15 +559,4 @@ THREAD: Final[Rules] = (
         monitor_effects.AwaitOut: Rank._drive,
         monitor_effects.InterruptFunction: Rank._interrupt,
     },
-)
-MONITOR: Final[Rules] = (
-    frozenset({effects.DeleteIfOver}),
-    {effects.ReportInternalError: Rank._fail},
-    {
-        effects.AwaitDecision: Rank._learn_decision,
-        effects.MarkLeft: Rank._mark_left,
-        effects.ReadDecision: Rank._read_decision,
-        effects.SetRendezvous: Rank._set_rendezvous,
-    },
-    {},
 )

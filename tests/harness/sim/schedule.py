@@ -77,7 +77,8 @@ class Schedule:
         self.inside = Counter[int]()
         self.struck = Counter[str]()
         self.recovering = self.recovery = 0
-        self.stale = set[int]()
+        self.hangs = bool(options.hangs or options.wedges)
+        self._living: dict[frozenset[int], list[int]] = {}
         self.discards = {rng.randint(1, 3): rng.randrange(options.ranks) for _ in range(options.discards)}
         self.errors = {(rng.randint(1, 3), rng.randrange(options.ranks)) for _ in range(options.errors)}
         plug_ins = ("keys", "initialize", "recovery")
@@ -99,6 +100,7 @@ class Schedule:
         strikes = {
             "crash": options.crashes, "node": options.nodes, "fault": options.faults, "leave": options.leaves,
             "hang": options.hangs, "kill": options.kills, "suspect": options.suspicions, "exit": options.exits,
+            "wedge": options.wedges,
         }  # fmt: skip
         self._at: list[tuple[int, str]] = []
         self._in_recovery: list[tuple[int, str]] = []
@@ -139,14 +141,14 @@ class Schedule:
         if not living or (what in ("crash", "node") and len(living) == 1):
             return
         rank = rng.choice(living)
+        if what == "node" and rank.member not in self.world.leases:
+            what = "crash"  # before its first lease, only `barrier_timeout` ends the wait for a node
         self.struck[what] += 1
         last = self.world.slots.get(max(self.entries, default=-1))
         self.recovering += last is not None and bool(last.event and last.event[0])
         match what:
             case "crash" | "node":
                 rank.die(node=what == "node")
-                if what == "node":
-                    self.world.after(0.02, lambda: self._grow_stale(rank.member))
             case "fault" | "leave":
                 rank.strike = Failed() if what == "fault" else Leaves()
                 rank.main.poke()
@@ -154,18 +156,19 @@ class Schedule:
                 rank.strike = SystemExit(0)
                 rank.main.poke()
             case "hang":
-                rank.hung = True
-                rank.monitor.poke()
+                rank.hangs = True
+            case "wedge":
+                rank.wedges = True
             case "kill":
                 rng.choice(self.ranks).replace_monitor()
             case _:
-                rank.suspects.add(rng.randrange(self.options.ranks))
-                rank.monitor.poke()
+                rank.pause_monitor(5.0 * max(1.0, self.options.slow))
 
-    def _grow_stale(self, member: int) -> None:
-        self.stale.add(member)
-        for rank in self.ranks:
-            rank.monitor.poke()
+    def living(self, lost: frozenset[int]) -> list[int]:
+        """The members but the lost, in order; kept, as all ranks of a large job ask."""
+        if lost not in self._living:
+            self._living[lost] = [member for member in range(self.options.ranks) if member not in lost]
+        return self._living[lost]
 
     def one(self, members: frozenset[int]) -> frozenset[int]:
         """The same set for equal ones: a large job has as many as it has ranks."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nvrx_core.inprocess.monitor.watch_effects import Sleep
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.transitions import Phase
@@ -134,6 +135,14 @@ class Steps:
             self._check_entry(after, member, self._seen(after, member))
         yield f"{member}: {type(effect).__name__}", after
 
+    def _mark_left(self, job: Job, member: int, which: str, effect: effects.MarkLeft) -> Iterator[Step]:
+        after = self._step(job, member, which)
+        if effect.member != member:
+            if not self._seen(job, effect.member).end:
+                return  # a member taken for dead reads that it is lost before the others have completed the call
+            after = self._step(after, effect.member, "marked_left")
+        yield f"{member}: says that {effect.member} has left", after
+
     def _guests(self, job: Job, member: int, which: str, effect: effects.AwaitGuests) -> Iterator[Step]:
         """The host waits for members that have left, and not for those whose node is gone."""
         gone = all(seen.left or seen.end == "gone" for seen in self._all(job))
@@ -179,11 +188,12 @@ class Steps:
     # The monitor process
 
     def _monitor_process(self, job: Job, member: int, seen: Seen) -> Iterator[Step]:
-        if seen.monitor is not None:
+        asleep = isinstance(seen.monitor, Sleep)
+        if seen.monitor is not None and not asleep:
             yield from self._flow(job, member, MONITOR, seen.monitor)
-            if job.budget[KILL]:
-                yield f"{member}'s monitor is replaced", self._step(job.spend(KILL), member, "replaces_monitor")
-        elif not seen.end:
+        if seen.monitor is not None and job.budget[KILL] and (not asleep or seen.unresponsive):
+            yield f"{member}'s monitor is replaced", self._step(job.spend(KILL), member, "replaces_monitor")
+        if asleep and not seen.end:
             for other in seen.known - {member}:
                 yield from self._speaks(job, member, seen, other)
 
@@ -208,7 +218,7 @@ class Steps:
     # Troubles
 
     def _troubles(self, job: Job, member: int, seen: Seen) -> Iterator[Step]:
-        if job.budget[HANG] and isinstance(seen.main, effects.RunFunction) and seen.monitor is None:
+        if job.budget[HANG] and isinstance(seen.main, effects.RunFunction) and isinstance(seen.monitor, Sleep):
             yield f"{member}'s monitor takes it for hung", self._step(job.spend(HANG), member, "hangs")
         for trouble in (CRASH, NODE):
             if job.budget[trouble]:
@@ -306,7 +316,7 @@ _RULES: dict[type[effects.Effect], Any] = {
     effects.DeleteIfOver: Steps._delete_if_over,
     effects.HostRendezvous: Steps._host,
     effects.LoseMembers: Steps._at_once,
-    effects.MarkLeft: Steps._at_once,
+    effects.MarkLeft: Steps._mark_left,
     effects.ReadDecision: Steps._read_decision,
     effects.RunFunction: Steps._function,
     effects.SetRendezvous: Steps._set_rendezvous,

@@ -105,6 +105,7 @@ class World:
         self.on_operation: Callable[[int], None] | None = None
         self.slots: dict[int, Slots] = defaultdict(Slots)
         self.left = set[int]()
+        self.leases: dict[int, str] = {}
         self.remembers = remembers
         self._history: list[tuple[float, str, object, int]] = []
         self._heap: list[tuple[float, int, Any, int, Any, Any]] = []

@@ -1,0 +1,140 @@
+"""How a monitor process judges its rank: hung, held up by a call that holds the GIL, or exited and waited for. Pure.
+
+The machines decide; these flows ask for what they need and put their decisions into effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nvrx_core.inprocess.monitor import watch_effects as effects
+from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
+from nvrx_core.inprocess.monitor.gil_stall import GilStallAction, GilStallPolicy, MarkRoundOver, QueryRoundEvent
+from nvrx_core.inprocess.monitor.watch_effects import RankPage
+from nvrx_core.inprocess.protocol.effects import Effect, Flow, StoreFailure
+from nvrx_core.liveness.hang_detector import HangAction, HangDetector, Kill, QueryPeers, SoftTimeout, Terminate
+from nvrx_core.liveness.peer_progress import PeerProgress
+
+__all__ = ["Judges", "Judging", "Stall"]
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A rank that lives holds the others up.
+
+    Attributes:
+        iteration: the round; the rank may be on its way into the next one.
+        reason: for people.
+    """
+
+    iteration: int
+    reason: str
+
+
+@dataclass
+class Judges:
+    """The machines that judge one rank; times are awake seconds."""
+
+    hangs: HangDetector
+    gil_stalls: GilStallPolicy
+    clean_exit: CleanExitPolicy
+
+    @property
+    def deadline(self) -> float:
+        """When to judge again at the latest."""
+        return min(self.hangs.deadline, self.gil_stalls.deadline, self.clean_exit.deadline)
+
+
+class Judging:
+    """The judgement of one rank.
+
+    Args:
+        judges: the machines.
+        page: what the rank says of itself.
+        now: awake seconds.
+
+    Attributes:
+        ended_for: why the rank was ended; None when it was not.
+    """
+
+    def __init__(self, judges: Judges, page: RankPage, now: Clock) -> None:
+        self.judges, self.page, self.now = judges, page, now
+        self.ended_for: str | None = None
+        self._stragglers_of = -1
+
+    def judge(self) -> Flow[Stall | None]:
+        """Judge the rank, and signal or end it where that is due; returns what all ranks must be told of."""
+        stall: Stall | None = None
+        asked, detector = True, self.judges.hangs
+        while asked:
+            asked = False
+            sample = yield effects.TakeSample(self.judges.gil_stalls.out_by)
+            now = self.now()
+            for action in detector.evaluate(sample, now=now):
+                if isinstance(action, QueryPeers):
+                    detector.peers_progressing((yield from self._peers_progressing()), now=now)
+                    asked = True
+                elif isinstance(action, SoftTimeout):
+                    yield effects.MarkStalled(sample.iteration)
+                    stall = Stall(sample.iteration, action.reason)
+                else:
+                    yield self._signal(action)
+        return stall
+
+    def help_stalled(self) -> Flow[None]:
+        """Tell a rank whose threads do not run that its round is over."""
+        sample = yield effects.TakeSample(math.inf)
+        now = self.now()
+        yield from self._help(self.judges.gil_stalls.evaluate(sample, now=now), sample.iteration, now)
+
+    def look_who_waits(self) -> Flow[Stall | None]:
+        """Return what to announce when others wait in a rendezvous for a rank that has exited.
+
+        Raises:
+            StoreFailure: when the store does not answer.
+        """
+        page, policy, iteration = self.page, self.judges.clean_exit, self.page.exited
+        if not policy.due(iteration, now=self.now()) or iteration is None:
+            return None
+        progress: PeerProgress = yield effects.FindProgress()
+        reason = policy.waiting(progress.waiting(page.iteration, page.meetings))
+        return None if reason is None else Stall(iteration, reason)
+
+    def _signal(self, action: HangAction) -> Effect:
+        if isinstance(action, Terminate):
+            self.ended_for = action.reason
+            return effects.TerminateRank(action.reason)
+        return effects.KillRank(action.reason) if isinstance(action, Kill) else effects.InterruptRank()
+
+    def _peers_progressing(self) -> Flow[bool]:
+        """Whether a member that this rank may wait for is alive and has yet to come to where this rank is."""
+        page, iteration = self.page, self.page.iteration
+        try:
+            progress: PeerProgress = yield effects.FindProgress()
+        except StoreFailure:
+            return False
+        behind = progress.behind(iteration, page.meetings if page.inside else 0, page.collectives)
+        if behind and self._stragglers_of != iteration:
+            self._stragglers_of = iteration
+            yield effects.NoteStragglers(iteration, behind)
+        return bool(behind)
+
+    def _help(self, actions: tuple[GilStallAction, ...], iteration: int, now: float) -> Flow[None]:
+        for action in actions:
+            if isinstance(action, QueryRoundEvent):
+                if (yield from self._has_event(iteration)):
+                    yield from self._help(self.judges.gil_stalls.round_over(now=now), iteration, now)
+            elif isinstance(action, MarkRoundOver):
+                yield effects.MarkRoundOver(iteration)
+            else:
+                yield effects.InterruptRank()
+
+    def _has_event(self, iteration: int) -> Flow[bool]:
+        try:
+            return bool((yield effects.HasEvent(iteration)))
+        except StoreFailure:
+            return False

@@ -1,0 +1,189 @@
+"""The monitor process of a simulated rank: the shipped `Watch`, on a page and leases that are made up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final
+
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.monitor import watch_effects
+from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
+from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
+from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
+from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
+from nvrx_core.inprocess.monitor.watch import Parts, Watch
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
+from nvrx_core.liveness.peer_progress import PeerProgress
+from nvrx_core.progress.stage import Stage
+
+from .slots import LookUp
+from .world import AwaitKey, Until
+
+if TYPE_CHECKING:
+    from .rank import Rank
+
+__all__ = ["MONITOR", "SimulatedPage", "watch_of"]
+
+HARD: Final = 2.0
+"""Seconds: longer than any function takes that swallows interruptions."""
+Waits = Generator[Any, Any, Any]
+
+
+class SimulatedPage:
+    """What a simulated rank says of itself."""
+
+    store_lost_at = 0.0
+    hosts_store = inside = False
+    look_within = math.inf
+    meetings = collectives = 0
+    exited = None
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+
+    @property
+    def stage(self) -> Stage:
+        return self.rank.about
+
+    @property
+    def iteration(self) -> int:
+        return self.rank.iteration
+
+    def members(self) -> frozenset[int]:
+        return frozenset(self.rank.schedule.living(frozenset(self.rank.lost)))
+
+    def siblings(self) -> list[int]:
+        living = self.rank.schedule.living(frozenset(self.rank.lost))
+        return [member for member in living if member != self.rank.member] if len(living) < 100 else living[:1]
+
+
+def watch_of(rank: Rank) -> Watch:
+    """The watch of a rank: silence counts only in schedules in which something may fall silent."""
+    options = rank.schedule.options
+    beat = 0.03 * max(1.0, options.slow)
+    looks = bool(options.nodes or options.suspicions)
+    judges = Judges(HangDetector(beat, HARD, 1.0), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
+    schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
+    interval = beat if rank.schedule.hangs else math.inf
+    rank.awake = AwakeClock()
+    parts = Parts(judges, schedule, SiblingRing(rank.member, 3.3 * beat), rank.awake, interval)
+    return Watch(rank.member, SimulatedPage(rank), parts, rank.now)
+
+
+def _sleep(rank: Rank, effect: watch_effects.Sleep) -> Waits:
+    world = rank.world
+    if effect.until > world.now and not (rank.is_dead() or rank.woken):
+        yield Until(lambda: rank.is_dead() or rank.woken, effect.until)
+    else:
+        world.late += 1
+        assert world.late < 10_000, f"the monitor process of {rank.member} never sleeps, and that is over"
+    while world.now < rank.paused_until:
+        yield Until(lambda: world.now >= rank.paused_until, rank.paused_until)
+    rank.woken = False
+    return rank.is_dead()
+
+
+def _take_sample(rank: Rank, effect: watch_effects.TakeSample) -> ProgressSample:
+    alive_at = rank.awake.at(rank.world.now if rank.hung_at is None else rank.hung_at)
+    return ProgressSample(
+        iteration=rank.iteration, stage=rank.about, alive_at=alive_at if rank.schedule.hangs else math.inf,
+        noticed=rank.noticed == rank.iteration, interrupting=rank.aborting == rank.iteration,
+    )  # fmt: skip
+
+
+def _move_lease(rank: Rank, _: watch_effects.MoveLease) -> None:
+    leases = rank.world.leases
+    leases[rank.member] = str(int(leases.get(rank.member, "0")) + 1)
+
+
+def _read_leases(rank: Rank, effect: watch_effects.ReadLeases) -> dict[int, str]:
+    leases = rank.world.leases
+    return {member: leases[member] for member in effect.members if member in leases}
+
+
+def _silence(rank: Rank, effect: watch_effects.DescribeSilence) -> FaultRecord:
+    """A living member was paused for long enough."""
+    rank.world.note(f"{rank.member}'s monitor", f"misses {effect.member}", rank.iteration)
+    rank.schedule.ranks[effect.member].resume_monitor()
+    return FaultRecord(
+        initial_rank=effect.member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, occurred=rank.world.now
+    )
+
+
+def _stall(rank: Rank, _: watch_effects.DescribeStall) -> FaultRecord:
+    return rank.fault(Interruption.SOFT_TIMEOUT)
+
+
+def _death(rank: Rank, effect: watch_effects.DescribeDeath) -> FaultRecord:
+    return rank.fault(Interruption.TERMINATED if effect.reason is None else Interruption.HARD_TIMEOUT)
+
+
+def _terminate(rank: Rank, _: watch_effects.TerminateRank) -> None:
+    assert rank.wedged, f"I12: {rank.member} is ended, and is not hung"
+    rank.die(node=False)
+
+
+def _kill(rank: Rank, _: watch_effects.KillRank) -> None:
+    raise AssertionError(f"I12: {rank.member} is killed, and was not told to end")
+
+
+def _interrupt(rank: Rank, _: watch_effects.InterruptRank) -> None:
+    rank.signal()
+
+
+def _mark_left(rank: Rank, effect: effects.MarkLeft) -> float:
+    rank.world.left.add(effect.member)
+    return rank.world.delay()
+
+
+def _learn_decision(_: Rank, effect: effects.AwaitDecision) -> AwaitKey:
+    return AwaitKey(effect.iteration, "decision")
+
+
+def _read_decision(_: Rank, effect: effects.ReadDecision) -> effects.StoreOperation:
+    return effects.StoreOperation(LookUp(), effect.iteration)
+
+
+def _set_rendezvous(rank: Rank, effect: effects.SetRendezvous) -> effects.StoreOperation:
+    return rank.set_rendezvous(effect)
+
+
+def _fail(_: Rank, effect: effects.ReportInternalError) -> None:
+    raise AssertionError(f"internal error: {effect.reason}")
+
+
+def _has_left(rank: Rank, effect: watch_effects.HasLeft) -> bool:
+    return effect.member in rank.world.left
+
+
+Rule = dict[type[effects.Effect], Callable[[Any, Any], Any]]
+MONITOR: Final[tuple[frozenset[type[effects.Effect]], Rule, Rule, Rule]] = (
+    frozenset({effects.DeleteIfOver, watch_effects.DisownPage, watch_effects.MarkStalled, watch_effects.ReportPause}),
+    {
+        effects.ReportInternalError: _fail,
+        watch_effects.DescribeDeath: _death,
+        watch_effects.DescribeSilence: _silence,
+        watch_effects.DescribeStall: _stall,
+        watch_effects.FindProgress: lambda rank, effect: PeerProgress({}),
+        watch_effects.HasLeft: _has_left,
+        watch_effects.InterruptRank: _interrupt,
+        watch_effects.KillRank: _kill,
+        watch_effects.JoinForDead: lambda rank, effect: True,
+        watch_effects.MoveLease: _move_lease,
+        watch_effects.ReadLeases: _read_leases,
+        watch_effects.TakeSample: _take_sample,
+        watch_effects.TerminateRank: _terminate,
+    },
+    {
+        effects.AwaitDecision: _learn_decision,
+        effects.MarkLeft: _mark_left,
+        effects.ReadDecision: _read_decision,
+        effects.SetRendezvous: _set_rendezvous,
+    },
+    {watch_effects.Sleep: _sleep},
+)
