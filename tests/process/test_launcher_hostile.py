@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.process.host import alive, eventually
 from tests.harness.process.launch import WORKERS, Start, events_of, left_in
-from tests.harness.process.monitored import environment_of
+from tests.harness.process.monitored import RUNTIME, environment_of
 
 SCRIPT = str(WORKERS / "launcher_hostile.py")
 CASES = {
@@ -66,6 +66,15 @@ def test_arguments_environment_and_input_reach_the_workers_as_they_are(tmp_path:
 )
 def test_a_module_and_a_python_with_options_are_workers(tmp_path: Path, command: list[str]) -> None:
     assert run(tmp_path, *command, stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_a_folder_whose_name_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    done = run(tmp_path, SCRIPT, "tells", more={RUNTIME: str(folder)})
+    assert done.returncode == 1
+    assert f"{folder}/launcher-".encode() in done.stderr
+    assert b"a socket's path has at most 107 bytes; use a shorter folder" in done.stderr
+    assert list(folder.iterdir()) == []
 
 
 def test_a_launcher_may_be_the_worker_of_a_launcher(tmp_path: Path) -> None:
