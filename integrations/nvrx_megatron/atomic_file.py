@@ -1,10 +1,11 @@
-"""A file that is replaced as a whole: written beside its name, synchronised, renamed."""
+"""Files that are replaced as a whole: written beside their names, synchronised, renamed."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,10 +14,11 @@ from typing import Final, TextIO
 
 from nvrx_core.inprocess.wrap import current_call
 
-__all__ = ["MAX_HOLD", "replacing", "section", "synchronise_folder"]
+__all__ = ["MAX_HOLD", "filling", "replacing", "section", "synchronise_folder"]
 
 log = logging.getLogger("nvrx_megatron")
 
+_BESIDE: Final = ".nvrx.tmp"
 MAX_HOLD: Final = 30.0
 """Seconds after which a section that holds off a restart is named in the log."""
 
@@ -65,9 +67,29 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
         synchronise_folder(target.parent)
 
 
+@contextlib.contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """Yield a new folder, whose files get into this one at the end, each as a whole; only one process may do so."""
+    beside = folder / _BESIDE
+    shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
+    beside.mkdir()
+    try:
+        yield beside
+        for path in beside.iterdir():
+            _synchronise(path, os.O_RDONLY)
+            path.replace(folder / path.name)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    synchronise_folder(folder)
+
+
 def synchronise_folder(folder: Path) -> None:
     """Have a folder's names survive a crash of the machine."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _synchronise(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _synchronise(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 __all__ = [
-    "CORE_STATE", "DESTROYERS", "TRACKER", "TRAINING_STATE", "build_of_helpers", "destroyers", "flag_texts",
-    "ft_client", "loaded", "recent_saves_queue", "results_queue_module", "saves_module",
+    "CORE_STATE", "DESTROYERS", "TRAINING_STATE", "WHOLE_FILES", "build_of_helpers", "common_savers",
+    "destroyers", "flag_texts", "ft_client", "loaded", "openers", "persistent_caller_class", "recent_saves_queue",
+    "results_queue_module", "saves_module", "saves_queue_class",
 ]  # fmt: skip
 
 CORE_STATE: Final = (
@@ -40,8 +41,8 @@ DESTROYERS: Final = (
 )
 """Functions that drop the state of a run; each may be called when there is none."""
 
-TRACKER: Final = "latest_checkpointed_iteration.txt"
-"""The file that names the checkpoint to load."""
+WHOLE_FILES: Final = frozenset({"latest_checkpointed_iteration.txt", "ft_state.json", "metadata.json"})
+"""Text files on which a load gives up when they are cut short: the tracker, learned timeouts, a checkpoint's format."""
 
 
 def loaded(module: str) -> Any:
@@ -65,6 +66,16 @@ def saves_module() -> Any:
     return loaded("megatron.core.dist_checkpointing.strategies.async_utils")
 
 
+def saves_queue_class() -> Any:
+    """Return the class of the queues of background saves, None before it is imported."""
+    return getattr(saves_module(), "AsyncCallsQueue", None)
+
+
+def persistent_caller_class() -> Any:
+    """Return the class of the writer that stays for the next save, None before it is imported."""
+    return getattr(saves_module(), "PersistentAsyncCaller", None)
+
+
 def results_queue_module() -> Any:
     """Return the module that keeps the queue in which writer processes report, if it is imported."""
     return loaded("megatron.core.dist_checkpointing.strategies.filesystem_async")
@@ -83,3 +94,24 @@ def flag_texts() -> tuple[Any, str]:
 def build_of_helpers() -> tuple[Any, str]:
     """Return the module, None before it is imported, and the name of its function that builds a library by `make`."""
     return loaded("megatron.core.datasets.utils"), "compile_helpers"
+
+
+def openers() -> list[tuple[Any, str]]:
+    """Return where the modules that write `WHOLE_FILES` find what opens a file; from 0.19 on in an object."""
+    checkpointing = loaded("megatron.training.checkpointing")
+    tracker = (getattr(checkpointing, "maybe_msc", None), "open")
+    if tracker[0] is None:
+        tracker = (checkpointing, "open_file")
+    modules = ("megatron.training.ft_integration", "megatron.core.dist_checkpointing.core")
+    found = [tracker, *((loaded(name), "open") for name in modules)]
+    return [(home, name) for home, name in found if home is not None]
+
+
+def common_savers() -> list[tuple[Any, str]]:
+    """Return where megatron-core <= 0.18 finds what writes `common.pt`."""
+    strategies = loaded("megatron.core.dist_checkpointing.strategies.common")
+    found = (
+        loaded("megatron.core.dist_checkpointing.serialization"),
+        getattr(strategies, "TorchCommonSaveStrategy", None),
+    )
+    return [(home, "save_common") for home in found if hasattr(home, "save_common")]

@@ -1,8 +1,9 @@
-"""The ends of a save that a fault must not tear: files that one rank writes by itself, after the collectives.
+"""The files of a save that a fault must not tear: those that one rank writes by itself.
 
-Megatron-LM truncates its tracker file and its file of timeouts, and then writes them. A rank that ends in between
-leaves an empty file, on which every rank's next load gives up. Here each is replaced as a whole, within
-`CallWrapper.atomic()`; torch's metadata, which torch renames itself, is written within it, too. A collective is never
+Megatron truncates its tracker file, its file of timeouts and the `metadata.json` of a checkpoint, and then writes them.
+A rank that ends in between leaves an empty file, on which every rank's next load gives up. Here each is replaced as a
+whole, within `CallWrapper.atomic()`; torch's metadata, which torch renames itself, is written within it, too. The
+`common.pt` of a checkpoint, which may be large, is replaced as a whole and may be interrupted. A collective is never
 within a section.
 """
 
@@ -10,48 +11,69 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from nvrx_megatron.atomic_file import replacing, section
-from nvrx_megatron.internals import TRACKER
+from nvrx_megatron.atomic_file import filling, replacing, section
+from nvrx_megatron.internals import WHOLE_FILES, common_savers, openers
 
 __all__ = ["protect_metadata", "protect_tails"]
 
 
 def protect_tails() -> None:
-    """Protect the tracker file, the file of timeouts and torch's metadata; a second call does nothing."""
-    from megatron.training import checkpointing, ft_integration
-
-    _replace_opener(*_tracker_opener(checkpointing), TRACKER)
-    if "open" not in vars(ft_integration):
-        vars(ft_integration)["open"] = _opening(builtins.open, "ft_state.json")
+    """Protect the files of Megatron-LM and torch's metadata; a second call does nothing."""
+    importlib.import_module("megatron.training.checkpointing")
+    for home, name in openers():
+        _replace(home, name, _opening, getattr(home, name, builtins.open))
+    for home, name in common_savers():
+        _replace(home, name, _whole, getattr(home, name))
     protect_metadata()
 
 
-def _tracker_opener(checkpointing: Any) -> tuple[Any, str]:
-    """Where the module finds what opens a file: from 0.19 on in an object of its own."""
-    return (checkpointing.maybe_msc, "open") if hasattr(checkpointing, "maybe_msc") else (checkpointing, "open_file")
+def _replace(home: Any, name: str, protected: Callable[[Any], Callable[..., Any]], original: Any) -> None:
+    if not hasattr(original, "__nvrx__"):
+        replacement = protected(original)
+        replacement.__nvrx__ = True  # type: ignore[attr-defined]
+        setattr(home, name, replacement)
 
 
-def _replace_opener(home: Any, name: str, file: str) -> None:
-    opener = getattr(home, name)
-    if not hasattr(opener, "__nvrx__"):
-        setattr(home, name, _opening(opener, file))
+def _is_local(path: Any) -> bool:
+    return isinstance(path, str | os.PathLike) and "://" not in str(path)
 
 
-def _opening(opener: Callable[..., Any], file: str) -> Callable[..., Any]:
-    """Open files as `opener` does, but replace the one of this name as a whole."""
+def _opening(opener: Callable[..., Any]) -> Callable[..., Any]:
+    """Open files as `opener` does, but replace those of `WHOLE_FILES` as a whole."""
 
     def opened(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        local = isinstance(path, str | os.PathLike) and "://" not in str(path)
-        if mode == "w" and local and os.path.basename(path) == file:
+        if mode == "w" and _is_local(path) and os.path.basename(path) in WHOLE_FILES:
             return replacing(path)
         return opener(path, mode, *args, **kwargs)
 
-    opened.__nvrx__ = True  # type: ignore[attr-defined]
     return opened
+
+
+def _whole(save: Callable[..., None]) -> Callable[..., None]:
+    """Save into the folder that is the last argument, whose files get their new content as a whole."""
+
+    @functools.wraps(save)
+    def saved(*args: Any) -> None:
+        *before, folder = args
+        if _is_local(folder) and _writes_common_state():
+            with filling(Path(folder)) as beside:
+                save(*before, str(beside))
+        else:
+            save(*args)
+
+    return saved
+
+
+def _writes_common_state() -> bool:
+    import torch.distributed as dist
+
+    return dist.get_rank() == 0
 
 
 def protect_metadata() -> None:

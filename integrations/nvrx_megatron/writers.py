@@ -28,6 +28,7 @@ __all__ = ["AbortCheckpointWriters", "forget_saves", "observe_saves"]
 log = logging.getLogger("nvrx_megatron")
 
 _JOIN_SECONDS: Final = 2.0
+_OF_PERSISTENT_QUEUES: Final = ("_persistent_queue", "_persistent_preload_q", "_persistent_comp_q")
 _queues: weakref.WeakSet[Any] = weakref.WeakSet()
 _synchronous: list[frozenset[int]] = []
 """For each synchronous write that runs, the children that the process had before it."""
@@ -93,6 +94,8 @@ class AbortCheckpointWriters(Abort):
 def forget_saves() -> None:
     """Drop the saves of the interrupted iteration; to be called in the main thread, when their writers are gone."""
     _synchronous.clear()
+    for caller in _callers():
+        _disown(caller)
     for queue in tuple(_queues):
         queue.async_calls.clear()
         queue.call_idx = -1
@@ -101,17 +104,34 @@ def forget_saves() -> None:
     _refresh_results_queue()
 
 
-def _background_writers() -> Iterator[Any]:
-    """The processes of all background saves that are under way, and those that stay for the next save."""
+def _callers() -> list[Any]:
+    """The callers, as Megatron names them, of all background saves that are under way, and those that stay."""
     callers = [call.async_caller for queue in tuple(_queues) for call in tuple(queue.async_calls)]
-    callers += [queue.persistent_caller for queue in tuple(_queues)]
-    processes = [getattr(caller, "process", None) for caller in callers]
-    processes.append(getattr(_persistent_class(), "_persistent_process", None))
+    callers += [getattr(queue, "persistent_caller", None) for queue in tuple(_queues)]
+    callers.append(getattr(internals.saves_queue_class(), "_persistent_caller", None))
+    return [caller for caller in callers if caller is not None]
+
+
+def _background_writers() -> Iterator[Any]:
+    """The processes of all background saves."""
+    processes = [getattr(caller, "process", None) for caller in _callers()]
+    processes.append(getattr(internals.persistent_caller_class(), "_persistent_process", None))
     yield from {id(process): process for process in processes if process is not None}.values()
 
 
-def _persistent_class() -> Any:
-    return getattr(internals.saves_module(), "PersistentAsyncCaller", None)
+def _disown(caller: Any) -> None:
+    """Separate a caller from its process: what it does when it is deleted is to wait for that to empty its queues."""
+    caller.process = None
+    for name in ("queue", "preload_q", "comp_q"):
+        _discard(vars(caller).get(name))
+
+
+def _discard(queue: Any) -> None:
+    """Close a queue whose other end is gone: at its exit the process would wait until all of it has been sent."""
+    if queue is not None:
+        queue.cancel_join_thread()
+        queue._reader.close()  # a thread of the queue that sends to a full pipe ends
+        queue.close()
 
 
 def _writers_of_this_process() -> list[Any]:
@@ -154,11 +174,15 @@ def _children_of_this_process() -> list[int]:
 
 
 def _forget_persistent_process() -> None:
-    """Let the class that keeps one writer for all queues start a new one; its queues are those of the killed one."""
-    kind = _persistent_class()
-    for name in ("_persistent_process", "_persistent_queue", "_persistent_preload_q", "_persistent_comp_q"):
+    """Let the classes that keep one writer for all queues start a new one; its queues are those of the killed one."""
+    kind = internals.persistent_caller_class()
+    for name in _OF_PERSISTENT_QUEUES:
+        _discard(getattr(kind, name, None))
+    for name in ("_persistent_process", *_OF_PERSISTENT_QUEUES):
         if hasattr(kind, name):
             setattr(kind, name, None)
+    if hasattr(internals.saves_queue_class(), "_persistent_caller"):
+        internals.saves_queue_class()._persistent_caller = None
 
 
 def _refresh_results_queue() -> None:

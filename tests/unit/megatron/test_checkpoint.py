@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import pathlib
 import threading
 from concurrent.futures import Future
 
@@ -139,11 +140,42 @@ def test_a_section_that_holds_for_long_is_named(caplog):
     assert caplog.messages == ["the tracker has held off restarts for 0.01 s"]
 
 
-def test_only_the_file_of_this_name_is_replaced_as_a_whole(tmp_path):
-    opened = tails._opening(open, "tracker.txt")
-    for name in ("tracker.txt", "other.txt"):
+def test_only_files_on_which_a_load_gives_up_are_replaced_as_a_whole(tmp_path):
+    opened = tails._opening(open)
+    for name in ("latest_checkpointed_iteration.txt", "ft_state.json", "metadata.json", "other.txt"):
         with opened(tmp_path / name, "w") as file:
             file.write("1")
             assert (tmp_path / name).exists() == (name == "other.txt")
-    with opened(tmp_path / "tracker.txt") as file:
-        assert file.read() == "1"
+        with opened(tmp_path / name) as file:
+            assert file.read() == "1"
+
+
+def test_the_files_of_a_folder_get_their_content_as_a_whole(tmp_path):
+    (tmp_path / "common.pt").write_text("old")
+    with pytest.raises(RuntimeError), atomic_file.filling(tmp_path) as beside:  # noqa: PT012
+        (beside / "common.pt").write_text("ne")
+        raise RuntimeError
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("common.pt", "old")]
+    (tmp_path / ".nvrx.tmp").mkdir()
+    (tmp_path / ".nvrx.tmp" / "left.pt").write_text("of a process that was killed")
+    with atomic_file.filling(tmp_path) as beside:
+        (beside / "common.pt").write_text("new")
+        assert (tmp_path / "common.pt").read_text() == "old"
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("common.pt", "new")]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_common_state_is_saved_as_a_whole_by_the_rank_that_has_it(tmp_path, monkeypatch, rank):
+    told = []
+
+    def save_common(state, folder):
+        told.append(pathlib.Path(folder) != tmp_path)
+        if rank == 0:
+            (pathlib.Path(folder) / "common.pt").write_text(state)
+
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+    tails._whole(save_common)("state", str(tmp_path))
+    assert told == [rank == 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["common.pt"] * (rank == 0)
+    tails._whole(lambda state, folder: told.append(folder))("state", "msc://bucket/folder")
+    assert told[1:] == ["msc://bucket/folder"]

@@ -1,0 +1,93 @@
+"""Writers of checkpoints: killed, and dropped without waiting for them, in the shapes of 0.16 and of 0.17."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import types
+
+import pytest
+from nvrx_megatron import internals, writers
+
+MODULE = "megatron.core.dist_checkpointing.strategies.async_utils"
+
+
+class Process:
+    """A writer that was told to end, and does not."""
+
+    pid = 2**22 + 1  # above the highest pid
+
+    def join(self, timeout=None):
+        assert timeout is not None, "would wait for ever"
+
+
+class PersistentAsyncCaller:
+    """The shape of 0.16: each caller has a process and queues of its own."""
+
+    def __init__(self):
+        self.process = Process()
+        self.queue, self.comp_q = multiprocessing.JoinableQueue(), multiprocessing.Queue()
+        self.queue.put(b"x" * 1_000_000)  # more than the pipe holds: a thread of the queue waits for a reader
+
+    def __del__(self):
+        assert self.process is None, "would wait for the process to empty its queue"
+
+
+class SharedCaller:
+    """The shape of 0.17: the class has them."""
+
+    def __init__(self):
+        self.process = Process()
+
+
+class AsyncCallsQueue:
+    def __init__(self, caller):
+        self.async_calls, self.call_idx, self.persistent_caller = [], 3, caller
+
+
+@pytest.fixture
+def saves(monkeypatch):
+    def saves(caller, **attributes):
+        kind = type("AsyncCallsQueue", (AsyncCallsQueue,), attributes)
+        module = types.SimpleNamespace(AsyncCallsQueue=kind, PersistentAsyncCaller=caller)
+        monkeypatch.setitem(sys.modules, MODULE, module)
+        return kind
+
+    monkeypatch.setattr(writers, "_queues", set())
+    monkeypatch.setattr(internals, "results_queue_module", lambda: None)
+    return saves
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_killed_writer_with_a_full_queue_keeps_nobody_waiting(saves, capfd):
+    queue = saves(PersistentAsyncCaller)(PersistentAsyncCaller())
+    writers._queues.add(queue)
+    pipe = queue.persistent_caller.queue
+    assert list(writers._background_writers()) == [queue.persistent_caller.process]
+    writers.forget_saves()
+    assert (queue.persistent_caller, queue.call_idx) == (None, -1)
+    pipe._thread.join(10)
+    assert not pipe._thread.is_alive()
+
+
+def test_a_writer_that_a_class_keeps_is_forgotten_by_the_class(saves, monkeypatch):
+    caller, queues = SharedCaller(), [multiprocessing.JoinableQueue() for _ in range(2)]
+    names = {"_persistent_process": caller.process, "_persistent_queue": queues[0], "_persistent_comp_q": queues[1]}
+    for name, value in names.items():
+        monkeypatch.setattr(SharedCaller, name, value, raising=False)
+    kind = saves(SharedCaller, _persistent_caller=caller)
+    assert list(writers._background_writers()) == [caller.process]
+    writers.forget_saves()
+    assert caller.process is None
+    assert kind._persistent_caller is None
+    assert {getattr(SharedCaller, name) for name in names} == {None}
+    assert list(writers._background_writers()) == []
+
+
+def test_a_writer_that_is_gone_already_is_no_failure(saves, caplog):
+    saves(PersistentAsyncCaller)
+    queue = AsyncCallsQueue(None)
+    queue.async_calls.append(types.SimpleNamespace(async_caller=SharedCaller()))
+    writers._queues.add(queue)
+    writers.AbortCheckpointWriters()(types.SimpleNamespace(iteration=4))
+    assert caplog.messages == ["ended 1 checkpoint writer process(es) of iteration 4"]
