@@ -110,12 +110,20 @@ class AtomicCheckpoint:
         """
         attempt = self.begin(step)
         try:
-            write(attempt.folder)
+            self._write(write, attempt.folder)
             self._barrier()
             self._from_leader(attempt.commit)
         finally:
             self._under_way.discard(attempt.folder)
         return attempt.target
+
+    def _write(self, write: Callable[[Path], object], folder: Path) -> None:
+        """Write this rank's part; an error says where, and how much fits there, which writers in C do not."""
+        try:
+            write(folder)
+        except BaseException as error:  # boundary: a user's save; torch's CheckpointException is no Exception
+            error.add_note(f"while {folder} was written, whose disk has {_free_bytes(self.folder)} bytes left")
+            raise
 
     def begin(self, step: int) -> Attempt:
         """Make the folder of an attempt, for a save in the background; a collective call of all ranks."""
@@ -228,6 +236,11 @@ def _outcome(find: Callable[[], Any]) -> Any:
         return find()
     except OSError as error:
         return error
+
+
+def _free_bytes(folder: Path) -> int:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
 
 
 def _hit(failpoint: str) -> None:

@@ -9,12 +9,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from tests.harness.megatron.job import MegatronLMJob
 from tests.harness.megatron.plan import Plan
 from tests.harness.process.job import Template
+from tests.harness.process.workers.record import HELD
 
 TREE = os.environ.get("NVRX_TEST_MEGATRON_LM", "")
 pytestmark = pytest.mark.skipif(not TREE, reason="NVRX_TEST_MEGATRON_LM names no checkout of Megatron-LM")
@@ -57,6 +59,22 @@ def test_a_fault_restarts_pretrain_and_the_losses_are_those_of_the_undisturbed_r
     assert job.last_losses() == {key: loss for key, loss in undisturbed.last_losses().items() if key[1] >= 2}
     strike = job.lines("strike")[0]["at"]
     print(f"fault to pretrain {[line['at'] - strike for line in job.entered(1)]}")
+
+
+def test_twenty_restarts_hold_no_more_than_the_first(train: Train) -> None:
+    """A fault at each third step, after the checkpoint of the second; a few threads may be on their way out."""
+    faults = ",".join(f"1:{call}=exception" for call in range(3, 63, 3))
+    job = train("--train-iters", "46", "--save-interval", "1", faults=faults)
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    for rank in ("0", "1"):
+        entered = [line for number in range(21) for line in job.entered(number) if line["rank"] == rank]
+        assert len(entered) == 21, job.told()
+        print(f"rank {rank}: {[(line['pages'], line['threads'], line['files']) for line in entered]}")
+        early, late = ({name: median(line[name] for line in part) for name in (*HELD, "pages")}
+                       for part in (entered[2:9], entered[14:]))  # fmt: skip
+        assert all(late[name] <= early[name] for name in HELD), (early, late)
+        assert late["pages"] <= early["pages"] * 1.05, (early, late)
+        assert all(line["groups"] == [] for line in entered[1:])
 
 
 def test_a_lost_rank_0_is_replaced_by_a_spare(train: Train) -> None:

@@ -90,7 +90,7 @@ def save(saves, done: int, iteration: int) -> None:  # type: ignore[no-untyped-d
 
 if __name__ == "__mp_main__":  # a process that saves in the background
     torch.cuda.device_count = lambda: 1
-    torch.cuda.set_device = lambda device: None
+    on_cpu.install()
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     torch.set_num_threads(1)

@@ -14,6 +14,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import nvrx_megatron
 import torch
 import torch.distributed as dist
 
@@ -21,7 +22,7 @@ from examples.megatron import on_cpu
 from nvrx_core.inprocess import current_call
 from nvrx_core.testing import inject
 from nvrx_core.testing.fault_kinds import kind_of
-from tests.harness.process.workers.record import Record
+from tests.harness.process.workers.record import Record, usage
 
 __all__ = ["run"]
 
@@ -76,7 +77,9 @@ def watch_training() -> None:
     initialise, step, calls = training.initialize_megatron, training.train_step, [0]
 
     def initialize_megatron(*args: Any, **kwargs: Any) -> Any:
-        record("enter", iteration=iteration(), rank=os.environ["RANK"], world=os.environ["WORLD_SIZE"])
+        place = {"rank": os.environ["RANK"], "world": os.environ["WORLD_SIZE"]}
+        at = time.monotonic()
+        record("enter", at=at, iteration=iteration(), **place, **usage(), groups=nvrx_megatron.state_report())
         return initialise(*args, **kwargs)
 
     def train_step(*args: Any, **kwargs: Any) -> Any:
@@ -112,6 +115,8 @@ def run(words: list[str]) -> int:
     return program.main([str(tree / "pretrain_gpt.py"), *words])
 
 
+if __name__ == "__mp_main__":  # a process that saves in the background
+    fake_device()
 if __name__ == "__main__":
     code = run(sys.argv[1:])
     record("exit", code=code)

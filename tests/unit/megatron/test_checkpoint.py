@@ -36,8 +36,9 @@ def test_a_save_that_fails_leaves_the_one_before_and_its_folder_is_dropped_by_th
         (folder / "data").write_text("half")
         raise OSError(errno.ENOSPC, "no space left", str(folder / "data"))
 
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(OSError, match="no space left") as raised:
         checkpoints.save(2, fails)
+    assert "partial-step-00000002-0 was written, whose disk has " in raised.value.__notes__[0]
     assert checkpoints.latest()[0] == 1
     assert [path.name for path in checkpoints.folder.glob("partial-*")] == ["partial-step-00000002-0"]
     checkpoints.save(2, write("two"))

@@ -24,7 +24,7 @@ from tests.harness.process.workers.record import Record
 sys.path.insert(0, str(Path(__file__).parents[4] / "examples"))
 from demo_parts import checkpoints
 
-__all__ = ["Checkpoints", "Counter", "hooked", "load"]
+__all__ = ["DAMAGES", "TROUBLES", "Checkpoints", "Counter", "hooked", "load", "mount_small_disk"]
 
 DIRECTORY = "NVRX_TEST_CHECKPOINTS"
 SMALL = b"size=64k"
@@ -168,9 +168,9 @@ def hooked(instead: Callable[[int], object]) -> Iterator[None]:
 TROUBLES = {"full": full, "fsync": fsync_fails, "kill": fsync_kills, "hang": fsync_hangs}
 
 
-def mount_small_disk(folder: Path) -> None:
+def mount_small_disk(folder: Path, size: bytes = SMALL) -> None:
     """A disk of a few pages, in the mount namespace of the tests."""
-    if os.readlink("/proc/self/ns/mnt") == os.readlink(f"/proc/{os.getppid()}/ns/mnt"):
+    if " /etc/nsswitch.conf " not in Path("/proc/self/mountinfo").read_text():  # as `resolve_by_files_only` mounts it
         raise AssertionError("no mount namespace of the tests' own")
-    if ctypes.CDLL(None, use_errno=True).mount(b"small", os.fsencode(folder), b"tmpfs", 0, SMALL) != 0:
+    if ctypes.CDLL(None, use_errno=True).mount(b"small", os.fsencode(folder), b"tmpfs", 0, size) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))

@@ -1,0 +1,27 @@
+"""What is decided before a script runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import pytest
+from nvrx_megatron import script
+
+
+@pytest.mark.parametrize(
+    ("strategy", "installed", "chosen"),
+    [("nvrx", False, "mcore"), ("nvrx", True, "nvrx"), ("mcore", False, "mcore"), (None, False, None)],
+)
+def test_saves_by_a_package_that_is_not_there_are_megatrons_own(monkeypatch, strategy, installed, chosen):
+    monkeypatch.setattr(script, "_is_importable", lambda name: installed)
+    monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py"])
+    args = argparse.Namespace(async_strategy=strategy)
+    script._choose_async_strategy(args)
+    assert args.async_strategy == chosen
+    assert sys.argv[1:] == (["--async-strategy", "mcore"] if strategy != chosen else [])
+
+
+def test_a_package_whose_parent_is_not_there_cannot_be_imported():
+    assert not script._is_importable("no_such_package.module")
+    assert script._is_importable("argparse")
