@@ -60,6 +60,7 @@ def train(call: CallWrapper) -> float | None:
             with call.suspend_ping():
                 save(saves, step + 1, call.iteration)
     saves.poll(wait=True)
+    saves.queue.close()
     dist.barrier()
     record("weights", sum=sum(parameter.double().sum().item() for parameter in training.model.parameters()))
     parallel_state.destroy_model_parallel()
