@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
+from nvrx_core.fault_tolerance.judging import Request, TakeSample, Turn, turn
 from nvrx_core.fault_tolerance.peers import PROGRESS, HangReport, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.policy import KillRank, MonitorPolicy, QueryPeers, TerminateRank
@@ -28,6 +29,7 @@ from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, clos
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.lifeline import catches, send
 from nvrx_core.process.signalled_stacks import StackRequest
+from nvrx_core.progress.limits import RankSample
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import take_sample
 from nvrx_core.progress.stage import Stage
@@ -58,6 +60,7 @@ class RankMonitor:
         self.states = RankMonitorStateMachine(log=plan.is_restarter_logger)
         self._rank: WatchedRank | None = None
         self._policy = MonitorPolicy(plan.interval, plan.grace)
+        self._turn_flow: Turn | None = None
         self._inquiry: Inquiry | None = None
         self._findings = Findings()
         self._connections = dict[int, Connection]()
@@ -88,8 +91,6 @@ class RankMonitor:
         if self._rank is None or self.page[ProgressField.STAGE] != Stage.OUTSIDE:
             self._forget()
             return time.monotonic() + self.plan.interval
-        if self._inquiry is not None and not self._finish_inquiry(self._rank, self._inquiry):
-            return self._inquiry.deadline
         self._judge(self._rank)
         if self._inquiry is not None:
             return self._inquiry.deadline
@@ -107,23 +108,35 @@ class RankMonitor:
 
     def _forget(self) -> None:
         """Judge from the beginning."""
-        self._policy = MonitorPolicy(self.plan.interval, self.plan.grace)
+        self._policy, self._turn_flow = MonitorPolicy(self.plan.interval, self.plan.grace), None
         if self._inquiry is not None:
             self._inquiry.close()
             self._inquiry = None
 
     def _judge(self, rank: WatchedRank) -> None:
-        now = self._now()
-        for action in self._policy.evaluate(take_sample(self.page, self.awake.at), now=now):
-            match action:
-                case QueryPeers(limit):
-                    survey = Survey(self.listener.path, now=time.monotonic(), launcher=self.plan.launcher)
-                    self._inquiry = Inquiry(limit, Progress.of_page(self.page), survey)
-                case TerminateRank(limit, reason):
-                    self._terminate(rank, reason)
-                case KillRank(reason):
-                    log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
-                    send(rank.pidfd, [signal.SIGCONT, signal.SIGKILL])
+        """Carry out a turn to its end, or until the answers of others are awaited."""
+        outcome: Any = None
+        if self._inquiry is None:
+            self._turn_flow = turn(self._policy, self._now)
+        elif (outcome := self._finish_inquiry(rank, self._inquiry)) is None:
+            return
+        with suppress(StopIteration):
+            while self._inquiry is None and self._turn_flow is not None:
+                outcome = self._carry_out(rank, self._turn_flow.send(outcome))
+
+    def _carry_out(self, rank: WatchedRank, request: Request) -> RankSample | None:
+        match request:
+            case TakeSample():
+                return take_sample(self.page, self.awake.at)
+            case QueryPeers(limit):
+                survey = Survey(self.listener.path, now=time.monotonic(), launcher=self.plan.launcher)
+                self._inquiry = Inquiry(limit, Progress.of_page(self.page), survey)
+            case TerminateRank(limit, reason):
+                self._terminate(rank, reason)
+            case KillRank(reason):
+                log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
+                send(rank.pidfd, [signal.SIGCONT, signal.SIGKILL])
+        return None
 
     def _terminate(self, rank: WatchedRank, reason: str) -> None:
         number, signum, found = self.page[ProgressField.RANK], self.plan.termination_signal, self._findings
@@ -140,23 +153,22 @@ class RankMonitor:
             with suppress(OSError), connect(self.plan.launcher, within=0.0) as connection:
                 connection.send(report.to_json())
 
-    def _finish_inquiry(self, rank: WatchedRank, inquiry: Inquiry) -> bool:
-        """Take the answers of the other monitors and of the rank itself, if they are complete; whether they are."""
+    def _finish_inquiry(self, rank: WatchedRank, inquiry: Inquiry) -> bool | None:
+        """Whether the answers of the other monitors and of the rank itself excuse it; None while they are awaited."""
         now = time.monotonic()
         if (others := inquiry.others(now=now)) is None:
-            return False
+            return None
         signum = self.page[ProgressField.STACK_SIGNAL]
         if not (others.behind or others.lost or inquiry.has_asked_rank) and self._answers(rank, signum):
             inquiry.ask_rank(StackRequest(self.plan.stacks[0], rank.pidfd, signum, now=now))
         if (findings := inquiry.findings(others, now=now)) is None:
-            return False
+            return None
         inquiry.close()
         self._inquiry, self._findings = None, findings
         excused = findings.excuses(inquiry.limit, now=self._now())
         if excused:
             self._log_excuse(inquiry.own.rank, findings)
-        self._policy.peers_behind(inquiry.limit, excused, now=self._now())
-        return True
+        return excused
 
     @staticmethod
     def _answers(rank: WatchedRank, signum: int) -> bool:

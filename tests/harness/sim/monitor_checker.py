@@ -74,10 +74,11 @@ class Explorer:
     Args:
         limits: the module, as shipped or with a mistake.
         policy: likewise.
+        judging: likewise.
     """
 
-    def __init__(self, limits: ModuleType, policy: ModuleType) -> None:
-        self.limits, self.policy = limits, policy
+    def __init__(self, limits: ModuleType, policy: ModuleType, judging: ModuleType) -> None:
+        self.limits, self.policy, self.judging = limits, policy, judging
         self.states = set[World]()
         self.ended = self.killed = self.excused = 0
 
@@ -117,21 +118,27 @@ class Explorer:
         return world
 
     def _look(self, policy: Any, world: World, *, wakes: bool) -> World:
-        """What the monitor's process does in a turn."""
-        for _ in range(3):
-            actions = policy.evaluate(self._sample(world), now=START)
-            policy.check()
-            for action in actions:
-                if isinstance(action, self.policy.QueryPeers):
-                    policy.peers_behind(action.limit, world.clear == 0.0, now=START)
-                    self.excused += world.clear == 0.0
-                    world = replace(world, silence=0.0, unwatched=0.0) if wakes else world
-                elif isinstance(action, self.policy.TerminateRank):
-                    world = self._end(world)
-                else:
-                    world = self._kill(world)
-            if policy.deadline > START:
+        """A turn of the monitor's."""
+        turn, outcome = self.judging.turn(policy, lambda: START), None
+        for _ in range(6):
+            try:
+                request = turn.send(outcome)
+            except StopIteration:
+                if policy.deadline <= START:
+                    break
                 return world
+            policy.check()
+            outcome = None
+            if isinstance(request, self.judging.TakeSample):
+                outcome = self._sample(world)
+            elif isinstance(request, self.judging.QueryPeers):
+                outcome = world.clear == 0.0
+                self.excused += outcome
+                world = replace(world, silence=0.0, unwatched=0.0) if wakes else world
+            elif isinstance(request, self.judging.TerminateRank):
+                world = self._end(world)
+            else:
+                world = self._kill(world)
         raise Violation(f"the monitor is never done: {world}")
 
     def _end(self, world: World) -> World:

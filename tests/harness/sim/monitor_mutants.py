@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Final
 
-from nvrx_core.fault_tolerance import policy
+from nvrx_core.fault_tolerance import judging, policy
 from nvrx_core.progress import limits
 
 __all__ = ["MUTANTS", "mutated"]
 
-LIMITS: Final = limits.__name__
 ASKS: Final = "        if not self._nobody_behind:\n            return (QueryPeers(limit),)\n"
 IN_TIME: Final = "        if limit is None or now < limit.deadline:\n"
 
@@ -43,6 +42,12 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
                                        "return MonitorPolicyState(True,"),
     "a monitor that has only just come is sure": (policy, "        if first:\n", "        if False:\n"),
     "a monitor has always only just come": (policy, "not self._seen, True", "True, True"),
+    "a turn ends with its question": (judging, "                asks = True\n", "                pass\n"),
+    "the answer of the others is not passed on": (
+        judging, "peers_behind(action.limit, outcome, now=now())", "peers_behind(action.limit, True, now=now())"),
+    "a verdict is not carried out": (
+        judging, "            outcome = yield action\n",
+        "            outcome = (yield action) if isinstance(action, QueryPeers) else None\n"),
     "a closed section counts as open since it was opened": (
         limits, "        if section.opened_at is None:\n            continue\n", ""),
     "a heartbeat counts from the start": (limits, "Limit(LimitKind.HEARTBEAT, sample.heartbeat_at,",
@@ -51,20 +56,22 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
 
 
 @contextmanager
-def mutated(name: str | None) -> Iterator[tuple[ModuleType, ModuleType]]:
-    """The modules `limits` and `policy`, with a mistake in one of them; None: as they are shipped.
+def mutated(name: str | None) -> Iterator[tuple[ModuleType, ModuleType, ModuleType]]:
+    """The modules `limits`, `policy` and `judging`, with a mistake in one of them; None: as they are shipped.
 
     Raises:
         AssertionError: when the shipped text is no longer there.
     """
     module, shipped, mistake = MUTANTS[name] if name else (None, "", "")
-    shipped_limits = sys.modules[LIMITS]
+    before = {each.__name__: sys.modules[each.__name__] for each in (limits, policy, judging)}
+    made = list[ModuleType]()
     try:
-        new_limits = _load(limits, *((shipped, mistake) if module is limits else ("", "")))
-        sys.modules[LIMITS] = new_limits
-        yield new_limits, _load(policy, *((shipped, mistake) if module is policy else ("", "")))
+        for each in (limits, policy, judging):
+            made.append(_load(each, *((shipped, mistake) if module is each else ("", ""))))
+            sys.modules[each.__name__] = made[-1]
+        yield made[0], made[1], made[2]
     finally:
-        sys.modules[LIMITS] = shipped_limits
+        sys.modules.update(before)
 
 
 def _load(module: ModuleType, shipped: str, mistake: str) -> ModuleType:

@@ -1,7 +1,7 @@
 """Rank monitors in virtual time: ranks that train together, hang or are slow, and monitors that are lost and replaced.
 
-The machine is the shipped one; around it is what its process does: it looks when the policy wants to, asks the monitors
-beside it, and looks again. A monitor that is lost forgets everything; its replacement has only the page.
+The machine and the flow of a turn are the shipped ones; a turn begins when the policy wants to, and waits for the
+answers of the monitors beside it. A monitor that is lost forgets everything; its replacement has only the page.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class Rank:
 
 @dataclass
 class Monitor:
-    """One monitor: its policy, and when the answers to its question are there."""
+    """One monitor: its policy, the turn it is in, and when the answers to its question are there."""
 
     policy: Any
+    turn: Any = None
     answers_at: float = math.inf
-    limit: Any = None
 
 
 @dataclass
@@ -87,12 +87,13 @@ class Host:
     """The ranks and monitors of a scenario.
 
     Args:
-        rules: the modules `limits` and `policy`, as shipped or with a mistake in them.
+        rules: the modules `limits`, `policy` and `judging`, as shipped or with a mistake in them.
     """
 
     scenario: Scenario
     limits: ModuleType
     policy: ModuleType
+    judging: ModuleType
     now: float = 0.0
     ranks: list[Rank] = field(default_factory=list)
     monitors: list[Monitor | None] = field(default_factory=list)
@@ -133,21 +134,30 @@ class Host:
             self.monitors[number] = None
             return
         monitor = self.monitors[number] = self.monitors[number] or self._new()
-        if monitor.limit is not None:
-            if self.now < monitor.answers_at:
-                return
-            limit, monitor.limit = monitor.limit, None
-            monitor.policy.peers_behind(limit, self._is_excused(number), now=self.now)
-        if self.now >= monitor.policy.deadline:
-            self._act(number, monitor)
+        if monitor.turn is not None:
+            if self.now >= monitor.answers_at:
+                self._go_on(number, monitor, self._is_excused(number))
+        elif self.now >= monitor.policy.deadline:
+            monitor.turn = self.judging.turn(monitor.policy, lambda: self.now)
+            self._go_on(number, monitor, None)
 
-    def _act(self, number: int, monitor: Monitor) -> None:
-        for action in monitor.policy.evaluate(self.sample(number), now=self.now):
-            monitor.policy.check()
-            if isinstance(action, self.policy.QueryPeers):
-                monitor.limit, monitor.answers_at = action.limit, self.now + SURVEY / 2
-            elif isinstance(action, self.policy.TerminateRank):
+    def _go_on(self, number: int, monitor: Monitor, outcome: Any) -> None:
+        """Carry out a turn to its end, or until the answers of others are awaited."""
+        while monitor.turn is not None:
+            try:
+                request = monitor.turn.send(outcome)
+            except StopIteration:
+                monitor.turn = None
+                break
+            outcome = None
+            if isinstance(request, self.judging.TakeSample):
+                outcome = self.sample(number)
+            elif isinstance(request, self.judging.QueryPeers):
+                monitor.answers_at = self.now + SURVEY / 2
+                return
+            elif isinstance(request, self.judging.TerminateRank):
                 self._end(number)
+            monitor.policy.check()
 
     def _is_excused(self, number: int) -> bool:
         """A monitor that is lost does not answer; that of a rank that was ended is gone."""
