@@ -36,6 +36,8 @@ MAX_OBJECTS: Final = 4_000
 """Objects after which the search stops: some milliseconds."""
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque)
 _PLAIN: Final = (str, bytes, int, float, complex, types.NoneType)
+_MODULE: Final = type.__dict__["__module__"].__get__
+"""The module of a class; an attribute of the class might run code of a metaclass."""
 _NO_PARTS: Final = (types.ModuleType, types.CodeType, types.FrameType, type)
 
 
@@ -135,9 +137,15 @@ def _training_objects(trace: types.TracebackType | None) -> list[Any]:
 def _held(trace: types.TracebackType | None) -> list[Any]:
     held = []
     while trace is not None:
-        held += gc.get_referents(trace.tb_frame)  # not f_locals, which would keep a copy
+        if not _is_own(trace.tb_frame.f_globals.get("__name__")):
+            held += gc.get_referents(trace.tb_frame)  # not f_locals, which would keep a copy
         trace = trace.tb_next
     return held
+
+
+def _is_own(module: object) -> bool:
+    """Return whether a module is the wrapper's: its objects lead to every logger and thread, and to no model."""
+    return isinstance(module, str) and module.startswith("nvrx_core.")
 
 
 def _parts(held: object) -> list[Any]:
@@ -145,7 +153,9 @@ def _parts(held: object) -> list[Any]:
     kind = type(held)
     if kind is types.FunctionType:
         return list(cast(types.FunctionType, held).__closure__ or ())  # not its globals
-    return [] if issubclass(kind, _NO_PARTS) or _size(held) > MAX_CONTAINER else gc.get_referents(held)
+    if issubclass(kind, _NO_PARTS) or _is_own(_MODULE(kind)) or _size(held) > MAX_CONTAINER:
+        return []
+    return gc.get_referents(held)
 
 
 def _size(held: object) -> int:
