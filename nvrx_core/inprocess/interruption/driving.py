@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Unblock, Why
+from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen, Unblock, Why
 from nvrx_core.inprocess.protocol.effects import Effect, Flow
 
 __all__ = [
@@ -69,16 +69,18 @@ class ReportDeferred(Effect):
 def begin(machine: InterruptPolicy, now: Callable[[], float]) -> Flow[None]:
     """Interrupt, and repeat while that is deferred: a busy function ends before the abort begins.
 
-    A thread that does not react is not waited for; `drive` continues from here, with the same machine.
+    A thread that does not react is not waited for, also not one that has deferred the interruption and blocks since:
+    it may be in a collective that only the abort ends. `drive` continues from here, with the same machine.
     """
     end = now() + FIRST_WITHIN
     seen: Seen = yield Observe()
     while not (seen.out or seen.masked):
-        yield from _act(machine, seen, now)
+        before, fired = seen, (yield from _act(machine, seen, now))
         if (yield AwaitLeft(machine.deadline if machine.deferring else now() + FIRST_LOOK)):
             return
         seen = yield Observe()
-        if not seen.deferred or now() > end:
+        blocks = fired and (seen.deferred, seen.raised) == (before.deferred, before.raised)
+        if blocks or not seen.deferred or now() > end:
             return
 
 
@@ -95,9 +97,11 @@ def drive(machine: InterruptPolicy, now: Callable[[], float]) -> Flow[None]:
         left = yield (AwaitUnmasked() if seen.masked else AwaitLeft(machine.deadline))
 
 
-def _act(machine: InterruptPolicy, seen: Seen, now: Callable[[], float]) -> Flow[None]:
-    swallowed = machine.swallowed
-    for action in machine.tick(seen, now=now()):
+def _act(machine: InterruptPolicy, seen: Seen, now: Callable[[], float]) -> Flow[bool]:
+    """Carry out what is due; return whether it has interrupted."""
+    swallowed, actions = machine.swallowed, machine.tick(seen, now=now())
+    for action in actions:
         yield CloseBlocked() if isinstance(action, Unblock) else FireInterrupt(action.why)
     if machine.swallowed > swallowed:
         yield ReportSwallowed(machine.swallowed)
+    return any(isinstance(action, Fire) for action in actions)

@@ -23,7 +23,7 @@ class Function:
         self.leaves_at, self.defers, self.swallows = leaves_at, deferred, swallowed
         self.now, self.fired, self.raised, self.deferred = 0.0, 0, 0, 0
         self.left = self.masked = False
-        self.armed = True
+        self.armed, self.blocks_after = True, math.inf
         self.told = list[object]()
 
     def run(self, flow):
@@ -56,6 +56,8 @@ class Function:
         assert self.armed
         assert not self.masked
         self.fired += 1
+        if self.fired > self.blocks_after:
+            return
         if self.fired <= self.defers:
             self.deferred += 1
         elif self.fired <= self.defers + self.swallows:
@@ -84,6 +86,14 @@ def test_a_function_that_does_not_react_is_not_waited_for_before_the_abort():
     assert function.now < 0.001
     function.run(drive(machine, lambda: function.now))
     assert (function.fired, function.left) == (3, True)
+
+
+def test_a_function_that_blocks_after_a_deferral_is_not_waited_for_before_the_abort():
+    function = Function(deferred=3)
+    function.blocks_after = 3
+    function.run(begin(policy(), lambda: function.now))
+    assert function.fired == 4
+    assert function.now < 0.003
 
 
 def test_while_the_interruption_is_deferred_the_abort_waits_within_a_bound():
