@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, deque
 import pytest
 import torch
 
-from nvrx_core.process.garbage import Garbage, _any_training_object, _parts
+from nvrx_core.process.garbage import Garbage, _any_training_object, _parts, _training_objects
 
 
 @pytest.fixture
@@ -243,6 +243,23 @@ def test_a_collection_is_postponed_for_an_exception_that_refers_to_objects(garba
 def test_a_large_container_is_not_searched(kind):
     assert all(number in _parts(kind(range(3))) for number in range(3))
     assert _parts(kind(range(100_000))) == []
+
+
+def test_the_objects_of_the_wrapper_are_not_searched():
+    """They lead to each of its threads and to all loggers of the process."""
+    assert _parts(Trainer())
+    assert _parts(Garbage()) == []
+
+
+@pytest.mark.parametrize(("module", "searched"), [("nvrx_core.inprocess.wrap", False), ("nvrx_core_of_mine", True)])
+def test_the_frames_of_the_wrapper_are_not_searched(module, searched):
+    names = {"__name__": module, "model": Model()}
+    exec("def fit():\n    held = model\n    raise ValueError('planted')\n", names)
+    try:
+        names["fit"]()
+    except ValueError as error:
+        found = _training_objects(error.__traceback__.tb_next)
+    assert found == ([names["model"]] if searched else [])
 
 
 def test_another_thread_may_build_a_tuple_meanwhile(garbage):
