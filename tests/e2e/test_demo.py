@@ -184,7 +184,7 @@ def test_ctrl_c_ends_the_play_in_order(tmp_path: Path) -> None:
     assert processes_of(tmp_path) == []
 
 
-def test_nothing_outlives_a_demo_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_is_left_of_a_killed_demo(tmp_path: Path) -> None:
     with viewer(tmp_path) as watching:
         watching.wait_for("are starting|in reserve")
         watching.demo.kill()

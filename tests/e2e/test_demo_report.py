@@ -73,7 +73,7 @@ def replaced() -> tuple[Story, list[object]]:
     return story, list(story.read(lines))
 
 
-def test_a_recovery_is_told_from_the_fault_to_the_slowest_rank_that_trains() -> None:
+def test_a_recovery_lasts_from_the_fault_to_the_slowest_rank_that_trains() -> None:
     story, happenings = replaced()
     assert [type(happening) for happening in happenings] == [Began, Strike, Recovery]
     (recovery,) = story.recoveries
@@ -112,7 +112,7 @@ def test_a_timeout_is_shown_apart_from_what_came_after_it_and_counts_from_the_la
         ("HARD_TIMEOUT", "no progress for 4 s", "hard timeout"),
     ],
 )
-def test_a_fault_of_the_viewers_is_named_by_what_the_wrapper_tells(interruption: str, message: str, name: str) -> None:
+def test_a_fault_of_the_viewers_is_named_by_the_wrappers_events(interruption: str, message: str, name: str) -> None:
     story = Story(ranks=2)
     entries = [restart(rank, rank, 1.2, cause=interruption, world_size=2) for rank in range(2)]
     for entry in entries:
@@ -127,7 +127,7 @@ def under_torchrun(*lines: Line) -> Story:
     return story
 
 
-def test_what_torchrun_made_of_a_fault_is_told_as_it_was() -> None:
+def test_the_reaction_of_torchrun_to_a_fault_is_reported() -> None:
     nvrx, _ = replaced()
     fault = struck(1.0, "kill", 0, 10)
     recovered = under_torchrun(fault, resumed(9.0, 0, 8, 1), resumed(10.2, 1, 8, 1))

@@ -15,7 +15,7 @@ def run(prepare: Launch, case: str, *, store: bool = True) -> Job:
     return prepare(world=2, store=store).start(WORKER, NVRX_TEST_CASE=case).finish()
 
 
-def test_what_a_function_returned_is_let_go_when_the_others_restart(prepare: Launch) -> None:
+def test_the_result_of_a_function_is_released_when_the_others_restart(prepare: Launch) -> None:
     job = run(prepare, "returned")
     assert set(job.codes.values()) == {0}, job.codes
     assert [line["alive"] for line in job.lines("models", initial_rank=0)] == [0, 0]

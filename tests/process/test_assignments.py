@@ -82,13 +82,13 @@ def test_a_built_in_stage_behind_a_users_own_exchanges_keys_through_the_store(la
     assert set(places(job, 1).values()) == {0, 1, 4, 5}
 
 
-def test_a_rank_whose_key_cannot_be_told_leaves_and_the_others_restart(launch: Launch) -> None:
+def test_a_rank_whose_key_function_fails_exits_and_the_others_restart(launch: Launch) -> None:
     job = launch({(2, 0, 2): "exception"}, world=3, assignment="broken_key", collective=True).finish()
     assert_nothing_lost(job, restart("EXCEPTION", by=[2], lost=[1]), codes={1: RAISED})
     assert "LookupError: no such host" in job.errors(1)
 
 
-def test_a_rank_whose_key_cannot_be_told_at_first_leaves_and_the_others_begin(launch: Launch) -> None:
+def test_a_rank_whose_key_function_fails_at_entry_exits_and_the_others_begin(launch: Launch) -> None:
     job = launch(world=3, assignment="broken_at_first", collective=True).finish()
     assert_nothing_lost(job, codes={1: RAISED}, absent=[1])
     assert set(places(job, 0).values()) == {0, 2}

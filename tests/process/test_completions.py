@@ -22,7 +22,7 @@ def test_a_late_completion_blames_the_rank_that_is_late(prepare: Launch) -> None
     assert len(job.events("fault", initial_rank=0)) == 1
 
 
-def test_peers_that_meet_go_on_without_a_rank_that_has_exited(prepare: Launch) -> None:
+def test_peers_in_a_rendezvous_continue_without_a_rank_that_has_exited(prepare: Launch) -> None:
     job = prepare(world=3).start(COMPLETIONS, NVRX_TEST_CASE="meeting").finish()
     assert_nothing_left(job)
     assert job.codes == {0: 0, 1: 0, 2: 0}
@@ -34,7 +34,7 @@ def test_peers_that_meet_go_on_without_a_rank_that_has_exited(prepare: Launch) -
     assert len(job.events("restart")) == 2
 
 
-def test_who_meets_without_the_exited_rank_has_time_while_another_comes(prepare: Launch) -> None:
+def test_a_rendezvous_without_the_exited_rank_waits_for_a_late_rank(prepare: Launch) -> None:
     job = prepare(world=3).start(COMPLETIONS, NVRX_TEST_CASE="late meeting").finish()
     assert_nothing_left(job)
     assert job.events("restart") == []

@@ -34,7 +34,7 @@ def await_claim(job: Job, rank: int) -> None:
 
 @pytest.mark.parametrize("first", [0, 1], ids=["the larger world first", "the smaller world first"])
 @pytest.mark.parametrize("hosted", [False, True], ids=["own store", "hosted by rank 0"])
-def test_ranks_that_were_told_other_world_sizes_end_alike(prepare: Launch, first: int, hosted: bool) -> None:
+def test_ranks_with_different_world_sizes_end_with_the_same_error(prepare: Launch, first: int, hosted: bool) -> None:
     job = prepare(world=2, store=not hosted)
     if not hosted:
         job.start_store()

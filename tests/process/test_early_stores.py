@@ -132,7 +132,7 @@ def test_a_store_whose_connection_was_cut_serves_again_and_no_descriptor_is_left
     assert len(connections(store)) == 2, "the server's own, and the client's"
 
 
-def test_a_store_whose_server_is_gone_is_told(caplog):
+def test_a_store_that_has_lost_its_server_is_reported(caplog):
     store = server()
     client, found = cut(store)
     port = store.port

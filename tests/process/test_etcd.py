@@ -58,7 +58,7 @@ def test_any_member_of_a_cluster_may_be_lost(launch: Launch, tmp_path: Path) -> 
     assert_nothing_lost(job, *expected, codes={0: -signal.SIGKILL})
 
 
-def test_all_leave_when_etcd_is_gone_for_good(launch: Launch, etcd: Etcd) -> None:
+def test_all_ranks_exit_when_etcd_is_lost_permanently(launch: Launch, etcd: Etcd) -> None:
     """What counts is when the call ends: the interpreter's own way out takes a part of a busy machine's time."""
     job = launch({(0, 0, 100_000): "exception"}, store=False, kept_in=f"etcd-3s {etcd.endpoint}")
     for rank in range(3):

@@ -156,7 +156,7 @@ def test_a_wait_ends_when_its_connection_is_cut(store: EtcdStore) -> None:
     assert ends[1] - cut < 1.0
 
 
-def test_a_member_that_is_gone_or_silent_is_passed_over(running: Etcd) -> None:
+def test_an_etcd_member_that_is_lost_or_unresponsive_is_skipped(running: Etcd) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         gone = socket.socket()
         gone.bind(("127.0.0.1", 0))
@@ -168,7 +168,7 @@ def test_a_member_that_is_gone_or_silent_is_passed_over(running: Etcd) -> None:
         gone.close()
 
 
-def test_a_stopped_etcd_holds_nobody_for_long(running: Etcd, store: EtcdStore) -> None:
+def test_a_stopped_etcd_blocks_a_client_for_a_bounded_time(running: Etcd, store: EtcdStore) -> None:
     assert running.pid is not None
     os.kill(running.pid, signal.SIGSTOP)
     assert os.WIFSTOPPED(os.waitpid(running.pid, os.WUNTRACED)[1])

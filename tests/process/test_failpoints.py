@@ -88,7 +88,7 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("case", "kind"), cases())
-def test_a_strike_at_a_failpoint_costs_at_most_the_rank_that_was_struck(launch: Launch, case: Case, kind: str) -> None:
+def test_a_fault_at_a_failpoint_costs_at_most_the_faulty_rank(launch: Launch, case: Case, kind: str) -> None:
     place = (1, case.iteration, case.point)
     job = launch({**case.faults, place: KINDS[kind]}, wrapper=QUICK if kind == "stop" else {}, **case.plan).finish()
     assert job.struck() == [f"1:{case.iteration}@{case.point}"]

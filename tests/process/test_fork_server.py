@@ -189,7 +189,7 @@ def test_a_fork_server_that_is_stopped_ends_with_its_worker_when_the_caller_is_g
         _ended(fork_server.server)
 
 
-def test_a_fork_server_whose_news_nobody_has_read_goes_on_when_it_is_let_go(
+def test_a_detached_fork_server_continues_with_unread_messages(
     started: Callable[..., ForkServer], pipe: tuple[int, int]
 ) -> None:
     fork_server = started(lambda ready: (ready(), os.read(pipe[0], 1)))

@@ -22,7 +22,7 @@ def run(prepare: Launch, case: str, harm: Harm, *, world: int = 3, broken: int =
 
 
 @pytest.mark.parametrize("scheme", ["by_port", "by_file"])
-def test_a_group_meets_at_a_fixed_address_in_each_iteration(prepare: Launch, scheme: str) -> None:
+def test_a_group_with_a_fixed_address_is_created_in_each_iteration(prepare: Launch, scheme: str) -> None:
     job = run(prepare, scheme, {"function": [[1, 0], [2, 2]], "kill": [[0, 1]]}, broken=3)
     assert results(job) == {1: 3, 2: 3}
     assert_restarts(job, [EXCEPTION, restart("TERMINATED", by=[0], lost=[0]), restart("EXCEPTION", by=[2])])

@@ -30,7 +30,7 @@ def test_a_malformed_schedule_is_refused_by_its_entry(text: str) -> None:
         Schedule.parse(text)
 
 
-def test_the_moment_of_a_fault_is_stamped_before_it_strikes() -> None:
+def test_a_fault_is_stamped_before_it_is_injected() -> None:
     stamps: list[float] = []
     before = time.monotonic()
     with pytest.raises(InjectedFault):
@@ -39,7 +39,7 @@ def test_the_moment_of_a_fault_is_stamped_before_it_strikes() -> None:
     assert before <= stamp <= time.monotonic()
 
 
-def test_nothing_strikes_where_nothing_is_due() -> None:
+def test_nothing_is_injected_where_nothing_is_due() -> None:
     stamps: list[float] = []
     Schedule().inject(Point(0, 0, 0), stamp=stamps.append)
     assert stamps == []
@@ -65,6 +65,6 @@ def test_a_sigint_leaves_with_its_rank(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread_exception", "monitor_kill", "monitor_stop"])
-def test_a_fault_that_spares_the_function_restarts_nobody(launch: Launch, kind: str) -> None:
+def test_a_fault_that_leaves_the_function_running_restarts_no_rank(launch: Launch, kind: str) -> None:
     job = launch({(1, 0, 1): kind}, endless=False, steps=20).finish()
     assert_nothing_lost(job)

@@ -45,7 +45,7 @@ def test_a_static_rendezvous_has_the_ranks_that_it_is_given(start: Start) -> Non
     assert assert_recovered(jobs) == [[2, 3], [0, 1]]
 
 
-def test_a_static_job_ends_alike_on_all_nodes(start: Start) -> None:
+def test_a_static_job_ends_with_the_same_code_on_all_nodes(start: Start) -> None:
     """When restarts are spent, and when a launcher leaves: nobody can take its place."""
     static = ("--rdzv-backend", "static", "--master-port", str(free_ports()))
     failing = [start("fails", *static, "--node-rank", rank) for rank in "01"]

@@ -64,7 +64,7 @@ ON_SEVERAL = [
 
 
 @pytest.mark.parametrize(("point", "kind"), ON_ONE_NODE)
-def test_nothing_is_left_of_a_launcher_that_is_struck_there(
+def test_no_process_is_left_of_a_launcher_that_fails_there(
     strike: Strike, tmp_path: Path, point: str, kind: str
 ) -> None:
     job = strike(point, kind)
@@ -76,7 +76,7 @@ def test_nothing_is_left_of_a_launcher_that_is_struck_there(
 
 
 @pytest.mark.parametrize(("point", "kind"), ON_SEVERAL)
-def test_a_coordinator_that_is_struck_there_is_followed_by_another(
+def test_a_coordinator_that_fails_there_has_a_successor(
     launcher: Start, store_endpoint: str, tmp_path: Path, point: str, kind: str
 ) -> None:
     """The store is none of the launchers', so that the job needs none of them; a third one waits."""

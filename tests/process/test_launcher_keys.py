@@ -18,7 +18,7 @@ from .conftest import Launch
 KEYS = LauncherKeys("job", 0)
 
 
-def test_the_launcher_is_told_of_each_round_and_nothing_is_left(prepare: Launch) -> None:
+def test_the_launchers_keys_name_each_round_and_are_deleted(prepare: Launch) -> None:
     job = prepare()
     job.start_store()
     address, _, port = str(job.endpoint).rpartition(":")

@@ -28,7 +28,7 @@ def test_a_failure_on_one_node_restarts_all_nodes(nodes: Nodes) -> None:
     assert all("was ended by SIGKILL" in log for _, log in ends)
 
 
-def test_a_job_that_fails_ends_alike_on_all_nodes(nodes: Nodes) -> None:
+def test_a_job_that_fails_ends_with_the_same_code_on_all_nodes(nodes: Nodes) -> None:
     assert [job.finish()[0] for job in nodes(2, "fails", "--nnodes", "2")] == [1, 1]
 
 
@@ -83,7 +83,7 @@ def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes) -> None:
     assert "c10d" not in log
 
 
-def test_a_node_that_nobody_joins_says_so(nodes: Nodes) -> None:
+def test_a_node_that_no_other_joins_reports_it(nodes: Nodes) -> None:
     (job,) = nodes(1, "done", "--nnodes", "2", "--rdzv-conf", "join_timeout=1")
     code, log = job.finish()
     assert code == 1

@@ -96,7 +96,7 @@ def test_a_plug_in_says_where_logs_go(launcher: Start, tmp_path: Path) -> None:
     assert errors.count("to stderr") == 2
 
 
-def test_an_event_handler_is_told_what_torchrun_tells_it(launcher: Start) -> None:
+def test_an_event_handler_gets_the_events_of_torchrun(launcher: Start) -> None:
     code, log = launcher("fails", "--event-log-handler", "console", "--rdzv-id", "mine").finish()
     assert code == 1
     events = [json.loads(line) for line in log.splitlines() if line.startswith('{"name"')]

@@ -45,7 +45,7 @@ def test_the_job_goes_on_while_the_minimum_of_nodes_is_healthy(ordered: Nodes, t
     assert all("has not moved its lease" in log for _, log in ends)
 
 
-def test_a_lost_node_stops_nobody_while_the_minimum_is_there(ordered: Nodes, tmp_path: Path) -> None:
+def test_a_lost_node_stops_no_other_while_the_minimum_is_healthy(ordered: Nodes, tmp_path: Path) -> None:
     """The job is done when the others are, and the node is taken for lost, 5 s after its end."""
     jobs = ordered(3, "gated", "--nnodes", "2:3", *MIN_HEALTHY, "--rdzv-conf", "last_call_timeout=60")
     for job in jobs:

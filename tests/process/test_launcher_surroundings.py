@@ -57,7 +57,7 @@ def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_
     assert len(re.findall(r"cycle \d ends: .* was ended by SIGKILL, hung: section 'step' open", log)) == 1, log
 
 
-def test_a_worker_that_the_kernel_kills_for_memory_is_told_as_such(start: Start, tmp_path: Path) -> None:
+def test_a_worker_that_the_kernel_kills_for_memory_is_reported_as_such(start: Start, tmp_path: Path) -> None:
     """The whole job is in a cgroup, as in a container; the largest process is killed."""
     with memory_cgroup(256 << 20) as folder:
         into = ("sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$@"', "sh")
@@ -70,7 +70,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_told_as_such(start: Start,
     assert failed["reason"].endswith("was ended by SIGKILL, and the kernel's OOM killer was active in its cgroup")
 
 
-def test_strangers_on_its_socket_do_not_disturb_a_launcher(start: Start, tmp_path: Path) -> None:
+def test_malformed_messages_on_its_socket_do_not_disturb_a_launcher(start: Start, tmp_path: Path) -> None:
     job = start("1:gate", *QUICK, "--max-restarts", "1")
     job.read(1, "struck")
     (path,) = (tmp_path / "run").glob("launcher-*/launcher.ipc")
@@ -105,7 +105,7 @@ def test_a_rank_that_is_lost_between_store_and_group_costs_one_cycle(start: Star
     assert {each["cycle"] for each in job.events if each["event"] == "done"} == {1}
 
 
-def test_what_a_killed_job_has_left_is_in_nobodys_way(start: Start) -> None:
+def test_leftovers_of_a_killed_job_do_not_disturb_the_next_one(start: Start) -> None:
     """Its folder with sockets is there when the next job of the same name begins."""
     first = start("1:gate", "--rdzv-id", "same", *QUICK)
     first.read(1, "struck")

@@ -59,7 +59,7 @@ def test_the_port_of_a_run_that_was_killed_is_free_at_once(prepare: Launch) -> N
     assert_nothing_lost(job, EXPECTED[0], restart("TERMINATED", by=[2], lost=[2]), codes={2: KILLED})
 
 
-def test_files_of_an_earlier_run_are_in_nobodys_way(launch: Launch, tmp_path: Path) -> None:
+def test_files_of_an_earlier_run_do_not_disturb_a_job(launch: Launch, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("not a pid\n")
     for rank in range(3):

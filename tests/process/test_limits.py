@@ -68,7 +68,7 @@ def test_a_rank_may_have_more_files_than_select_takes(prepare: Launch) -> None:
     assert_nothing_left(job)
 
 
-def test_a_rank_that_the_kernel_kills_for_memory_is_told_as_such(prepare: Launch) -> None:
+def test_a_rank_that_the_kernel_kills_for_memory_is_reported_as_such(prepare: Launch) -> None:
     with host.memory_cgroup(256 << 20) as folder:
         job = start(prepare, "cgroup", NVRX_TEST_CGROUP=str(folder)).finish(30)
         assert host.eventually(lambda: not (folder / "cgroup.procs").read_text(), 5)

@@ -69,7 +69,7 @@ def test_a_connection_that_is_lost_is_opened_again_while_the_store_lives(prepare
         assert not job.events("monitor_replaced"), end
 
 
-def test_a_store_that_vanishes_without_a_word_ends_all_in_time(prepare: Launch) -> None:
+def test_a_store_that_vanishes_silently_ends_all_ranks_in_time(prepare: Launch) -> None:
     whole, part = prepare({(0, 0, 10_000): "exception"}), prepare({(0, 0, 10_000): "exception"}, wrapper=QUICK)
     with behind_proxies(whole, range(3)) as all_three, behind_proxies(part, [1]) as one:
         for job in (whole, part):

@@ -85,7 +85,7 @@ def test_a_base_exception_in_abort_is_logged(prepare: Launch) -> None:
     assert all("KeyboardInterrupt: planted in abort" in job.errors(rank) for rank in range(2))
 
 
-def test_a_base_exception_in_completion_leaves_after_the_others_were_told(prepare: Launch) -> None:
+def test_a_base_exception_in_completion_ends_the_rank_after_the_others_completed(prepare: Launch) -> None:
     job = prepare(world=2, store=False)
     run_prepared(job, "witnesses", {"leave in completion": [[1, 0]]}, 0, MODULE)
     assert by_rank(job, "left", "text") == {1: "planted in completion"}
@@ -203,14 +203,14 @@ def said(job: Job, rank: int) -> list[str]:
 HANDLED = ["handling stage=starting", "handling stage=completed"]
 
 
-def test_one_rank_tells_a_restarter_around_this_one(prepare: Launch) -> None:
+def test_one_rank_logs_for_an_outer_restarter(prepare: Launch) -> None:
     job = run(prepare, "nested", {"function": [[1, 0], [1, 1]]}, broken=2)
     assert said(job, 0) == ["initialize", *HANDLED, *HANDLED, "finalized"]
     assert said(job, 1) == []
     assert results(job) == {0: 2, 1: 2}
 
 
-def test_the_rank_that_speaks_says_that_it_leaves(prepare: Launch) -> None:
+def test_the_rank_that_logs_for_an_outer_restarter_reports_its_exit(prepare: Launch) -> None:
     job = run(prepare, "nested", {"interrupt": [[0, 0]]})
     assert said(job, 0) == ["initialize", "handling stage=starting", "aborted"]
     assert results(job) == {1: 1}

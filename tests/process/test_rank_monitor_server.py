@@ -33,7 +33,7 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankMonitorPro
 # The launcher
 
 
-def test_without_a_launcher_there_is_nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_a_launcher_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FT_LAUNCHER_IPC_SOCKET", raising=False)
     request = WorkloadControlRequest(WorkloadAction.ExcludeThisNode)
     with pytest.raises(RankMonitorClientError, match="FT_LAUNCHER_IPC_SOCKET is not set"):

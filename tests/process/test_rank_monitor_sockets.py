@@ -104,7 +104,7 @@ def test_a_rank_waits_while_the_queue_of_its_monitor_is_full(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("number", [4, 50])
-def test_descriptors_that_strangers_send_are_closed(monitor: RankMonitorProcess, path: Path, number: int) -> None:
+def test_descriptors_of_malformed_messages_are_closed(monitor: RankMonitorProcess, path: Path, number: int) -> None:
     before = files(monitor)
     for message in (QUESTION, b'{"type": "look"}', b"half", b"x" * 70_000) * 20:
         send_descriptors(path, message, number)

@@ -124,7 +124,7 @@ def test_a_monitor_says_how_far_a_rank_had_come_that_has_died(start: Start, tmp_
         monitor.terminate()
 
 
-def test_a_monitor_that_is_lost_while_it_is_asked_is_known_to_be_lost(tmp_path: Path) -> None:
+def test_a_monitor_that_is_lost_during_a_request_is_reported_as_lost(tmp_path: Path) -> None:
     peer = Listener(tmp_path / "peer.socket")
     survey = Survey(tmp_path / "own.socket", now=0.0)
     (asked,) = survey.pending

@@ -75,7 +75,7 @@ def test_a_host_that_leaves_serves_its_guests_until_they_are_done(prepare: Launc
         assert_no_process_left(job)
 
 
-def test_a_heartbeat_rarer_than_the_store_may_be_silent_loses_nobody(prepare: Launch) -> None:
+def test_a_heartbeat_interval_beyond_the_limit_for_a_silent_store_loses_no_rank(prepare: Launch) -> None:
     case = {"NVRX_TEST_CASE": "rare heartbeat", "NVRX_TEST_SECONDS": str(TRAINS_ON)}
     job = prepare(world=2).start(HOST_LEAVES, **case).finish()
     assert job.codes == {0: 0, 1: 0}

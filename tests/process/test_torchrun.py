@@ -31,7 +31,7 @@ def run_agent(job: Job, node: int, when: str) -> None:
 
 
 @pytest.mark.parametrize("when", ["function", "entry"])
-def test_ranks_of_two_agents_meet_again_when_one_has_restarted(prepare: Launch, when: str) -> None:
+def test_ranks_of_two_agents_rendezvous_again_after_one_has_restarted(prepare: Launch, when: str) -> None:
     job = prepare(world=2)
     job.start_store()
     for node in (0, 1):

@@ -24,7 +24,7 @@ def simulate(machines, seeds):
         Job(Scenario.draw(seed), machines).run()
 
 
-def test_jobs_end_alike_on_all_nodes_and_no_two_cycles_run_at_a_time():
+def test_jobs_end_with_one_code_on_all_nodes_and_cycles_do_not_overlap():
     simulate(mutated(None), range(SEEDS))
 
 

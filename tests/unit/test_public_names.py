@@ -49,7 +49,7 @@ exception           BarrierError                              nvrx   unit/test_e
 exception           BarrierOverflow                           nvrx   unit/test_errors.py::test_the_tree
 exception           BarrierTimeout                            nvrx   unit/test_errors.py::test_an_error_survives_pickling_with_its_fields
 exception           FaultCounterExceeded                      nvrx   unit/inprocess/test_plug_ins.py::test_fault_counter_counts_this_ranks_own_faults
-exception           JobMismatch                               nvrx   process/test_contradictions.py::test_ranks_that_were_told_other_world_sizes_end_alike
+exception           JobMismatch                               nvrx   process/test_contradictions.py::test_ranks_with_different_world_sizes_end_with_the_same_error
 exception           RankAssignmentError                       nvrx   unit/rank_assignment/test_assignments.py::test_an_impossible_answer_is_refused
 exception           RankDiscarded                             nvrx   unit/rank_assignment/test_assignments.py::test_a_discarded_ranks_error_lists_the_terminated_ranks
 exception           StoreLost                                 nvrx   unit/test_errors.py::test_a_lost_store_ends_the_process_with_code_75_and_names_its_place
@@ -67,11 +67,11 @@ initialize          RetryController                           both   process/tes
 monitor_thread      RankShouldRestart                         both   process/test_plug_ins.py::test_a_function_may_ask_for_a_restart
 monitor_thread      MonitorThread                             nvrx   process/test_deaths.py::test_an_exception_restarts_everyone
 nested_restarter    NestedRestarterCallback                   both   unit/inprocess/test_nested_restarter.py::test_any_state_can_be_said_to_any_logger
-nested_restarter    NestedRestarterHandlingCompleted          both   process/test_plug_ins.py::test_one_rank_tells_a_restarter_around_this_one
-nested_restarter    NestedRestarterHandlingStarting           both   process/test_plug_ins.py::test_one_rank_tells_a_restarter_around_this_one
-nested_restarter    NestedRestarterFinalized                  both   process/test_plug_ins.py::test_one_rank_tells_a_restarter_around_this_one
+nested_restarter    NestedRestarterHandlingCompleted          both   process/test_plug_ins.py::test_one_rank_logs_for_an_outer_restarter
+nested_restarter    NestedRestarterHandlingStarting           both   process/test_plug_ins.py::test_one_rank_logs_for_an_outer_restarter
+nested_restarter    NestedRestarterFinalized                  both   process/test_plug_ins.py::test_one_rank_logs_for_an_outer_restarter
 nested_restarter    NestedRestarterLogger                     HEAD   unit/inprocess/test_nested_restarter.py::test_the_logger_can_be_given_another_handler
-nested_restarter    NestedRestarterAborted                    both   process/test_plug_ins.py::test_the_rank_that_speaks_says_that_it_leaves
+nested_restarter    NestedRestarterAborted                    both   process/test_plug_ins.py::test_the_rank_that_logs_for_an_outer_restarter_reports_its_exit
 progress_watchdog   ProgressWatchdog                          both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
 rank_assignment     RankAssignment                            both   process/test_rounds.py::test_a_death_between_barrier_and_entry_is_carried_into_the_next_round
 rank_assignment     RankAssignmentCtx                         both   unit/rank_assignment/test_assignments.py::test_a_move_changes_neither_the_active_ranks_nor_the_callers_set

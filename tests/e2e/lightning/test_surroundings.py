@@ -17,7 +17,7 @@ def rows_of(job, name="csv"):
     return list(csv.DictReader(file.read_text().splitlines()))
 
 
-def test_callbacks_hear_of_a_restart_and_loggers_have_its_figures(run):
+def test_callbacks_are_called_at_a_restart_and_loggers_get_its_figures(run):
     job = run(Setting(faults=(Fault(1, 8),), loggers=("csv",)))
     assert [(line["attempt"], line["trains"]) for line in job.lines("on_restart")] == [(1, True)] * 2
     assert len(job.lines("on_exception")) == 2

@@ -69,7 +69,7 @@ def test_the_cycle_of_a_moment_is_the_last_one_that_has_begun():
     assert [cycle_at(known, WALL + at) for at in (0.5, 1.0, 2.9, 3.0)] == [-1, 0, 0, 1]
 
 
-def test_restarts_in_process_of_two_cycles_are_told_apart(tmp_path):
+def test_restarts_in_process_of_two_cycles_are_distinguished(tmp_path):
     """Rank 1 was not in a call when the first cycle ended, so its calls are counted otherwise."""
 
     def restart(rank, at):

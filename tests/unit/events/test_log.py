@@ -66,7 +66,7 @@ def test_a_line_holds_the_common_fields_and_its_own(log, tmp_path):
     assert (line["rank"], line["message"]) == (2, "boom")
 
 
-def test_the_writer_is_told_by_the_log_not_by_a_field(log, tmp_path):
+def test_the_log_adds_the_writer_whatever_the_fields(log, tmp_path):
     log.write("fault", 7, pid=1, host="elsewhere")
     (line,) = lines(tmp_path)
     assert line["pid"] == os.getpid()

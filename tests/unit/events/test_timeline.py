@@ -152,7 +152,7 @@ def test_the_text_has_each_event_and_each_phase_in_milliseconds(write):
     ]
 
 
-def test_a_fault_without_a_known_cause_is_told(write):
+def test_a_restart_without_a_known_cause_is_shown(write):
     assert "restart 0 -> 1: unknown on rank ? (? pid ?): \n" in render(read(write(0, restart(0, 100.05, cause={}))))
 
 

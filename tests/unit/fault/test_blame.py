@@ -69,7 +69,7 @@ def test_the_lowest_step_breaks_the_tie():
 
 
 @pytest.mark.parametrize("stalled", [set(), {0, 1}])
-def test_no_rank_is_behind_if_all_are_alike(stalled):
+def test_no_rank_is_behind_if_all_have_equal_progress(stalled):
     assert behind(ranks(begun(9), begun(9)), stalled) == set()
 
 

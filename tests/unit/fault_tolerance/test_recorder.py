@@ -151,7 +151,7 @@ def test_the_section_beyond_the_last_has_no_room(rank):
 
 
 @pytest.mark.parametrize("name", ["", "x" * (NAME_BYTES + 1), "a\0b", "\ud800", 7])
-def test_a_name_that_is_none_is_refused_and_takes_no_room(rank, name):
+def test_an_invalid_section_name_is_refused_and_takes_no_slot(rank, name):
     with pytest.raises(RankMonitorClientError, match=r"start_section\("):
         rank.open(name)
     assert rank.page[ProgressField.SECTION_COUNT] == 0
@@ -183,13 +183,13 @@ def test_a_child_of_fork_writes_on_a_page_of_its_own(rank, page):
     rank.page.close()
 
 
-def test_a_rank_that_is_not_monitored_is_told_so():
+def test_a_call_without_a_rank_monitor_is_an_error():
     signs = NotMonitored()
     for call in (signs.heartbeat, lambda: signs.open("step"), lambda: signs.close("step")):
         with pytest.raises(RankMonitorClientError, match=r"call init_workload_monitoring\(\) first"):
             call()
 
 
-def test_any_timeout_has_room_in_a_word():
+def test_any_timeout_fits_in_a_word():
     assert [nanoseconds(seconds) for seconds in (None, 0.0, 1e-12, 1.5)] == [0, 1, 1, 1_500_000_000]
     assert nanoseconds(1e300) < 1 << 63

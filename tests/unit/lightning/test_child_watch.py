@@ -50,7 +50,7 @@ def test_a_rank_that_fails_outside_of_a_fit_ends_all(watched: Watched) -> None:
     assert watched.ended == [watched.child]
 
 
-def test_a_rank_that_has_failed_in_a_fit_ends_nobody_when_the_fit_is_over(watched: Watched) -> None:
+def test_a_rank_that_failed_in_a_fit_ends_no_process_after_the_fit(watched: Watched) -> None:
     with watched.watch.held():
         watched.fail()
     watched.look()

@@ -30,7 +30,7 @@ def test_none_is_none() -> None:
         SimulatedFaults.of("1:3:backward=exception"),
     ],
 )
-def test_a_fault_strikes_its_rank_at_its_step_and_phase_once(given: Any) -> None:
+def test_a_fault_is_injected_into_its_rank_at_its_step_and_phase_once(given: Any) -> None:
     step, faults = 2, made(given)
     assert made("1:3:backward=kill").finder(0, lambda: step, None)("backward") is None
     find = faults.finder(1, lambda: step, None)
@@ -52,7 +52,7 @@ def test_a_rank_that_takes_the_place_of_a_lost_one_does_not_inherit_its_faults()
     strike()
 
 
-def test_a_fault_strikes_in_the_first_cycle_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_injected_in_the_first_cycle_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     assert made("1:3:step_or_so=kill".replace("step_or_so", "data")).finder(1, lambda: 3, None)("data") is not None
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
@@ -74,7 +74,7 @@ def test_what_is_not_understood_is_refused(given: Any, message: str) -> None:
         SimulatedFaults.of(given)
 
 
-def test_the_peers_parameters_pick_one_rank_alike_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peers_parameters_pick_the_same_rank_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     injected = list[tuple[Any, float]]()
     monkeypatch.setattr("nvrx_core.testing.injection.inject_fault", lambda kind, delay: injected.append((kind, delay)))
     peers = SimpleNamespace(fault_type=SimpleNamespace(value="random"), base_delay=5, rand_delay=2, rank_to_fail=None)

@@ -49,7 +49,7 @@ def profiler(heard: list[str]) -> PhaseProfiler:
     return PhaseProfiler(Users(heard), find)
 
 
-def test_the_listener_hears_its_action_around_the_users_profiler(profiler: PhaseProfiler, heard: list[str]) -> None:
+def test_the_listener_is_called_around_the_users_profiler(profiler: PhaseProfiler, heard: list[str]) -> None:
     with profiler.profile("step") as value:
         assert value == "step"
     profiler.start("step")

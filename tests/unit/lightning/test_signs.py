@@ -99,7 +99,7 @@ def test_what_an_exception_ends_is_not_measured_and_no_heartbeat_follows(told: T
     assert told.lines == ["abandon step", "abandon validation"]
 
 
-def test_a_section_that_a_new_iteration_has_closed_is_let_go(told: Told) -> None:
+def test_a_section_that_a_new_iteration_has_closed_is_forgotten(told: Told) -> None:
     signs = set_up(told)
     signs.enter("step")
     told.is_lost = True

@@ -71,7 +71,7 @@ def test_a_full_queue_is_asked_again_later(heart):
     assert answer(heart)
 
 
-def test_what_an_earlier_one_has_asked_is_no_answer_to_a_later_one(heart):
+def test_the_answer_to_an_earlier_heartbeat_does_not_count_for_a_later_one(heart):
     heart.poll()
     assert Heartbeat().poll() == 0
 

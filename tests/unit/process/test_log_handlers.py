@@ -202,7 +202,7 @@ def test_level_filters_and_what_a_class_of_its_own_does_hold(root, pipe):
     assert own.stream.getvalue() == "a warning!\na secret!\nan error!\n"
 
 
-def test_a_formatter_that_raises_is_told_as_logging_tells_it(root, pipe, monkeypatch, capsys):
+def test_a_formatter_that_raises_is_reported_as_by_logging(root, pipe, monkeypatch, capsys):
     _, stream = pipe
     handler = logging.StreamHandler(stream)
     monkeypatch.setattr(handler, "format", lambda record: 1 / 0)
@@ -212,7 +212,7 @@ def test_a_formatter_that_raises_is_told_as_logging_tells_it(root, pipe, monkeyp
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_a_closed_stream_is_told_as_logging_tells_it(root, tmp_path, capsys):
+def test_a_closed_stream_is_reported_as_by_logging(root, tmp_path, capsys):
     stream = (tmp_path / "closed").open("w")
     stream.close()
     root.handlers = [logging.StreamHandler(stream)]

@@ -55,7 +55,7 @@ def test_an_epoll_wait_is_found_with_its_registered_descriptors(pair, thread):
 
 
 @pytest.mark.parametrize("how", ["recv", "poll"])
-def test_a_wait_to_read_is_told_with_its_descriptor(pair, thread, how):
+def test_a_wait_to_read_is_reported_with_its_descriptor(pair, thread, how):
     def poll():
         one = select.poll()
         one.register(pair[0], select.POLLIN)
@@ -75,5 +75,5 @@ def test_a_thread_that_runs_or_is_gone_waits_for_nothing():
     assert registered(-1) == []
 
 
-def test_threads_are_told_with_their_names():
+def test_threads_are_reported_with_their_names():
     assert threading.get_native_id() in thread_names()

@@ -38,7 +38,7 @@ def test_any_expired_section_counts_however_they_nest():
     assert overdue(sample, 6.0) == {(LimitKind.SECTION, "outer")}
 
 
-def test_a_rank_without_heartbeats_lives_by_its_sections():
+def test_a_rank_without_heartbeats_is_judged_by_its_sections():
     sample = RankSample(attached_at=0.0, section_at=7.0, heartbeat_timeout=2.0, sections=(section("data"),))
     assert overdue(sample, 9.0) == {(LimitKind.HEARTBEAT, "")}
 
@@ -49,7 +49,7 @@ def test_an_open_section_with_a_timeout_of_its_own_suspends_the_heartbeat_timeou
     assert overdue(sample, 50.0) == set()
 
 
-def test_a_rank_that_says_nothing_lives_by_its_bytecode():
+def test_a_rank_without_signs_of_life_is_judged_by_its_bytecode():
     sample = RankSample(attached_at=0.0, automatic_at=30.0, initial_timeout=5.0, heartbeat_timeout=2.0)
     assert overdue(sample, 31.9) == set()
     assert overdue(sample, 32.0) == {(LimitKind.HEARTBEAT, "")}

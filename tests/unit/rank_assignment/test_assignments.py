@@ -156,7 +156,7 @@ def test_a_limit_below_zero_is_refused():
         MaxActiveWorldSize(-1)
 
 
-def test_nobody_active_ends_the_job():
+def test_an_assignment_without_active_ranks_ends_the_job():
     with pytest.raises(RestartAbort, match="none of 4 ranks active"):
         assign(MaxActiveWorldSize(0), context(0, 4))
 

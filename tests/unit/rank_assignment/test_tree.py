@@ -167,7 +167,7 @@ def test_a_filter_that_answers_out_of_range_is_refused(size):
         job(4, Layer(), world_size_filter=lambda _: size)
 
 
-def test_a_filter_that_leaves_nobody_active_ends_the_job():
+def test_a_filter_that_leaves_no_active_rank_ends_the_job():
     with pytest.raises(RestartAbort, match="none of 4 ranks active"):
         job(4, Layer(), world_size_filter=lambda _: 0)
 

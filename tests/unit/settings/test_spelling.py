@@ -40,5 +40,5 @@ def test_the_nearest_name_is_found(written, meant):
     assert nearest(written, ["log_level", "safety_factor"]) == meant
 
 
-def test_of_names_that_are_alike_the_first_is_given():
+def test_of_similar_names_the_first_is_suggested():
     assert nearest("a-b", ["a_b", "a-b"]) == "a_b"

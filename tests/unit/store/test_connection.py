@@ -134,7 +134,7 @@ def test_a_store_is_asked_by_one_thread_at_a_time():
     assert held.store.met == 0
 
 
-def test_a_server_that_ends_between_the_look_and_the_connection_holds_nobody_up(server, monkeypatch):
+def test_a_server_that_ends_between_check_and_connection_does_not_block(server, monkeypatch):
     """torch's clone tries again for as long as its original may wait: five minutes."""
     monkeypatch.setattr("nvrx_core.store.connection.await_listener", lambda *_: vars(server).clear())
     connection = Connection(server.store.clone, refuse, {})

@@ -58,7 +58,7 @@ def test_torchs_own_barrier_is_still_there(store):
         each.barrier("key", 1, timedelta(seconds=1))
 
 
-def test_two_rounds_do_not_meet():
+def test_the_barriers_of_two_rounds_are_separate():
     shared = dist.HashStore()
     AssignmentStore("0", shared).send_key("old", 0)
     assert not AssignmentStore("1", shared).check(["key_0"])

@@ -36,7 +36,7 @@ def test_an_exception_that_is_due_can_be_forgotten():
 
 
 @pytest.mark.parametrize("fault", [Fault.ASYNC_EXC, Fault.SIGNAL_EXC])
-def test_other_faults_strike_by_themselves(fault):
+def test_other_faults_are_injected_without_a_call(fault):
     with pytest.raises(InjectedFault):
         dispatch_and_wait(fault)
     for thread in threading.enumerate():

@@ -72,7 +72,7 @@ def test_a_malformed_entry_is_quoted(text):
 # Failpoints
 
 
-def test_a_fault_strikes_at_the_nth_passage_of_its_iteration_once(tmp_path):
+def test_a_fault_is_injected_at_the_nth_hit_of_its_iteration_once(tmp_path):
     record = tmp_path / "record"
     with failpoints.scheduled("3:1@entry-before#2=exception", initial_rank=3, record=record):
         for iteration in (0, 0, 1):
@@ -87,7 +87,7 @@ def test_a_fault_strikes_at_the_nth_passage_of_its_iteration_once(tmp_path):
     assert not failpoint.installed()
 
 
-def test_another_ranks_fault_does_not_strike():
+def test_the_fault_of_another_rank_is_not_injected():
     with failpoints.scheduled("1:0@entry-before=exception", initial_rank=0):
         failpoint.hit("entry-before", 0)
 
@@ -133,7 +133,7 @@ def test_an_allocation_that_fails():
 
 
 @pytest.mark.parametrize("fault", ["ASYNC_EXC", "SIGNAL_EXC"])
-def test_a_fault_strikes_after_a_delay(fault):
+def test_a_fault_is_injected_after_a_delay(fault):
     before = set(threading.enumerate())
     with pytest.raises(InjectedFault):
         inject_and_wait(fault)

@@ -58,7 +58,7 @@ def test_the_first_reason_counts():
     assert part.asked.count("request") == 1
 
 
-def test_a_lost_store_is_told_and_its_connections_are_cut_before_the_main_thread_is_got_out():
+def test_a_lost_store_is_reported_and_its_connections_are_cut_before_the_main_thread_is_interrupted():
     part = Part()
     elsewhere(lambda: early_exit(part).store_lost("no answer"))
     assert part.asked == ["store_lost", "cut", "request", "begin", "drive"]

@@ -34,7 +34,7 @@ def function_abort(page, noting, *, abort=True):
     return FunctionAbort(noting if abort else None, state, page, interrupt=noting, observer=noting, sample=noting)
 
 
-def test_what_fails_in_an_iteration_whose_abort_has_begun_can_be_told(page):
+def test_a_failure_after_the_abort_has_begun_is_recognised(page):
     noting = Noting()
     ending = function_abort(page, noting)
     assert ending.begun_in != 2

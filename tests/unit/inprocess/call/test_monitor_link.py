@@ -59,7 +59,7 @@ def test_an_iteration_begins_with_the_rank_s_place(link, page):
     ]  # fmt: skip
 
 
-def test_the_time_of_the_store_s_loss_is_that_of_the_first_word_of_it(link, page):
+def test_the_time_of_the_store_s_loss_is_that_of_its_first_report(link, page):
     link.store_lost()
     first = page[ProgressField.STORE_LOST]
     link.store_lost()
@@ -72,16 +72,14 @@ def test_a_rank_that_has_left_waits_until_its_monitor_process_has_ended(link, pa
     assert (link.fork_server.ended, page[ProgressField.STAGE]) == ([LEAVES_WITHIN], Stage.LEFT)
 
 
-def test_a_monitor_process_without_a_store_has_nobody_to_tell(link):
+def test_a_monitor_process_without_a_store_reports_nothing(link):
     link.store_lost()
     link.end()
     assert link.fork_server.ended == [0.0]
 
 
 @pytest.mark.parametrize(("entered", "ended"), [(True, "detached"), (False, LEAVES_WITHIN)])
-def test_a_monitor_process_that_speaks_for_its_rank_is_left_alone_once_the_rank_was_in_the_job(
-    link, page, entered, ended
-):
+def test_a_monitor_process_that_reports_for_its_rank_is_not_ended_once_the_rank_has_joined(link, page, entered, ended):
     link.entered = entered
     page.enter(Stage.EXITED_ABNORMALLY)
     link.end()

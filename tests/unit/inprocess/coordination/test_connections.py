@@ -45,7 +45,7 @@ def test_a_restart_asks_no_name_server(served, monkeypatch):
     assert dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False).port == int(port)
 
 
-def test_connections_that_are_closed_are_gone_whoever_still_holds_them(served):
+def test_closed_connections_fail_for_all_that_hold_them(served):
     servers_own = connected(served)
     links = Connections(Named, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1))
     held = [links.main_store, links.waiting_store]

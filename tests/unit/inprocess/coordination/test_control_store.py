@@ -107,7 +107,7 @@ def test_the_monitor_process_of_the_dead_may_close_the_barrier(control_store):
     assert control_store.rounds.wait_decision(0).lost == (1,)
 
 
-def test_a_death_after_the_completion_is_told_so(control_store):
+def test_a_death_report_after_the_completion_gets_the_completion(control_store):
     for member in MEMBERS:
         machine = new(member)
         played(control_store, machine, machine.completed(now=1.0))
@@ -146,7 +146,7 @@ def test_a_wait_in_pieces_ends_when_it_is_stopped(control_store):
         pieces.rounds.wait_event(1)
 
 
-def test_a_group_meets_where_its_rank_0_says(control_store):
+def test_a_group_uses_the_rendezvous_of_its_rank_0(control_store):
     control_store.rounds.set_rendezvous(0, "node7:1234")
     assert control_store.rounds.wait_rendezvous(0) == ("node7", 1234)
     control_store.rounds.set_rendezvous(0, "")
@@ -252,13 +252,13 @@ def test_a_decision_of_another_round_is_a_failure_of_the_store(control_store):
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":1", "host:0", "host:65536", "ho st:1", "h\u00f6st:1", "host:²"]
 )
-def test_a_meeting_place_that_is_none_is_a_failure_of_the_store(control_store, text):
+def test_a_malformed_rendezvous_is_a_failure_of_the_store(control_store, text):
     control_store.store.store.set(KEYS.master(0), text)
     with pytest.raises(StoreFailure):
         control_store.rounds.wait_rendezvous(0)
 
 
-def test_a_lease_that_a_stranger_wrote_is_written_over(control_store):
+def test_a_malformed_lease_is_overwritten(control_store):
     control_store.store.store.set(KEYS.lease(1), b"\xff\xfe")
     assert control_store.membership.leases([1]) == {1: "\ufffd\ufffd"}
     assert control_store.membership.move_lease(1, "", "1/0") == "1/0"
@@ -314,14 +314,14 @@ def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
     )
 
 
-def test_a_survey_that_nobody_ends_is_made_by_another(crowded, monkeypatch):
+def test_a_survey_that_is_not_completed_is_repeated_by_another(crowded, monkeypatch):
     monkeypatch.setattr("nvrx_core.inprocess.coordination.survey.ENDS_WITHIN", SOON)
     crowded.store.store.set(KEYS.survey(), "4/9")
     assert crowded.survey.slowest(MAX_RANKS, asking=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
     assert crowded.store.store.get(KEYS.survey()) == b"5/7"
 
 
-def test_surveys_that_nobody_ends_are_a_failure_of_the_store(crowded, monkeypatch):
+def test_surveys_that_are_never_completed_are_a_failure_of_the_store(crowded, monkeypatch):
     class Racing(dist.PrefixStore):
         def compare_set(self, key, expected, desired):
             return b"5/9"
@@ -449,7 +449,7 @@ def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
     assert found == [decision]
 
 
-def test_the_closer_s_look_at_the_event_ends_nobody_s_wait_for_it():
+def test_a_read_of_a_missing_event_ends_no_wait_for_it():
     """A rank in its function takes the end of its wait for a fault, so no wait may end without one."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     waiting = ControlStore(GuardedStore(server.clone()), KEYS)

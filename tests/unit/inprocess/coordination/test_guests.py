@@ -31,7 +31,7 @@ def test_guests_that_leave_are_waited_for():
     assert membership.turn == 21
 
 
-def test_a_guest_that_is_silent_is_waited_for_no_longer_than_the_heartbeat_timeout():
+def test_an_unresponsive_guest_is_waited_for_no_longer_than_the_heartbeat_timeout():
     membership = Membership({})
     membership.have_left = lambda members: not members
     await_guests(membership, range(3), heartbeat_timeout=0.04)

@@ -40,7 +40,7 @@ def raise_struck(effect: Effect) -> None:
 
 
 @pytest.mark.parametrize(("strike", "at"), [("before", 2), ("after", 2), ("before", 3)])
-def test_what_strikes_between_two_pieces_reaches_the_flow(strike: str, at: int) -> None:
+def test_an_interruption_between_two_steps_reaches_the_flow(strike: str, at: int) -> None:
     done = list[type[Effect]]()
     steps = iter(range(1, 10))
 

@@ -170,7 +170,7 @@ class Rank:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_what_was_killed_on_its_way_in_does_not_meet_a_start_after_a_completed_one(first):
+def test_a_rank_killed_while_it_joined_does_not_join_a_later_start(first):
     store = dist.HashStore()
     assert Rank(store, 0, 1).go() == Wait(0), "and is killed"
     ranks = [Rank(store, member, 2) for member in (0, 1)]

@@ -71,7 +71,7 @@ def test_neighbours_are_one_range():
     assert [ranges(each) for each in ((), (4,), (1, 2, 3, 7, 8))] == ["", "4", "1-3, 7-8"]
 
 
-def test_who_waits_is_told_again_and_again_and_in_the_end_by_the_error(tmp_path, caplog):
+def test_a_waiting_rank_logs_repeatedly_and_ends_with_an_error(tmp_path, caplog):
     links = Connections(FileStore, {"file_name": str(tmp_path / "store")}, KEYS, timedelta(seconds=1))
     page = Page(3)
     with caplog.at_level(logging.WARNING), pytest.raises(BarrierTimeout) as caught:

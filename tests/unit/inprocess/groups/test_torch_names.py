@@ -95,7 +95,7 @@ def test_a_rendezvous_of_each_kind_has_a_handler():
     assert "_rendezvous_handlers[" in inspect.getsource(module._rendezvous_helper), moved(name)
 
 
-def test_a_store_is_made_by_its_constructor_and_tells_its_port():
+def test_a_store_is_made_by_its_constructor_and_has_its_port():
     page = Page(1)
     observer = GroupObserver(page)
     observer.install()
@@ -115,7 +115,7 @@ def test_a_group_reports_its_number_of_collectives():
     assert callable(getattr(dist.ProcessGroup, "_get_sequence_number_for_group", None)), moved(name)
 
 
-def test_the_exception_hooks_of_groups_are_undone_and_nobody_elses(monkeypatch):
+def test_only_the_exception_hooks_of_groups_are_undone(monkeypatch):
     seen = []
 
     def original(*error):
@@ -147,12 +147,12 @@ def with_group():
     dist.destroy_process_group()
 
 
-def test_a_group_tells_its_backend():
+def test_a_group_has_its_backend():
     name = "ProcessGroup._get_backend"
     assert callable(getattr(dist.ProcessGroup, "_get_backend", None)), moved(name)
 
 
-def test_nccl_where_it_is_there_can_be_aborted_and_tells_its_timeout():
+def test_nccl_can_be_aborted_and_has_its_timeout_where_it_is_available():
     for nccl in [dist.ProcessGroupNCCL] if dist.is_nccl_available() else []:
         assert callable(getattr(nccl, "abort", None)), "forget_groups falls back to _shutdown()"
         assert hasattr(nccl.Options(), "_timeout"), "nvrx_core reads it"

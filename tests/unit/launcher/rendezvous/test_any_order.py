@@ -114,7 +114,7 @@ class Job:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_any_order_of_events_and_faults_ends_the_job_alike_on_all_nodes(seed):
+def test_any_order_of_events_and_faults_ends_the_job_with_one_code_on_all_nodes(seed):
     dice = random.Random(seed)
     least, spare, max_restarts = dice.randint(1, 4), dice.randint(0, 2), dice.randint(0, 3)
     job = Job(dice, least=least, most=least + spare, max_restarts=max_restarts)

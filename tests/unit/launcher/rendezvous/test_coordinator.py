@@ -122,7 +122,7 @@ def test_the_job_fails_when_its_restarts_are_spent(max_restarts, spent):
     assert decision == Decision(Verdict.END, max_restarts, f"host0: rank 0 has failed, {spent}", code=1)
 
 
-def test_news_of_an_earlier_cycle_changes_nothing():
+def test_messages_of_an_earlier_cycle_change_nothing():
     made = running()
     made.received(Message(0, MessageKind.FAILED, 0, "x"), now=1.0)
     made.received(ready(0, cycle=0), now=1.0)
@@ -160,7 +160,7 @@ def test_the_end_of_its_launcher_ends_the_job():
     assert made.abandon(75, "gone") == ()
 
 
-def test_a_spare_that_leaves_disturbs_nobody():
+def test_a_spare_that_leaves_changes_nothing():
     made = coordinator(least=2, most=3)
     for node in range(3):
         made.received(ready(node), now=0.0)
@@ -195,7 +195,7 @@ def test_a_spare_starts_nothing_and_stops_nothing():
     assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
 
 
-def test_a_failed_worker_is_told_of_and_the_others_are_stopped():
+def test_a_failed_worker_is_reported_and_the_others_are_stopped():
     made = node()
     made.decided(RUN)
     told, stop = made.worker_exited(1, -9, "rank 3 was ended by SIGKILL")
@@ -224,7 +224,7 @@ def test_a_signal_is_passed_on_and_the_node_leaves():
     assert made.signalled(signal.SIGINT) == made.decided(RUN) == made.coordination_lost(75, "x") == ()
 
 
-def test_an_end_that_all_are_told_of_stops_the_workers_first():
+def test_the_end_of_the_job_stops_the_workers_first():
     made = node()
     made.decided(RUN)
     (stop,) = made.decided(Decision(Verdict.END, 0, "asked", code=93))
@@ -254,7 +254,7 @@ def test_a_message_survives_the_wire():
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"node": -1, "kind": "ready", "cycle": 0, "reason": ""}', '{"node": 0}']
 )
-def test_what_nobody_of_ours_has_written_is_refused(text):
+def test_a_malformed_value_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011
         Message.from_text(text)
     with pytest.raises(ValueError):  # noqa: PT011

@@ -128,7 +128,7 @@ def test_a_claim_whose_answer_was_lost_is_made_again(store):
     assert candidate().observe(store, 1, Term(5, 1)).term.number == 7
 
 
-def test_nobody_takes_over_what_is_lost_with_its_store(store):
+def test_no_launcher_takes_over_a_coordinator_lost_with_its_store(store):
     term = Term(1, 0, hosts_store=True, is_open=True)
     assert candidate().observe(store, 1, term) == Opening(term)
 
@@ -142,7 +142,7 @@ def test_what_is_written_can_be_read():
 
 
 @pytest.mark.parametrize("kind", [Term, Entry, Checkpoint, CoordinatorState])
-def test_what_nobody_of_ours_has_written_is_refused(kind):
+def test_a_malformed_value_is_refused(kind):
     with pytest.raises(ValueError):  # noqa: PT011
         kind.from_json({}) if kind is CoordinatorState else kind.from_text("{}")
 

@@ -41,7 +41,7 @@ class Nodes:
         self.summary.collect(self.store, range(len(self.boards)))
 
 
-def test_a_node_hears_of_the_slowest_ranks_of_the_others():
+def test_a_node_reads_the_slowest_ranks_of_the_others():
     nodes = Nodes(3)
     nodes.steps[3] = 4
     nodes.beat()

@@ -75,14 +75,14 @@ def test_a_failure_is_settled_when_all_have_stopped():
     assert made.restarts == 1
 
 
-def test_what_a_node_says_before_it_has_heard_of_the_cycle_does_not_stop_it():
+def test_a_message_sent_before_a_node_knew_the_cycle_does_not_stop_it():
     made = running(2, 2, 2)
     assert made.received(ready(1, cycle=-1), now=1.0) == ()
     told(made, MessageKind.FAILED, 0)
     assert made.received(ready(1, cycle=-1), now=1.0) == (), "it is yet to start its workers, and to stop them"
 
 
-def test_a_node_that_is_taken_for_lost_joins_again_when_it_lives():
+def test_a_node_that_was_considered_lost_joins_again():
     made = running(2, 1, 1)
     lost, stop, run = made.lost(0, "vanished", now=1.0)
     assert (lost.node, stop.verdict, [each.node for each in run.members]) == (0, Verdict.STOP, [1])
@@ -180,7 +180,7 @@ def test_a_node_that_is_cut_off_kills_its_workers_and_joins_again():
     assert made.cut_off("no answer") == ()
 
 
-def test_a_node_without_workers_that_hears_that_it_is_lost_says_that_it_is_ready():
+def test_a_node_without_workers_that_is_considered_lost_reports_ready():
     made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9)
     made.joined(0)
     (ready,) = made.decided(Decision(Verdict.LOST, 0, "no lease", node=0))
@@ -188,7 +188,7 @@ def test_a_node_without_workers_that_hears_that_it_is_lost_says_that_it_is_ready
 
 
 @pytest.mark.parametrize(("node_meant", "stops"), [(0, True), (3, False)])
-def test_a_node_that_hears_that_it_is_lost_kills_its_workers(node_meant, stops):
+def test_a_node_that_is_considered_lost_kills_its_workers(node_meant, stops):
     actions = node().decided(Decision(Verdict.LOST, 0, "no lease", node=node_meant))
     assert [isinstance(each, StopWorkers) and each.signum for each in actions] == [signal.SIGKILL] * stops
 

@@ -57,7 +57,7 @@ def lose(made, now):
     made.monitors._poll(0, now)
 
 
-def test_one_that_was_replaced_by_its_fork_server_is_told_of(made):
+def test_a_monitor_replaced_by_its_fork_server_is_recorded(made):
     made.monitor.news = "killed by SIGKILL"
     made.monitors._poll(0, 1.0)
     assert made.told == [(0, "killed by SIGKILL")]

@@ -48,7 +48,7 @@ def test_it_survives_the_wire():
 
 
 @pytest.mark.parametrize("kind", [Entrant, Agreement])
-def test_what_nobody_of_ours_has_written_is_refused(kind):
+def test_a_malformed_value_is_refused(kind):
     with pytest.raises(ValueError):  # noqa: PT011
         kind.from_text("{}")
 

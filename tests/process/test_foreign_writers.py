@@ -40,7 +40,7 @@ def write(job: Job, key: str, value: bytes) -> None:
     dist.TCPStore(host, int(port), timeout=timedelta(seconds=5)).set(key, value)
 
 
-def test_what_is_written_anew_does_no_harm(launch: Launch, tmp_path: Path) -> None:
+def test_values_written_a_second_time_change_nothing(launch: Launch, tmp_path: Path) -> None:
     keys = [KEYS.arrivals(0, 0), KEYS.lease(1), KEYS.left(1)]
     for job in struck_by(launch, tmp_path, [(key, GARBAGE) for key in keys]).values():
         assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
@@ -49,14 +49,14 @@ def test_what_is_written_anew_does_no_harm(launch: Launch, tmp_path: Path) -> No
 EVENTS = [(KEYS.event(0), GARBAGE), (KEYS.event(0), b'{"interruption": "EXCEPTION"}'), (KEYS.event(1), GARBAGE)]
 
 
-def test_an_event_that_cannot_be_read_is_one_restart_more(launch: Launch, tmp_path: Path) -> None:
+def test_a_malformed_event_costs_one_restart(launch: Launch, tmp_path: Path) -> None:
     for writing, job in struck_by(launch, tmp_path, EVENTS).items():
         assert set(job.codes.values()) == {0}, writing
         assert_promises(job)
         assert_nothing_left(job)
 
 
-def test_ranks_that_read_a_wrong_meeting_place_leave_and_the_others_go_on(launch: Launch, tmp_path: Path) -> None:
+def test_ranks_that_read_a_malformed_rendezvous_exit_and_the_others_continue(launch: Launch, tmp_path: Path) -> None:
     (job,) = struck_by(launch, tmp_path, [(KEYS.master(1), GARBAGE)]).values()
     assert job.codes[0] == 0
     assert set(job.codes.values()) <= {0, STORE_LOST}
@@ -72,7 +72,7 @@ UNREADABLE = [
 ]
 
 
-def test_what_cannot_be_read_ends_the_job_with_a_text(launch: Launch, tmp_path: Path) -> None:
+def test_a_malformed_value_ends_the_job_with_a_clear_error(launch: Launch, tmp_path: Path) -> None:
     for writing, job in struck_by(launch, tmp_path, UNREADABLE).items():
         assert set(job.codes.values()) == {STORE_LOST}, writing
         assert all("the control store at" in job.errors(rank) for rank in range(3)), writing
@@ -87,7 +87,7 @@ DECISIONS = [
 ]
 
 
-def test_a_decision_of_a_strangers_ends_the_job_with_a_text(launch: Launch, tmp_path: Path) -> None:
+def test_a_foreign_decision_ends_the_job_with_a_clear_error(launch: Launch, tmp_path: Path) -> None:
     for writing, job in struck_by(launch, tmp_path, [(KEYS.decision(0), text) for text in DECISIONS]).items():
         assert 0 not in job.codes.values(), writing
         assert all(job.errors(rank).strip() for rank in range(3)), writing

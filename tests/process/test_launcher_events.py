@@ -16,7 +16,7 @@ def story_of(folder: Path) -> list[str]:
     return [re.sub(r"pid \d+", "pid", re.sub(r" on \S+ \(pid \d+\)", "", line)) for line in lines]
 
 
-def test_all_nodes_tell_one_story(nodes: Nodes, tmp_path: Path) -> None:
+def test_the_events_of_all_nodes_are_consistent(nodes: Nodes, tmp_path: Path) -> None:
     """A worker is killed, and a third node waits."""
     jobs = nodes(3, "killed", "--nnodes", "2:3", "--max-restarts", "1")
     ends = [job.finish() for job in jobs]
@@ -31,7 +31,7 @@ def test_all_nodes_tell_one_story(nodes: Nodes, tmp_path: Path) -> None:
     assert sum("launcher_ended code=0" in line for line in told) == 3
 
 
-def test_restarts_in_process_are_in_the_story_of_the_launchers(nodes: Nodes, tmp_path: Path) -> None:
+def test_the_timeline_of_the_launchers_has_restarts_in_process(nodes: Nodes, tmp_path: Path) -> None:
     jobs = nodes(2, "0,3", "--nnodes", "2", worker="launcher_wrapped.py")
     for job in jobs:
         job.await_log("in-process restart continues without rank")
