@@ -24,13 +24,15 @@ def test_the_documented_paths_are_taken(prepare: Launch, subtests: pytest.Subtes
         assert_in_order(documented("an exception on this rank"), files(job, 0, "exception"))
     there, _, here = row("a SIGKILL of another rank").partition("; here ")
     with subtests.test("a SIGKILL, where it happens"):
-        assert_in_order(names(there), files(job, 1, "kill", of_rank=False))
+        assert_in_order(names(there), files(job, 1, "entry", of_rank=False))
     with subtests.test("a SIGKILL, as another rank hears of it"):
         until_abort, _, after = here.partition(", and `wrapped_function.py`")
         assert_in_order(names(until_abort), files(job, 0, "kill", "nvrx-monitor-thread"))
         assert_in_order(names("`wrapped_function.py`" + after), files(job, 0, "kill"))
     with subtests.test("a soft_timeout"):
-        assert_in_order(documented("a `soft_timeout`"), files(job, 0, "value"))
+        given, _, judging = row("a `soft_timeout`").partition(", which `monitor/judging.py`")
+        assert judging
+        assert_in_order(names(given), [*files(job, 0, "value"), *files(job, 0, "value", of_rank=False)])
 
 
 def row(what: str) -> str:
@@ -48,10 +50,10 @@ def names(text: str) -> list[str]:
 
 
 def files(job: Job, rank: int, phase: str, thread: str = "MainThread", *, of_rank: bool = True) -> list[str]:
-    """The file of each function that a rank has called in a phase, or its monitor process in all its life."""
+    """The file of each function that a rank, or its monitor process, has called in a phase, in order."""
     lines = [line.split() for line in (job.directory / f"trace-{rank}").read_text().splitlines()]
     found = [line for line in lines if (int(line[0]) == job.pids[rank]) == of_rank and line[2] == thread]
-    return [os.path.basename(file) for _, now, _, file, _ in found if now == phase or not of_rank]
+    return [os.path.basename(file) for _, now, _, file, _ in found if now == phase]
 
 
 def assert_in_order(wanted: Iterable[str], taken: Iterable[str]) -> None:

@@ -1,7 +1,8 @@
 """Two ranks that record through which files of nvrx_core a call goes: an exception, a ping, a SIGKILL, a timeout.
 
-A line is `<pid> <phase> <thread> <file> <function>`, for the first call of the function in the phase. The phase of the
-timeout, `value`, has the functions that it is passed to, in the order of the calls.
+A line is `<pid> <phase> <thread> <file> <function>`, for the first call of the function in the phase. A monitor process
+stays in the phase of its fork, `entry`. The phase of the timeout, `value`, has the functions that it is passed to, in
+the order of the calls.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ def train(call: CallWrapper) -> None:
             raise ValueError("injected")
     if call.iteration == 1:
         phase[:] = ["kill"]
+        store = call.iteration_store()
+        store.set(f"rank {RANK}", "")
+        store.wait(["rank 0"])
         if RANK == 1:
             os.kill(os.getpid(), signal.SIGKILL)
     if call.iteration < 2:
