@@ -247,6 +247,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((FLOW, "                yield effects.AwaitGuests(view.round.members, view.finished)\n", PASS),),
         Config(ranks=2, hosted=True), simulated=False,
     ),
+    "who has completed does not wait until the store is closed": Mutant(
+        ((FLOW, "                    yield effects.AwaitHostClosed()\n", "                    pass\n"),),
+        Config(ranks=2, hosted=True), simulated=False,
+    ),
     "who leaves does not say so": Mutant(
         ((FLOW, "            yield effects.MarkLeft(self.state.initial_rank)\n", ""),),
         Config(ranks=2, hosted=True), simulated=False,

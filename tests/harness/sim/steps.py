@@ -150,7 +150,8 @@ class Steps:
             yield f"{member}: has no guests", self._step(job, member, which)
 
     def _host_closed(self, job: Job, member: int, which: str, _: effects.AwaitHostClosed) -> Iterator[Step]:
-        yield f"{member}: the host has closed the store", self._step(job, member, which)
+        if self._store_is_gone(job):
+            yield f"{member}: the host has closed the store", self._step(job, member, which)
 
     def _count_out(self, job: Job, member: int, which: str, effect: effects.CountOut) -> Iterator[Step]:
         after = job._replace(gone=job.gone + 1)
@@ -262,6 +263,8 @@ class Steps:
         after = job.member(member, following)
         if self.members.seen[following].phase is Phase.FINISHED is not self.members.seen[number].phase:
             self._check_finish(job, member, self.members.seen[number].iteration)
+        if self.config.hosted and member and self.members.seen[following].end == "finished":
+            assert self._store_is_gone(after), f"I15: the next call of member {member} finds the store of this one"
         return after
 
     def _seen(self, job: Job, member: int) -> Seen:
