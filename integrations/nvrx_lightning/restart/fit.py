@@ -30,7 +30,7 @@ from nvrx_lightning.options import InProcessOptions
 from nvrx_lightning.restart.checkpoint import SavedCheckpoints, agree, newest_in
 from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
 from nvrx_lightning.restart.drawn_order import EpochDraws
-from nvrx_lightning.restart.loops import batch_is_processed, begin_epoch, continue_exactly, finish_epoch
+from nvrx_lightning.restart.loops import batch_is_processed, begin_epoch, continue_exactly, finish_epoch, forget_results
 from nvrx_lightning.restart.preparation import prepare_data
 from nvrx_lightning.restart.random_state import RandomState
 from nvrx_lightning.restart.rank_states import RankState, RankStates
@@ -160,6 +160,7 @@ class RestartableFit(Finalize):
                 advice="set keep_initial_weights=True, or save a checkpoint earlier",
             )
         self._snapshot.restore(weights=checkpoint is None)
+        forget_results(self._trainer)
         self._random_at_entry.restore()
         self._arguments.arguments["ckpt_path"] = checkpoint
         log.info("attempt %d begins from %s", self.attempt, checkpoint or "the initial weights")

@@ -15,6 +15,7 @@ from nvrx_lightning.subclassing import become
 
 __all__ = [
     "batch_is_processed", "begin_epoch", "continue_exactly", "finish_epoch", "finishing_batches", "finishing_epochs",
+    "forget_results",
 ]  # fmt: skip
 
 
@@ -28,6 +29,14 @@ def continue_exactly(trainer: Any, *, exactly: bool) -> None:
     become(trainer.fit_loop.epoch_loop, finishing_batches).nvrx_unfinished = False
     loop = become(trainer.fit_loop, finishing_epochs)
     loop.nvrx_exactly, loop.nvrx_unfinished = exactly, False
+
+
+def forget_results(trainer: Any) -> None:
+    """Drop what the attempt that ended has logged: a validation that a fault ended would go on with its sums."""
+    loop = trainer.fit_loop.epoch_loop
+    for results in (loop._results, loop.val_loop._results):
+        results.clear()
+        results.batch = results.batch_size = results.dataloader_idx = None
 
 
 def finishing_epochs(kind: Any) -> type[Any]:

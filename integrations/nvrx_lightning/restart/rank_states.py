@@ -57,7 +57,7 @@ class RankStates:
         return token
 
     def interrupted(self, attempt: int, step: int, state: RankState) -> None:
-        """Keep the state of a rank that a fault has struck after its batch: others may have saved this step."""
+        """Keep the state of a rank in which a fault occurred after its batch: others may have saved this step."""
         self._interrupted = f"{attempt}-{step}", state
 
     def of(self, token: str | None, *, expected: bool) -> RankState | None:

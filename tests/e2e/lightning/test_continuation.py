@@ -34,6 +34,7 @@ CASES = {
     "the end of a limited epoch": (setting(8, every=6, limit_train_batches=6), 6),
     "the end of accumulated gradients": (setting(4, every=3, accumulate_grad_batches=4), 3),
 }  # fmt: skip
+CASES["a validation that a fault has ended"] = (setting(10, where="validation_last"), 10)
 PLATEAUS = {
     "a metric of the training": (dataclasses.replace(setting(17, max_epochs=4), plateau="loss_epoch"), 15),
     "a metric of the validation": (dataclasses.replace(setting(23, max_epochs=4), plateau="val_loss"), 20),
@@ -42,6 +43,7 @@ PLATEAUS = {
 
 
 ALWAYS = {
+    "a validation that a fault has ended",
     "a validation that is due after the batch", "the validation and the end of an epoch", "a metric of the training",
     "the end of a fit, after its last step, with max_steps", "an epoch that a checkpoint has ended, with max_steps",
 }  # fmt: skip

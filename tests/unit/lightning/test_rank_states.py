@@ -27,7 +27,7 @@ def test_each_checkpoint_has_its_own_state():
     assert [states.of(token, expected=True) for token in tokens] == [state(number) for number in range(4)]
 
 
-def test_a_rank_that_was_struck_before_a_save_goes_on_from_where_it_was(caplog):
+def test_a_rank_that_failed_before_a_save_goes_on_from_where_it_was(caplog):
     states, others = RankStates(), RankStates()
     states.keep(0, 5, state(0))
     states.interrupted(0, 10, state(1))
