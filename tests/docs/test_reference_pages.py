@@ -55,7 +55,7 @@ def test_the_page_of_variables_has_those_of_the_launcher() -> None:
 
 def test_the_page_of_variables_has_those_of_the_lightning_callback() -> None:
     folder = ROOT / "integrations" / "nvrx_lightning"
-    texts = set[str]().union(*(constants(folder / name) for name in ("callback.py", "faults.py")))
+    texts = set[str]().union(*(constants(folder / name) for name in ("callback.py", "monitoring/faults.py")))
     assert set(ROW.findall(OF_LIGHTNING)) == {text for text in texts if re.fullmatch(r"[A-Z]+(_[A-Z]+){2,}", text)}
 
 
