@@ -16,17 +16,16 @@ from nvrx_lightning.monitoring.connection import Connection
 from nvrx_lightning.monitoring.ending import Ending
 from nvrx_lightning.monitoring.faults import SimulatedFaults
 from nvrx_lightning.monitoring.learning import Learner
+from nvrx_lightning.monitoring.phases import PhaseReports
 from nvrx_lightning.monitoring.training import Training
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback, LightningModule, Trainer
-else:
-    Callback = callback_base.callback_class()
+    from lightning.pytorch import LightningModule, Trainer
 
 __all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback"]
 
 
-class FaultToleranceCallback(Callback):
+class FaultToleranceCallback(PhaseReports):
     """Heartbeats, sections, learned timeouts and the finished flag of `Trainer.fit`.
 
     Under `ft_launcher`, or after `start_local_monitor()`, the rank monitor is told how the training goes. In a strategy
@@ -71,7 +70,6 @@ class FaultToleranceCallback(Callback):
         self._faults = SimulatedFaults.of(simulated_fault_params)
         self._policy, self._logger_name = exc_handling_policy, logger_name
         self._connection: Connection | None = None
-        self._training: Training | None = None
         self._folder: Path | None = None
         self._returned = self._is_final = self._stays_connected = False
 
@@ -114,51 +112,6 @@ class FaultToleranceCallback(Callback):
             learner = Learner.begin(trainer, client, path, learns_all=bool(self._calculates), log=log)
             if self._training is not None:
                 self._training.learner = learner
-
-    def on_load_checkpoint(self, *_: Any) -> None:
-        """Note that the training goes on from a checkpoint."""
-        if self._training is not None and self._training.learner is not None:
-            self._training.learner.resumed()
-
-    def on_train_start(self, *_: Any) -> None:
-        """Note that the setup is over."""
-        if self._training is not None:
-            self._training.started()
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        """Note that a batch was trained on."""
-        if self._training is not None:
-            self._training.batch_ended()
-
-    def on_train_epoch_end(self, *_: Any) -> None:
-        """Note that an epoch has ended."""
-        if self._training is not None and self._training.learner is not None:
-            self._training.learner.epoch_ended()
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that a validation run begins; the sanity check is a part of the setup."""
-        if self._training is not None and not trainer.sanity_checking:
-            self._training.validation_begins()
-
-    def on_validation_batch_start(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        """Note that a batch of a validation run begins."""
-        if self._training is not None and not trainer.sanity_checking:
-            self._training.validation_batch_begins()
-
-    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """Note that a batch of a validation run has ended."""
-        if self._training is not None:
-            self._training.validation_batch_ended()
-
-    def on_validation_end(self, *_: Any) -> None:
-        """Note that a validation run has ended."""
-        if self._training is not None:
-            self._training.validation_ended()
-
-    def on_train_end(self, *_: Any) -> None:
-        """Note that the training has ended."""
-        if self._training is not None:
-            self._training.finished()
 
     def on_fit_end(self, *_: Any) -> None:
         """Note that `fit` has come to its regular end."""
