@@ -54,7 +54,7 @@ def assert_trained(job: MegatronJob, undisturbed: MegatronJob) -> None:
 def test_a_restart_resumes_from_the_newest_checkpoint(launch: Launch, undisturbed: Undisturbed, kind: str) -> None:
     optimizer = OPTIMIZERS.get(kind, "megatron")
     job = launch(
-        tp=2, save_every=2, saves=kind, optimizer=optimizer, soft=90.0, hard=120.0, faults="1:0:5=exception"
+        tp=2, save_every=2, saves=kind, optimizer=optimizer, soft=60.0, hard=100.0, faults="1:0:5=exception"
     ).finish(150)
     assert set(job.codes.values()) == {0}, job.told()
     assert_trained(job, undisturbed(kind))
@@ -81,7 +81,7 @@ def test_a_rank_killed_in_a_save_leaves_a_whole_checkpoint(
 def test_a_background_writer_is_gone_before_the_next_iteration(launch: Launch, kind: str) -> None:
     """The writer is stopped, so that it would write for ever."""
     job = launch(
-        tp=2, save_every=2, saves=kind, soft=90.0, hard=120.0, stop_writers=True, faults="1:0:3=exception"
+        tp=2, save_every=2, saves=kind, soft=60.0, hard=100.0, stop_writers=True, faults="1:0:3=exception"
     ).finish(120)
     assert set(job.codes.values()) == {0}, job.told()
     writers = [line["pid_of_writer"] for line in job.lines("writer", iteration=0)]
