@@ -30,7 +30,9 @@ def test_calls_of_four_ranks() -> None:
 
 def test_a_fault_told_to_many_ranks() -> None:
     figures = json.loads(run_benchmark("scale.py", "--ranks", "32", "--rounds", "1").splitlines()[-1])
-    assert {"p10", "p10.event", "p10.decision", "p10.store", "p10.own"} <= set(figures)
+    assert {"p10", "p10.event", "p10.decision", "p10.store", "p10.own", "p10.all", "p10.first", "p10.lease"} == set(
+        figures
+    )
     assert all(len(samples) == 1 for samples in figures.values())
 
 

@@ -89,7 +89,10 @@ DEAD: Final = "        return (PutArrival(dead), CountArrival())\n"
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "abort ignores atomic": Mutant(
-        (("policy", "if seen.out or seen.masked:", "if seen.out:"),),
+        (
+            ("policy", "if seen.out or seen.masked:", "if seen.out:"),
+            ("driving", "while not (seen.out or seen.masked):", "while not seen.out:"),
+        ),
         Config(ranks=2, faults=1, atomic=1), simulated=False, machine="Interrupting",
     ),
     "barrier closes one early": Mutant(
