@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, HangReport, Progress
-from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all
+from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError
 from nvrx_launcher.loop import EventLoop
 
 __all__ = ["Control", "ControlEvents"]
@@ -47,8 +48,10 @@ class Control:
 
     def __init__(self, loop: EventLoop, path: Path, events: ControlEvents) -> None:
         self._loop, self._listener, self._events = loop, Listener(path), events
-        self._connections = dict[int, Connection]()
-        loop.watch(self._listener.fileno(), self._accept)
+        self._clients = Clients(
+            self._listener, self._take, most=MAX_CONNECTIONS, opened=self._watch, closed=loop.forget
+        )
+        loop.watch(self._listener.fileno(), self._clients.accept)
 
     @property
     def path(self) -> Path:
@@ -61,47 +64,25 @@ class Control:
 
     def catch_up(self) -> None:
         """Handle what has arrived already: a monitor reports why it ends its rank before the rank exits."""
-        while self._accept():
+        while self._clients.accept():
             pass
-        for fd in tuple(self._connections):
-            self._serve(fd)
+        for fd in self._clients.fds():
+            self._clients.serve(fd)
 
     def close(self) -> None:
         """Stop listening."""
         self._loop.forget(self._listener.fileno())
         self._listener.close()
-        for fd in tuple(self._connections):
-            self._drop(fd)
+        self._clients.close()
 
-    def _accept(self) -> bool:
-        if (connection := self._listener.accept()) is None:
-            return False
-        while len(self._connections) >= MAX_CONNECTIONS:
-            self._drop(next(iter(self._connections)))
-        fd = connection.fileno()
-        self._connections[fd] = connection
-        self._loop.watch(fd, lambda: self._serve(fd))
-        return True
-
-    def _serve(self, fd: int) -> None:
-        """Handle one message, if there is one."""
-        connection = self._connections[fd]
-        if not connection.has_message():
-            return
-        try:
-            message, descriptors = connection.receive()
-            close_all(descriptors)
-            if self._take(connection, message):
-                self._drop(fd)
-        except (WireError, KeyError, ValueError, TypeError):
-            self._drop(fd)
+    def _watch(self, fd: int) -> None:
+        self._loop.watch(fd, lambda: self._clients.serve(fd))
 
     def _take(self, connection: Connection, message: dict[str, Any]) -> bool:
         """Handle a message; return whether its connection can be closed."""
         match message.get("type"):
             case kind if kind == PROGRESS:
-                fd = connection.fileno()
-                self._events.asked_for_progress(lambda ranks: self._answer(fd, connection, ranks))
+                self._events.asked_for_progress(lambda ranks: self._answer(connection, ranks))
                 return False
             case kind if kind == HANG_REPORT:
                 self._events.hung(HangReport.from_json(message))
@@ -115,12 +96,8 @@ class Control:
                 raise WireError(f"unknown type {other!r}")
         return True
 
-    def _answer(self, fd: int, connection: Connection, ranks: Sequence[Progress]) -> None:
-        if self._connections.get(fd) is connection:
+    def _answer(self, connection: Connection, ranks: Sequence[Progress]) -> None:
+        if self._clients.has(connection):
             with suppress(WireError):  # it has waited long enough
                 connection.send({"type": "ok", "ranks": [each.to_json() for each in ranks]})
-            self._drop(fd)
-
-    def _drop(self, fd: int) -> None:
-        self._loop.forget(fd)
-        self._connections.pop(fd).close()
+            self._clients.drop(connection.fileno())

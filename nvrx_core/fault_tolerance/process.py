@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
+from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
 from nvrx_core.fault_tolerance.judging import Request, TakeSample, Turn, turn
 from nvrx_core.fault_tolerance.peers import PROGRESS, HangReport, Progress, Survey
@@ -25,7 +26,7 @@ from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.policy import KillRank, MonitorPolicy, QueryPeers, TerminateRank
 from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
-from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all, connect
+from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, connect
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.lifeline import catches, send
 from nvrx_core.process.signalled_stacks import StackRequest
@@ -63,7 +64,7 @@ class RankMonitor:
         self._turn_flow: Turn | None = None
         self._inquiry: Inquiry | None = None
         self._findings = Findings()
-        self._connections = dict[int, Connection]()
+        self._clients = Clients(listener, self._answer, most=MAX_CONNECTIONS)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Watch for as long as the process lives.
@@ -185,20 +186,18 @@ class RankMonitor:
 
     def _wait(self, due: float) -> list[int]:
         poll = select.poll()
-        for fd in (self.listener.fileno(), *self._connections, *self._asked()):
+        asked = () if self._inquiry is None else self._inquiry.fds()
+        for fd in (self.listener.fileno(), *self._clients.fds(), *asked):
             poll.register(fd, select.POLLIN)
         if self._rank is not None:
             poll.register(self._rank.pidfd, select.POLLIN)
         return [fd for fd, _ in poll.poll(min(max(0.0, due - time.monotonic()), LONGEST_WAIT) * 1000 + 0.5)]
 
-    def _asked(self) -> list[int]:
-        return [] if self._inquiry is None else self._inquiry.fds()
-
     def _handle(self, fd: int) -> None:
         if fd == self.listener.fileno():
-            self._accept()
-        elif fd in self._connections:
-            self._serve(fd, self._connections[fd])
+            self._clients.accept()
+        elif fd in self._clients:
+            self._clients.serve(fd)
         elif self._inquiry is not None and fd in self._inquiry.fds():
             self._inquiry.receive(fd, now=time.monotonic())
         elif self._rank is not None and fd == self._rank.pidfd and self._rank.has_exited():
@@ -209,27 +208,8 @@ class RankMonitor:
             self.page[ProgressField.ATTACHED_AT] = 0
         self.states.connection_lost()
 
-    def _accept(self) -> None:
-        connection = self.listener.accept()
-        if connection is None:
-            return
-        while len(self._connections) >= MAX_CONNECTIONS:
-            self._drop(next(iter(self._connections)))
-        self._connections[connection.fileno()] = connection
-
-    def _serve(self, fd: int, connection: Connection) -> None:
-        """Answer one message; whatever is wrong with it closes this connection only."""
-        try:
-            message, descriptors = connection.receive()
-            close_all(descriptors)
-            self._answer(connection, message)
-        except (WireError, ValueError):
-            self._drop(fd)
-
-    def _drop(self, fd: int) -> None:
-        self._connections.pop(fd).close()
-
-    def _answer(self, connection: Connection, message: dict[str, Any]) -> None:
+    def _answer(self, connection: Connection, message: dict[str, Any]) -> bool:
+        """Answer a message; its connection stays open for the next one."""
         match message.get("type"):
             case "init":
                 self._answer_init(connection)
@@ -239,6 +219,7 @@ class RankMonitor:
                 connection.send(self._progress().to_json())
             case other:
                 raise WireError(f"unknown type {other!r}")
+        return False
 
     def _answer_init(self, connection: Connection) -> None:
         """Give the page to a rank, if no other process is watched at the moment."""

@@ -35,7 +35,7 @@ class Landings(Protocol):
     armed: bool
     depth: int
     raised: int
-    _reference: weakref.ref[BaseException] | None
+    _raised: Callable[[], BaseException | None]
 
 
 class AsyncException:
@@ -85,7 +85,7 @@ def _raised_in(landings: Landings) -> type[RankShouldRestart]:
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)
             reference: weakref.ref[BaseException] = weakref.ref(self)
-            landings._reference, landings.raised = reference, landings.raised + 1  # last: then a handler runs
+            landings._raised, landings.raised = reference, landings.raised + 1  # last: then a handler runs
 
         def __reduce__(self) -> tuple[type[RankShouldRestart], tuple[object, ...]]:
             return RankShouldRestart, self.args

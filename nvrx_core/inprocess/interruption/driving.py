@@ -14,8 +14,8 @@ from nvrx_core.inprocess.interruption.policy import Fire, InterruptPolicy, Seen,
 from nvrx_core.inprocess.protocol.effects import Effect, Flow
 
 __all__ = [
-    "AwaitLeft", "AwaitUnmasked", "CloseBlocked", "FireInterrupt", "Observe", "ReportDeferred", "ReportSwallowed",
-    "begin", "drive",
+    "AwaitLeft", "AwaitUnmasked", "CloseBlocked", "FireInterrupt", "Observe", "ReportDeferred", "ReportStored",
+    "ReportSwallowed", "begin", "drive",
 ]  # fmt: skip
 
 WARN_DEFERRED_AFTER: Final = 0.2
@@ -52,6 +52,11 @@ class AwaitLeft(Effect):
 @dataclass(slots=True)
 class AwaitUnmasked(Effect):
     """Wait until no atomic section is open; resumed with whether the main thread has left the function."""
+
+
+@dataclass(slots=True)
+class ReportStored(Effect):
+    """The function has caught the interruption and stored it."""
 
 
 @dataclass(slots=True)
@@ -101,6 +106,8 @@ def _act(machine: InterruptPolicy, seen: Seen, now: Callable[[], float]) -> Flow
     """Carry out what is due; return whether it has interrupted."""
     swallowed, actions = machine.swallowed, machine.tick(seen, now=now())
     for action in actions:
+        if isinstance(action, Fire) and action.why is Why.STORED:
+            yield ReportStored()
         yield CloseBlocked() if isinstance(action, Unblock) else FireInterrupt(action.why)
     if machine.swallowed > swallowed:
         yield ReportSwallowed(machine.swallowed)

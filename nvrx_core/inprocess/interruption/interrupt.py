@@ -69,7 +69,7 @@ class Interrupt:
         self.thread = threading.get_ident()
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
-        self._reference: weakref.ref[BaseException] | None = None
+        self._raised: Callable[[], BaseException | None] = _nothing
         self._insist = self._waits = self._patient = self._handling = self._installed = self._blocked = False
         self._last_frame = ""
         self._floor: CodeType | None = None
@@ -123,7 +123,7 @@ class Interrupt:
         self.requested = self.armed = self._insist = self._waits = False
         self.depth = self.raised = self.deferred = 0
         self.iteration += 1
-        self._reference = self._machine = None
+        self._raised, self._machine = _nothing, None
         self._make = RankShouldRestart
         self.out.clear()
         self.free.clear()
@@ -177,7 +177,7 @@ class Interrupt:
         error = self._make()
         if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
             error = LoopShouldEnd(*error.args)
-        self._reference = weakref.ref(error)
+        self._raised = weakref.ref(error)
         self.raised += 1
         try:
             raise error
@@ -186,7 +186,7 @@ class Interrupt:
 
     def unwinds(self) -> bool:
         """Return whether this thread, the function's, unwinds because of the last raised exception."""
-        error = self._reference() if self._reference is not None else None
+        error = self._raised()
         return error is not None and chain_contains(sys.exception(), error)
 
     def request(self, make: Callable[[], BaseException]) -> None:
@@ -200,11 +200,16 @@ class Interrupt:
             self._machine = InterruptPolicy(self.unwind, self.hold)
             _carry_out(begin(self._machine, time.monotonic), self._rules(_nothing))
 
-    def wait_unmasked(self) -> None:
-        """Wait until no atomic section is open; after `request` none can be entered."""
+    def wait_unmasked(self) -> bool:
+        """Wait until no atomic section is open; after `request` none can be entered.
+
+        Returns:
+            whether the thread has left the function.
+        """
         while self.depth and not self.out.is_set():
             self.free.wait()
             self.free.clear()
+        return self.out.is_set()
 
     def drive(self, unblock: Callable[[], None]) -> None:
         """Interrupt until the thread has left the function.
@@ -216,26 +221,19 @@ class Interrupt:
         _carry_out(drive(machine, time.monotonic), self._rules(unblock))
 
     def _rules(self, unblock: Callable[[], None]) -> Mapping[type[Effect], Callable[[Any], Any]]:
+        fire = self._signal if self.by_signal else self._set_exception
         return {
             driving.Observe: lambda effect: self._seen(),
-            driving.FireInterrupt: lambda effect: self._fire(effect.why),
+            driving.FireInterrupt: lambda effect: fire(effect.why),
             driving.CloseBlocked: lambda effect: self._unblock(unblock),
-            driving.AwaitLeft: self._await_left,
-            driving.AwaitUnmasked: self._await_unmasked,
+            driving.AwaitLeft: lambda effect: _wait_until(self.out, effect.deadline),
+            driving.AwaitUnmasked: lambda effect: self.wait_unmasked(),
+            driving.ReportStored: lambda effect: report_stored(self._raised(), __file__, self._last_frame),
             driving.ReportSwallowed: lambda effect: report_swallowed(effect.count, self._last_frame),
-            driving.ReportDeferred: self._report_deferred,
+            driving.ReportDeferred: lambda effect: log.warning(
+                "the interruption was deferred at %s: %s", self.held_at, self.landing.value
+            ),
         }
-
-    def _await_left(self, effect: driving.AwaitLeft) -> bool:
-        seconds = effect.deadline - time.monotonic()
-        return self.out.wait(max(0.0, seconds) if seconds < math.inf else None)
-
-    def _await_unmasked(self, _: driving.AwaitUnmasked) -> bool:
-        self.wait_unmasked()
-        return self.out.is_set()
-
-    def _report_deferred(self, _: driving.ReportDeferred) -> None:
-        log.warning("the interruption was deferred at %s: %s", self.held_at, self.landing.value)
 
     def _unblock(self, unblock: Callable[[], None]) -> None:
         """Close what the thread blocks in, unless it has left the function: then it may block in the wrapper's own."""
@@ -245,20 +243,12 @@ class Interrupt:
 
     def _seen(self) -> Seen:
         self._seen_raised = self.raised
-        error = self._reference() if self._reference is not None else None
+        error = self._raised()
         alive = error is not None and chain_contains(handled_exception(self.thread), error)
         return Seen(
             out=not self.armed, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
             stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,
         )  # fmt: skip
-
-    def _fire(self, why: Why) -> None:
-        if why is Why.STORED and self._reference is not None:
-            report_stored(self._reference(), __file__, self._last_frame)
-        if self.by_signal:
-            self._signal(why)
-        else:
-            self._set_exception(why)
 
     def _signal(self, why: Why) -> None:
         if signal.getsignal(self.signum) != self._handle:
@@ -292,6 +282,11 @@ def _carry_out(flow: Flow[None], rules: Mapping[type[Effect], Callable[[Any], An
         while True:
             effect = flow.send(outcome)
             outcome = rules[type(effect)](effect)
+
+
+def _wait_until(event: threading.Event, deadline: float) -> bool:
+    seconds = deadline - time.monotonic()
+    return event.wait(max(0.0, seconds) if seconds < math.inf else None)
 
 
 def _nothing() -> None:

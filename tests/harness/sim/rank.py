@@ -474,7 +474,7 @@ class Rank:
         assert self.armed, f"I4: {self.member} is unblocked outside the function"
         self.blocked = False
 
-    def _swallowed(self, _: driving.ReportSwallowed) -> None:
+    def _logged(self, _: driving.ReportStored | driving.ReportSwallowed) -> None:
         """A log line."""
 
     def _await_decision(self, effect: effects.AwaitDecision) -> Waits:
@@ -539,7 +539,8 @@ INTERRUPTS: Final[Rule] = {
     driving.CloseBlocked: Rank._close_blocked,
     driving.FireInterrupt: Rank._fire,
     driving.Observe: Rank._observe,
-    driving.ReportSwallowed: Rank._swallowed,
+    driving.ReportStored: Rank._logged,
+    driving.ReportSwallowed: Rank._logged,
 }
 THREAD: Final[Rules] = (
     frozenset(),

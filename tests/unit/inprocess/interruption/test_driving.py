@@ -134,3 +134,15 @@ def test_what_is_blocked_is_closed_and_what_swallows_or_defers_for_long_is_repor
     assert function.kinds().count(driving.ReportDeferred) == 1
     whys = {effect.why for effect in function.told if isinstance(effect, driving.FireInterrupt)}
     assert whys >= {Why.FIRST, Why.OVERDUE}
+
+
+def test_who_stores_the_interruption_is_reported_before_it_is_raised_again():
+    machine = policy()
+    machine.tick(Seen(out=False, masked=False, raised=0, alive=False), now=0.0)
+    stored = Seen(out=False, masked=False, raised=1, alive=False, stored=True)
+    machine.tick(stored, now=0.001)
+    flow = drive(machine, lambda: 60.0)
+    assert next(flow) == driving.AwaitLeft(60.0)
+    assert flow.send(False) == driving.Observe()
+    assert flow.send(stored) == driving.ReportStored()
+    assert flow.send(None) == driving.FireInterrupt(Why.STORED)

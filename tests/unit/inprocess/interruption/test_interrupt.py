@@ -12,7 +12,7 @@ import pytest
 from nvrx_core import failpoint
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.interruption.driving import CloseBlocked
+from nvrx_core.inprocess.interruption.driving import CloseBlocked, FireInterrupt, ReportStored
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import Why
@@ -254,9 +254,13 @@ def test_out_of_the_function_the_drive_is_over(interrupt):
             thread.join()
 
 
+def carry_out(interrupt, effect, unblock=None):
+    return interrupt._rules(unblock)[type(effect)](effect)
+
+
 def close(interrupt, unblock):
     """Close what the thread blocks in."""
-    interrupt._rules(unblock)[CloseBlocked](CloseBlocked())
+    carry_out(interrupt, CloseBlocked(), unblock)
 
 
 def test_nothing_is_closed_for_a_thread_that_has_left_meanwhile(interrupt):
@@ -288,10 +292,10 @@ def test_what_the_machine_asks_for_is_done(interrupt, caplog, monkeypatch):
     close(interrupt, lambda: unblocked.append(True))
     assert unblocked == [True]
     with pytest.raises(RankShouldRestart):
-        interrupt._fire(Why.FIRST)
+        interrupt._signal(Why.FIRST)
     signal.signal(SIGNUM, signal.SIG_IGN)
     with caplog.at_level(logging.ERROR):
-        interrupt._fire(Why.FIRST)
+        interrupt._signal(Why.FIRST)
     assert f"signal {SIGNUM} was given another handler" in caplog.text
 
 
@@ -434,8 +438,10 @@ def test_the_line_that_stores_the_interruption_is_logged(interrupt, caplog):
     except RankShouldRestart as error:
         kept.append(error)
     line = sys._getframe().f_lineno - 3
-    with caplog.at_level(logging.WARNING), pytest.raises(RankShouldRestart):
-        interrupt._fire(Why.STORED)
+    with caplog.at_level(logging.WARNING):
+        carry_out(interrupt, ReportStored())
+    with pytest.raises(RankShouldRestart):
+        carry_out(interrupt, FireInterrupt(Why.STORED))
     assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 
