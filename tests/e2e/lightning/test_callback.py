@@ -30,7 +30,7 @@ def test_two_ranks_report_their_training(tmp_path: Path) -> None:
         assert page["heartbeats"] > 16
 
 
-MOVED = "Lightning names its profiler's actions otherwise: update nvrx_lightning/sections.py"
+MOVED = "Lightning names its profiler's actions otherwise: update nvrx_lightning/monitoring/sections.py"
 
 
 def test_lightning_announces_what_the_sections_and_phases_come_from(tmp_path: Path) -> None:
