@@ -49,7 +49,8 @@ def test_a_static_job_ends_with_the_same_code_on_all_nodes(start: Start) -> None
     """When restarts are spent, and when a launcher leaves: nobody can take its place."""
     static = ("--rdzv-backend", "static", "--master-port", str(free_ports()))
     failing = [start("fails", *static, "--node-rank", rank) for rank in "01"]
-    assert [job.finish()[0] for job in failing] == [1, 1]
+    ended = [job.finish() for job in failing]
+    assert [code for code, _ in ended] == [1, 1], "".join(log for _, log in ended)
     jobs = [start("waits", *static, "--node-rank", rank) for rank in "01"]
     for job in jobs:
         job.read(2, "start")

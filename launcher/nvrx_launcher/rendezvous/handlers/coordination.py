@@ -168,7 +168,7 @@ class HandlerCoordination:
 
     def _enter(self, mine: Entrant) -> None:
         self._ending.wait(max(0.0, self._begins_at - time.monotonic()))
-        if self._ending.is_set():
+        if self._ending.is_set() or self._is_agreed_end():  # its workers may be gone before the end is decided
             return
         self._is_entering = True
         info = self._handler.next_rendezvous()
