@@ -40,6 +40,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Become the parent of orphans, and start now what multiprocessing starts once in a process."""
     with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         session.config.stash[_terminal] = os.dup(sys.__stderr__.fileno())
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource_tracker.ensure_running()
 

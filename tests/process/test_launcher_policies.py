@@ -72,8 +72,6 @@ def test_a_policy_ends_all_launchers_with_one_code(
 ) -> None:
     """No restart is left when rank 1 fails."""
     jobs = ordered(2, "weakens", "--nnodes", nodes, "--restart-policy", policy, "--rdzv-conf", "last_call_timeout=60")
-    for job in jobs:
-        job.read(2, "start")
     jobs[0].await_log("rank 1 (local rank 1")
     if expected == 0:
         (tmp_path / "gate").touch()
