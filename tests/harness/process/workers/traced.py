@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -66,6 +67,7 @@ def train(call: CallWrapper) -> None:
         store.set(f"rank {RANK}", "")
         store.wait(["rank 0"])
         if RANK == 1:
+            time.sleep(0.5)  # the other waits: an interruption of a tracing function ends the record
             os.kill(os.getpid(), signal.SIGKILL)
     if call.iteration < 2:
         threading.Event().wait(60)
