@@ -14,7 +14,7 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRest
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
-from nvrx_core.progress.page import Page
+from nvrx_core.progress.page import Page, ProgressField
 
 
 class Operations:
@@ -108,6 +108,18 @@ def test_a_thread_that_hangs_does_not_block_the_caller(page, monkeypatch, caplog
     with caplog.at_level(logging.WARNING):
         thread.stop(nothing)
     assert "the rank leaves without it" in caplog.text
+    free.set()
+
+
+def test_a_thread_that_connects_to_a_lost_store_is_left_without_a_word(page, monkeypatch, caplog):
+    monkeypatch.setattr(module, "ENDS_WITHOUT_STORE", 0.05)
+    page[ProgressField.STORE_LOST] = 1
+    free = threading.Event()
+    thread = monitor_thread(page, free.wait)
+    thread.start()
+    with caplog.at_level(logging.DEBUG):
+        thread.stop(nothing)
+    assert caplog.text == ""
     free.set()
 
 
