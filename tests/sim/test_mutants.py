@@ -7,7 +7,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.harness.sim.mutants import MUTANTS, mutated
 
 SCHEDULES = 2_000
-FOUND = r"(?s)I\d+:|deadlock|still going on|for ever|that is over|circles"
+FOUND = r"(?s)I\d+:|deadlock|still going on|for ever|that is over|circles|internal error"
 
 
 @pytest.mark.parametrize("name", MUTANTS)
