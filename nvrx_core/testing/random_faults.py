@@ -1,4 +1,4 @@
-"""Faults in ranks that are chosen at random, by the names and parameters of nvidia-resiliency-ext."""
+"""Faults in ranks that are chosen at random; `inject_fault` has the name of that of nvidia-resiliency-ext."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_DEVICE: Final = tuple(fault for fault in Fault if not fault.name.startswith("
 """The faults that need no CUDA device."""
 
 
-def inject_fault(  # noqa: PLR0917 - the places that they have in nvidia-resiliency-ext
+def inject_fault(  # noqa: PLR0917 - code written against nvidia-resiliency-ext may give them by place
     faults: Sequence[Fault] | None = None,
     num_faults: int | tuple[int, int] = 1,
     keep_alive: int = 1,
