@@ -37,14 +37,19 @@ def start(launcher: Start, hosts: Network) -> Start:
     return start
 
 
+def with_a_spare(start: Start) -> list[Launch]:
+    """Start two nodes that take part, and a third one once their workers run."""
+    options = ("--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=0")
+    started = [start("cut_off", *options) for _ in range(2)]
+    started[1].read(2, "start")
+    return [*started, start("cut_off", *options)]
+
+
 def test_a_node_that_is_cut_off_ends_its_workers_first_and_joins_again(
     start: Start, hosts: Network, tmp_path: Path
 ) -> None:
     """Its place is taken by the spare; healed, it takes the place of another one that is lost."""
-    options = ("--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=0")
-    first, victim = start("cut_off", *options), start("cut_off", *options)
-    victim.read(2, "start")
-    spare = start("cut_off", *options)
+    first, victim, spare = with_a_spare(start)
     pids = victim.pids()
     hosts.cut(1)
     spare.read(1, "start", 1)
@@ -63,10 +68,7 @@ def test_a_node_whose_link_is_cut_one_way_is_lost_like_one_that_is_cut_off(
     start: Start, hosts: Network, tmp_path: Path, outgoing: bool
 ) -> None:
     """It hears the others and they do not hear it, or they hear it and it does not hear them."""
-    options = ("--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=0")
-    first, victim = start("cut_off", *options), start("cut_off", *options)
-    victim.read(2, "start")
-    spare = start("cut_off", *options)
+    first, victim, spare = with_a_spare(start)
     pids = victim.pids()
     hosts.cut_one_way(1, outgoing=outgoing)
     spare.read(1, "start", 1)
