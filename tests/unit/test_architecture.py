@@ -102,7 +102,7 @@ def test_files_and_functions_are_short():
 
 def test_folders_are_small_enough_to_be_read_at_a_glance():
     modules = Counter(str(pathlib.Path(path).parent) for path in sources())
-    assert not {folder: number for folder, number in modules.items() if number > 30}
+    assert not {folder: number for folder, number in modules.items() if number > 25}
 
 
 def test_unit_tests_mirror_the_packages():
