@@ -7,6 +7,7 @@ program ends.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 
 from examples.megatron import on_cpu
 from tests.harness.process.workers.disk import DAMAGES, TROUBLES, mount_small_disk
@@ -47,9 +49,16 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 """For each kind of save, how it saves and how it loads."""
 
 
+def hold_results_in_a_fork() -> None:
+    """Has a forked process hold the queue in which writers report: a spawned one imports torch first, for seconds."""
+    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
+
+
 def main(kind: str, folder: Path, account: Path, trouble: str) -> None:
     told = os.open(account, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     say = lambda text: os.write(told, f"{text}\n".encode())  # noqa: E731
+    if kind == "sync":
+        hold_results_in_a_fork()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     if trouble == "full":
         mount_small_disk(folder, b"size=512k")
