@@ -71,10 +71,16 @@ def fake_build(tree: Path) -> None:
 
 def watch_training() -> None:
     """Records each start, and each step with its loss; breaks a step where a fault is due."""
+    import megatron.training as package
     from megatron.training import training
 
     faults = dict(entry.split("=") for entry in filter(None, os.environ.get(FAULTS, "").split(",")))
-    initialise, step, calls = training.initialize_megatron, training.train_step, [0]
+    pretrain, initialise, step = package.pretrain, training.initialize_megatron, training.train_step
+    calls = [0]
+
+    def pretrained(*args: Any, **kwargs: Any) -> Any:
+        record("pretrain", iteration=iteration())
+        return pretrain(*args, **kwargs)
 
     def initialize_megatron(*args: Any, **kwargs: Any) -> Any:
         place = {"rank": os.environ["RANK"], "world": os.environ["WORLD_SIZE"]}
@@ -92,7 +98,7 @@ def watch_training() -> None:
         record("step", iteration=iteration(), step=done, rank=os.environ["RANK"], loss=loss.get("lm loss"))
         return result
 
-    training.initialize_megatron, training.train_step = initialize_megatron, train_step
+    package.pretrain, training.initialize_megatron, training.train_step = pretrained, initialize_megatron, train_step
 
 
 def iteration() -> int:
