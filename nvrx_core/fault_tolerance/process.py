@@ -136,7 +136,7 @@ class RankMonitor:
                 self._terminate(rank, reason)
             case KillRank(reason):
                 log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
-                send(rank.pidfd, [signal.SIGCONT, signal.SIGKILL])
+                send(rank.pidfd, [signal.SIGKILL])
         return None
 
     def _terminate(self, rank: WatchedRank, reason: str) -> None:
@@ -146,7 +146,7 @@ class RankMonitor:
         why = f"{reason}{where}{beside and f', {beside}'}"
         self._tell_launcher(HangReport(number, rank.pid, why, found.text[:STACK]))
         log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, why, signal.Signals(signum).name)
-        send(rank.pidfd, [signal.SIGCONT, signum])
+        send(rank.pidfd, [signum, signal.SIGCONT])
 
     def _tell_launcher(self, report: HangReport) -> None:
         """Tell the launcher, if there is one; it need not answer."""

@@ -87,14 +87,14 @@ class Poke:
 
 @dataclass(frozen=True)
 class Terminate:
-    """Send SIGCONT and SIGTERM."""
+    """Send SIGTERM, also to a stopped process."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Kill:
-    """Send SIGCONT, SIGTERM and SIGKILL."""
+    """Send SIGKILL."""
 
     reason: str
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
+import types
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
 import pytest
 
+from nvrx_core.inprocess.monitor.rank_signals import RankSignals
+from nvrx_core.inprocess.monitor.watch_effects import TerminateRank
+from nvrx_core.progress.page import ProgressField
 from tests.harness.process import host
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import assert_nothing_lost, restart
@@ -142,3 +148,40 @@ def wakeups(job: Job, seconds: float) -> dict[int, int]:
     before = {pid: host.switches(pid) for pid in ours}
     time.sleep(seconds)
     return {pid: host.switches(pid) - count for pid, count in before.items()}
+
+
+@pytest.mark.parametrize("handled", [False, True], ids=["SIGTERM ends it", "it handles SIGTERM"])
+def test_a_stopped_rank_does_not_go_on_before_the_signal_that_ends_it(handled: bool) -> None:
+    for _ in range(20):
+        assert len(written_after_the_stop(handled)) <= handled, "more than the call it was in"
+
+
+def written_after_the_stop(handled: bool) -> bytes:
+    """What a process that writes all the time, and is stopped, has written before its monitor process ended it."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        write_all_the_time(writing, handled)
+    os.close(writing)
+    os.read(reading, 1)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    while select.select([reading], [], [], 0)[0]:
+        os.read(reading, 1 << 16)
+    pidfd = os.pidfd_open(pid)
+    plan = types.SimpleNamespace(member=0, rank_pid=pid, rank_pidfd=pidfd, grace=0.2)
+    page = dict.fromkeys(ProgressField, 0)
+    RankSignals(cast(Any, plan), cast(Any, page)).rules()[TerminateRank](TerminateRank("a test"))
+    os.waitpid(pid, 0)
+    rest = os.read(reading, 1 << 16)
+    for descriptor in (reading, pidfd):
+        os.close(descriptor)
+    return rest
+
+
+def write_all_the_time(descriptor: int, handled: bool) -> NoReturn:
+    """Never returns; a handler ends the process at once."""
+    if handled:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    while True:
+        os.write(descriptor, b".")

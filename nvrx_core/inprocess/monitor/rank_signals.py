@@ -1,4 +1,8 @@
-"""How a monitor process interrupts, ends and kills its rank."""
+"""How a monitor process interrupts, ends and kills its rank.
+
+A process that is stopped (SIGSTOP) is continued only behind the signal that ends it. If it ran for a moment before that
+signal, its threads would take part in the restart, which then counted a rank that is about to die.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +46,13 @@ class RankSignals:
         log.warning("end rank %d: %s", plan.member, effect.reason)
         report_stacks(plan, self.page)
         graceful = plan.grace > 0 and catches(plan.rank_pid, signal.SIGTERM)
-        send(plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM, *([] if graceful else [signal.SIGKILL])])
+        send(plan.rank_pidfd, [signal.SIGTERM, signal.SIGCONT if graceful else signal.SIGKILL])
 
     def _kill(self, effect: effects.KillRank) -> None:
         log.warning("kill rank %d: %s", self.plan.member, effect.reason)
-        send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGTERM, signal.SIGKILL])
+        send(self.plan.rank_pidfd, [signal.SIGKILL])
 
     def _kill_without_store(self, _: effects.KillWithoutStore) -> None:
         log.error("rank %d did not leave after the store was lost", self.plan.member)
         report_stacks(self.plan, self.page)
-        send(self.plan.rank_pidfd, [signal.SIGCONT, signal.SIGKILL])
+        send(self.plan.rank_pidfd, [signal.SIGKILL])
