@@ -12,7 +12,8 @@ import pytest
 
 from tests.harness.process import oracle
 from tests.harness.process.job import Job
-from tests.harness.process.workers.faults import CHAOS, LETHAL, WORLD, plan_of
+from tests.harness.process.workers.faults import CHAOS, LETHAL, WORLD, held_by_group, plan_of
+from tests.harness.process.workers.record import HELD
 
 from .conftest import Launch
 
@@ -20,8 +21,6 @@ STEPS = 10
 WRAPPER = {"soft_timeout": 5.0, "hard_timeout": 15.0, "termination_grace_time": 0.2}
 HANGS_AFTER = 240.0
 """Seconds for one job: each rank imports the compiler of torch, and two may be ended by the hard timeout."""
-THREADS = 4
-"""What the last group's store and gloo run at most."""
 NIGHT = [pytest.param(600, marks=pytest.mark.nightly, id=f"600 s, {number} of 10") for number in range(1, 11)]
 
 
@@ -69,16 +68,11 @@ def assert_restarts(job: Job, lethal: dict[int, str]) -> None:
 def assert_one_group_held(job: Job) -> None:
     """torch keeps the group of the last DDP, with or without the wrapper; those of earlier iterations are gone."""
     lines = job.lines("done")
+    most = held_by_group(len(lines))
     for line in lines:
-        held = {name: line["after"][name] - line["before"][name] for name in ("threads", "files", "children")}
-        within = held["threads"] <= THREADS and held["files"] <= files_of_group(len(lines)) and not held["children"]
-        assert within, f"rank {line['initial_rank']} holds {held}"
-
-
-def files_of_group(ranks: int) -> int:
-    """What the rank that hosts the last group's store has open."""
-    server, own_client, gloo = 7, 1, 4
-    return server + own_client + ranks + gloo + 3 * (ranks - 1)
+        held = {name: line["after"][name] - line["before"][name] for name in HELD}
+        within = all(count <= most.get(name, 0) for name, count in held.items())
+        assert within, f"rank {line['initial_rank']} holds {held}: {line['open']}"
 
 
 def assert_trained(job: Job) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,20 +19,7 @@ TRAIN = "tests.harness.megatron.train"
 
 
 class MegatronJob(Job):
-    """One job; `finish` it, then ask for its losses, and `clear` it."""
-
-    temporary: Path
-
-    def environment(self, rank: int | None = None, **more: str | None) -> dict[str, str]:
-        """As of any job, with a folder for the sockets of multiprocessing, whose names may not be long."""
-        if not hasattr(self, "temporary"):
-            self.temporary = Path(tempfile.mkdtemp(prefix="mlm-", dir="/tmp"))
-        return super().environment(rank, **{"TMPDIR": str(self.temporary), **more})
-
-    def clear(self) -> None:
-        """Removes that folder."""
-        if hasattr(self, "temporary"):
-            shutil.rmtree(self.temporary, ignore_errors=True)
+    """One job; `finish` it, then ask for its losses."""
 
     @classmethod
     def run(cls, template: Template, directory: Path, *, world: int = 2, **plan: Any) -> MegatronJob:
@@ -98,8 +83,8 @@ class MegatronLMJob(MegatronJob):
         }  # fmt: skip
         if launched:
             module = ["-m", "tests.harness.megatron.unmodified", *words]
-            runtime = {"NVRX_RUNTIME_DIR": str(self.temporary)} if hasattr(self, "temporary") else {}
-            self.run_command("launcher", "-m", "nvrx_launcher", *launched, *module, **environment, **runtime)
+            environment["NVRX_RUNTIME_DIR"] = str(self.temporary)
+            self.run_command("launcher", "-m", "nvrx_launcher", *launched, *module, **environment)
             return self
         if self.own_store:
             self.start_store()

@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import uuid
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -94,8 +97,12 @@ class Job:
         self.endpoint: str | None = None
         self.others = set[int]()  # processes of another job, that may be there when this one has ended
         self.routes: dict[int, str] = {}  # initial rank: the endpoint by which it reaches the store
-        for name in ("records", "events", "temporary", "checkpoints"):
+        for name in ("records", "events", "checkpoints"):
             (directory / name).mkdir(parents=True)
+        self.temporary = Path(tempfile.mkdtemp(prefix="nvrx-job-", dir="/tmp"))
+        """TMPDIR of the job. Its path is short: multiprocessing puts sockets there, whose paths have 107 characters."""
+        self.clear = weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
+        """Removes it, once."""
 
     def environment(self, rank: int | None = None, **more: str | None) -> dict[str, str]:
         """A rank's environment; a value of None leaves the variable out."""
@@ -107,7 +114,7 @@ class Job:
             "NVRX_EVENTS_DIR": str(self.directory / "events"),
             "NVRX_STORE_ENDPOINT": self.endpoint if rank is None else self.routes.get(rank, self.endpoint),
             "NVRX_TEST_CHECKPOINTS": str(self.directory / "checkpoints"),
-            "TMPDIR": str(self.directory / "temporary"),
+            "TMPDIR": str(self.temporary),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.port),
         }

@@ -86,7 +86,7 @@ def assert_nothing_lost(
 def assert_nothing_left(job: Job) -> None:
     """Nothing on the machine tells of the job any more, but its own directories."""
     assert_no_process_left(job)
-    assert not list((job.directory / "temporary").iterdir()), "files are left in the temporary directory"
+    assert not list(job.temporary.iterdir()), "files are left in the temporary directory"
     assert not host.listening() & {job.port, job.port + 1}, "somebody still listens"
 
 

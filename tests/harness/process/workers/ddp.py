@@ -24,8 +24,8 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
 from nvrx_core.testing import FaultKind, inject
-from tests.harness.process.workers.faults import CHAOS, Planned, plan_of
-from tests.harness.process.workers.record import Record, settle, usage, usage_after
+from tests.harness.process.workers.faults import CHAOS, Planned, held_by_group, plan_of
+from tests.harness.process.workers.record import Record, descriptors, settle, usage, usage_after
 
 SAVE_EVERY = 5
 
@@ -40,7 +40,8 @@ def main() -> None:
     before = usage()
     result = Wrapper(no_progress_limit=None, **settings)(training.function)()
     gc.collect()
-    training.record("done", result=result, before=before, after=usage_after(before, seconds=1.0))
+    after = usage_after(before, kept=held_by_group(result))
+    training.record("done", result=result, before=before, after=after, open=descriptors())
 
 
 class Training:

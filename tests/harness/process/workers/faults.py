@@ -6,7 +6,7 @@ import random
 import signal
 from typing import Final, NamedTuple
 
-__all__ = ["CHAOS", "LETHAL", "WORLD", "Planned", "plan_of"]
+__all__ = ["CHAOS", "LETHAL", "WORLD", "Planned", "held_by_group", "plan_of"]
 
 CHAOS = "NVRX_TEST_CHAOS"
 WORLD = 4
@@ -67,3 +67,9 @@ def _ending(rng: random.Random, iteration: int, victim: int, lethal: bool) -> Pl
 
 def _instant(rng: random.Random, iteration: int) -> float:
     return rng.uniform(0, 1.5 if iteration == 0 else 0.3)
+
+
+def held_by_group(ranks: int) -> dict[str, int]:
+    """What the last group holds at most, in the rank that hosts its store, when gloo has closed its connections."""
+    server, own_client, gloo = 7, 1, 4
+    return {"threads": 4, "files": server + own_client + ranks + gloo}

@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
-__all__ = ["HELD", "Record", "settle", "usage", "usage_after"]
+__all__ = ["HELD", "Record", "descriptors", "settle", "usage", "usage_after"]
 
 DIRECTORY = "NVRX_TEST_RECORDS"
 HELD = ("threads", "files", "children")
@@ -57,12 +58,36 @@ def settle() -> None:
     dist.TCPStore("127.0.0.1", 0, is_master=True)
 
 
-def usage_after(before: dict[str, int], seconds: float = 5.0) -> dict[str, int]:
-    """What is held once what is on its way out is gone, such as threads that the kernel is not done with yet."""
+def usage_after(
+    before: dict[str, int], seconds: float = 5.0, kept: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, int]:
+    """What is held once what is on its way out is gone, such as threads that the kernel is not done with yet.
+
+    `kept` says how much more than before may remain.
+    """
+    most = {name: before[name] + kept.get(name, 0) for name in HELD}
     end = time.monotonic() + seconds
-    while (now := usage()) and time.monotonic() < end and any(now[name] > before[name] for name in HELD):
+    while (now := usage()) and time.monotonic() < end and any(now[name] > most[name] for name in HELD):
         time.sleep(0.01)
     return now
+
+
+def descriptors() -> list[str]:
+    """What this process has open, to name it when it is one too many; sockets with their addresses."""
+    sockets = {line.split()[9]: " ".join(line.split()[1:4]) for line in _tcp()}
+    found = []
+    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+        with suppress(OSError):  # the listing's own
+            target = os.readlink(f"/proc/self/fd/{number}")
+            inode = target.removeprefix("socket:[").removesuffix("]")
+            found.append(f"{number} {target} {sockets.get(inode, '')}".strip())
+    return found
+
+
+def _tcp() -> list[str]:
+    """The lines of /proc/net/tcp and tcp6: local and remote address, state, ..., inode."""
+    files = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    return [line for file in files if file.exists() for line in file.read_text().splitlines()[1:]]
 
 
 def usage() -> dict[str, int]:
