@@ -23,20 +23,21 @@ from nvrx_core.fault_tolerance.peers import HangReport, Progress
 from nvrx_core.fault_tolerance.wire import private_directory
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.settings import environment
+from nvrx_launcher import departure
 from nvrx_launcher.control import Control
 from nvrx_launcher.guardian import TAG, start_guardian, sweep
 from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.node_policy import (
+from nvrx_launcher.node_actions import (
     AwaitRound,
     EndLaunch,
     JoinAgain,
     NodeAction,
-    NodePolicy,
     StartWorkers,
     StopWorkers,
     Tell,
 )
+from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination
 from nvrx_launcher.rendezvous.joining import join_job
@@ -270,11 +271,11 @@ class Agent:
 
     def coordinator_lost(self, code: int, reason: str) -> None:
         """Handle the loss of the coordinator."""
-        self._carry_out(self._policy.coordination_lost(code, reason))
+        self._carry_out(self._policy.leave(departure.coordination_lost(code, reason)))
 
     def _signalled(self, signum: int) -> None:
         failpoint.hit("signal-received", self._policy.cycle)
-        self._carry_out(self._policy.signalled(signum))
+        self._carry_out(self._policy.leave(departure.signalled(signum)))
 
     def _exited(self, local_rank: int, code: int, report: str) -> None:
         in_process = self._coordination.store.is_in_use
@@ -296,8 +297,7 @@ class Agent:
             if entered:
                 log.warning("in-process restart continues without rank %d", rank)
                 self._history.goes_on_without(rank)
-            policy = self._policy.round_entered if entered else self._policy.no_round
-            self._carry_out(policy(cycle, local_rank))
+            self._carry_out(self._policy.round_answered(cycle, local_rank, is_entered=entered))
 
         self._coordination.store.ask(rank, self.config.inprocess_grace, answered)
 
@@ -324,7 +324,8 @@ class Agent:
         if request.action is WorkloadAction.ShutdownWorkload:
             self._coordination.tell(MessageKind.STOP, self._policy.cycle, reason)
         elif request.action is WorkloadAction.ExcludeThisNode:
-            self._carry_out(self._policy.excluded(reason, is_needed=self._coordination.hosts_store))
+            is_needed = self._coordination.hosts_store
+            self._carry_out(self._policy.leave(departure.excluded(reason, is_needed=is_needed)))
 
     def _kill(self) -> None:
         log.warning("local ranks %s did not end in time and are killed", self._workers.running())

@@ -6,7 +6,7 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.events.schema import LAUNCHER
 from nvrx_core.fault_tolerance.data import WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport
-from nvrx_launcher.node_policy import StartWorkers
+from nvrx_launcher.node_actions import StartWorkers
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
 
 __all__ = ["History"]

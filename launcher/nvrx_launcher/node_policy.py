@@ -13,35 +13,23 @@ place its old one.
 from __future__ import annotations
 
 import enum
-import math
-from dataclasses import dataclass
 from typing import assert_never
 
-from nvrx_launcher.exit_codes import FAILED, SIGNALLED
-from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
+from nvrx_launcher import departure
+from nvrx_launcher.departure import Departure, StopSignals
+from nvrx_launcher.node_actions import (
+    AwaitRound,
+    Cause,
+    EndLaunch,
+    JoinAgain,
+    NodeAction,
+    StartWorkers,
+    StopWorkers,
+    Tell,
+)
+from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 
-__all__ = [
-    "AwaitRound",
-    "Cause",
-    "EndLaunch",
-    "JoinAgain",
-    "NodeAction",
-    "NodePolicy",
-    "StartWorkers",
-    "StopWorkers",
-    "Tell",
-]
-
-
-class Cause(enum.Enum):
-    """The cause of an action."""
-
-    DECISION = "decision"
-    WORKER_FAILED = "worker failed"
-    SIGNAL = "signal"
-    STORE_LOST = "store lost"
-    CUT_OFF = "cut off"
-    EXCLUDED = "excluded"
+__all__ = ["NodePolicy"]
 
 
 class _Phase(enum.Enum):
@@ -50,59 +38,6 @@ class _Phase(enum.Enum):
     DONE = "done"
     STOPPING = "stopping"
     ENDED = "ended"
-
-
-@dataclass(frozen=True)
-class StartWorkers:
-    """Start this node's workers, at this place of a decision."""
-
-    decision: Decision
-    group_rank: int
-    place: Member
-
-
-@dataclass(frozen=True)
-class StopWorkers:
-    """Send a signal to all workers, and kill those that are there after `grace` seconds; `inf` for a SIGKILL."""
-
-    signum: int
-    grace: float
-    cause: Cause
-    reason: str
-
-
-@dataclass(frozen=True)
-class Tell:
-    """Send a message to the coordinator."""
-
-    kind: MessageKind
-    cycle: int
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class EndLaunch:
-    """End the launcher; its workers are gone."""
-
-    code: int
-    cause: Cause
-    reason: str
-
-
-@dataclass(frozen=True)
-class AwaitRound:
-    """Find out whether in-process restart continues without a rank; answer with `round_entered` or `no_round`."""
-
-    local_rank: int
-    rank: int
-
-
-@dataclass(frozen=True)
-class JoinAgain:
-    """Join the job under another number, as soon as the store can be reached; answer with `joined`."""
-
-
-NodeAction = JoinAgain | StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound
 
 
 class NodePolicy:
@@ -130,8 +65,8 @@ class NodePolicy:
         kill_signal: int,
         min_healthy: bool = False,
     ) -> None:
-        self.workers, self._min_healthy, self._kill_signal = workers, min_healthy, kill_signal
-        self._stop_signal, self._stop_grace, self._signal_grace = stop_signal, stop_grace, signal_grace
+        self.workers, self._min_healthy = workers, min_healthy
+        self._signals = StopSignals(stop_signal, stop_grace, signal_grace, kill_signal)
         self.cycle = -1
         self._phase = _Phase.WAITING
         self._node = -1
@@ -156,12 +91,11 @@ class NodePolicy:
             case Verdict.STOP:
                 return self._stop_for(decision)
             case Verdict.END:
-                self._end = self._end or EndLaunch(decision.code, Cause.DECISION, decision.reason)
-                return self._stop(self._stop_signal, self._stop_grace, Cause.DECISION, decision.reason)
+                return self.leave(departure.decided(decision))
             case Verdict.LOST:
                 return self._kill(f"taken for lost: {decision.reason}") if decision.node == self._node else ()
             case Verdict.REFUSE:
-                return self._refused(decision) if decision.node == self._node else ()
+                return self.leave(departure.refused(decision)) if decision.node == self._node else ()
             case never:
                 assert_never(never)
 
@@ -196,55 +130,36 @@ class NodePolicy:
             return self._fail_or_weaken(report or f"local rank {local_rank} has failed", is_fruitless=is_fruitless)
         return self._done_if_all_are()
 
-    def round_entered(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
-        """Record that the job continues without a worker."""
-        if cycle != self.cycle or (report := self._doubtful.pop(local_rank, None)) is None:
-            return ()
-        return self._weaken(report) if self._min_healthy else self._done_if_all_are()
-
-    def no_round(self, cycle: int, local_rank: int) -> tuple[NodeAction, ...]:
-        """Record that the job does not continue without a worker."""
-        if cycle != self.cycle or (report := self._doubtful.pop(local_rank, None)) is None:
-            return ()
-        return self._fail(report)
-
-    def signalled(self, signum: int) -> tuple[NodeAction, ...]:
-        """Handle a signal to the launcher: it is passed on to the workers, and the node leaves the job."""
-        if self._phase is _Phase.ENDED:
-            return ()
-        reason = f"the launcher has received signal {signum}"
-        self._end = EndLaunch(SIGNALLED + signum, Cause.SIGNAL, reason)
-        left = Tell(MessageKind.LEFT, self.cycle, reason)
-        return (left, *self._stop(signum, self._signal_grace, Cause.SIGNAL, reason))
-
-    def excluded(self, reason: str, *, is_needed: bool) -> tuple[NodeAction, ...]:
-        """Handle that this node is excluded from the job.
+    def round_answered(self, cycle: int, local_rank: int, *, is_entered: bool) -> tuple[NodeAction, ...]:
+        """Handle the answer to `AwaitRound`.
 
         Args:
-            reason: for people.
-            is_needed: the others need its launcher, which stays, without workers, until the job ends.
+            cycle: the cycle in which it was asked.
+            local_rank: the worker.
+            is_entered: the job continues without it.
         """
-        if self._phase is _Phase.ENDED or self._is_excluded:
+        if cycle != self.cycle or (report := self._doubtful.pop(local_rank, None)) is None:
             return ()
-        self._is_excluded = True
-        if not is_needed:
-            self._end = self._end or EndLaunch(FAILED, Cause.EXCLUDED, reason)
-        left = Tell(MessageKind.LEFT, self.cycle, reason)
-        return (left, *self._stop(self._stop_signal, self._stop_grace, Cause.EXCLUDED, reason))
+        if not is_entered:
+            return self._fail(report)
+        return self._weaken(report) if self._min_healthy else self._done_if_all_are()
 
-    def coordination_lost(self, code: int, reason: str) -> tuple[NodeAction, ...]:
-        """Handle the loss of the coordinator: this node cannot continue."""
-        if self._phase is _Phase.ENDED:
+    def leave(self, why: Departure) -> tuple[NodeAction, ...]:
+        """Leave the job: end the workers, then the launcher, unless the others need it."""
+        is_excluded = why.cause is Cause.EXCLUDED
+        if self._phase is _Phase.ENDED or (is_excluded and self._is_excluded):
             return ()
-        self._end = self._end or EndLaunch(code, Cause.STORE_LOST, reason)
-        return self._stop(self._stop_signal, self._stop_grace, Cause.STORE_LOST, reason)
+        self._is_excluded = self._is_excluded or is_excluded
+        self._end = why.end(self._end)
+        stop = self._stop(why.stop(self._signals))
+        return (Tell(MessageKind.LEFT, self.cycle, why.reason), *stop) if why.is_announced else stop
 
     def cut_off(self, reason: str) -> tuple[NodeAction, ...]:
         """Handle that the lease cannot be renewed: the others consider this node lost, so its workers are killed."""
         if self._phase is _Phase.ENDED or self._node < 0:
             return ()
         self._node = -1
-        return self._stop(self._kill_signal, math.inf, Cause.CUT_OFF, reason)
+        return self._stop(self._signals.end(Cause.CUT_OFF, reason))
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
@@ -261,15 +176,10 @@ class NodePolicy:
         """Kill the workers; a node without workers reports again that it is ready."""
         if self._phase is _Phase.WAITING:
             return self._ready(reason)
-        return self._stop(self._kill_signal, math.inf, Cause.CUT_OFF, reason)
-
-    def _refused(self, decision: Decision) -> tuple[NodeAction, ...]:
-        self._end = EndLaunch(decision.code, Cause.DECISION, decision.reason)
-        return self._stop(self._kill_signal, math.inf, Cause.DECISION, decision.reason)
+        return self._stop(self._signals.end(Cause.CUT_OFF, reason))
 
     def _fail(self, reason: str, kind: MessageKind = MessageKind.FAILED) -> tuple[NodeAction, ...]:
-        told = Tell(kind, self.cycle, reason)
-        return (told, *self._stop(self._stop_signal, self._stop_grace, Cause.WORKER_FAILED, reason))
+        return (Tell(kind, self.cycle, reason), *self._stop(self._signals.ask(Cause.WORKER_FAILED, reason)))
 
     def _done_if_all_are(self) -> tuple[NodeAction, ...]:
         """Report that this node is done, unless it is unknown whether the job continues without one of its workers."""
@@ -292,17 +202,17 @@ class NodePolicy:
     def _stop_for(self, decision: Decision) -> tuple[NodeAction, ...]:
         if decision.cycle != self.cycle or self._phase is _Phase.WAITING:
             return ()
-        return self._stop(self._stop_signal, self._stop_grace, Cause.DECISION, decision.reason)
+        return self._stop(self._signals.ask(Cause.DECISION, decision.reason))
 
-    def _stop(self, signum: int, grace: float, cause: Cause, reason: str) -> tuple[NodeAction, ...]:
+    def _stop(self, stop: StopWorkers) -> tuple[NodeAction, ...]:
         """Stop the workers, if there are any; those that are being stopped get no second signal by a decision."""
         self._doubtful.clear()
         if not self._running:
             return self._all_gone()
-        if self._phase is _Phase.STOPPING and cause is Cause.DECISION:
+        if self._phase is _Phase.STOPPING and stop.cause is Cause.DECISION:
             return ()
         self._phase = _Phase.STOPPING
-        return (StopWorkers(signum, grace, cause, reason),)
+        return (stop,)
 
     def _all_gone(self) -> tuple[NodeAction, ...]:
         if self._end is not None:

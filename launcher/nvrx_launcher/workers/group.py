@@ -10,7 +10,7 @@ from nvrx_core import failpoint
 from nvrx_core.process.memory import MemoryKills
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.node_policy import StartWorkers
+from nvrx_launcher.node_actions import StartWorkers
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.environment import JobName, Placement, worker_environment
 from nvrx_launcher.workers.failure_report import failure_report

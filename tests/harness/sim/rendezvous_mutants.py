@@ -35,11 +35,11 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "the lease counts from the answer": (lease, "self.deadline = begun + self.ends_after",
                                          "self.deadline = begun + 2 * self.ends_after"),
     "a node that is cut off keeps its number": (
-        node_policy, "        self._node = -1\n        return self._stop(self._kill_signal,",
-        "        return self._stop(self._kill_signal,"),
+        node_policy, "        self._node = -1\n        return self._stop(self._signals.end(",
+        "        return self._stop(self._signals.end("),
     "a node that is cut off keeps its workers": (
-        node_policy, "        self._node = -1\n        return self._stop(self._kill_signal,",
-        "        self._node = -1\n        return () and (self._kill_signal,"),
+        node_policy, "        self._node = -1\n        return self._stop(self._signals.end(",
+        "        self._node = -1\n        return () and (self._signals.end("),
     "a node that is cut off does not come back": (node_policy, '"it was cut off"), JoinAgain())',
                                                   '"it was cut off"),)'),
     "a node that is ready says nothing": (node_policy, "return () if self._is_excluded else", "return () if True else"),

@@ -3,7 +3,9 @@
 import signal
 
 import pytest
-from nvrx_launcher.node_policy import Cause, EndLaunch, NodePolicy, StopWorkers, Tell
+from nvrx_launcher.departure import excluded, signalled
+from nvrx_launcher.node_actions import Cause, EndLaunch, StopWorkers, Tell
+from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 
 RUN = Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),), master_addr="a", master_port=1)
@@ -24,15 +26,16 @@ def policy():
 
 def test_its_workers_are_stopped_and_its_launcher_fails(policy):
     assert (policy.rank_of(0), policy.is_stopping) == (0, False)
-    assert policy.excluded(WHY, is_needed=False) == (left(), StopWorkers(signal.SIGTERM, 15.0, Cause.EXCLUDED, WHY))
+    stop = StopWorkers(signal.SIGTERM, 15.0, Cause.EXCLUDED, WHY)
+    assert policy.leave(excluded(WHY, is_needed=False)) == (left(), stop)
     assert policy.is_stopping
-    assert policy.excluded(WHY, is_needed=False) == ()
+    assert policy.leave(excluded(WHY, is_needed=False)) == ()
     assert policy.worker_exited(0, -15) == (left(), EndLaunch(1, Cause.EXCLUDED, WHY))
-    assert policy.excluded(WHY, is_needed=False) == ()
+    assert policy.leave(excluded(WHY, is_needed=False)) == ()
 
 
 def test_a_launcher_that_the_others_need_stays_and_starts_nothing(policy):
-    assert policy.excluded(WHY, is_needed=True)[0] == left()
+    assert policy.leave(excluded(WHY, is_needed=True))[0] == left()
     assert policy.worker_exited(0, -15) == ()
     assert policy.joined(3) == ()
     assert policy.cut_off("no answer") == ()
@@ -41,6 +44,6 @@ def test_a_launcher_that_the_others_need_stays_and_starts_nothing(policy):
 
 
 def test_the_reason_of_an_earlier_end_stays(policy):
-    policy.signalled(signal.SIGINT)
-    policy.excluded(WHY, is_needed=False)
+    policy.leave(signalled(signal.SIGINT))
+    policy.leave(excluded(WHY, is_needed=False))
     assert policy.worker_exited(0, -2)[-1].code == 130

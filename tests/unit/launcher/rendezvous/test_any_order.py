@@ -9,7 +9,8 @@ import random
 from collections import deque
 
 import pytest
-from nvrx_launcher.node_policy import EndLaunch, NodePolicy, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_actions import EndLaunch, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict

@@ -7,7 +7,9 @@ import math
 import signal
 
 import pytest
-from nvrx_launcher.node_policy import AwaitRound, EndLaunch, NodePolicy, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.departure import coordination_lost, signalled
+from nvrx_launcher.node_actions import AwaitRound, EndLaunch, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.rules import Rules
@@ -216,12 +218,12 @@ def test_a_node_that_is_done_can_be_asked_to_begin_anew():
 def test_a_signal_is_passed_on_and_the_node_leaves():
     made = node()
     made.decided(RUN)
-    left, stop = made.signalled(signal.SIGINT)
+    left, stop = made.leave(signalled(signal.SIGINT))
     assert left.kind is MessageKind.LEFT
     assert (stop.signum, stop.grace) == (signal.SIGINT, 1800.0)
     made.worker_exited(0, -2)
     assert isinstance(made.worker_exited(1, -2)[-1], EndLaunch)
-    assert made.signalled(signal.SIGINT) == made.decided(RUN) == made.coordination_lost(75, "x") == ()
+    assert made.leave(signalled(signal.SIGINT)) == made.decided(RUN) == made.leave(coordination_lost(75, "x")) == ()
 
 
 def test_the_end_of_the_job_stops_the_workers_first():
@@ -236,7 +238,7 @@ def test_the_end_of_the_job_stops_the_workers_first():
 def test_a_node_without_a_coordinator_ends():
     made = node()
     made.decided(RUN)
-    made.coordination_lost(75, "the store is lost")
+    made.leave(coordination_lost(75, "the store is lost"))
     made.worker_exited(0, -15)
     assert made.worker_exited(1, -15)[-1].code == 75
 
@@ -274,36 +276,38 @@ def doubtful(*others):
 
 def test_a_worker_is_not_missed_when_the_job_goes_on_without_it():
     made = doubtful()
-    assert made.round_entered(0, 0) == ()
+    assert made.round_answered(0, 0, is_entered=True) == ()
     assert made.worker_exited(1, 0) == (Tell(MessageKind.DONE, 0),)
 
 
 def test_the_last_worker_may_be_the_one_that_is_not_missed():
-    assert doubtful(1).round_entered(0, 0) == (Tell(MessageKind.DONE, 0),)
+    assert doubtful(1).round_answered(0, 0, is_entered=True) == (Tell(MessageKind.DONE, 0),)
 
 
 def test_a_node_is_not_done_before_it_is_known_whether_a_worker_is_missed():
     made = doubtful()
     assert made.worker_exited(1, 0) == ()
-    assert made.no_round(0, 0) == (
+    assert made.round_answered(0, 0, is_entered=False) == (
         Tell(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL"),
         Tell(MessageKind.READY, 0),
     )
 
 
 def test_a_worker_that_is_missed_fails_the_cycle():
-    told, stop = doubtful().no_round(0, 0)
+    told, stop = doubtful().round_answered(0, 0, is_entered=False)
     assert told == Tell(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL")
     assert isinstance(stop, StopWorkers)
 
 
 def test_an_answer_about_an_earlier_cycle_changes_nothing():
     made = doubtful()
-    assert made.round_entered(-1, 0) == made.no_round(-1, 0) == made.round_entered(0, 1) == made.no_round(0, 1) == ()
+    for cycle, local_rank in ((-1, 0), (0, 1)):
+        assert made.round_answered(cycle, local_rank, is_entered=True) == ()
+        assert made.round_answered(cycle, local_rank, is_entered=False) == ()
 
 
 def test_a_stop_settles_what_is_in_doubt():
     made = doubtful()
     made.decided(Decision(Verdict.STOP, 0, "x"))
-    assert made.no_round(0, 0) == ()
+    assert made.round_answered(0, 0, is_entered=False) == ()
     assert made.worker_exited(1, -15) == (Tell(MessageKind.READY, 0),)

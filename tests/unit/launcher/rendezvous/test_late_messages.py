@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from nvrx_launcher.node_policy import EndLaunch, NodePolicy, Tell
+from nvrx_launcher.departure import signalled
+from nvrx_launcher.node_actions import EndLaunch, Tell
+from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.rules import ANY_FAILED, MIN_HEALTHY, Rules
@@ -88,7 +90,7 @@ def test_a_launcher_ends_once():
 def test_the_first_end_counts():
     """A signal ends the launcher while its workers stop for the end of the job."""
     made = launcher()
-    made.signalled(15)
+    made.leave(signalled(15))
     made.decided(Decision(Verdict.END, 0, "asked", 93))
     assert made.worker_exited(0, -15)[-1].code == 128 + 15
 

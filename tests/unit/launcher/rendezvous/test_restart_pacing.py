@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from nvrx_launcher.node_policy import NodePolicy, Tell
+from nvrx_launcher.node_actions import Tell
+from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict

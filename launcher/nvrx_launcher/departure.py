@@ -1,0 +1,105 @@
+"""The reasons for which a node leaves the job, and how its workers are ended for each. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from nvrx_launcher.exit_codes import FAILED, SIGNALLED
+from nvrx_launcher.node_actions import Cause, EndLaunch, StopWorkers
+from nvrx_launcher.rendezvous.messages import Decision
+
+__all__ = ["Departure", "StopSignals", "coordination_lost", "decided", "excluded", "refused", "signalled"]
+
+
+@dataclass(frozen=True)
+class StopSignals:
+    """The signals that end workers.
+
+    Attributes:
+        stop: asks a worker to end.
+        stop_grace: seconds that it has.
+        signal_grace: seconds that it has when the launcher passes a signal on.
+        kill: ends a worker at once.
+    """
+
+    stop: int
+    stop_grace: float
+    signal_grace: float
+    kill: int
+
+    def ask(self, cause: Cause, reason: str) -> StopWorkers:
+        """Return the action that asks the workers to end."""
+        return StopWorkers(self.stop, self.stop_grace, cause, reason)
+
+    def end(self, cause: Cause, reason: str) -> StopWorkers:
+        """Return the action that kills the workers."""
+        return StopWorkers(self.kill, math.inf, cause, reason)
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A node's departure from the job.
+
+    Attributes:
+        cause: for programs.
+        reason: for people.
+        code: the launcher's exit code; None: the launcher stays, without workers, until the job ends.
+        signum: the signal that is passed on to the workers; 0: they are asked to end.
+        is_immediate: the workers are killed.
+        is_announced: the coordinator is told at once, and not when the workers are gone.
+        is_decisive: its code replaces that of an earlier departure.
+    """
+
+    cause: Cause
+    reason: str
+    code: int | None
+    signum: int = 0
+    is_immediate: bool = False
+    is_announced: bool = False
+    is_decisive: bool = False
+
+    def end(self, earlier: EndLaunch | None) -> EndLaunch | None:
+        """Return how the launcher ends once the workers are gone; None: it does not."""
+        if self.code is None or (earlier is not None and not self.is_decisive):
+            return earlier
+        return EndLaunch(self.code, self.cause, self.reason)
+
+    def stop(self, signals: StopSignals) -> StopWorkers:
+        """Return the action that ends the workers."""
+        if self.is_immediate:
+            return signals.end(self.cause, self.reason)
+        if self.signum:
+            return StopWorkers(self.signum, signals.signal_grace, self.cause, self.reason)
+        return signals.ask(self.cause, self.reason)
+
+
+def signalled(signum: int) -> Departure:
+    """Return the departure of a launcher that has received a signal, which is passed on to its workers."""
+    reason = f"the launcher has received signal {signum}"
+    return Departure(Cause.SIGNAL, reason, SIGNALLED + signum, signum, is_announced=True, is_decisive=True)
+
+
+def excluded(reason: str, *, is_needed: bool) -> Departure:
+    """Return the departure of a node that is excluded from the job.
+
+    Args:
+        reason: for people.
+        is_needed: the others need its launcher.
+    """
+    return Departure(Cause.EXCLUDED, reason, None if is_needed else FAILED, is_announced=True)
+
+
+def coordination_lost(code: int, reason: str) -> Departure:
+    """Return the departure of a node that has lost the coordinator."""
+    return Departure(Cause.STORE_LOST, reason, code)
+
+
+def decided(decision: Decision) -> Departure:
+    """Return the departure of a node whose job has ended by a decision for all nodes."""
+    return Departure(Cause.DECISION, decision.reason, decision.code)
+
+
+def refused(decision: Decision) -> Departure:
+    """Return the departure of a node that the coordinator has refused."""
+    return Departure(Cause.DECISION, decision.reason, decision.code, is_immediate=True, is_decisive=True)

@@ -1,0 +1,74 @@
+"""The actions of a node's launcher that change what runs on the node, each with its cause. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind
+
+__all__ = ["AwaitRound", "Cause", "EndLaunch", "JoinAgain", "NodeAction", "StartWorkers", "StopWorkers", "Tell"]
+
+
+class Cause(enum.Enum):
+    """The cause of an action."""
+
+    DECISION = "decision"
+    WORKER_FAILED = "worker failed"
+    SIGNAL = "signal"
+    STORE_LOST = "store lost"
+    CUT_OFF = "cut off"
+    EXCLUDED = "excluded"
+
+
+@dataclass(frozen=True)
+class StartWorkers:
+    """Start this node's workers, at this place of a decision."""
+
+    decision: Decision
+    group_rank: int
+    place: Member
+
+
+@dataclass(frozen=True)
+class StopWorkers:
+    """Send a signal to all workers, and kill those that are there after `grace` seconds; `inf` for a SIGKILL."""
+
+    signum: int
+    grace: float
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send a message to the coordinator."""
+
+    kind: MessageKind
+    cycle: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class EndLaunch:
+    """End the launcher; its workers are gone."""
+
+    code: int
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True)
+class AwaitRound:
+    """Find out whether in-process restart continues without a rank; answer with `round_answered`."""
+
+    local_rank: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class JoinAgain:
+    """Join the job under another number, as soon as the store can be reached; answer with `joined`."""
+
+
+NodeAction = JoinAgain | StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound
