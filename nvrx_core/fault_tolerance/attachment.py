@@ -22,7 +22,16 @@ from nvrx_core.progress.page import Page, PageError, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
 
-__all__ = ["AttachedRank", "LocalMonitor", "ask_launcher", "get_page", "look", "this_rank"]
+__all__ = [
+    "AttachedRank",
+    "LocalMonitor",
+    "ask_launcher",
+    "begin_page",
+    "get_page",
+    "look",
+    "monitor_socket",
+    "this_rank",
+]
 
 ANSWERS_WITHIN: Final = 30.0
 """Seconds for an answer; a replaced monitor answers after 2 s at most."""
@@ -187,6 +196,36 @@ def get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
             if attempt == TRIES or not isinstance(error, WireError):
                 raise RankMonitorClientError(f"the rank monitor at {path} does not answer: {error}") from None
     raise AssertionError("not reached")
+
+
+def begin_page(page: Page, info: RankInfo) -> None:
+    """Begin with the page of a rank monitor.
+
+    Raises:
+        RankMonitorClientError: when a wrapped call of this process writes on it.
+    """
+    if page[ProgressField.STAGE] != Stage.OUTSIDE and page[ProgressField.ATTACHED_PID] == info.pid:
+        raise RankMonitorClientError("a wrapped call of this process is under way, which writes on its page")
+    page.begin_rank()
+
+
+def monitor_socket(local: LocalMonitor | None) -> str:
+    """Return where the rank monitor of this process listens.
+
+    Args:
+        local: the monitor that the rank keeps running itself; None: a launcher's.
+
+    Raises:
+        RankMonitorClientError: when there is none.
+    """
+    if local is not None:
+        return os.fspath(local.path)
+    if (path := environment.rank_monitor_socket()) is None:
+        raise RankMonitorClientError(
+            "there is no rank monitor: FT_RANK_MONITOR_IPC_SOCKET is not set. Start the script with ft_launcher, "
+            "or call nvrx_core.fault_tolerance.start_local_monitor()"
+        )
+    return path
 
 
 def look(path: str) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from nvrx_core.fault_tolerance.attachment import AttachedRank, LocalMonitor, ask_launcher, get_page, look, this_rank
+from nvrx_core.fault_tolerance.attachment import (
+    AttachedRank,
+    LocalMonitor,
+    ask_launcher,
+    begin_page,
+    get_page,
+    look,
+    monitor_socket,
+    this_rank,
+)
 from nvrx_core.fault_tolerance.collective import maxima
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import (
@@ -17,19 +25,12 @@ from nvrx_core.fault_tolerance.data import (
     SectionTimeouts,
     WorkloadControlRequest,
 )
+from nvrx_core.fault_tolerance.rank_timeouts import RankTimeouts
 from nvrx_core.fault_tolerance.recorder import NotMonitored, Recorder, SignsOfLife
-from nvrx_core.fault_tolerance.timeouts import (
-    LEAST_LEARNED,
-    Measured,
-    from_state,
-    learn_heartbeat,
-    learn_sections,
-    to_state,
-)
+from nvrx_core.fault_tolerance.timeouts import LEAST_LEARNED, Measured
 from nvrx_core.fault_tolerance.wire import close_all
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
 
 __all__ = ["RankMonitorClient"]
@@ -49,8 +50,6 @@ class RankMonitorClient:
     Attributes:
         cfg: the monitor's configuration; None before `init_workload_monitoring`.
         rank_info: this rank; None before `init_workload_monitoring`.
-        hb_timeouts: the heartbeat timeouts, in seconds: learned ones, else those of the configuration.
-        section_timeouts: the section timeouts, in the same way.
         local_monitor: what keeps the monitor running, after `start_local_monitor`; None under a launcher that does.
     """
 
@@ -58,13 +57,11 @@ class RankMonitorClient:
         self.least_learned = least_learned
         self.cfg: FaultToleranceConfig | None = None
         self.rank_info: RankInfo | None = None
-        self.hb_timeouts = HeartbeatTimeouts()
-        self.section_timeouts = SectionTimeouts()
         self.local_monitor: LocalMonitor | None = None
         self._strict = strict_sections
         self._rank: AttachedRank | None = None
         self._signs: SignsOfLife = NotMonitored()
-        self._loaded: Mapping[str, Any] | None = None
+        self._timeouts = RankTimeouts()
 
     @property
     def is_initialized(self) -> bool:
@@ -78,7 +75,17 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: before `init_workload_monitoring`.
         """
-        return self._recorder().page
+        return self._signs.page
+
+    @property
+    def hb_timeouts(self) -> HeartbeatTimeouts:
+        """The heartbeat timeouts, in seconds: learned ones, else those of the configuration."""
+        return self._timeouts.heartbeat
+
+    @property
+    def section_timeouts(self) -> SectionTimeouts:
+        """The section timeouts, in seconds: learned ones, else those of the configuration."""
+        return self._timeouts.sections
 
     @property
     def timeouts_calc(self) -> Measured:
@@ -87,7 +94,7 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: before `init_workload_monitoring`.
         """
-        return self._recorder().measured()
+        return self._signs.measured()
 
     def init_workload_monitoring(self, num_warmup_iters: int | None = None) -> None:
         """Connect to the rank monitor of this process, which watches it from here on.
@@ -110,12 +117,13 @@ class RankMonitorClient:
         self.rank_info = this_rank(None if self.local_monitor is None else 0)
         if isinstance(earlier := monitored.current(), AttachedRank):
             self.local_monitor = earlier.supersede() or self.local_monitor
-        path = self._monitor()
+        path = monitor_socket(self.local_monitor)
         page, config, stacks = get_page(path)
         with ExitStack() as failing:
             failing.callback(page.close)
             failing.callback(close_all, [stacks] if stacks >= 0 else [])
-            recorder = self._prepare(page, FaultToleranceConfig.from_dict(config), num_warmup_iters)
+            begin_page(page, self.rank_info)
+            recorder = self._configure(page, FaultToleranceConfig.from_dict(config), num_warmup_iters)
             self._rank = AttachedRank(self, path, recorder, self.rank_info, stacks=stacks)
             failing.pop_all()
         self._signs = self._rank.recorder
@@ -163,13 +171,12 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: when it is not open; before `init_workload_monitoring`.
         """
-        self._recorder().abandon(section)
+        self._signs.abandon(section)
 
     def end_all_sections(self) -> None:
         """Close all open sections, if there are any."""
-        recorder = self._recorder()
-        for section in recorder.open_sections():
-            recorder.close(section)
+        for section in self._signs.open_sections():
+            self._signs.close(section)
 
     def shutdown_workload_monitoring(self) -> None:
         """Stop monitoring: no timeout applies to this process any more. A second call does nothing.
@@ -199,9 +206,8 @@ class RankMonitorClient:
         measured = maxima(self.timeouts_calc)
         if not measured.has_heartbeats():
             return _not_ready(skip_if_not_ready, "no rank has sent two heartbeats")
-        self.hb_timeouts = learn_heartbeat(self.hb_timeouts, measured, self._safety_factor())
-        if self._rank is not None:
-            self._enforce(self._rank)
+        self._timeouts.learn_heartbeat(measured)
+        self._enforce()
         return True
 
     def calculate_and_set_section_timeouts(
@@ -234,16 +240,13 @@ class RankMonitorClient:
         if not measured.has_sections(names, out_of_section=calc_out_of_section):
             missing = [name for name in names if name not in completed] or ["out-of-section time"]
             return _not_ready(skip_if_not_ready, f"never measured on any rank: {', '.join(missing)}")
-        self.section_timeouts = learn_sections(
-            self.section_timeouts, measured, self._safety_factor(), names, out_of_section=calc_out_of_section
-        )
-        if self._rank is not None:
-            self._enforce(self._rank)
+        self._timeouts.learn_sections(measured, names, out_of_section=calc_out_of_section)
+        self._enforce()
         return True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the learned timeouts, for a checkpoint: a dict of plain values, equal on all ranks."""
-        return to_state(self.hb_timeouts, self.section_timeouts)
+        return self._timeouts.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take learned timeouts from a checkpoint, before or after `init_workload_monitoring`.
@@ -257,10 +260,8 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: when it is something else.
         """
-        self.hb_timeouts, self.section_timeouts = from_state(state, self.hb_timeouts, self.section_timeouts)
-        self._loaded = state
-        if self._rank is not None:
-            self._enforce(self._rank)
+        self._timeouts.load(state)
+        self._enforce()
 
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
         """Ask something of the launcher, and wait until it has received it.
@@ -281,52 +282,26 @@ class RankMonitorClient:
             )
         ask_launcher(path, request, (self.rank_info or this_rank()).global_rank)
 
-    def _monitor(self) -> str:
-        """Where the rank monitor listens."""
-        if self.local_monitor is not None:
-            return os.fspath(self.local_monitor.path)
-        if (path := environment.rank_monitor_socket()) is None:
-            raise RankMonitorClientError(
-                "there is no rank monitor: FT_RANK_MONITOR_IPC_SOCKET is not set. Start the script with ft_launcher, "
-                "or call nvrx_core.fault_tolerance.start_local_monitor()"
-            )
-        return path
-
-    def _prepare(self, page: Page, config: FaultToleranceConfig, num_warmup_iters: int | None) -> Recorder:
-        """Write on the page what the monitor must know before it monitors this process."""
-        info = self.rank_info
-        assert info is not None
-        if page[ProgressField.STAGE] != Stage.OUTSIDE and page[ProgressField.ATTACHED_PID] == info.pid:
-            raise RankMonitorClientError("a wrapped call of this process is under way, which writes on its page")
-        page.begin_rank()
-        heartbeat = HeartbeatTimeouts(config.initial_rank_heartbeat_timeout, config.rank_heartbeat_timeout)
-        sections = SectionTimeouts(dict(config.rank_section_timeouts), config.rank_out_of_section_timeout)
-        if self._loaded is not None:
-            heartbeat, sections = from_state(self._loaded, heartbeat, sections)
-        self.cfg, self.hb_timeouts, self.section_timeouts = config, heartbeat, sections
+    def _configure(self, page: Page, config: FaultToleranceConfig, num_warmup_iters: int | None) -> Recorder:
+        """Write the configuration on the page, before its monitor monitors this process."""
+        self.cfg = config
+        self._timeouts.configure(
+            HeartbeatTimeouts(config.initial_rank_heartbeat_timeout, config.rank_heartbeat_timeout),
+            SectionTimeouts(dict(config.rank_section_timeouts), config.rank_out_of_section_timeout),
+            safety_factor=config.safety_factor,
+        )
         warmup = config.num_warmup_iterations if num_warmup_iters is None else num_warmup_iters
         page[ProgressField.WARMUP_STEPS] = warmup
         recorder = Recorder(page)
-        self._write_timeouts(recorder)
+        recorder.enforce(self.hb_timeouts, self.section_timeouts, self.least_learned)
         recorder.strict = self._strict
         return recorder
 
-    def _enforce(self, rank: AttachedRank) -> None:
-        """Have the monitor use the timeouts."""
-        self._write_timeouts(rank.recorder)
-        look(rank.path)
-
-    def _write_timeouts(self, recorder: Recorder) -> None:
-        recorder.enforce(self.hb_timeouts, self.section_timeouts, self.least_learned)
-
-    def _recorder(self) -> Recorder:
-        if self._rank is None:
-            raise RankMonitorClientError("call init_workload_monitoring() first")
-        return self._rank.recorder
-
-    def _safety_factor(self) -> float:
-        assert self.cfg is not None
-        return self.cfg.safety_factor
+    def _enforce(self) -> None:
+        """Have the monitor use the timeouts, if there is one."""
+        if self._rank is not None:
+            self._rank.recorder.enforce(self.hb_timeouts, self.section_timeouts, self.least_learned)
+            look(self._rank.path)
 
 
 def _not_ready(skip: bool, why: str) -> bool:

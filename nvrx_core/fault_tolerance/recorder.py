@@ -44,6 +44,19 @@ class SignsOfLife(Protocol):
     def close(self, section: str) -> None:
         """Record that a section is closed."""
 
+    def abandon(self, section: str) -> None:
+        """Record that a section is closed that did not run to its end."""
+
+    def open_sections(self) -> list[str]:
+        """Return the names of the open sections."""
+
+    def measured(self) -> Measured:
+        """Return the longest intervals so far."""
+
+    @property
+    def page(self) -> Page:
+        """The page that they are written on."""
+
 
 class NotMonitored:
     """The signs of life of a client that is not initialised: each is refused."""
@@ -56,7 +69,8 @@ class NotMonitored:
         """
         raise RankMonitorClientError("call init_workload_monitoring() first")
 
-    open = close = heartbeat
+    open = close = abandon = open_sections = measured = heartbeat
+    page = property(heartbeat)
 
 
 class Recorder:
