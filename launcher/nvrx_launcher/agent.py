@@ -56,9 +56,7 @@ from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import Monitors
 from nvrx_launcher.workers.output import Logs
-from nvrx_launcher.workers.standbys import Standbys, WarmStarter
-from nvrx_launcher.workers.starting import ProgramStarter, Starter
-from nvrx_launcher.workers.warmable import why_not_warm
+from nvrx_launcher.workers.warm_start import WarmStart
 from nvrx_launcher.workers.worker import Failure
 
 if TYPE_CHECKING:
@@ -101,7 +99,6 @@ class Agent:
         self._specs = load_logs_specs(options) if options.worker.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop = EventLoop()
-        self._standbys: Standbys | None = None
         self._kill_at, self._code = math.inf, -1
         self._hung, self._started = dict[int, str](), math.inf
         self._policy = NodePolicy(
@@ -122,11 +119,10 @@ class Agent:
             coordination.join()
             self._monitors.start()
             while self._code < 0:
-                warm_at = math.inf if self._standbys is None else self._standbys.deadline
-                self._loop.turn(min(self._kill_at, coordination.deadline, warm_at, self._monitors.deadline))
+                deadlines = (coordination.deadline, self._warm_start.deadline, self._monitors.deadline)
+                self._loop.turn(min(self._kill_at, *deadlines))
                 coordination.tick()
-                if self._standbys is not None:
-                    self._standbys.tick()
+                self._warm_start.tick()
                 now = time.monotonic()
                 self._monitors.tick(now=now)
                 if now >= self._kill_at:
@@ -171,39 +167,21 @@ class Agent:
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
-        starter = self._starter(cleanup)
+        self._warm_start = WarmStart(
+            self.options, config, self._environ, inherited=self._inherited, loop=self._loop, bound=self._bound,
+            functions=self._functions,
+        )  # fmt: skip
+        cleanup.callback(self._warm_start.close)
         logs = Logs(self.options, files, self._environ)
         self._workers = WorkerGroup(
-            self.options, self._loop, logs, starter=starter, exited=self._exited,
+            self.options, self._loop, logs, starter=self._warm_start.starter, exited=self._exited,
             is_monitored=self._monitors.is_monitored,
         )  # fmt: skip
         return self._coordination
 
-    def _starter(self, cleanup: ExitStack) -> Starter:
-        """Return what starts workers: standbys, where there are some."""
-        options, config = self.options, self.config
-        if self._functions is not None:
-            return self._functions
-        cold = ProgramStarter(options, sys.executable, self._bound)
-        why_not = why_not_warm(
-            options, wanted=config.warm_workers, imports=config.warm_imports, environ=self._environ
-        )  # fmt: skip
-        if why_not:
-            level = logging.WARNING if config.warm_workers == "on" else logging.DEBUG
-            log.log(level, "no standby workers: %s", why_not)
-            return cold
-        needs_memory = config.warm_workers == "auto"
-        python = self._environ.get("PYTHON_EXEC", sys.executable)
-        self._standbys = Standbys(
-            options, python, config.warm_imports, loop=self._loop, bound=self._bound, needs_memory=needs_memory
-        )
-        cleanup.callback(self._standbys.close)
-        return WarmStarter(self._standbys, cold)
-
-    def _warm(self) -> None:
-        """Have missing standbys started, once there is time for it."""
-        if self._standbys is not None:
-            self._standbys.settle(lambda local_rank: {**self._environ, **self._monitors.environment(local_rank)})
+    def _inherited(self, local_rank: int) -> Mapping[str, str]:
+        """Return what a worker inherits."""
+        return {**self._environ, **self._monitors.environment(local_rank)}
 
     def _carry_out(self, actions: tuple[NodeAction, ...]) -> None:
         for action in actions:
@@ -215,8 +193,7 @@ class Agent:
                     self._kill_at = time.monotonic() + grace
                     self._workers.send(signum)
                     failpoint.hit("term-kill-gap", self._policy.cycle)
-                    if self._standbys is not None:
-                        self._standbys.pause()
+                    self._warm_start.pause()
                 case Tell(kind, cycle, reason):
                     if kind is MessageKind.READY and reason:
                         log.warning("%s: this node joins again", reason)
@@ -244,13 +221,13 @@ class Agent:
         self._history.workers_started(action)
         if self._workers.placement is not None:
             self._events.started(self._workers.placement, workers)
-        self._warm()
+        self._warm_start.settle()
 
     def joined(self, node: int) -> None:
         """Record this node's number."""
         self._history.joined(node)
         failpoint.hit("rendezvous-join", self._policy.cycle)
-        self._warm()
+        self._warm_start.settle()
         self._carry_out(self._policy.joined(node))
 
     def decided(self, decision: Decision) -> None:
