@@ -105,6 +105,14 @@ def test_folders_are_small_enough_to_be_read_at_a_glance():
     assert not {folder: number for folder, number in modules.items() if number > 25}
 
 
+def test_classes_have_one_purpose():
+    methods = {
+        f"{where} {node.name}": sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+        for where, node in nodes(ast.ClassDef)
+    }
+    assert not {name: number for name, number in methods.items() if number > 20}
+
+
 def test_unit_tests_mirror_the_packages():
     tests = ROOT / "tests" / "unit"
     folders = {path.relative_to(tests).parts for path in tests.rglob("test_*.py")}

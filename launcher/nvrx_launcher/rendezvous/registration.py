@@ -34,6 +34,6 @@ def create(parameters: Any) -> Any:
         ConfigurationError: when a parameter is wrong.
         StoreConnectionError: when the store cannot be reached in time.
     """
-    from nvrx_launcher.rendezvous.torch_handler import CoordinatedRendezvous
+    from nvrx_launcher.rendezvous.elastic.handler import CoordinatedRendezvous
 
     return CoordinatedRendezvous(parameters)

@@ -1,28 +1,25 @@
-"""A node's connection to the coordinator over a store, and the coordinator while this launcher runs it."""
+"""A node's connection to the coordinator over a store."""
 
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
-from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
-from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
+from nvrx_launcher.rendezvous.leadership import Leadership
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.progress import ProgressBoard
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store
-from nvrx_launcher.rendezvous.term import Entry, Opening, Term
+from nvrx_launcher.rendezvous.term import Entry
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 from nvrx_launcher.store_host import ControlStore
 
@@ -74,15 +71,15 @@ class StoreCoordination:
         settings: RendezvousSettings,
     ) -> None:
         self._connect, self._keys, self._mailbox, self._describe = store.connect, keys, mailbox, describe
-        self._events, self._rules, self._settings, self.store = node, rules, settings, control
-        self._host: CoordinatorHost | None = None
+        self._events, self.store = node, control
         self._decisions: Follower | None = None
-        self._node, self._term, self._is_over = -1, Term(0, -1), False
-        self._is_lost = False
+        self._node, self._is_over, self._is_lost = -1, False, False
         self.hosts_store = store.is_hosted
         self._board = ProgressBoard(keys.progress, node.progress)
         self._lease = Lease(settings.beat, settings.lost_after)
-        self._election = Election(keys, settings, hosts_store=store.is_hosted)
+        self._leadership = Leadership(
+            rules, self._connect, keys, mailbox=mailbox, settings=settings, control=control, hosts_store=store.is_hosted
+        )
         self._requests = Requests(self._connect(), self._beat, settings.beat, failed=self._store_lost)
         self._in_use = Follower(
             self._connect(), keys.in_use, found=handing_on(mailbox, bytes.decode, self._store_in_use),
@@ -96,7 +93,7 @@ class StoreCoordination:
     @property
     def deadline(self) -> float:
         """When it wants `tick`, monotonic seconds."""
-        return min(self._lease.deadline, math.inf if self._host is None else self._host.deadline)
+        return min(self._lease.deadline, self._leadership.deadline)
 
     def join(self) -> None:
         """Join the job."""
@@ -125,16 +122,14 @@ class StoreCoordination:
 
     def tick(self) -> None:
         """Take the time."""
-        if self._host is not None:
-            self._host.tick()
+        self._leadership.tick()
         if self._lease.is_lost(now=time.monotonic()):
             self._lease.release()
             self._events.cut_off(f"the rendezvous store has not answered for {self._lease.ends_after:g} s")
 
     def control_in_use(self) -> None:
         """Let all nodes know that a rank has connected to the store of in-process restart here."""
-        if self._host is not None:
-            self._host.store_in_use()
+        self._leadership.store_in_use()
 
     def close(self, loop: EventLoop) -> None:
         """Hand on the last messages, and end."""
@@ -143,16 +138,16 @@ class StoreCoordination:
         if self._decisions is not None:
             self._decisions.stop()
         self._requests.finish(SAYS_WITHIN)
-        if self._host is not None and self._is_lost:
-            self._host.stop()
-        elif self._host is not None:
-            self._host.close(loop, self._node)
+        if self._is_lost:
+            self._leadership.stop()
+        else:
+            self._leadership.close(loop, self._node)
 
     def release(self) -> None:
         """End all threads, once it is closed, in a process that goes on."""
-        followers = [self._in_use, self._decisions, None if self._host is None else self._host.inbox]
-        for each in filter(None, followers):
+        for each in filter(None, [self._in_use, self._decisions]):
             each.end(SAYS_WITHIN)
+        self._leadership.release()
 
     def _store_lost(self, why: str) -> None:
         self._mailbox.post(lambda: self._end(f"the rendezvous store is lost: {why}"))
@@ -171,14 +166,11 @@ class StoreCoordination:
         if self._node < 0:
             self._node = store.add(self._keys.nodes, 1) - 1
         self._move_lease(store)
-        opening = self._election.enter(store, self._node)
-        self._term = opening.term
+        term = self._leadership.enter(store, self._node)
         self._decisions = Follower(
             self._connect(), self._keys.decision, found=handing_on(self._mailbox, Entry.from_text, self._decided),
-            failed=self._store_lost, first=opening.term.since,
+            failed=self._store_lost, first=term.since,
         )  # fmt: skip
-        if opening.term.node == self._node:
-            self._mailbox.post(lambda: self._lead(opening))
         self._decisions.start("nvrx-decisions")
         self._mailbox.post(lambda: self._events.joined(self._node))
 
@@ -193,10 +185,7 @@ class StoreCoordination:
         if self._node >= 0:
             self._move_lease(store)
         if self._decisions is not None and not self._is_over:
-            opening = self._election.observe(store, self._node, self._term)
-            is_new, self._term = opening.term.number != self._term.number, opening.term
-            if is_new and opening.term.node == self._node:
-                self._mailbox.post(lambda: self._lead(opening))
+            self._leadership.observe(store, self._node)
 
     def _move_lease(self, store: Store) -> None:
         """Move the lease, by a request that is answered: a node that is cut off must come to know it."""
@@ -204,22 +193,6 @@ class StoreCoordination:
         self._board.write(store, self._node)
         store.add(self._keys.lease(self._node), 1)
         self._mailbox.post(lambda: self._lease.moved(begun=begun))
-
-    def _lead(self, opening: Opening) -> None:
-        """Run the coordinator."""
-        failpoint.hit("coordinator-lead", -1)
-        if self._host is not None:
-            self._host.stop()
-        self._host = CoordinatorHost(
-            self._rules, opening, self._connect, self._keys, mailbox=self._mailbox, settings=self._settings,
-            control=self.store.own_endpoint(), replaced=self._replaced,
-        )  # fmt: skip
-        self._host.start()
-
-    def _replaced(self) -> None:
-        if self._host is not None:
-            self._host.stop()
-            self._host = None
 
     def _decided(self, _: int, entry: Entry) -> None:
         for decision in entry.decisions:

@@ -1,0 +1,1 @@
+"""The rendezvous of the coordinator for the agents of torch elastic."""

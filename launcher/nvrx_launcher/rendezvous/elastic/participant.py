@@ -1,0 +1,103 @@
+"""A node's part in a rendezvous for an agent of torch elastic: what it asks for, and what it is to be told."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+)
+
+from nvrx_launcher.exit_codes import FAILED
+from nvrx_launcher.rendezvous.coordination import Coordination
+from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
+from nvrx_launcher.rendezvous.progress import NodeProgress
+
+__all__ = ["Participant"]
+
+
+class Participant:
+    """The part of one node; in the thread of its event loop, except for what agents read.
+
+    Attributes:
+        coordination: the connection to the coordinator, set before anything is called.
+        answers: the answer to each `take_part`: a decision that places this node, or why there is none.
+        node: this node's number; -1 before it has joined.
+        must_restart: the workers are to be stopped.
+        end: why the job is over for this node; None: it is not.
+    """
+
+    coordination: Coordination
+
+    def __init__(self) -> None:
+        self.answers = SimpleQueue[Decision | Exception]()
+        self.node, self.must_restart = -1, False
+        self.end: Exception | None = None
+        self._cycle, self._is_waiting = -1, False
+
+    def take_part(self) -> None:
+        """Ask for a place in the next cycle."""
+        if self.end is not None:
+            self.answers.put(self.end)
+            return
+        self._is_waiting, self.must_restart = True, False
+        if self.node >= 0:
+            self.coordination.tell(MessageKind.READY, self._cycle, "")
+
+    def close(self) -> None:
+        """End the job, for all nodes."""
+        self.coordination.tell(MessageKind.STOP, self._cycle, "the rendezvous is closed")
+
+    def leave(self) -> None:
+        """Leave the job."""
+        self.coordination.tell(MessageKind.LEFT, self._cycle, "its agent has left")
+        self._over(RendezvousClosedError("this node has left"))
+
+    def progress(self) -> NodeProgress:
+        """Return that nothing is known of the workers: they are the agent's."""
+        return self._cycle, ()
+
+    def joined(self, node: int) -> None:
+        """Record this node's number."""
+        self.node = node
+        if self._is_waiting:
+            self.coordination.tell(MessageKind.READY, self._cycle, "")
+
+    def decided(self, decision: Decision) -> None:
+        """Handle a decision for all nodes."""
+        match decision.verdict:
+            case Verdict.RUN if self._is_waiting and self.node in {member.node for member in decision.members}:
+                self._is_waiting, self.must_restart, self._cycle = False, False, decision.cycle
+                self.answers.put(decision)
+            case Verdict.STOP if decision.cycle == self._cycle:
+                self.must_restart = not self._is_waiting
+            case Verdict.LOST if decision.node == self.node:
+                self._taken_for_lost()
+            case Verdict.END:
+                is_late = self._is_waiting and decision.code == FAILED
+                self._over((RendezvousTimeoutError if is_late else RendezvousClosedError)(decision.reason))
+            case _:
+                pass
+
+    def cut_off(self, reason: str) -> None:
+        """Have the agent stop its workers, as far as it asks: the others consider this node lost."""
+        self.coordination.tell(MessageKind.LEFT, self._cycle, reason)
+        self.node, self.must_restart = -1, not self._is_waiting
+        self.coordination.join_again()
+
+    def coordinator_lost(self, _: int, reason: str) -> None:
+        """Handle the loss of the store."""
+        self._over(RendezvousConnectionError(reason))
+
+    def _taken_for_lost(self) -> None:
+        if self._is_waiting:
+            self.coordination.tell(MessageKind.READY, self._cycle, "")
+        self.must_restart = not self._is_waiting
+
+    def _over(self, error: Exception) -> None:
+        self.end = self.end or error
+        if self._is_waiting:
+            self._is_waiting = False
+            self.answers.put(self.end)

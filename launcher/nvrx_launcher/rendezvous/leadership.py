@@ -1,0 +1,112 @@
+"""The coordinator of a job, while this launcher runs it: it takes part in the election, and leads the terms it wins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from nvrx_core import failpoint
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
+from nvrx_launcher.rendezvous.election import Election
+from nvrx_launcher.rendezvous.keys import RendezvousKeys
+from nvrx_launcher.rendezvous.mailbox import Mailbox
+from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.store_threads import Link, Store
+from nvrx_launcher.rendezvous.term import Opening, Term
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
+from nvrx_launcher.store_host import ControlStore
+
+__all__ = ["Leadership"]
+
+ENDS_WITHIN: Final = 2.0
+"""Seconds that a thread has to end."""
+
+
+class Leadership:
+    """The coordinator, while this launcher runs it.
+
+    `enter` and `observe` are called in the thread of requests, all else in that of the event loop.
+
+    Args:
+        rules: what a coordinator decides by.
+        connect: opens a connection to the store.
+        keys: the job's.
+        mailbox: hands on what threads find.
+        settings: the rendezvous's.
+        control: the store of in-process restart.
+        hosts_store: this launcher hosts the store of the rendezvous.
+    """
+
+    def __init__(
+        self, rules: Rules, connect: Callable[[], Link], keys: RendezvousKeys, *,
+        mailbox: Mailbox, settings: RendezvousSettings, control: ControlStore, hosts_store: bool,
+    ) -> None:  # fmt: skip
+        self._rules, self._connect, self._keys, self._mailbox = rules, connect, keys, mailbox
+        self._settings, self._control = settings, control
+        self._election = Election(keys, settings, hosts_store=hosts_store)
+        self._term = Term(0, -1)
+        self._host: CoordinatorHost | None = None
+
+    @property
+    def deadline(self) -> float:
+        """When it wants `tick`, monotonic seconds."""
+        return math.inf if self._host is None else self._host.deadline
+
+    def enter(self, store: Store, node: int) -> Term:
+        """Return the present term, once there is a coordinator; run it, if it is this node's."""
+        opening = self._election.enter(store, node)
+        self._take(opening, node)
+        return opening.term
+
+    def observe(self, store: Store, node: int) -> None:
+        """Take over from a coordinator whose launcher is lost."""
+        opening = self._election.observe(store, node, self._term)
+        if opening.term.number != self._term.number:
+            self._take(opening, node)
+        self._term = opening.term
+
+    def tick(self) -> None:
+        """Take the time."""
+        if self._host is not None:
+            self._host.tick()
+
+    def store_in_use(self) -> None:
+        """Let all nodes know that a rank uses the store of in-process restart here."""
+        if self._host is not None:
+            self._host.store_in_use()
+
+    def close(self, loop: EventLoop, node: int) -> None:
+        """Leave, with this node: the job ends, or another launcher takes over."""
+        if self._host is not None:
+            self._host.close(loop, node)
+
+    def stop(self) -> None:
+        """Decide no more; the store is lost, or another launcher has taken over."""
+        if self._host is not None:
+            self._host.stop()
+
+    def release(self) -> None:
+        """End the threads that wait, once it is closed."""
+        if self._host is not None:
+            self._host.inbox.end(ENDS_WITHIN)
+
+    def _take(self, opening: Opening, node: int) -> None:
+        self._term = opening.term
+        if opening.term.node == node:
+            self._mailbox.post(lambda: self._lead(opening))
+
+    def _lead(self, opening: Opening) -> None:
+        """Run the coordinator."""
+        failpoint.hit("coordinator-lead", -1)
+        self.stop()
+        self._host = CoordinatorHost(
+            self._rules, opening, self._connect, self._keys, mailbox=self._mailbox, settings=self._settings,
+            control=self._control.own_endpoint(), replaced=self._replaced,
+        )  # fmt: skip
+        self._host.start()
+
+    def _replaced(self) -> None:
+        self.stop()
+        self._host = None
