@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.coordination.store_rules import round_rules
+from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
 from nvrx_core.inprocess.protocol import effects, monitor_effects

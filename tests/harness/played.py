@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterable
 
 from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.coordination.interpreter import interpret
 from nvrx_core.inprocess.coordination.store_rules import round_rules
+from nvrx_core.inprocess.interpretation.interpreter import interpret
 from nvrx_core.inprocess.protocol.actions import Action
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.play import play

@@ -11,8 +11,8 @@ from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.coordination.survey import Survey
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.state import State

@@ -20,9 +20,9 @@ from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
 from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.coordination.store_rules import store_rules
+from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult

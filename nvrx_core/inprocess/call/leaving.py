@@ -11,8 +11,8 @@ from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.guests import await_guests
-from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.coordination.membership import Membership
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State

@@ -14,7 +14,7 @@ from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.state import State
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx

@@ -18,10 +18,10 @@ from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.faults.own_faults import OwnFaults
 from nvrx_core.inprocess.faults.thread_faults import ThreadFaults
 from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, RankShouldRestart, how_it_ended

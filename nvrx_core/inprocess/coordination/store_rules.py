@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER
-from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
 
 __all__ = ["round_rules", "store_rules"]

@@ -8,10 +8,10 @@ from contextlib import suppress
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import related
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.faults.fault_maker import FaultMaker, clear_frames, release_frames
 from nvrx_core.inprocess.faults.survived_errors import SurvivedErrors
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.outcome import Outcome

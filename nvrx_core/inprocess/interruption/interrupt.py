@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn
 
 from nvrx_core.fault.exceptions import chain_contains
+from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.async_exception import AsyncException
 from nvrx_core.inprocess.interruption.driving import begin, drive
@@ -29,7 +29,6 @@ from nvrx_core.inprocess.interruption.landing import Landing, judge, location
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
 from nvrx_core.inprocess.interruption.swallowed import report_stored, report_swallowed
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
-from nvrx_core.inprocess.protocol.effects import Effect, Flow
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
 __all__ = ["Interrupt", "RankShouldRestart", "interrupt_within"]
@@ -198,7 +197,7 @@ class Interrupt:
         """Interrupt after `request`, and repeat while it is deferred; `drive` continues from here."""
         if self.by_signal:
             self._machine = InterruptPolicy(self.unwind, self.hold)
-            _carry_out(begin(self._machine, time.monotonic), self._rules(_nothing))
+            interpret(begin(self._machine, time.monotonic), self._rules(_nothing))
 
     def wait_unmasked(self) -> bool:
         """Wait until no atomic section is open; after `request` none can be entered.
@@ -218,9 +217,9 @@ class Interrupt:
             unblock: called when the thread does not react to signals, to close what it blocks in.
         """
         machine, self._machine = self._machine or InterruptPolicy(self.unwind, self.hold), None
-        _carry_out(drive(machine, time.monotonic), self._rules(unblock))
+        interpret(drive(machine, time.monotonic), self._rules(unblock))
 
-    def _rules(self, unblock: Callable[[], None]) -> Mapping[type[Effect], Callable[[Any], Any]]:
+    def _rules(self, unblock: Callable[[], None]) -> Rules:
         fire = self._signal if self.by_signal else self._set_exception
         return {
             driving.Observe: lambda effect: self._seen(),
@@ -273,15 +272,6 @@ class Interrupt:
                 return
         self.landing, self.held_at = verdict.landing, verdict.location
         self.deferred += 1
-
-
-def _carry_out(flow: Flow[None], rules: Mapping[type[Effect], Callable[[Any], Any]]) -> None:
-    """Run the flow to its end; what a rule raises ends it where it is."""
-    outcome: Any = None
-    with suppress(StopIteration):
-        while True:
-            effect = flow.send(outcome)
-            outcome = rules[type(effect)](effect)
 
 
 def _wait_until(event: threading.Event, deadline: float) -> bool:

@@ -9,7 +9,7 @@ import time
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.process.lifeline import describe_exit

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
+from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 
-from nvrx_core.inprocess.coordination.interpreter import Rules
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.stack_report import report_stacks

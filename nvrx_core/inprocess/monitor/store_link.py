@@ -9,9 +9,9 @@ import torch.distributed as dist
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.coordination.interpreter import Rules
 from nvrx_core.inprocess.coordination.joining import join_for_dead
 from nvrx_core.inprocess.coordination.store_rules import store_rules
+from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.coordination.interpreter import interpret
+from nvrx_core.inprocess.interpretation.interpreter import interpret
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome

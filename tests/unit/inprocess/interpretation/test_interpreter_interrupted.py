@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nvrx_core.inprocess.coordination.interpreter import Rules, interpret
+from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.protocol.effects import Abandon, CollectGarbage, Effect, Flow, LogWaiting
 from nvrx_core.process.forks import EndedInChild
 

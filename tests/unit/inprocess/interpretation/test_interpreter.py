@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from nvrx_core.inprocess.coordination.interpreter import interpret
+from nvrx_core.inprocess.interpretation.interpreter import interpret
 from nvrx_core.inprocess.protocol.effects import Effect
 from nvrx_core.process.forks import EndedInChild
 

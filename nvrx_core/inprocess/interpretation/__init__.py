@@ -1,0 +1,1 @@
+"""How flows are run, with threads and the clock."""
