@@ -211,7 +211,7 @@ class Agent:
 
     def _start(self, action: StartWorkers) -> None:
         failpoint.hit("cycle-begin", action.decision.cycle)
-        log.info("cycle %d: %s", action.decision.cycle, action.decision.reason)
+        log.info("cycle %d: %s", action.decision.cycle, action.reason)
         self._kill_at, self._started = math.inf, time.monotonic()
         self._hung.clear()
         self._monitors.begin_cycle()

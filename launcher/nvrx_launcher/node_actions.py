@@ -29,6 +29,11 @@ class StartWorkers:
     group_rank: int
     place: Member
 
+    @property
+    def reason(self) -> str:
+        """That of the decision."""
+        return self.decision.reason
+
 
 @dataclass(frozen=True)
 class StopWorkers:
@@ -69,6 +74,8 @@ class AwaitRound:
 @dataclass(frozen=True)
 class JoinAgain:
     """Join the job under another number, as soon as the store can be reached; answer with `joined`."""
+
+    reason: str
 
 
 NodeAction = JoinAgain | StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound

@@ -13,7 +13,7 @@ place its old one.
 from __future__ import annotations
 
 import enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from nvrx_launcher import departure
 from nvrx_launcher.departure import Departure, StopSignals
@@ -30,6 +30,8 @@ from nvrx_launcher.node_actions import (
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 
 __all__ = ["NodePolicy"]
+
+CUT_OFF: Final = "it was cut off"
 
 
 class _Phase(enum.Enum):
@@ -220,7 +222,7 @@ class NodePolicy:
             return (Tell(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
         self._phase = _Phase.WAITING
         if self._node < 0 and not self._is_excluded:  # cut off; it has left when its workers are gone, and not before
-            return (Tell(MessageKind.LEFT, self.cycle, "it was cut off"), JoinAgain())
+            return (Tell(MessageKind.LEFT, self.cycle, CUT_OFF), JoinAgain(CUT_OFF))
         return self._ready()
 
     def _ready(self, reason: str = "") -> tuple[NodeAction, ...]:

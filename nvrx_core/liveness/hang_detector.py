@@ -27,15 +27,16 @@ __all__ = [
     "HangDetector",
     "HangDetectorState",
     "Kill",
-    "Poke",
     "ProgressSample",
     "QueryPeers",
+    "SendSignal",
     "SoftTimeout",
     "Terminate",
 ]
 
-POKE_AFTER: Final = 0.05
+SIGNAL_AFTER: Final = 0.05
 """Seconds for the rank's monitor thread to act on a soft timeout before the monitor process signals the main thread."""
+NOT_NOTICED: Final = "no thread of the rank has noticed the end of its round"
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,10 @@ class QueryPeers:
 
 
 @dataclass(frozen=True)
-class Poke:
-    """Send the interrupt signal from the monitor process: the rank's own threads do not run."""
+class SendSignal:
+    """Send the interrupt signal from the monitor process."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Kill:
     reason: str
 
 
-HangAction = SoftTimeout | QueryPeers | Poke | Terminate | Kill
+HangAction = SoftTimeout | QueryPeers | SendSignal | Terminate | Kill
 
 
 class _Due(NamedTuple):
@@ -119,7 +122,7 @@ class HangDetectorState:
         reported: its soft timeout was announced.
         no_peer_progressing: no peer that the rank may wait for makes progress.
         excused: time since the rank was last excused because a peer makes progress.
-        poke: time until the main thread is signalled.
+        signal: time until the main thread is signalled.
         interrupted: time since the interruption of the main thread began.
         stopped: time since the process was first seen to be stopped, in a stage in which it may wait.
         terminated: time since the rank was sent SIGTERM.
@@ -129,7 +132,7 @@ class HangDetectorState:
     reported: bool
     no_peer_progressing: bool
     excused: float
-    poke: float
+    signal: float
     interrupted: float
     stopped: float
     terminated: float
@@ -155,7 +158,7 @@ class HangDetector:
         self._reported = False
         self._excused_at = -math.inf
         self._no_peer_progressing = False
-        self._poke_at = math.inf
+        self._signal_at = math.inf
         self._interrupted_at = math.inf
         self._stopped_at = math.inf
         self._terminated_at = math.inf
@@ -168,7 +171,7 @@ class HangDetector:
         detector.deadline = now
         detector._iteration, detector._reported = state.iteration, state.reported
         detector._no_peer_progressing = state.no_peer_progressing
-        detector._excused_at, detector._poke_at = now - state.excused, now + state.poke
+        detector._excused_at, detector._signal_at = now - state.excused, now + state.signal
         detector._interrupted_at, detector._stopped_at = now - state.interrupted, now - state.stopped
         detector._terminated_at = now - state.terminated
         return detector
@@ -177,14 +180,14 @@ class HangDetector:
         """Return everything that later decisions depend on; the next `evaluate` recomputes the deadline."""
         return HangDetectorState(
             iteration=self._iteration, reported=self._reported, no_peer_progressing=self._no_peer_progressing,
-            excused=now - self._excused_at, poke=self._poke_at - now,
+            excused=now - self._excused_at, signal=self._signal_at - now,
             interrupted=now - self._interrupted_at, stopped=now - self._stopped_at,
             terminated=now - self._terminated_at,
         )  # fmt: skip
 
     def check(self) -> None:
         """Raise AssertionError when the invariant does not hold: only a reported rank is signalled."""
-        assert self._reported or self._poke_at == math.inf
+        assert self._reported or self._signal_at == math.inf
         assert not self._reported or self._iteration >= -1
 
     def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[HangAction, ...]:
@@ -213,7 +216,7 @@ class HangDetector:
 
     def _begin(self, iteration: int) -> None:
         self._iteration, self._reported, self._no_peer_progressing = iteration, False, False
-        self._excused_at, self._poke_at, self._interrupted_at = -math.inf, math.inf, math.inf
+        self._excused_at, self._signal_at, self._interrupted_at = -math.inf, math.inf, math.inf
 
     def _evaluate_waiting(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
         self._stopped_at = min(self._stopped_at, now) if sample.stopped else math.inf
@@ -246,15 +249,15 @@ class HangDetector:
         if sample.stage is not Stage.RUNNING or sample.interrupting:
             return ()
         if self._reported:
-            return self._poke(sample, now)
+            return self._signal(sample, now)
         due = self._due(sample, alive_at, now)
         if now < due.at:
             self.deadline = min(self.deadline, due.at)
             return ()
         if not self._no_peer_progressing and now < due.excusable_until:
             return (QueryPeers(),)
-        self._reported, self._poke_at = True, now + POKE_AFTER
-        self.deadline = min(self.deadline, self._poke_at)
+        self._reported, self._signal_at = True, now + SIGNAL_AFTER
+        self.deadline = min(self.deadline, self._signal_at)
         return (SoftTimeout(due.reason),)
 
     def _due(self, sample: ProgressSample, alive_at: float, now: float) -> _Due:
@@ -267,12 +270,12 @@ class HangDetector:
         expires_at = max(limit.since, self._excused_at) + limit.timeout
         return min(soft, _Due(expires_at, limit.deadline + self.hard, limit.reason(now=now)))
 
-    def _poke(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
+    def _signal(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
         if sample.noticed:
             return ()
         actions: tuple[HangAction, ...] = ()
-        if now >= self._poke_at:
-            self._poke_at = now + 2 * POKE_AFTER
-            actions = (Poke(),)
-        self.deadline = min(self.deadline, self._poke_at)
+        if now >= self._signal_at:
+            self._signal_at = now + 2 * SIGNAL_AFTER
+            actions = (SendSignal(NOT_NOTICED),)
+        self.deadline = min(self.deadline, self._signal_at)
         return actions

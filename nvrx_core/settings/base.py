@@ -41,10 +41,7 @@ class Settings:
                 del self._origins[name]
 
     def __setattr__(self, name: str, value: object) -> None:
-        refuse_unknown_name(type(self).__name__, name, declarations(self), type(self).__name__)
-        origin = self._in_code(name)
-        self._set(name, value, origin)
-        self._warn(name, origin)
+        self._take(name, value, self._in_code(name))
 
     @classmethod
     def from_kwargs(cls, **settings: object) -> Self:
@@ -55,7 +52,7 @@ class Settings:
         """
         made = cls()
         for name, value in settings.items():
-            setattr(made, name, value)
+            made._take(name, value, cls._in_code(name))
         return made
 
     @classmethod
@@ -67,7 +64,6 @@ class Settings:
         """
         made = cls()
         for name, value in settings.items():
-            refuse_unknown_name(cls.__name__, name, declarations(cls), cls.__name__)
             made._set(name, value, cls._in_code(name))
         return made
 
@@ -171,15 +167,21 @@ class Settings:
         made = cls()
         for name in [name for name in declarations(cls) if name in given]:
             value, origin = given[name]
-            made._set(name, value, origin)
-            made._warn(name, origin)
+            made._take(name, value, origin)
         return made
+
+    def _take(self, name: str, value: object, origin: Origin) -> None:
+        """Set a value, and warn where it changes nothing."""
+        self._set(name, value, origin)
+        self._warn(name, origin)
 
     def _warn(self, name: str, origin: Origin) -> None:
         if name in self.not_implemented and getattr(self, name) != default_of(declarations(self)[name][0]):
             log.warning("%s: %s: not implemented yet; it is accepted and has no effect", origin.place, origin.key)
 
     def _set(self, name: str, value: object, origin: Origin) -> None:
+        owner = type(self).__name__
+        refuse_unknown_name(owner, name, declarations(self), owner)
         field, declared = declarations(self)[name]
         vars(self)[name] = _read(declared, value, origin, _otherwise(default_of(field), declared))
         vars(self).setdefault("_origins", {})[name] = origin

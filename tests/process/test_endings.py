@@ -49,7 +49,7 @@ def test_a_signal_that_was_blocked_is_blocked_again_after_the_call(prepare: Laun
 
 
 def test_a_late_signal_of_the_monitor_process_ends_no_process(prepare: Launch) -> None:
-    job = run(prepare, "poked", world=1)
+    job = run(prepare, "signalled", world=1)
     assert set(job.codes.values()) == {0}, job.codes
     assert len(job.lines("done")) == 8
 

@@ -31,6 +31,11 @@ class StartStandby:
 
     local_rank: int
 
+    @property
+    def reason(self) -> str:
+        """For people."""
+        return f"local rank {self.local_rank} has no standby"
+
 
 class StandbyPolicy:
     """Decides about the standbys of one node.

@@ -142,6 +142,7 @@ class Standbys:
         """Start the next one if it is time."""
         if (now := time.monotonic()) >= self._policy.deadline:
             for action in self._policy.tick(now=now, has_room=self._has_room()):
+                log.debug("start a standby worker: %s", action.reason)
                 self._start(action.local_rank)
 
     def take(self, ranks: tuple[int, int], environment: Mapping[str, str], output: Output) -> Worker | None:

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from nvrx_core.liveness.hang_detector import ProgressSample
+from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal
 from nvrx_core.progress.stage import Stage
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "GilStallState",
     "MarkRoundOver",
     "QueryRoundEvent",
-    "SendSignal",
 ]
 
 QUERY_EVERY: Final = 0.25
@@ -31,6 +30,7 @@ SIGNAL_EVERY: Final = 0.1
 """Seconds between two signals."""
 CONFIRM_AT_LEAST: Final = 10.0
 """Seconds that a main thread has to leave the function at least, whatever the timeouts are."""
+HELD_UP: Final = "its round has ended, and a call holds the GIL"
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,6 @@ class QueryRoundEvent:
 @dataclass(frozen=True)
 class MarkRoundOver:
     """Write on the page that the round is over."""
-
-
-@dataclass(frozen=True)
-class SendSignal:
-    """Send the interrupt signal from outside."""
 
 
 GilStallAction = QueryRoundEvent | MarkRoundOver | SendSignal
@@ -134,4 +129,4 @@ class GilStallPolicy:
         due = now >= self._signal_at
         self._signal_at = now + SIGNAL_EVERY if due else self._signal_at
         self.deadline = self._signal_at
-        return (SendSignal(),) if due else ()
+        return (SendSignal(HELD_UP),) if due else ()

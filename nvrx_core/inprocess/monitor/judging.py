@@ -14,7 +14,7 @@ from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.gil_stall import GilStallAction, GilStallPolicy, MarkRoundOver, QueryRoundEvent
 from nvrx_core.inprocess.monitor.watch_effects import RankPage
 from nvrx_core.inprocess.protocol.effects import Effect, Flow, StoreFailure
-from nvrx_core.liveness.hang_detector import HangAction, HangDetector, Kill, QueryPeers, SoftTimeout, Terminate
+from nvrx_core.liveness.hang_detector import HangDetector, Kill, QueryPeers, SendSignal, SoftTimeout, Terminate
 from nvrx_core.liveness.peer_progress import PeerProgress
 
 __all__ = ["Judges", "Judging", "Stall"]
@@ -104,11 +104,11 @@ class Judging:
         reason = policy.waiting(progress.waiting(page.iteration, page.meetings))
         return None if reason is None else Stall(iteration, reason)
 
-    def _signal(self, action: HangAction) -> Effect:
+    def _signal(self, action: SendSignal | Terminate | Kill) -> Effect:
         if isinstance(action, Terminate):
             self.ended_for = action.reason
             return effects.TerminateRank(action.reason)
-        return effects.KillRank(action.reason) if isinstance(action, Kill) else effects.InterruptRank()
+        return effects.KillRank(action.reason) if isinstance(action, Kill) else effects.InterruptRank(action.reason)
 
     def _peers_progressing(self) -> Flow[bool]:
         """Whether a member that this rank may wait for is alive and has yet to come to where this rank is."""
@@ -131,7 +131,7 @@ class Judging:
             elif isinstance(action, MarkRoundOver):
                 yield effects.MarkRoundOver(iteration)
             else:
-                yield effects.InterruptRank()
+                yield effects.InterruptRank(action.reason)
 
     def _has_event(self, iteration: int) -> Flow[bool]:
         try:

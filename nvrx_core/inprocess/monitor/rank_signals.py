@@ -35,11 +35,15 @@ class RankSignals:
     def rules(self) -> Rules:
         """Return the rules for the effects that signal the rank."""
         return {
-            effects.InterruptRank: lambda effect: send(self.plan.rank_pidfd, [self.plan.interrupt_signal]),
+            effects.InterruptRank: self._interrupt,
             effects.TerminateRank: self._terminate,
             effects.KillRank: self._kill,
             effects.KillWithoutStore: self._kill_without_store,
         }
+
+    def _interrupt(self, effect: effects.InterruptRank) -> None:
+        log.debug("interrupt rank %d: %s", self.plan.member, effect.reason)
+        send(self.plan.rank_pidfd, [self.plan.interrupt_signal])
 
     def _terminate(self, effect: effects.TerminateRank) -> None:
         plan = self.plan
@@ -52,7 +56,7 @@ class RankSignals:
         log.warning("kill rank %d: %s", self.plan.member, effect.reason)
         send(self.plan.rank_pidfd, [signal.SIGKILL])
 
-    def _kill_without_store(self, _: effects.KillWithoutStore) -> None:
-        log.error("rank %d did not leave after the store was lost", self.plan.member)
+    def _kill_without_store(self, effect: effects.KillWithoutStore) -> None:
+        log.error("kill rank %d: %s", self.plan.member, effect.reason)
         report_stacks(self.plan, self.page)
         send(self.plan.rank_pidfd, [signal.SIGKILL])

@@ -98,7 +98,7 @@ class Watch:
             store_due = parts.schedule.deadline
         if page.store_lost_at:
             if self._awake() >= parts.awake.at(page.store_lost_at) + STORE_GRACE:
-                yield effects.KillWithoutStore()
+                yield effects.KillWithoutStore("it did not leave after the store was lost")
             store_due = math.inf
         longest = min(parts.interval, page.look_within)
         return min(parts.awake.when(parts.judges.deadline), self.now() + longest, store_due)

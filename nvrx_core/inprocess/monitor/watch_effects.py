@@ -108,6 +108,8 @@ class MarkRoundOver(Effect):
 class InterruptRank(Effect):
     """Send the interrupt signal."""
 
+    reason: str
+
 
 @dataclass(slots=True)
 class TerminateRank(Effect):
@@ -125,7 +127,9 @@ class KillRank(Effect):
 
 @dataclass(slots=True)
 class KillWithoutStore(Effect):
-    """Kill the rank, which has not left after the store was lost."""
+    """Kill the rank, whose death the store cannot be told."""
+
+    reason: str
 
 
 @dataclass(slots=True)

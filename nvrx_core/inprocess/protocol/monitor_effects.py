@@ -37,6 +37,7 @@ class AbortFunction(Effect):
     """Abort what the function waits in."""
 
     iteration: int
+    reason: str
 
 
 @dataclass(slots=True)

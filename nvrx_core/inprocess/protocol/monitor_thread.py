@@ -62,7 +62,7 @@ def _end_function(view: RoundView, abort: Abort) -> Flow[None]:
     if view.round.timeouts.last_call > 0:
         yield LastCall(view.round.timeouts.last_call)
     yield InterruptFunction(abort.reason)
-    yield AbortFunction(iteration)
+    yield AbortFunction(iteration, abort.reason)
     view.aborted = True
     yield AwaitOut()
 

@@ -183,7 +183,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((WATCH, "        yield from report_unresponsive(report, self.now)\n", ""),), Config(ranks=2, nodes=1),
     ),
     "a rank that ignores its interruption is left": Mutant(
-        (("judging", "return effects.TerminateRank(action.reason)\n", "return effects.InterruptRank()\n"),),
+        (("judging", "return effects.TerminateRank(", "return effects.InterruptRank("),),
     ),
     "lease judged by the other's clock": Mutant(
         (("lease", "(lease, now)\n", '(lease, float(lease.partition("/")[0]))\n'),),

@@ -40,8 +40,8 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "a node that is cut off keeps its workers": (
         node_policy, "        self._node = -1\n        return self._stop(self._signals.end(",
         "        self._node = -1\n        return () and (self._signals.end("),
-    "a node that is cut off does not come back": (node_policy, '"it was cut off"), JoinAgain())',
-                                                  '"it was cut off"),)'),
+    "a node that is cut off does not come back": (
+        node_policy, "self.cycle, CUT_OFF), JoinAgain(CUT_OFF))", "self.cycle, CUT_OFF),)"),
     "a node that is ready says nothing": (node_policy, "return () if self._is_excluded else", "return () if True else"),
 }  # fmt: skip
 

@@ -5,12 +5,13 @@ import math
 import pytest
 
 from nvrx_core.liveness.hang_detector import (
-    POKE_AFTER,
+    NOT_NOTICED,
+    SIGNAL_AFTER,
     HangDetector,
     Kill,
-    Poke,
     ProgressSample,
     QueryPeers,
+    SendSignal,
     SoftTimeout,
     Terminate,
 )
@@ -80,7 +81,7 @@ def test_outside_the_function_only_the_hard_timeout_counts(detector, stage):
 def test_a_hung_rank_is_announced_once(detector):
     (timeout,) = blamed(detector)
     assert timeout == SoftTimeout("no progress for 10 s (soft_timeout 10 s)")
-    assert detector.deadline == SOFT + POKE_AFTER
+    assert detector.deadline == SOFT + SIGNAL_AFTER
     assert detector.evaluate(sample(), now=SOFT) == ()
 
 
@@ -93,10 +94,10 @@ def test_a_rank_that_waits_for_a_progressing_peer_is_excused(detector):
 
 def test_a_rank_whose_threads_do_not_run_is_signalled(detector):
     blamed(detector)
-    assert detector.evaluate(sample(), now=SOFT + POKE_AFTER) == (Poke(),)
-    assert detector.evaluate(sample(), now=SOFT + 2 * POKE_AFTER) == ()
-    assert detector.evaluate(sample(), now=SOFT + 3 * POKE_AFTER) == (Poke(),)
-    assert detector.evaluate(sample(noticed=True), now=SOFT + 9 * POKE_AFTER) == ()
+    assert detector.evaluate(sample(), now=SOFT + SIGNAL_AFTER) == (SendSignal(NOT_NOTICED),)
+    assert detector.evaluate(sample(), now=SOFT + 2 * SIGNAL_AFTER) == ()
+    assert detector.evaluate(sample(), now=SOFT + 3 * SIGNAL_AFTER) == (SendSignal(NOT_NOTICED),)
+    assert detector.evaluate(sample(noticed=True), now=SOFT + 9 * SIGNAL_AFTER) == ()
 
 
 def test_a_new_iteration_resets_the_detector(detector):

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from nvrx_core import inprocess
-from nvrx_core.liveness.hang_detector import HangDetector, Poke, ProgressSample
+from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample, SendSignal
 from tests.harness.process.workers.record import Record
 
 record = Record.of_environment()
@@ -131,14 +131,14 @@ CASES: dict[str, Callable[[], None]] = {
 }
 
 
-def poke_always() -> None:
+def signal_always() -> None:
     """The monitor process, forked from here, sends the signal at each turn once the function can run."""
     evaluate = HangDetector.evaluate
 
-    def poke(detector: HangDetector, sample: ProgressSample, *, now: float) -> tuple[Any, ...]:
-        return evaluate(detector, sample, now=now) + ((Poke(),) * 500 if sample.iteration >= 0 else ())
+    def with_signals(detector: HangDetector, sample: ProgressSample, *, now: float) -> tuple[Any, ...]:
+        return evaluate(detector, sample, now=now) + ((SendSignal("a test"),) * 500 if sample.iteration >= 0 else ())
 
-    HangDetector.evaluate = poke  # type: ignore[method-assign]
+    HangDetector.evaluate = with_signals  # type: ignore[method-assign]
 
 
 class Rank:
@@ -155,9 +155,9 @@ class Rank:
             signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()) - {signal.SIGUSR1})
         if self.case == "imports":
             return {name: timedelta(seconds=seconds) for name, seconds in IMPATIENT.items()}
-        if self.case != "poked":
+        if self.case != "signalled":
             return {}
-        poke_always()
+        signal_always()
         return {"monitor_process_interval": timedelta(milliseconds=1)}
 
     def __call__(self, call: inprocess.CallWrapper) -> str:
@@ -167,7 +167,7 @@ class Rank:
         if self.case == "module":
             sys.argv = [str(self.script), str(call.iteration)]
             runpy.run_path(str(self.script))
-        elif call.iteration == 0 and self.case != "poked":
+        elif call.iteration == 0 and self.case != "signalled":
             self.strike(call)
         if self.held:
             with call.atomic():
@@ -197,7 +197,7 @@ def main() -> None:
     def work(call: inprocess.CallWrapper) -> str:
         return rank(call)
 
-    for record.call in range(8 if rank.case == "poked" else 1):
+    for record.call in range(8 if rank.case == "signalled" else 1):
         record("done", result=work())
     record("mask", blocked=len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
 

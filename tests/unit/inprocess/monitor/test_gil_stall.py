@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy, MarkRoundOver, QueryRoundEvent, SendSignal
-from nvrx_core.liveness.hang_detector import ProgressSample
+from nvrx_core.inprocess.monitor.gil_stall import HELD_UP, GilStallPolicy, MarkRoundOver, QueryRoundEvent
+from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal
 from nvrx_core.progress.stage import Stage
 
 BUSY = ProgressSample(iteration=0, stage=Stage.RUNNING, alive_at=0.0, watchdog_alive_at=0.0)
@@ -36,10 +36,10 @@ def test_while_it_is_silent_the_store_is_asked_now_and_then(policy):
 
 def test_when_the_round_is_over_it_is_signalled_until_it_notices(policy):
     assert policy.evaluate(BUSY, now=1.0) == (QueryRoundEvent(),)
-    assert policy.round_over(now=1.0) == (MarkRoundOver(), SendSignal())
+    assert policy.round_over(now=1.0) == (MarkRoundOver(), SendSignal(HELD_UP))
     assert policy.evaluate(BUSY, now=1.05) == ()
     assert policy.deadline == pytest.approx(1.1)
-    assert policy.evaluate(BUSY, now=1.1) == (SendSignal(),)
+    assert policy.evaluate(BUSY, now=1.1) == (SendSignal(HELD_UP),)
     assert policy.out_by == 31.0
     assert policy.evaluate(replace(NOTICED, stage=Stage.UNWINDING), now=1.2) == ()
     assert policy.out_by == policy.deadline == math.inf
@@ -62,7 +62,7 @@ def test_there_is_time_to_leave_the_function_whatever_the_timeouts_are():
 
 
 def test_threads_that_are_held_up_after_they_have_noticed_are_helped_without_a_query(policy):
-    assert policy.evaluate(NOTICED, now=1.0) == (MarkRoundOver(), SendSignal())
+    assert policy.evaluate(NOTICED, now=1.0) == (MarkRoundOver(), SendSignal(HELD_UP))
 
 
 def test_a_rank_whose_threads_run_again_is_left_to_them(policy):

@@ -172,7 +172,7 @@ def test_a_node_that_is_cut_off_kills_its_workers_and_joins_again():
     assert made.is_stopping
     assert made.cut_off("no answer") == ()
     made.worker_exited(0, -9)
-    left = (Tell(MessageKind.LEFT, 0, "it was cut off"), JoinAgain())
+    left = (Tell(MessageKind.LEFT, 0, "it was cut off"), JoinAgain("it was cut off"))
     assert made.worker_exited(1, -9) == left, "not before: others take its place then"
     assert made.joined(7) == (Tell(MessageKind.READY, 0),)
     assert made.decided(RUN) == (), "what was decided for its old number is not for it"

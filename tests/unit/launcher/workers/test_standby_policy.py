@@ -29,7 +29,8 @@ def settled(workers=2):
 def test_standbys_are_started_one_by_one_after_the_workers():
     policy = settled()
     assert policy.tick(now=SETTLES - 0.1, has_room=True) == ()
-    assert policy.tick(now=SETTLES, has_room=True) == (StartStandby(0),)
+    (start,) = policy.tick(now=SETTLES, has_room=True)
+    assert (start, start.reason) == (StartStandby(0), "local rank 0 has no standby")
     assert policy.deadline == math.inf
     policy.ready(0, now=7.0)
     assert policy.tick(now=7.0, has_room=True) == (StartStandby(1),)
