@@ -1,0 +1,72 @@
+"""What training functions on megatron-core do besides training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from nvrx_megatron import manifest
+
+from tests.harness.megatron.job import MegatronJob
+from tests.harness.megatron.plan import Plan
+from tests.harness.process.job import Template
+
+Train = Callable[..., MegatronJob]
+
+
+@pytest.fixture
+def train(megatron: Template, tmp_path: Path) -> Iterator[Train]:
+    """Runs a job to its end, that trains in a way of `user_code`."""
+    jobs: list[MegatronJob] = []
+
+    def train(way: str, *words: str, world: int = 2, **plan: object) -> MegatronJob:
+        jobs.append(MegatronJob(megatron, tmp_path / f"job-{len(jobs)}", Plan(tp=2, **plan), world=world))  # type: ignore[arg-type]
+        jobs[-1].begin("tests.harness.megatron.user_code", way, *words).finish()
+        return jobs[-1]
+
+    yield train
+    megatron.sweep()
+    for job in jobs:
+        job.clear()
+
+
+def test_the_function_can_be_called_again_and_restarts_again(train: Train) -> None:
+    job = train("twice")
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert [len(job.lines("enter", iteration=1, call=call)) for call in (0, 1)] == [2, 2], job.told()
+    assert all(len({line["sum"] for line in job.lines("weights", initial_rank=rank)}) == 1 for rank in (0, 1))
+    assert all(line["groups"] == [] for line in job.entered(1))
+
+
+def test_a_thread_that_waits_in_a_collective_keeps_no_restart(train: Train) -> None:
+    job = train("thread")
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert len(job.entered(1)) == 2, job.told()
+
+
+def test_a_rank_that_exits_with_an_error_is_replaced_by_a_spare(train: Train) -> None:
+    job = train("exit", world=3, active=2)
+    assert job.codes == {0: 0, 1: 3, 2: 0}, job.told()
+    assert sorted(line["rank"] for line in job.entered(1)) == ["0", "1"]
+
+
+def test_a_signal_handler_that_exits_in_a_save_leaves_whole_checkpoints(train: Train) -> None:
+    job = train("signal", world=3, active=2, save_every=2, saves="torch", optimizer="sgd",
+                faults="1:0@checkpoint-write#2=term")  # fmt: skip
+    assert job.codes == {0: 0, 1: 3, 2: 0}, job.told()
+    checkpoints = sorted((job.directory / "checkpoints").glob("step-*"))
+    assert [manifest.damage(folder) for folder in checkpoints] == [None, None]
+
+
+def test_without_a_spare_a_rank_that_exits_early_ends_the_job_with_the_reason(train: Train) -> None:
+    job = train("clean exit")
+    assert job.codes == {0: 1, 1: 0}, job.told()
+    assert "1" in job.errors(0)
+
+
+def test_a_flag_that_cannot_be_is_refused_before_anything_is_started(train: Train) -> None:
+    job = train("", "--inprocess-soft-timeout", "100")
+    assert set(job.codes.values()) == {1}, job.told()
+    assert "soft_timeout" in job.errors(0)
+    assert not job.lines("enter")

@@ -1,0 +1,90 @@
+"""A rank that trains on megatron-core in a way that users do; the first word of its command line says which."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import nvrx_megatron
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+from examples.megatron import on_cpu
+from nvrx_core.inprocess import CallWrapper
+from nvrx_core.testing import failpoints
+from tests.harness.megatron.plan import Plan
+from tests.harness.process.workers.plan import STRIKES
+from tests.harness.process.workers.record import Record
+
+__all__: list[str] = []
+
+plan = Plan.of_environment()
+record = Record.of_environment()
+me, way = int(os.environ["RANK"]), sys.argv[1]
+BREAKS_AT = 3
+EXITS = {"exit": 3, "clean exit": 0}
+
+
+def train(call: CallWrapper) -> None:
+    from tests.harness.megatron.model import Training
+    from tests.harness.megatron.saves import Saves
+
+    rank = os.environ["RANK"]
+    record("enter", iteration=call.iteration, rank=rank, groups=nvrx_megatron.state_report())
+    dist.init_process_group("gloo")
+    parallel_state.initialize_model_parallel(plan.tp, plan.pp)
+    torch.manual_seed(123)
+    model_parallel_cuda_manual_seed(123)
+    training = Training(plan)
+    saves = Saves(plan, training)
+    if way == "thread":
+        threading.Thread(target=average, args=[dist.new_group(), call.iteration], daemon=True).start()
+    for step in range(saves.resume() if plan.save_every else 0, plan.steps):
+        if step == BREAKS_AT and me == 1 and call.iteration == 0:
+            break_down()
+        record("step", iteration=call.iteration, step=step, rank=rank, loss=training.step(step))
+        call.ping()
+        call.progress(step)
+        if plan.save_every and (step + 1) % plan.save_every == 0:
+            saves.save(step + 1)
+    dist.barrier()
+    record("weights", sum=sum(parameter.double().sum().item() for parameter in training.model.parameters()))
+    parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()
+
+
+def average(group: Any, iteration: int) -> None:
+    """Rank 0's thread waits in a collective that rank 1's thread never begins."""
+    if me == 0:
+        record("averages", iteration=iteration)
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+def break_down() -> None:
+    if way in EXITS:
+        sys.exit(EXITS[way])
+    if way != "signal":
+        raise RuntimeError("planted")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    torch.set_num_threads(1)
+    on_cpu.install()
+    if way == "signal":  # a scheduler's, in the middle of a save
+        failpoints.install(plan.schedule(), initial_rank=me, record=os.environ[STRIKES])
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    words = sys.argv[2:]
+    sys.argv[1:] = [*plan.command_line(), *words]
+    args = nvrx_megatron.add_arguments(argparse.ArgumentParser()).parse_args()
+    wrapped = nvrx_megatron.inprocess_restart(train, args)
+    for record.call in range(2 if way == "twice" else 1):
+        wrapped()
+    record("end")
