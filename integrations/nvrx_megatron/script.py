@@ -13,6 +13,8 @@ import logging
 import multiprocessing
 import runpy
 import sys
+import traceback
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ __all__ = ["enable", "run_script"]
 log = logging.getLogger("nvrx_megatron")
 
 _SAVES_OF_PEER: Final = "nvidia_resiliency_ext.checkpointing.async_ckpt"
+_KEPT: Final = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 _running: list[str] = []
 """The script that runs now."""
 
@@ -97,8 +100,26 @@ def run_once(script: str) -> None:
     try:
         with warnings.catch_warnings(), _arguments_kept():
             runpy.run_path(script, run_name="__main__")
+    except SystemExit:
+        raise
+    except BaseException as error:  # boundary: whatever ends the iteration; it goes on
+        _drop_objects(error, script)
+        raise
     finally:
         _running.clear()
+
+
+def _drop_objects(error: BaseException, script: str) -> None:
+    """Drop the objects among the script's global variables, and leave it its functions, classes and modules.
+
+    The configuration of a model refers to its optimizer, and that to process groups. The variables are part of a cycle,
+    by the functions of the script, and the frames of an exception keep them beyond the end of the iteration.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename == script:
+            space = frame.f_globals
+            for name in [key for key, value in space.items() if not (key.startswith("__") or isinstance(value, _KEPT))]:
+                del space[name]
 
 
 def _named(script: str) -> Callable[[], None]:

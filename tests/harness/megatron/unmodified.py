@@ -7,6 +7,7 @@ then `nvrx_megatron.__main__` runs. The faults strike in `train_step`, counted o
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -114,6 +115,7 @@ def run(words: list[str]) -> int:
     torch.set_num_threads(1)
     fake_build(tree)
     fake_device()
+    multiprocessing.set_forkserver_preload(["tests.harness.megatron.cpu_child"])
     import nvrx_megatron.__main__ as program
 
     record("imports", at=time.monotonic())

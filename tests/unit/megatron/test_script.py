@@ -25,3 +25,33 @@ def test_saves_by_a_package_that_is_not_there_are_megatrons_own(monkeypatch, str
 def test_a_package_whose_parent_is_not_there_cannot_be_imported():
     assert not script._is_importable("no_such_package.module")
     assert script._is_importable("argparse")
+
+
+SCRIPT = """
+import collections
+
+class Configuration:
+    ended = False
+
+    def __del__(self):
+        Configuration.ended = True
+
+def train():
+    raise END
+
+configuration = Configuration()
+kinds = collections.OrderedDict(configuration=Configuration)
+train()
+"""
+
+
+@pytest.mark.parametrize(("end", "dropped"), [("ValueError", True), ("KeyboardInterrupt", True), ("SystemExit", False)])
+def test_the_objects_of_a_script_end_with_it_while_its_exception_lives(tmp_path, end, dropped):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.replace("END", end))
+    with pytest.raises(BaseException) as caught:  # noqa: PT011
+        script.run_once(str(path))
+    space = caught.traceback[-1].frame.f_globals
+    assert space["Configuration"].ended is dropped
+    assert {"train", "Configuration", "collections", "__name__"} <= set(space)
+    assert ("kinds" in space) is not dropped

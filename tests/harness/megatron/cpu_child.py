@@ -1,0 +1,9 @@
+"""Imported by multiprocessing's fork server in these tests: its children, which save, have what stands in for a GPU."""
+
+from __future__ import annotations
+
+from tests.harness.megatron.unmodified import fake_device
+
+__all__: list[str] = []
+
+fake_device()
