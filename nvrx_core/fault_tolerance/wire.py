@@ -229,6 +229,7 @@ def connect(path: str | Path, *, within: float) -> Connection:
     with ExitStack() as failing:
         channel = failing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         if within > 0:  # with a timeout of Python's, a full queue is an error at once
+            channel.settimeout(None)
             channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(within), int(within % 1 * 1e6)))
         else:
             channel.setblocking(False)

@@ -31,6 +31,7 @@ from nvrx_core.process.fork_server_process import (
     receive,
 )
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
+from nvrx_core.process.sockets import blocking_pair
 from nvrx_core.process.waiting import readable
 
 __all__ = ["ForkServer", "ForkServerError"]
@@ -75,7 +76,7 @@ class ForkServer:
             dies_with_caller: the kernel kills both as soon as the thread that calls this has ended.
         """
         death_signal = ParentDeathSignal(os.getpid()) if dies_with_caller else None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = blocking_pair(socket.SOCK_SEQPACKET)
         child = os.fork()
         if child == 0:
             become_server(work, theirs, keep, death_signal)
@@ -104,7 +105,7 @@ class ForkServer:
             OSError: when the program cannot be started.
         """
         caller = os.getpid() if dies_with_caller else NO_CALLER
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = blocking_pair(socket.SOCK_SEQPACKET)
         with theirs, ExitStack() as failing:
             failing.callback(ours.close)
             started = subprocess.Popen(

@@ -24,11 +24,13 @@ from nvrx_core.process.waiting import readable
 
 __all__ = [
     "TcpSocket",
+    "blocking_pair",
     "bound_reading",
     "describe",
     "is_whole",
     "keep_alive",
     "keep_open",
+    "of_descriptor",
     "put_in_place",
     "shut_down",
     "socket_inodes",
@@ -187,7 +189,7 @@ def describe(fd: int, inode: int) -> TcpSocket | None:
         if (
             duplicate is None
             or duplicate.family not in (socket.AF_INET, socket.AF_INET6)
-            or duplicate.type != socket.SOCK_STREAM
+            or duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) != socket.SOCK_STREAM
         ):
             return None
         listening = bool(duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
@@ -215,7 +217,27 @@ def _try_duplicate(fd: int) -> socket.socket | None:
     except OSError:
         return None
     try:
-        return socket.socket(fileno=second)
+        return of_descriptor(second)
     except OSError:
         os.close(second)
         return None
+
+
+def of_descriptor(fd: int) -> socket.socket:
+    """Return an object for a TCP socket, and leave the socket in the blocking mode that it has.
+
+    Without SOCK_NONBLOCK, `socket.setdefaulttimeout` would apply: it makes the socket non-blocking, and so all its
+    duplicates, from which torch reads as from a blocking one.
+
+    Raises:
+        OSError: when the descriptor is no socket.
+    """
+    return socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=fd)
+
+
+def blocking_pair(kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
+    """Return a pair of local sockets that wait without a timeout, whatever `socket.setdefaulttimeout` says."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    ours.settimeout(None)
+    theirs.settimeout(None)
+    return ours, theirs

@@ -133,6 +133,7 @@ def listen(
 def _bound(host: str, port: int, anywhere: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.settimeout(None)  # torch's server takes it over; `socket.setdefaulttimeout` is not for it
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

@@ -30,6 +30,7 @@ from etcd3gw.exceptions import (
     InternalServerError,
 )
 
+from nvrx_core.process.sockets import of_descriptor
 from nvrx_core.store.endpoint import LINE_EVERY, StoreConnectionError
 
 __all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "encoded"]
@@ -268,7 +269,7 @@ def _ran_out(error: Exception) -> bool:
 def _shut(response: requests.Response) -> None:
     with (
         suppress(OSError, ValueError, AttributeError),
-        socket.socket(fileno=os.dup(response.raw.fileno())) as duplicate,
+        of_descriptor(os.dup(response.raw.fileno())) as duplicate,
     ):
         duplicate.shutdown(socket.SHUT_RDWR)
 

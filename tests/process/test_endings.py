@@ -20,7 +20,16 @@ def run(prepare: Launch, case: str, *, world: int = 2) -> Job:
     return job
 
 
-CASES = ["checkpoint_fails", "checkpoint_wraps", "exits", "task_group", "group", "blocked", "suspended"]
+CASES = [
+    "checkpoint_fails",
+    "checkpoint_wraps",
+    "exits",
+    "task_group",
+    "group",
+    "blocked",
+    "suspended",
+    "default_timeout",
+]
 
 
 @pytest.mark.parametrize("case", CASES)

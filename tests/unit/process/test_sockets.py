@@ -7,6 +7,7 @@ import pytest
 
 from nvrx_core.process.sockets import (
     TcpSocket,
+    blocking_pair,
     bound_reading,
     describe,
     is_whole,
@@ -15,6 +16,7 @@ from nvrx_core.process.sockets import (
     socket_inodes,
     tcp_sockets,
 )
+from nvrx_core.store.endpoint import listen
 
 
 @pytest.fixture
@@ -39,6 +41,31 @@ def test_sockets_are_described(pair):
     assert (find(client).listening, find(client).local_port, find(client).peer_port) == (False, client_port, port)
     assert (find(accepted).local_port, find(accepted).peer_port) == (port, client_port)
     assert {find(each).inode for each in pair} <= socket_inodes()
+
+
+@pytest.fixture
+def default_timeout():
+    """What libraries that fetch files set for the whole process."""
+    socket.setdefaulttimeout(5.0)
+    yield
+    socket.setdefaulttimeout(None)
+
+
+def test_a_default_timeout_does_not_make_a_socket_non_blocking_that_is_looked_at(pair, default_timeout):
+    for each in pair:
+        each.setblocking(True)
+        find(each)
+        with keep_open(find(each)):
+            assert os.get_blocking(each.fileno())
+    shut_down(find(pair[1]))
+    assert os.get_blocking(pair[1].fileno())
+
+
+def test_a_default_timeout_is_none_of_our_own_connections(default_timeout):
+    ours, theirs = blocking_pair(socket.SOCK_SEQPACKET)
+    with ours, theirs, listen("127.0.0.1", 0) as listener:
+        assert [each.gettimeout() for each in (ours, theirs, listener)] == [None] * 3
+        assert all(os.get_blocking(each.fileno()) for each in (ours, theirs, listener))
 
 
 def test_a_read_that_is_bounded_fails_in_time(pair):
