@@ -30,6 +30,7 @@ from nvrx_lightning.options import InProcessOptions
 from nvrx_lightning.restart.checkpoint import SavedCheckpoints, agree, newest_in
 from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
 from nvrx_lightning.restart.drawn_order import EpochDraws
+from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logger_versions, use_logger_versions
 from nvrx_lightning.restart.loops import batch_is_processed, begin_epoch, continue_exactly, finish_epoch, forget_results
 from nvrx_lightning.restart.preparation import prepare_data
 from nvrx_lightning.restart.random_state import RandomState
@@ -39,12 +40,9 @@ from nvrx_lightning.restart.snapshot import (
     TrainerSnapshot,
     checkpoint_folders,
     epoch_settings,
-    keep_csv_rows,
-    logger_versions,
     sigterm_ends_the_batch,
     tear_down,
     use_epoch_settings,
-    use_logger_versions,
 )
 
 __all__ = ["CHECKPOINT_KEY", "RestartableFit"]
@@ -111,6 +109,7 @@ class RestartableFit(Finalize):
         keep = self._options.keep_initial_weights
         self._snapshot = TrainerSnapshot(self._trainer, model, self._family, keep_weights=keep)
         self._random_at_entry = RandomState.now()
+        self._rows = CsvRows(self._trainer, self._family)
         restartable: Callable[..., Any] = self._options.make_wrapper(finalize=self)(self._attempt)
         try:
             with _monitored(self._trainer), sigterm_ends_the_batch(self._trainer), warnings.catch_warnings():
@@ -210,7 +209,7 @@ class RestartableFit(Finalize):
         if self.attempt == 0:
             return
         if strategy.is_global_zero:
-            keep_csv_rows(trainer)
+            self._rows.begin_attempt(anew=not self._own)
         mine = strategy.node_rank, strategy.local_rank
         places: list[Any] = [None] * strategy.world_size
         dist.all_gather_object(places, mine)
@@ -236,6 +235,8 @@ class RestartableFit(Finalize):
         token = self._rank_states.keep(self.attempt, trainer.global_step, RankState.now(trainer))
         position = self.data(replicas, rank).position(trainer)
         checkpoint[CHECKPOINT_KEY] = {"position": position.written(), "token": token, "world_size": replicas}
+        stepped = trainer.fit_loop.epoch_loop._batches_that_stepped
+        checkpoint[CHECKPOINT_KEY]["logged"] = self._rows.counted(stepped)
         checkpoint[CHECKPOINT_KEY]["settings"] = epoch_settings(trainer)
         checkpoint[CHECKPOINT_KEY]["callback_metrics"] = callback_metrics(trainer)
 
@@ -243,6 +244,8 @@ class RestartableFit(Finalize):
         """Take the position from a checkpoint."""
         written = checkpoint.get(CHECKPOINT_KEY)
         self._resumed = written if isinstance(written, dict) else {}
+        if self._own and self.attempt > 0:
+            self._rows.go_back(self._resumed.get("logged"))
         self._snapshot.keep_time(checkpoint)
         self._snapshot.resumed_at(int(checkpoint.get("global_step", 0)))
         if self._resumed.get("world_size") == replicas:
@@ -285,7 +288,7 @@ class RestartableFit(Finalize):
         trainer, restart = self._trainer, last_restart()
         seconds = time.monotonic() - self._entered + (restart.seconds if restart is not None else 0.0)
         metrics = {
-            "nvrx/restarts": float(self.attempt),
+            RESTARTS: float(self.attempt),
             "nvrx/restart_seconds": seconds,
             "nvrx/lost_steps": float(max(0, self._highest_step - trainer.global_step)),
         }

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 __all__ = ["ModuleSnapshot"]
 
+_MEMBERS: Final = ("_parameters", "_buffers", "_modules")
 _HOOKS: Final = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
     "_forward_pre_hooks_with_kwargs", "_state_dict_hooks", "_state_dict_pre_hooks",
@@ -41,6 +42,7 @@ class ModuleSnapshot:
         self._class = type(module)
         self._plain = {name: each for name, each in vars(module).items() if not name.startswith("_")}
         self._parts = _copied_parts(module) if self.rebuilt else {}
+        self._structure = None if self.rebuilt else _Structure(module)
         self._weights = _Weights(module) if keep_weights and not self.rebuilt else None
 
     def restore(self, *, weights: bool) -> None:
@@ -53,6 +55,8 @@ class ModuleSnapshot:
         vars(module).pop("forward", None)
         if self._forward is not None:
             vars(module)["forward"] = self._forward
+        if self._structure is not None:
+            self._structure.restore(wholly=weights)
         if self.rebuilt:
             self._restore_parts()
         elif weights and self._weights is not None:
@@ -74,6 +78,48 @@ def _copied_parts(module: torch.nn.Module) -> dict[str, Any]:
     names = ("_modules", "_parameters", "_buffers", *_HOOKS)
     memo = {id(module): module}
     return copy.deepcopy({name: vars(module)[name] for name in names if name in vars(module)}, memo)
+
+
+class _Structure:
+    """What the parts of a model consist of.
+
+    Pruning and weight norm rename parameters, and no checkpoint would fit. A layer that `setup` makes has no initial
+    weights: without a checkpoint it is taken away, and made anew.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._parts = [(part, type(part), _contents(part), _without(part)) for part in module.modules()]
+
+    def restore(self, *, wholly: bool) -> None:
+        """Put back what is gone.
+
+        Args:
+            wholly: and take away what is new.
+        """
+        for part, kind, contents, without in self._parts:
+            if _lacks(part, contents) or (wholly and _has_more(part, contents)):
+                part.__class__ = kind
+                for name in (name for members in _MEMBERS for name in contents[members]):
+                    vars(part).pop(name, None)  # the tensor that a hook computes
+                vars(part).update({name: copy.copy(each) for name, each in contents.items()})
+                vars(part).update({name: None for name in without if name not in vars(part)})
+
+
+def _contents(part: torch.nn.Module) -> dict[str, dict[str, Any]]:
+    return {name: copy.copy(vars(part)[name]) for name in (*_MEMBERS, *_HOOKS) if name in vars(part)}
+
+
+def _without(part: torch.nn.Module) -> list[str]:
+    """The attributes that are None: one to which a layer is assigned is no plain attribute any more."""
+    return [name for name, each in vars(part).items() if each is None]
+
+
+def _lacks(part: torch.nn.Module, contents: dict[str, dict[str, Any]]) -> bool:
+    return any(contents[members].keys() - vars(part)[members].keys() for members in ("_parameters", "_buffers"))
+
+
+def _has_more(part: torch.nn.Module, contents: dict[str, dict[str, Any]]) -> bool:
+    return any(vars(part)[members].keys() - contents[members].keys() for members in _MEMBERS)
 
 
 class _Weights:

@@ -4,8 +4,8 @@ Lightning expects that a Trainer whose fit has failed is thrown away. What an at
 in the next one, mostly without an error: counters, a model in eval mode or with `forward` replaced, a `GradScaler` in
 the middle of a step. Each entry of `restore` undoes one such trace. Checkpoint and launcher do the rest.
 
-Private names of Lightning are used here and in `launcher.py`, `loops.py` and `running_metrics.py` only. `PRIVATE_NAMES`
-and `PRIVATE_ATTRIBUTES` list them for the test that fails when one has moved.
+Private names of Lightning are used here and in `launcher.py`, `loggers.py`, `loops.py` and `running_metrics.py` only.
+`PRIVATE_NAMES` and `PRIVATE_ATTRIBUTES` list them for the test that fails when one has moved.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Final
 
 import torch
 
+from nvrx_core.fault.exceptions import text_of
 from nvrx_lightning.families import lookup
 from nvrx_lightning.restart.module_snapshot import ModuleSnapshot
 from nvrx_lightning.restart.running_metrics import MetricStates
 
 __all__ = [
-    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "epoch_settings",
-    "keep_csv_rows", "logger_versions", "overrides", "release", "spare_from_exceptions", "tear_down",
-    "use_epoch_settings", "use_logger_versions",
+    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "epoch_settings", "overrides",
+    "release", "spare_from_exceptions", "tear_down", "use_epoch_settings",
 ]  # fmt: skip
 
 log = logging.getLogger("nvrx_lightning")
@@ -54,6 +54,7 @@ PRIVATE_ATTRIBUTES: Final = {
         "reset_restart_stage",
     ),
     "epoch_loop": (
+        "_batches_that_stepped",
         "_num_ready_batches_reached",
         "_results",
         "_should_accumulate",
@@ -71,6 +72,7 @@ PRIVATE_ATTRIBUTES: Final = {
     "checkpoint_connector": ("_loaded_checkpoint",),
     "strategy": ("_launcher",),
     "logger": ("_version", "_experiment"),
+    "csv_writer": ("log_metrics", "metrics", "metrics_file_path", "metrics_keys", "save"),
     "tensorboard": ("_version", "_experiment"),
     "ModelCheckpoint": ("_last_global_step_saved", "_last_checkpoint_saved"),
     "LightningModule": ("_param_requires_grad_state",),
@@ -125,7 +127,7 @@ class TrainerSnapshot:
         averaging = lookup(family, "callbacks.StochasticWeightAveraging")
         self._averages = [(each, dict(vars(each))) for each in trainer.callbacks if isinstance(each, averaging)]
         others = [each for each in trainer.callbacks if not isinstance(each, averaging)]
-        self._callbacks = [(each, copy.deepcopy(each.state_dict())) for each in others]
+        self._callbacks = [(each, _state_of(each)) for each in others]
         self._checkpoints = [(each, _memory(each)) for each in trainer.callbacks if hasattr(each, _SAVED_AT)]
         self._precision = copy.deepcopy(trainer.precision_plugin.state_dict())
         timer = lookup(family, "callbacks.Timer")
@@ -193,8 +195,23 @@ def _carry_on(timer: Any) -> None:
         times.update(dict.fromkeys(times))
 
 
-def _begin_anew(callback: Any, state: dict[str, Any]) -> None:
+def _state_of(callback: Any) -> dict[str, Any] | None:
+    """The state with which a fit begins; None of a callback that cannot tell it before its `setup`."""
+    try:
+        state: dict[str, Any] = copy.deepcopy(callback.state_dict())
+    except Exception as error:  # boundary: a callback of the user; Lightning asks it in the training only
+        log.warning(
+            "%s has no state before the fit: a restart without a checkpoint leaves it as it is (%s)",
+            type(callback).__qualname__, text_of(error),
+        )  # fmt: skip
+        return None
+    return state
+
+
+def _begin_anew(callback: Any, state: dict[str, Any] | None) -> None:
     """Let a callback have the state with which the fit began, also where that was none yet."""
+    if state is None:
+        return
     try:
         if state or callback.state_dict():
             callback.load_state_dict(state)
@@ -310,29 +327,3 @@ def checkpoint_folders(trainer: Any, family: str) -> list[Path]:
 def overrides(method: str, owner: Any, family: str) -> bool:
     """Return whether the user's model or data module has its own version of a method."""
     return bool(lookup(family, "utilities.model_helpers.is_overridden")(method, owner))
-
-
-def logger_versions(trainer: Any) -> list[Any]:
-    """Return the versions of the Trainer's loggers, None for one that has none: rank 0's are those of the run."""
-    return [each.version if "_version" in vars(each) else None for each in trainer.loggers]
-
-
-def use_logger_versions(trainer: Any, versions: list[Any]) -> None:
-    """Let this rank log where rank 0 does: it may become rank 0, and would begin a new version otherwise."""
-    for each, version in zip(trainer.loggers, versions, strict=True):
-        if version is not None and vars(each).get("_experiment") is None:
-            each._version = version
-
-
-def keep_csv_rows(trainer: Any) -> None:
-    """On a new rank 0: keep the rows that the old one has written, which a `CSVLogger` deletes when it begins."""
-    for each in trainer.loggers:
-        if type(each).__name__ != "CSVLogger" or vars(each).get("_experiment") is not None:
-            continue
-        file = Path(each.log_dir) / "metrics.csv"
-        if not file.is_file():
-            continue
-        rows = file.read_text()
-        writer = each.experiment
-        file.write_text(rows)
-        writer.metrics_keys = rows.partition("\n")[0].strip().split(",")

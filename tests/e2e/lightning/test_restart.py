@@ -25,6 +25,9 @@ CASES = {
     "from the middle of an epoch": (Setting(faults=raises((1, 8))), (5,)),
     "from the middle of the second epoch": (Setting(faults=raises((0, 17))), (15,)),
     "without a checkpoint": (Setting(faults=raises((1, 13)), checkpoint=None), (0,)),
+    "without a checkpoint, with a layer that setup makes": (
+        Setting(faults=raises((1, 8)), checkpoint=None, late_layer=True), (0,),
+    ),
     "in the first step": (Setting(faults=raises((0, 0)), batch_norm=True), (0,)),
     "in setup": (Setting(faults=(Fault(1, 0, where="setup"),), batch_norm=True), (0,)),
     "after a batch": (Setting(faults=(Fault(1, 13, where="batch_end"),)), (10,)),

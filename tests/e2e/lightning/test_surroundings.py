@@ -24,12 +24,14 @@ def test_callbacks_are_called_at_a_restart_and_loggers_get_its_figures(run):
     (row,) = (row for row in rows_of(job) if row["nvrx/restarts"])
     assert (float(row["nvrx/restarts"]), float(row["nvrx/lost_steps"]), int(row["step"])) == (1, 3, 5)
     assert 0 < float(row["nvrx/restart_seconds"]) < 60
+    assert [int(row["step"]) for row in rows_of(job) if row["loss"]] == list(range(20))
 
 
 def test_a_new_rank_0_logs_where_the_old_one_did(run):
     job = run(Setting(faults=(Fault(0, 12, "kill"),), loggers=("csv", "tensorboard"), checkpoint={"every_n_epochs": 1}))
     rows = rows_of(job)  # there is one version only
     assert [row["nvrx/restarts"] for row in rows if row["nvrx/restarts"]] == ["1.0"]
+    assert [int(row["step"]) for row in rows if row["loss"]] == list(range(30))
     assert len(list((job.directory / "logs" / "tensorboard").glob("version_*/events*"))) == 2
     assert len(list((job.directory / "logs" / "tensorboard").iterdir())) == 1
 

@@ -38,6 +38,7 @@ class Setting:
     batch: int = 4
     dropout: float = 0.0
     batch_norm: bool = False
+    late_layer: bool = False  # made in setup
     validate: bool = False
     amp: bool = False
     data: str = "map"  # map, iterable, stateful, own_sampler, own_batches, drawn, generator
@@ -59,7 +60,8 @@ class Setting:
     def plain(self) -> Setting:
         """The same training under Lightning's own strategy: no fault, and nothing that leaves the weights alone."""
         own = "ModelParallelStrategy" if self.strategy.endswith("ModelParallelStrategy") else "DDPStrategy"
-        kept = ("samples", "batch", "dropout", "batch_norm", "amp", "data", "manual", "trainer", "callbacks")
+        kept: tuple[str, ...] = ("samples", "batch", "dropout", "batch_norm", "late_layer", "amp", "data", "manual")
+        kept += ("trainer", "callbacks")
         kept += ("validate", "checkpoint") if self.dropout or self.batch_norm else ()
         alike = self.dropout or self.data == "generator"
         loader = {name: each for name, each in self.loader.items() if name == "drop_last" or alike}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from nvrx_lightning.restart.module_snapshot import ModuleSnapshot
 
 
@@ -126,3 +127,43 @@ def test_tied_weights_stay_tied():
     snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)
     snapshot.restore(weights=True)
     assert model[3].weight is model[0].weight
+
+
+class Late(torch.nn.Module):
+    """Its head is made by its setup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2)
+        self.head: Any = None
+
+    def setup(self) -> None:
+        if self.head is None:
+            self.head = torch.nn.Linear(2, 1)
+
+
+@pytest.mark.parametrize("from_checkpoint", [False, True])
+def test_a_layer_that_setup_makes_is_made_anew_unless_a_checkpoint_has_its_weights(from_checkpoint):
+    model = Late()
+    snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)
+    model.setup()
+    made = model.head
+    snapshot.restore(weights=not from_checkpoint)
+    assert (model.head is made) == from_checkpoint
+    model.setup()
+    assert (model.head is made) == from_checkpoint
+    assert "head" in dict(model.named_modules())
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_parameter_that_was_renamed_has_its_name_again(weights):
+    model = model_of()
+    names = set(model.state_dict())
+    snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)
+    for _ in range(2):
+        torch.nn.utils.prune.l1_unstructured(model[0], "weight", 0.5)  # type: ignore[no-untyped-call]
+        model(torch.ones(2, 2))
+        snapshot.restore(weights=weights)
+        assert set(model.state_dict()) == names
+        assert model[0].weight.requires_grad  # type: ignore[union-attr]
+        assert not model[0]._forward_pre_hooks

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from nvrx_lightning.restart.snapshot import _begin_anew, epoch_settings, use_epoch_settings
+from nvrx_lightning.restart.snapshot import _begin_anew, _state_of, epoch_settings, use_epoch_settings
 
 
 class Average:
@@ -53,6 +53,18 @@ def test_a_callback_without_a_state_is_left_alone():
             raise AssertionError
 
     _begin_anew(Plain(None), {})
+
+
+def test_a_callback_that_has_no_state_before_its_setup_is_left_as_it_is(caplog):
+    class Late(Average):
+        def state_dict(self) -> dict[str, Any]:
+            raise AttributeError("ema")
+
+    callback = Late(3.0)
+    with caplog.at_level(logging.WARNING, "nvrx_lightning"):
+        _begin_anew(callback, _state_of(callback))
+    assert callback.value == 3.0
+    assert "Late has no state before the fit" in caplog.text
 
 
 def trainer_of(accumulated: int) -> Any:

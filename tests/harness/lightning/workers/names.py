@@ -42,6 +42,7 @@ def _missing_attributes(family: str) -> list[tuple[str, str]]:
         "logger_connector": trainer._logger_connector,
         "strategy": trainer.strategy,
         "logger": lookup(family, "loggers.CSVLogger")("logs"),
+        "csv_writer": lookup(family, "loggers.CSVLogger")("logs", name=family).experiment,
         "tensorboard": lookup(family, "loggers.TensorBoardLogger")("logs"),
         "ModelCheckpoint": lookup(family, "callbacks.ModelCheckpoint")(),
         "LightningModule": lookup(family, "LightningModule")(),

@@ -1,0 +1,141 @@
+"""The Trainer's loggers: a new rank 0 goes on where the old one logged, and a CSV file has the rows of each step once.
+
+A restart takes steps back whose rows a `CSVLogger` has written. They go; those of `nvrx/restarts` stay. What was logged
+after the step of the checkpoint, but before the next one, may be logged again or not: these rows stay, and are not
+written twice.
+
+`snapshot.py` lists the private names of Lightning that are used here.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from nvrx_lightning.families import lookup
+from nvrx_lightning.subclassing import become
+
+__all__ = ["RESTARTS", "CsvRows", "logger_versions", "use_logger_versions"]
+
+RESTARTS: Final = "nvrx/restarts"
+Row = dict[str, str]
+
+
+def logger_versions(trainer: Any) -> list[Any]:
+    """Return the versions of the Trainer's loggers, None for one that has none: rank 0's are those of the run."""
+    return [each.version if "_version" in vars(each) else None for each in trainer.loggers]
+
+
+def use_logger_versions(trainer: Any, versions: list[Any]) -> None:
+    """Let this rank log where rank 0 does: it may become rank 0, and would begin a new version otherwise."""
+    for each, version in zip(trainer.loggers, versions, strict=True):
+        if version is not None and vars(each).get("_experiment") is None:
+            each._version = version
+
+
+class CsvRows:
+    """The rows in the files of a Trainer's `CSVLogger`s, as a fit begins; only rank 0 has any."""
+
+    def __init__(self, trainer: Any, family: str) -> None:
+        self._trainer, self._kind = trainer, lookup(family, "loggers.CSVLogger")
+        self._at_entry = self.counted(-1)
+
+    def counted(self, step: int) -> dict[str, Any]:
+        """Return how many rows each file has, with those that are to be written.
+
+        Args:
+            step: of the present batch, as loggers count it; -1 for before the first one.
+        """
+        rows = {str(file): _lines(file) + len(writer.metrics) for file, writer in self._writers()}
+        return {"rows": rows, "step": step}
+
+    def begin_attempt(self, *, anew: bool) -> None:
+        """Keep what is there; without a checkpoint of this fit (`anew`) the rows from before it."""
+        if anew:
+            self.go_back(self._at_entry)
+        for each in self._loggers():
+            _take_over(each)
+
+    def go_back(self, counted: dict[str, Any] | None) -> None:
+        """Drop the rows of the steps that are taken back.
+
+        Args:
+            counted: what `counted` has told; None in a checkpoint that has none. A new file had no row then.
+        """
+        if counted is None:
+            return
+        for file, writer in self._writers():
+            writer.save()
+            if file.is_file():
+                _go_back(file, writer, counted["rows"].get(str(file), 0), counted["step"])
+
+    def _loggers(self) -> list[Any]:
+        return [each for each in self._trainer.loggers if isinstance(each, self._kind)]
+
+    def _writers(self) -> list[tuple[Path, Any]]:
+        """What writes, where something was logged, with its file."""
+        writers = [vars(each).get("_experiment") for each in self._loggers()]
+        return [(Path(each.metrics_file_path), each) for each in writers if each is not None]
+
+
+def _take_over(logger: Any) -> None:
+    """On a new rank 0: keep the rows of the old one, which a logger that begins deletes."""
+    file = Path(logger.log_dir) / "metrics.csv"
+    if vars(logger).get("_experiment") is not None or not file.is_file():
+        return
+    rows = file.read_text()
+    writer = logger.experiment
+    file.write_text(rows)
+    writer.metrics_keys = rows.partition("\n")[0].strip().split(",")
+
+
+def _go_back(file: Path, writer: Any, count: int, step: int) -> None:
+    rows = _read(file)
+    later = [row for row in rows[count:] if row.get(RESTARTS) or _step(row) <= step]
+    _replace(file, [*rows[:count], *later], writer.metrics_keys)
+    become(writer, logging_once).nvrx_logged = frozenset(_key(row) for row in later if not row.get(RESTARTS))
+
+
+def logging_once(kind: Any) -> type[Any]:
+    """Return a subclass of what writes a CSV file: it leaves out rows that are there already."""
+
+    class LoggingOnce(kind):  # type: ignore[misc]
+        nvrx_logged: frozenset[tuple[int, frozenset[str]]] = frozenset()
+
+        def log_metrics(self, metrics_dict: dict[str, Any], step: int | None = None) -> None:
+            key = (-1 if step is None else step, frozenset(metrics_dict))
+            if key in self.nvrx_logged:
+                self.nvrx_logged = self.nvrx_logged - {key}
+            else:
+                super().log_metrics(metrics_dict, step)
+
+    return LoggingOnce
+
+
+def _lines(file: Path) -> int:
+    """The rows below the header."""
+    return max(0, file.read_bytes().count(b"\n") - 1) if file.is_file() else 0
+
+
+def _read(file: Path) -> list[Row]:
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def _replace(file: Path, rows: list[Row], names: list[str]) -> None:
+    partial = file.with_name(f"{file.name}.partial")
+    with partial.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, fieldnames=names)
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(partial, file)
+
+
+def _step(row: Row) -> int:
+    return int(float(row["step"]))
+
+
+def _key(row: Row) -> tuple[int, frozenset[str]]:
+    return _step(row), frozenset(name for name, value in row.items() if value != "" and name != "step")

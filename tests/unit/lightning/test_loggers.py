@@ -1,0 +1,108 @@
+"""A CSV file has the rows of each step once, whatever a restart takes back."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from nvrx_lightning.restart.loggers import RESTARTS, CsvRows
+
+FAMILY = "lightning.pytorch"
+
+
+class Writer:
+    """Writes what it is given at once, as `CSVLogger` does after some steps."""
+
+    def __init__(self, file: Path) -> None:
+        self.metrics_file_path, self.metrics_keys = str(file), ["loss", "val", RESTARTS, "step"]
+        self.metrics: list[dict[str, Any]] = []
+
+    def log_metrics(self, metrics_dict: dict[str, Any], step: int | None = None) -> None:
+        self.metrics.append({**metrics_dict, "step": step})
+
+    def save(self) -> None:
+        begins = not Path(self.metrics_file_path).exists()
+        with open(self.metrics_file_path, "a", newline="") as opened:
+            rows = csv.DictWriter(opened, self.metrics_keys)
+            if begins:
+                rows.writeheader()
+            rows.writerows(self.metrics)
+        self.metrics = []
+
+
+@pytest.fixture
+def writer(tmp_path):
+    return Writer(tmp_path / "metrics.csv")
+
+
+@pytest.fixture
+def trainer(monkeypatch, writer, tmp_path):
+    class CSVLogger:
+        def __init__(self, experiment: Writer | None) -> None:
+            self._experiment, self.log_dir = experiment, tmp_path
+
+    module = ModuleType(f"{FAMILY}.loggers")
+    module.CSVLogger = CSVLogger  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, f"{FAMILY}.loggers", module)
+    return SimpleNamespace(loggers=[object(), CSVLogger(writer)])
+
+
+def logged(writer):
+    writer.save()
+    with open(writer.metrics_file_path, newline="") as opened:
+        return [
+            (int(row["step"]), *(name for name in row if row[name] and name != "step"))
+            for row in csv.DictReader(opened)
+        ]
+
+
+@pytest.fixture
+def rows(trainer):
+    return CsvRows(trainer, FAMILY)
+
+
+def test_rows_are_counted_with_those_that_are_to_be_written(rows, writer):
+    assert rows.counted(-1) == {"rows": {writer.metrics_file_path: 0}, "step": -1}
+    writer.log_metrics({"loss": 1.0}, 0)
+    writer.save()
+    writer.log_metrics({"loss": 1.0}, 1)
+    assert rows.counted(1)["rows"] == {writer.metrics_file_path: 2}
+
+
+def test_rows_of_steps_that_are_taken_back_go_and_those_of_restarts_stay(rows, writer):
+    for step in range(3):
+        writer.log_metrics({"loss": 1.0}, step)
+    counted = rows.counted(3)
+    for step in range(3, 6):
+        writer.log_metrics({"loss": 1.0}, step)
+    writer.log_metrics({RESTARTS: 1.0}, 4)
+    rows.go_back(counted)
+    assert logged(writer) == [(0, "loss"), (1, "loss"), (2, "loss"), (3, "loss"), (4, RESTARTS)]
+
+
+def test_what_may_be_logged_again_is_written_once(rows, writer):
+    counted = rows.counted(0)
+    for metrics in ({"loss": 1.0}, {"val": 1.0}):
+        writer.log_metrics(metrics, 0)
+    rows.go_back(counted)
+    for metrics, step in (({"val": 1.0}, 0), ({RESTARTS: 1.0}, 0), ({"loss": 2.0}, 1), ({"val": 2.0}, 0)):
+        writer.log_metrics(metrics, step)
+    assert logged(writer) == [(0, "loss"), (0, "val"), (0, RESTARTS), (1, "loss"), (0, "val")]
+
+
+def test_without_a_checkpoint_all_rows_of_the_fit_go_and_those_before_it_stay(trainer, writer):
+    writer.log_metrics({"loss": 1.0}, 9)
+    rows = CsvRows(trainer, FAMILY)
+    writer.log_metrics({"loss": 1.0}, 0)
+    rows.begin_attempt(anew=True)
+    assert logged(writer) == [(9, "loss")]
+
+
+def test_nothing_is_made_where_nothing_was_written(rows, writer):
+    rows.go_back(rows.counted(-1))
+    rows.go_back(None)
+    assert logged(writer) == []
