@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple, Self
 
+from nvrx_core.rank_assignment.identity import InitialRank
+
 __all__ = ["Progress", "behind"]
 
 COUNTERS: Final = 4
@@ -57,7 +59,7 @@ class Progress(NamedTuple):
         return [self.meetings, self.inside, self.collectives, self.step, *chain.from_iterable(self.groups)]
 
 
-def behind(progress: Mapping[int, Progress], stalled: Collection[int]) -> set[int]:
+def behind(progress: Mapping[InitialRank, Progress], stalled: Collection[InitialRank]) -> set[InitialRank]:
     """Return the ranks that block the others; empty when the progress of all ranks is alike.
 
     Args:

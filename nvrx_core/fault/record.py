@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from nvrx_core.fault.attribution import Interruption, InterruptionRecord
 from nvrx_core.parsing import integer, number, string
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["JOB_MISMATCH", "LATE_COMPLETION", "OUT_OF_MEMORY", "FaultRecord"]
 
@@ -26,7 +27,12 @@ OUT_OF_MEMORY: Final = "out of memory"
 KERNEL_KILLED: Final = "and the kernel's OOM killer was active in its cgroup"
 
 
-_READ: Final[Mapping[str, Callable[[object], Any]]] = {"int": integer, "str": string, "float": number}
+_READ: Final[Mapping[str, Callable[[object], Any]]] = {
+    "int": integer,
+    "InitialRank": integer,
+    "str": string,
+    "float": number,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +55,7 @@ class FaultRecord:
         pid: the process id of the rank.
     """
 
-    initial_rank: int
+    initial_rank: InitialRank
     rank: int
     interruption: str
     message: str = ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["RestartRecord", "last_restart"]
 
@@ -37,8 +38,8 @@ class RestartRecord:
 
     number: int
     cause: FaultRecord | None
-    culprits: tuple[int, ...]
-    lost: tuple[int, ...]
+    culprits: tuple[InitialRank, ...]
+    lost: tuple[InitialRank, ...]
     rank: int
     world_size: int
     active: bool

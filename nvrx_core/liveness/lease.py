@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 __all__ = ["LeaseState", "LeaseTable"]
 
-LeaseState = tuple[tuple[int, str, float], ...]
+Holder = TypeVar("Holder", bound=int)
+LeaseState = tuple[tuple[Holder, str, float], ...]
 """For each observed member: the value of its lease, and the seconds since it changed."""
 
 
-class LeaseTable:
+class LeaseTable(Generic[Holder]):
     """The time of the last lease renewal of each observed member.
 
     Args:
@@ -26,31 +27,31 @@ class LeaseTable:
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
-        self._seen: dict[int, tuple[str, float]] = {}
+        self._seen: dict[Holder, tuple[str, float]] = {}
 
     @classmethod
-    def from_state(cls, timeout: float, state: LeaseState, *, now: float) -> Self:
+    def from_state(cls, timeout: float, state: LeaseState[Holder], *, now: float) -> Self:
         """Restore a table from its state."""
         table = cls(timeout)
         table._seen = {member: (lease, now - age) for member, lease, age in state}
         return table
 
-    def state(self, *, now: float) -> LeaseState:
+    def state(self, *, now: float) -> LeaseState[Holder]:
         """Return everything that decides which leases are stale, relative to now."""
         return tuple((member, lease, now - at) for member, (lease, at) in sorted(self._seen.items()))
 
-    def observe(self, member: int, lease: str, *, now: float) -> None:
+    def observe(self, member: Holder, lease: str, *, now: float) -> None:
         """Record the current value of a member's lease."""
         known = self._seen.get(member)
         if known is None or known[0] != lease:
             self._seen[member] = (lease, now)
 
-    def keep(self, members: Iterable[int]) -> None:
+    def keep(self, members: Iterable[Holder]) -> None:
         """Forget all but these members."""
         kept = set(members)
         self._seen = {member: seen for member, seen in self._seen.items() if member in kept}
 
-    def stale(self, *, now: float, share: float = 1.0) -> tuple[int, ...]:
+    def stale(self, *, now: float, share: float = 1.0) -> tuple[Holder, ...]:
         """Return the members whose lease has not changed for `share` of the timeout."""
         return tuple(sorted(m for m, (_, at) in self._seen.items() if now - at >= self.timeout * share))
 

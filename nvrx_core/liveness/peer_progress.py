@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["AllWaiting", "MinimumProgress", "PeerProgress"]
 
@@ -36,7 +37,7 @@ class MinimumProgress(NamedTuple):
 
     meetings: int
     collectives: int
-    slowest: tuple[int, ...]
+    slowest: tuple[InitialRank, ...]
 
 
 class AllWaiting(NamedTuple):
@@ -50,7 +51,7 @@ class AllWaiting(NamedTuple):
 
     iteration: int
     meetings: int
-    members: tuple[int, ...]
+    members: tuple[InitialRank, ...]
 
 
 class _Lease(NamedTuple):
@@ -80,12 +81,12 @@ class PeerProgress:
     all_waiting: AllWaiting | None = None
 
     @classmethod
-    def of(cls, leases: Mapping[int, str]) -> PeerProgress:
+    def of(cls, leases: Mapping[InitialRank, str]) -> PeerProgress:
         """Summarize the leases of the members; malformed ones are ignored."""
         known = {member: lease for member, text in leases.items() if (lease := _parse(text)) is not None}
         holders = [(lease.iteration, member, lease.beats) for member, lease in known.items() if lease.atomic]
         unfinished = {member: lease for member, lease in known.items() if lease.stage in _UNFINISHED}
-        found = dict[int, list[tuple[int, int, int]]]()
+        found = dict[int, list[tuple[int, int, InitialRank]]]()
         for member, lease in unfinished.items():
             if not lease.stalled:
                 found.setdefault(lease.iteration, []).append((lease.meetings, lease.collectives, member))
@@ -96,7 +97,7 @@ class PeerProgress:
         """Return the members in an atomic section of this iteration, and the beats of their leases."""
         return {member: beats for k, member, beats in self.holders if k == iteration}
 
-    def behind(self, iteration: int, meeting: int, collectives: int) -> tuple[int, ...]:
+    def behind(self, iteration: int, meeting: int, collectives: int) -> tuple[InitialRank, ...]:
         """Return some of the members that a rank waits for; empty when it waits for none.
 
         Args:
@@ -110,7 +111,7 @@ class PeerProgress:
         here = self.minimum.get(iteration, MinimumProgress(meeting, collectives, ()))
         return here.slowest if here.meetings < meeting or here.collectives < collectives else ()
 
-    def waiting(self, iteration: int, meetings: int) -> tuple[int, ...]:
+    def waiting(self, iteration: int, meetings: int) -> tuple[InitialRank, ...]:
         """Return some of the members that wait for a completed one; empty unless all unfinished members wait.
 
         Args:
@@ -139,17 +140,19 @@ class PeerProgress:
             minimum, holders, waiting = json.loads(text)
             known = tuple((int(iteration), int(member), int(beats)) for iteration, member, beats in holders)
             parsed = {
-                int(iteration): MinimumProgress(int(meetings), int(collectives), tuple(map(int, slowest)))
+                int(iteration): MinimumProgress(
+                    int(meetings), int(collectives), tuple(map(InitialRank, map(int, slowest)))
+                )
                 for iteration, meetings, collectives, slowest in minimum
             }
             if waiting is not None:
-                waiting = AllWaiting(int(waiting[0]), int(waiting[1]), tuple(map(int, waiting[2])))
+                waiting = AllWaiting(int(waiting[0]), int(waiting[1]), tuple(map(InitialRank, map(int, waiting[2]))))
             return cls(parsed, known, waiting)
         except (IndexError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"not a survey: {text!r:.100}") from error
 
 
-def _minimum(members: list[tuple[int, int, int]]) -> MinimumProgress:
+def _minimum(members: list[tuple[int, int, InitialRank]]) -> MinimumProgress:
     least = min((collectives, meetings) for meetings, collectives, _ in members)
     slowest = sorted(member for meetings, collectives, member in members if (collectives, meetings) == least)
     return MinimumProgress(min(meetings for meetings, _, _ in members), least[0], tuple(slowest[:MAX_SLOWEST]))
@@ -162,7 +165,7 @@ def _parse(text: str) -> _Lease | None:
         return None
 
 
-def _all_waiting(unfinished: Mapping[int, _Lease]) -> AllWaiting | None:
+def _all_waiting(unfinished: Mapping[InitialRank, _Lease]) -> AllWaiting | None:
     if not unfinished or any(lease.inside < WAITING_AFTER for lease in unfinished.values()):
         return None
     iteration = min(lease.iteration for lease in unfinished.values())

@@ -19,6 +19,7 @@ from typing import Final, Self
 
 from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES, WORDS, ProgressField, SectionField, slot_of
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["Page", "PageError", "ProgressField", "SectionField", "Stage"]
 
@@ -179,16 +180,16 @@ class Page:
         slots = map(slot_of, range(min(self.words[ProgressField.SECTION_COUNT], MAX_SECTIONS)))
         return {self._name(slot): slot for slot in slots}
 
-    def lose(self, members: Iterable[int]) -> None:
+    def lose(self, members: Iterable[InitialRank]) -> None:
         """Record members that are lost permanently."""
         for member in members:
             if not 0 <= member < self.world_size:
                 raise ValueError(f"no member {member} in a job of {self.world_size}")
             self._lost[member >> 3] |= 1 << (member & 7)
 
-    def members(self) -> frozenset[int]:
+    def members(self) -> frozenset[InitialRank]:
         """Return the initial ranks that are not lost so far."""
-        return frozenset(m for m in range(self.world_size) if not self._lost[m >> 3] >> (m & 7) & 1)
+        return frozenset(InitialRank(m) for m in range(self.world_size) if not self._lost[m >> 3] >> (m & 7) & 1)
 
     def disown(self) -> None:
         """Continue with a private copy, in a child of `os.fork`: no other process reads it."""

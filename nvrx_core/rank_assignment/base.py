@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from nvrx_core.errors import RankDiscarded
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.rank_assignment.snapshot import Snapshot
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "Snapshot",
     "State",
 ]  # fmt: skip
+
+_RANK_ON_ENTRY: Final = cast(InitialRank, None)
 
 
 class Mode(enum.Enum):
@@ -65,7 +68,7 @@ class FrozenState:
     world_size: int
     active_rank: int | None
     active_world_size: int | None
-    initial_rank: int
+    initial_rank: InitialRank
     initial_world_size: int
     iteration: int
     mode: Mode
@@ -80,14 +83,14 @@ class State:
     world_size: int
     active_rank: int | None = None
     active_world_size: int | None = None
-    initial_rank: int = cast(int, None)
+    initial_rank: InitialRank = _RANK_ON_ENTRY
     initial_world_size: int = cast(int, None)
     iteration: int = 0
     mode: Mode = Mode.INITIALIZED
     fn_exception: BaseException | None = None
 
     def __post_init__(self) -> None:
-        self.initial_rank = self.rank if self.initial_rank is None else self.initial_rank
+        self.initial_rank = InitialRank(self.rank) if self.initial_rank is None else self.initial_rank
         self.initial_world_size = self.world_size if self.initial_world_size is None else self.initial_world_size
 
     def advance(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from nvrx_core.rank_assignment.base import Mode, State
 from nvrx_core.rank_assignment.domains import Domains
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["Leaf", "Leaves"]
 
@@ -47,7 +48,7 @@ class Leaves(Mapping[int, Leaf]):
             return Leaf(gone)
         seat = self._seats.get(leaf)
         state = State(
-            rank, len(self._living), seat, len(self._seats), initial_rank, self._world_size,
+            rank, len(self._living), seat, len(self._seats), InitialRank(initial_rank), self._world_size,
             mode=Mode.INACTIVE if seat is None else Mode.ACTIVE,
         )  # fmt: skip
         return Leaf(state)

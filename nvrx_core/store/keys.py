@@ -8,6 +8,8 @@ launcher reads, who does not know the generation, lies under `nvrx/<job>/inproce
 
 from __future__ import annotations
 
+from nvrx_core.rank_assignment.identity import InitialRank
+
 __all__ = ["LauncherKeys", "StoreKeys"]
 
 
@@ -32,7 +34,7 @@ class StoreKeys:
         """Whether all ranks have met in the generation, or moved on to the next; it outlives the generation's keys."""
         return f"nvrx/{self.job}/met/{self.call}/{generation}"
 
-    def claim(self, member: int) -> str:
+    def claim(self, member: InitialRank) -> str:
         """Which incarnation of a rank is a member in this generation."""
         return f"{self.prefix}/claim/{member}"
 
@@ -48,7 +50,7 @@ class StoreKeys:
         """What ended the round: its first fault, or its completion."""
         return f"{self.prefix}/{iteration}/event"
 
-    def arrival(self, iteration: int, member: int) -> str:
+    def arrival(self, iteration: int, member: InitialRank) -> str:
         """A member's record at the round's barrier."""
         return f"{self.prefix}/{iteration}/arrival/{member}"
 
@@ -72,7 +74,7 @@ class StoreKeys:
         """Where the ranks of the round's process group meet: `host:port` of its rank 0, or "-" when that is lost."""
         return f"{self.prefix}/{iteration}/master"
 
-    def lease(self, member: int) -> str:
+    def lease(self, member: InitialRank) -> str:
         """A member's lease: a counter that its monitor process increments."""
         return f"{self.prefix}/lease/{member}"
 
@@ -80,7 +82,7 @@ class StoreKeys:
         """What a survey of the members' leases has found; without a number, which survey was begun last and by whom."""
         return f"{self.prefix}/survey/{'last' if number is None else number}"
 
-    def left(self, member: int) -> str:
+    def left(self, member: InitialRank) -> str:
         """Set when a member needs the store no longer."""
         return f"{self.prefix}/left/{member}"
 

@@ -80,7 +80,9 @@ class FakeRanks:
             return self._place(state, store, vacant, columns)
 
         with ThreadPoolExecutor(max(1, len(by_rank))) as threads:
-            ends = dict(zip((state.initial_rank for state in by_rank), threads.map(place, by_rank), strict=True))
+            ends: dict[int, BaseException | None] = dict(
+                zip((state.initial_rank for state in by_rank), threads.map(place, by_rank), strict=True)
+            )
         self.left |= {initial_rank: error for initial_rank, error in ends.items() if error is not None}
         self._living = {number: state for number, state in self._living.items() if ends[number] is None}
         self._ended += 1

@@ -65,7 +65,7 @@ class CoordinatorHost:
         if checkpoint is not None:
             self._coordinator = Coordinator.from_state(rules, checkpoint.state, now=time.monotonic())
         self._nodes = self._coordinator.nodes
-        self._leases = LeaseTable(settings.beat * settings.lost_after)
+        self._leases = LeaseTable[int](settings.beat * settings.lost_after)
         self._requests = Requests(connect(), self._watch_leases, settings.beat, failed=_ignore)
         self.inbox = Follower(
             connect(), keys.message, found=handing_on(mailbox, Message.from_text, self._received), failed=_ignore,

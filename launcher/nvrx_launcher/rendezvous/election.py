@@ -40,7 +40,7 @@ class Election:
 
     def __init__(self, keys: RendezvousKeys, settings: RendezvousSettings, *, hosts_store: bool) -> None:
         self._keys, self._settings, self._hosts_store = keys, settings, hosts_store
-        self._leases = LeaseTable(settings.beat * settings.lost_after)
+        self._leases = LeaseTable[int](settings.beat * settings.lost_after)
         self._pause = threading.Event()
 
     def enter(self, store: Store, node: int) -> Opening:

@@ -17,6 +17,7 @@ from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import initial_ranks
 
 __all__ = ["Leaving"]
 
@@ -68,7 +69,7 @@ class Leaving:
             else:
                 if self._state.initial_world_size > 1:
                     log.warning("this rank hosts the control store and stays until the others need it no longer")
-                members, silent_for = range(self._state.initial_world_size), self._parameters.heartbeat_timeout
+                members, silent_for = initial_ranks(self._state.initial_world_size), self._parameters.heartbeat_timeout
                 await_guests(self._membership, members, silent_for.total_seconds())
 
     def _abandon(self, effect: effects.Abandon) -> None:

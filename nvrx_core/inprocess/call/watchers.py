@@ -27,6 +27,7 @@ from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.inprocess.state import State
+from nvrx_core.rank_assignment.identity import initial_ranks
 
 __all__ = ["Watchers", "start_watchers"]
 
@@ -120,7 +121,7 @@ def rounds_of(parameters: Parameters, state: State) -> Rounds:
     """The rounds of a call."""
     times = (parameters.barrier_timeout, parameters.completion_timeout, parameters.last_call_wait)
     timeouts = RoundTimeouts(*(time.total_seconds() for time in times))
-    return Rounds(state.initial_rank, frozenset(range(state.initial_world_size)), timeouts)
+    return Rounds(state.initial_rank, initial_ranks(state.initial_world_size), timeouts)
 
 
 def _shorten_turns(cleanup: CleanupStack) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore, batches
 from nvrx_core.inprocess.protocol.decision import Arrival, decode_arrivals
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Arrivals"]
@@ -35,7 +36,7 @@ class Arrivals:
         else:
             self.store.put(self.keys.arrival(iteration, member), arrival.encode())
 
-    def read(self, iteration: int, members: frozenset[int]) -> Mapping[int, Arrival]:
+    def read(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[InitialRank, Arrival]:
         """Return the members' arrivals; none when one is missing.
 
         Raises:
@@ -53,7 +54,7 @@ class Arrivals:
             raise ValueError(f"the arrivals of {sorted(members)!r:.100} are those of others")
         return found
 
-    def missing(self, iteration: int, members: frozenset[int]) -> list[int]:
+    def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
         """Return the members whose arrival is not there."""
         if not self._in_blocks(iteration):
             return [member for member in sorted(members) if not self.store.has([self.keys.arrival(iteration, member)])]
@@ -62,9 +63,9 @@ class Arrivals:
 
     def keys_of(self, iteration: int, members: int) -> Iterable[str]:
         """Return all keys of a round's arrivals."""
-        return self._of(iteration, range(members))
+        return self._of(iteration, initial_ranks(members))
 
-    def _of(self, iteration: int, members: Iterable[int]) -> Iterable[str]:
+    def _of(self, iteration: int, members: Iterable[InitialRank]) -> Iterable[str]:
         if self._in_blocks(iteration):
             return (self.keys.arrivals(iteration, block) for block in sorted({m // BATCH for m in members}))
         return (self.keys.arrival(iteration, member) for member in sorted(members))
@@ -73,7 +74,7 @@ class Arrivals:
         return self.store.appends and iteration >= 0
 
 
-def _of_blocks(texts: Iterable[bytes], members: frozenset[int]) -> Mapping[int, Arrival]:
+def _of_blocks(texts: Iterable[bytes], members: frozenset[InitialRank]) -> Mapping[InitialRank, Arrival]:
     """Return the last arrival of each member, none when one is missing; malformed lines are ignored."""
     strange = list[bytes]()
     found = _arrivals_in(texts, strange)
@@ -84,7 +85,7 @@ def _of_blocks(texts: Iterable[bytes], members: frozenset[int]) -> Mapping[int, 
     return {}
 
 
-def _arrivals_in(texts: Iterable[bytes], strange: list[bytes]) -> dict[int, Arrival]:
+def _arrivals_in(texts: Iterable[bytes], strange: list[bytes]) -> dict[InitialRank, Arrival]:
     lines = [line for text in texts for line in text.split(b"\n") if line]
     try:
         arrivals = [arrival for part in batches(lines) for arrival in decode_arrivals(part)]

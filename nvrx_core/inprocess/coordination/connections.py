@@ -21,6 +21,7 @@ from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.settings.environment import with_environment_as_now
 from nvrx_core.store.connection import Connection
 from nvrx_core.store.endpoint import StoreConnectionError, listen, local_address
@@ -125,7 +126,7 @@ class Connections:
         self._meeting: dist.Store | None = None
         self._offered: socket.socket | None = None
 
-    def is_hosted_by(self, initial_rank: int) -> bool:
+    def is_hosted_by(self, initial_rank: InitialRank) -> bool:
         """Whether this process, which is `initial_rank`, hosts the store."""
         return initial_rank in self.critical if self._hosted is None else self._hosted
 

@@ -17,6 +17,7 @@ from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.join import MET
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Duplicate", "end_job"]
@@ -41,7 +42,7 @@ class Duplicate:
         due: monotonic seconds of the next look.
     """
 
-    def __init__(self, store: GuardedStore, keys: StoreKeys, member: int, every: float) -> None:
+    def __init__(self, store: GuardedStore, keys: StoreKeys, member: InitialRank, every: float) -> None:
         self._store, self._keys, self._member, self._every = store, keys, member, every
         met = keys.generation >= 0 and store.look(keys.verdict(keys.generation)) == MET.encode()
         self.claim = (store.look(keys.claim(member)) or b"").decode(errors="replace") if met else ""
@@ -61,7 +62,7 @@ class Duplicate:
             end_job(self._store, self._keys, self._member, text)
 
 
-def end_job(store: GuardedStore, keys: StoreKeys, member: int, text: str) -> None:
+def end_job(store: GuardedStore, keys: StoreKeys, member: InitialRank, text: str) -> None:
     """Announce in the first iteration of a generation that the ranks contradict each other."""
     now = time.monotonic()
     fault = FaultRecord(

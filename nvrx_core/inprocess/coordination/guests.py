@@ -14,6 +14,7 @@ from typing import Final
 from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.lease import LeaseTable
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["await_guests"]
 
@@ -21,7 +22,7 @@ TURN: Final = 0.5
 """Seconds between two questions to the store: a wait inside it would hold signals off, Ctrl-C among them."""
 
 
-def await_guests(membership: Membership, members: Collection[int], heartbeat_timeout: float) -> None:
+def await_guests(membership: Membership, members: Collection[InitialRank], heartbeat_timeout: float) -> None:
     """Wait until all members have left or are unresponsive.
 
     Args:
@@ -32,7 +33,7 @@ def await_guests(membership: Membership, members: Collection[int], heartbeat_tim
     Raises:
         StoreFailure: when the store is gone.
     """
-    table, awaited, awake = LeaseTable(heartbeat_timeout), sorted(members), AwakeClock()
+    table, awaited, awake = LeaseTable[InitialRank](heartbeat_timeout), sorted(members), AwakeClock()
     pause, look_at = threading.Event(), 0.0
     while not membership.have_left(awaited):
         now = awake.at(time.monotonic())

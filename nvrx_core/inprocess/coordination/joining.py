@@ -45,6 +45,7 @@ from nvrx_core.inprocess.protocol.join import (
     process_of,
 )
 from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Entrant", "Joining", "join_for_dead"]
@@ -68,7 +69,7 @@ class Entrant:
         incarnation: what tells this call of this process from any other one; for people, with host and pid.
     """
 
-    member: int
+    member: InitialRank
     restarts: bool
     terms: str = ""
     incarnation: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
@@ -227,7 +228,7 @@ def _close(store: GuardedStore, keys: StoreKeys, claimed: int) -> int:
     return claimed if met else -1
 
 
-def _claim(store: GuardedStore, keys: StoreKeys, member: int, join: Join) -> int:
+def _claim(store: GuardedStore, keys: StoreKeys, member: InitialRank, join: Join) -> int:
     """Return the generation that the dead rank has claimed; -1 when another incarnation has come."""
     step = join.start()
     while not isinstance(step, Outcome):
@@ -237,7 +238,7 @@ def _claim(store: GuardedStore, keys: StoreKeys, member: int, join: Join) -> int
     return step.generation if isinstance(step, Wait | Joined) else -1
 
 
-def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, member: int) -> Step:
+def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, member: InitialRank) -> Step:
     """Carry out the operation that the machine asks for, and pass it the answer."""
     keys = keys.of(step.generation)
     with guard():
@@ -252,7 +253,7 @@ def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, 
             case Count(generation):
                 return join.counted(generation, store.count(keys.claims()))
             case ReadClaims(generation):
-                places = [keys.claim(rank) for rank in range(join.world_size)]
+                places = [keys.claim(rank) for rank in initial_ranks(join.world_size)]
                 return join.claims_read(generation, complete=store.has(places))
             case Close(generation, verdict):
                 return join.decided(generation, store.put_once(keys.verdict(generation), verdict).decode())

@@ -8,6 +8,7 @@ from contextlib import suppress
 from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.rank_assignment.identity import initial_ranks
 from nvrx_core.store.keys import LauncherKeys, StoreKeys
 
 __all__ = ["KeyDeletion"]
@@ -65,7 +66,7 @@ class KeyDeletion:
 
     def _delete_unread(self, iteration: int, members: int) -> None:
         """Delete the call's keys, unless a member that left earlier, or its monitor process, still has to read some."""
-        if not self.store.has([self.keys.left(member) for member in range(members)]):
+        if not self.store.has([self.keys.left(member) for member in initial_ranks(members)]):
             return
         prefix = f"{self.keys.prefix}/"
         if not self.store.forget(prefix):
@@ -88,5 +89,5 @@ class KeyDeletion:
         """Return all keys of a call that was completed in this iteration, except those of rounds deleted already."""
         keys, rounds = self.keys, sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
         kept = (key for ended in rounds for key in self._of_round(ended, members))
-        of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in range(members))
+        of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in initial_ranks(members))
         return (*kept, *of_members, keys.gone(), keys.over(), keys.claims(), keys.terms())

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore, batches
 from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Membership"]
@@ -23,7 +24,7 @@ class Membership:
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys = store, keys
 
-    def move_lease(self, member: int, before: str, lease: str) -> str:
+    def move_lease(self, member: InitialRank, before: str, lease: str) -> str:
         """Renew the member's lease, in one exchange with the store; return the lease.
 
         Args:
@@ -37,11 +38,11 @@ class Membership:
             return lease
         return found.decode()
 
-    def leases(self, members: Iterable[int]) -> dict[int, str]:
+    def leases(self, members: Iterable[InitialRank]) -> dict[InitialRank, str]:
         """Return the leases of those members that have one."""
         return dict(pair for part in batches(list(members)) for pair in self._leases(part))
 
-    def _leases(self, members: list[int]) -> Iterator[tuple[int, str]]:
+    def _leases(self, members: list[InitialRank]) -> Iterator[tuple[InitialRank, str]]:
         keys = [self.keys.lease(member) for member in members]
         together = len(keys) > 1 and self.store.has(keys)
         values = self.store.read_all(keys) if together else map(self.store.look, keys)
@@ -49,16 +50,16 @@ class Membership:
             if value is not None:
                 yield member, value.decode(errors="replace")
 
-    def mark_left(self, member: int) -> None:
+    def mark_left(self, member: InitialRank) -> None:
         """Write that the member no longer needs the store."""
         self.store.put(self.keys.left(member), "1")
         self.store.has([self.keys.left(member)])  # a `set` has no answer: this one comes after it is carried out
 
-    def have_left(self, members: Iterable[int]) -> bool:
+    def have_left(self, members: Iterable[InitialRank]) -> bool:
         """Whether all of these members have left."""
         return self.store.has([self.keys.left(member) for member in members])
 
-    def wait_left(self, members: Iterable[int], timeout: timedelta = FOREVER) -> None:
+    def wait_left(self, members: Iterable[InitialRank], timeout: timedelta = FOREVER) -> None:
         """Block until all of these members have left."""
         keys = [self.keys.left(member) for member in members]
         if keys and not self.store.wait(keys, timeout):

@@ -17,6 +17,7 @@ from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.parsing import integer, integers, parse_object, string
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Presence", "Reminders", "claimed_ranks", "find_presence", "name_missing", "ranges"]
@@ -90,7 +91,7 @@ class Presence:
         )
 
 
-def find_presence(store: GuardedStore, keys: StoreKeys, size: int, member: int) -> Presence:
+def find_presence(store: GuardedStore, keys: StoreKeys, size: int, member: InitialRank) -> Presence:
     """Find the ranks that have entered the generation of `keys`; a rank of a large job may only count them.
 
     Raises:
@@ -106,10 +107,11 @@ def find_presence(store: GuardedStore, keys: StoreKeys, size: int, member: int) 
     return Presence(size, len(entered), missing, tuple((host, tuple(ranks)) for host, ranks in found.items()))
 
 
-def claimed_ranks(store: GuardedStore, keys: StoreKeys, size: int) -> list[int]:
+def claimed_ranks(store: GuardedStore, keys: StoreKeys, size: int) -> list[InitialRank]:
     """Return the ranks that have claimed their place; a range of ranks that all have costs one request."""
-    parts = [range(first, min(first + BATCH, size)) for first in range(0, size, BATCH)]
-    found, requests = list[int](), 0
+    everybody = sorted(initial_ranks(size))
+    parts = [everybody[first : first + BATCH] for first in range(0, size, BATCH)]
+    found, requests = list[InitialRank](), 0
     while parts and requests < REQUESTS:
         part, requests = parts.pop(), requests + 1
         if store.has([keys.claim(rank) for rank in part]):
@@ -119,13 +121,15 @@ def claimed_ranks(store: GuardedStore, keys: StoreKeys, size: int) -> list[int]:
     return sorted(found)
 
 
-def _looks(store: GuardedStore, keys: StoreKeys, member: int) -> bool:
+def _looks(store: GuardedStore, keys: StoreKeys, member: InitialRank) -> bool:
     """Return whether this rank is the one that reads the claims."""
-    ahead = [0, *(1 << power for power in range(member.bit_length()))]
+    ahead = [InitialRank(rank) for rank in (0, *(1 << power for power in range(member.bit_length())))]
     return member in ahead and not any(store.has([keys.claim(rank)]) for rank in ahead if rank < member)
 
 
-def name_missing(error: BarrierTimeout, operations: RoundOperations, iteration: int, members: frozenset[int]) -> None:
+def name_missing(
+    error: BarrierTimeout, operations: RoundOperations, iteration: int, members: frozenset[InitialRank]
+) -> None:
     """Name the members that have not arrived in a round whose barrier timed out; in a small job only."""
     if len(members) <= SMALL:
         with suppress(StoreFailure):

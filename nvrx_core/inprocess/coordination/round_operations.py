@@ -21,6 +21,7 @@ from nvrx_core.inprocess.protocol.actions import (
 )
 from nvrx_core.inprocess.protocol.decision import Decision, decode_event, encode_completion
 from nvrx_core.parsing import address
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["RoundOperations"]
@@ -76,7 +77,7 @@ class RoundOperations:
             return None
         return _event(self.store.look(key) or b"", None)
 
-    def missing(self, iteration: int, members: frozenset[int]) -> list[int]:
+    def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
         """Return the members that have not arrived in the round."""
         with guard():
             return self._arrivals.missing(iteration, members)

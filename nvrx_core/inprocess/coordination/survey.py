@@ -10,6 +10,7 @@ from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore, 
 from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.liveness.peer_progress import PeerProgress
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Survey"]
@@ -30,7 +31,7 @@ class Survey:
     def __init__(self, store: GuardedStore, keys: StoreKeys, membership: Membership) -> None:
         self.store, self.keys, self.membership = store, keys, membership
 
-    def slowest(self, members: frozenset[int], asking: int) -> PeerProgress:
+    def slowest(self, members: frozenset[InitialRank], asking: int) -> PeerProgress:
         """Return the progress of the slowest members.
 
         When thousands ask at the same time, as they do when all wait for one rank, one of them reads the leases of all
@@ -65,13 +66,13 @@ class Survey:
         last = self.store.look(self.keys.survey())
         return None if last is None else last.decode()
 
-    def _make(self, number: int, members: frozenset[int]) -> PeerProgress:
+    def _make(self, number: int, members: frozenset[InitialRank]) -> PeerProgress:
         found = PeerProgress.of(self.membership.leases(members))
         self.store.put(self.keys.survey(number), found.encode())
         self.store.delete([self.keys.survey(number - 2)])
         return found
 
-    def holders(self, iteration: int, members: frozenset[int], asking: int) -> Mapping[int, int]:
+    def holders(self, iteration: int, members: frozenset[InitialRank], asking: int) -> Mapping[int, int]:
         """Return the members in an atomic section of this round, with the beats of their leases.
 
         None where the store cannot tell.

@@ -18,6 +18,7 @@ from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.exceptions import related, text_of, type_name
 from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
 from nvrx_core.process.garbage import watch_frames
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["FaultMaker", "clear_frames", "origin", "release_frames"]
 
@@ -29,7 +30,7 @@ class FaultMaker:
         initial_rank: the rank.
     """
 
-    def __init__(self, initial_rank: int) -> None:
+    def __init__(self, initial_rank: InitialRank) -> None:
         self.initial_rank = initial_rank
         self._host, self._boot_id = socket.gethostname(), boot_id()
 

@@ -22,6 +22,7 @@ from nvrx_core.fault.exceptions import type_name
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.inprocess.faults.user_errors import user_traceback
 from nvrx_core.process.bounded import call_all_bounded
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["SurvivedErrors"]
 
@@ -42,7 +43,9 @@ class SurvivedErrors:
         defer: runs work that waits for no file soon, in a thread that no restart waits for.
     """
 
-    def __init__(self, initial_rank: int, events: EventLog, defer: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, initial_rank: InitialRank, events: EventLog, defer: Callable[[Callable[[], None]], None]
+    ) -> None:
         self._initial_rank, self._events, self._defer = initial_rank, events, defer
         self._last: _Key | None = None
         self._times, self._rate = 0, LogRate()

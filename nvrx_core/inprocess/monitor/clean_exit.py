@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from nvrx_core.rank_assignment.identity import InitialRank
+
 __all__ = ["CleanExitPolicy"]
 
 LOOK_EVERY: Final = 1.0
@@ -46,7 +48,7 @@ class CleanExitPolicy:
         self.deadline = now + max(LOOK_EVERY, SHARE * (now - self._since))
         return True
 
-    def waiting(self, members: tuple[int, ...]) -> str | None:
+    def waiting(self, members: tuple[InitialRank, ...]) -> str | None:
         """What to announce, once, when these wait for the rank and nobody else is on the way; None: nothing."""
         if not members:
             return None

@@ -16,6 +16,7 @@ from nvrx_core.process.lifeline import describe_exit
 from nvrx_core.process.memory import MemoryKills
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["FaultReporter"]
 
@@ -79,7 +80,7 @@ class FaultReporter:
         return fault
 
 
-def _silence(member: int, timeout: float) -> FaultRecord:
+def _silence(member: InitialRank, timeout: float) -> FaultRecord:
     now = time.monotonic()
     return FaultRecord(
         initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name,

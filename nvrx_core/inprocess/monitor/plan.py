@@ -10,6 +10,7 @@ from typing import Any
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.coordination.joining import Entrant
 from nvrx_core.process.stacks import Stacks
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.torch_stores import Factory
 
@@ -42,7 +43,7 @@ class MonitorPlan:
         pidfile: the pid file, likewise.
     """
 
-    member: int
+    member: InitialRank
     rank_pid: int
     rank_pidfd: int
     wake: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import look_within
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["PageOfRank"]
 
@@ -17,7 +18,7 @@ class PageOfRank:
         member: the rank's initial rank.
     """
 
-    def __init__(self, page: Page, member: int) -> None:
+    def __init__(self, page: Page, member: InitialRank) -> None:
         self.page, self.member = page, member
 
     @property
@@ -67,10 +68,10 @@ class PageOfRank:
         waits = self.stage is Stage.WAITING
         return iteration if waits and self.page[ProgressField.EXITED] == iteration + 1 else None
 
-    def members(self) -> frozenset[int]:
+    def members(self) -> frozenset[InitialRank]:
         """The members that are not lost."""
         return frozenset(self.page.members())
 
-    def siblings(self) -> list[int]:
+    def siblings(self) -> list[InitialRank]:
         """Those but the rank itself, in order."""
         return sorted(self.page.members() - {self.member})

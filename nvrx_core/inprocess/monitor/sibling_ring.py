@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from nvrx_core.liveness.lease import LeaseTable
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["SiblingRing"]
 
@@ -27,11 +28,11 @@ class SiblingRing:
             half of that counts as silent.
     """
 
-    def __init__(self, member: int, timeout: float) -> None:
+    def __init__(self, member: InitialRank, timeout: float) -> None:
         self.member = member
-        self.leases = LeaseTable(timeout)
+        self.leases = LeaseTable[InitialRank](timeout)
 
-    def watched(self, siblings: list[int], *, now: float) -> list[int]:
+    def watched(self, siblings: list[InitialRank], *, now: float) -> list[InitialRank]:
         """Return those whose leases to read; the others are forgotten.
 
         Args:
@@ -44,8 +45,8 @@ class SiblingRing:
         return watched
 
     def observe(
-        self, watched: list[int], leases: Mapping[int, str], *, all_have_arrived: bool, now: float
-    ) -> tuple[int, ...]:
+        self, watched: list[InitialRank], leases: Mapping[InitialRank, str], *, all_have_arrived: bool, now: float
+    ) -> tuple[InitialRank, ...]:
         """Note the leases of those that are watched; returns the unresponsive ones.
 
         Args:

@@ -22,6 +22,7 @@ from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death,
 from nvrx_core.inprocess.protocol.effects import DeleteIfOver, Flow, MarkLeft, StoreFailure, StoreOperation
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["Parts", "Watch"]
 
@@ -59,10 +60,10 @@ class Watch:
         now: monotonic seconds.
     """
 
-    def __init__(self, member: int, page: RankPage, parts: Parts, now: Callable[[], float]) -> None:
+    def __init__(self, member: InitialRank, page: RankPage, parts: Parts, now: Callable[[], float]) -> None:
         self.member, self.page, self.parts, self.now = member, page, parts, now
         self.judging = Judging(parts.judges, page, self._awake)
-        self.unresponsive: dict[int, FaultRecord] = {}
+        self.unresponsive: dict[InitialRank, FaultRecord] = {}
 
     def run(self) -> Flow[None]:
         """Watch until the rank has left, or is dead and its death is known to all."""
@@ -139,9 +140,9 @@ class Watch:
 
     # The siblings
 
-    def _silent(self) -> Flow[list[int]]:
+    def _silent(self) -> Flow[list[InitialRank]]:
         """The siblings whose monitor process is silent, and that have not left."""
-        page, ring, siblings, silent = self.page, self.parts.ring, self.page.siblings(), list[int]()
+        page, ring, siblings, silent = self.page, self.parts.ring, self.page.siblings(), list[InitialRank]()
         if not siblings or page.stage is Stage.LEFT:
             return silent
         now = self._awake()
@@ -153,7 +154,7 @@ class Watch:
                 silent.append(member)
         return silent
 
-    def _report_unresponsive(self, member: int) -> Flow[None]:
+    def _report_unresponsive(self, member: InitialRank) -> Flow[None]:
         """Report a sibling whose monitor process is silent: its node is gone, or cut off."""
         if member not in self.unresponsive:
             self.unresponsive[member] = yield effects.DescribeSilence(member)

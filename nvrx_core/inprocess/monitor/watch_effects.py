@@ -11,6 +11,7 @@ from typing import Protocol
 
 from nvrx_core.inprocess.protocol.effects import Effect
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
     "DescribeDeath", "DescribeSilence", "DescribeStall", "DisownPage", "FindProgress", "HasEvent", "HasLeft",
@@ -59,10 +60,10 @@ class RankPage(Protocol):
     def exited(self) -> int | None:
         """The iteration that it has completed by exit, and that goes on; None when there is none."""
 
-    def members(self) -> frozenset[int]:
+    def members(self) -> frozenset[InitialRank]:
         """The members that are not lost."""
 
-    def siblings(self) -> list[int]:
+    def siblings(self) -> list[InitialRank]:
         """Those but the rank itself, in order."""
 
 
@@ -147,7 +148,7 @@ class NoteStragglers(Effect):
     """The rank waits for members that are behind it."""
 
     iteration: int
-    members: tuple[int, ...]
+    members: tuple[InitialRank, ...]
 
 
 @dataclass(slots=True)
@@ -175,7 +176,7 @@ class DescribeDeath(Effect):
 class DescribeSilence(Effect):
     """Resumed with the fault that a sibling's monitor process is silent."""
 
-    member: int
+    member: InitialRank
 
 
 # The store
@@ -207,14 +208,14 @@ class HasEvent(Effect):
 class ReadLeases(Effect):
     """Resumed with the leases of those of these members that have one."""
 
-    members: Collection[int]
+    members: Collection[InitialRank]
 
 
 @dataclass(slots=True)
 class HasLeft(Effect):
     """Resumed with whether the member needs the store no longer."""
 
-    member: int
+    member: InitialRank
 
 
 @dataclass(slots=True)

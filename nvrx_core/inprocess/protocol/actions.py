@@ -7,6 +7,7 @@ from typing import Any
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
     "Abort", "Action", "Announce", "Answer", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion",
@@ -64,7 +65,7 @@ class ReadEvent(StoreAction):
 class AskHolders(Action):
     """Find out which members are in an atomic section; answer with `held_up`."""
 
-    members: frozenset[int]
+    members: frozenset[InitialRank]
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class CountArrival(StoreAction):
 class ReadArrivals(StoreAction):
     """Read every member's arrival and the event; answer with `arrivals_read`."""
 
-    members: frozenset[int]
+    members: frozenset[InitialRank]
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Publish(StoreAction):
 class Enter(Action):
     """Enter the next round with these members."""
 
-    members: frozenset[int]
+    members: frozenset[InitialRank]
     decision: Decision
 
     @property

@@ -8,12 +8,13 @@ from functools import lru_cache
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.actions import Action, Enter, Publish, ReadArrivals
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decide
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["Barrier"]
 
 
 @lru_cache(maxsize=2)
-def _without(members: frozenset[int], lost: tuple[int, ...]) -> frozenset[int]:
+def _without(members: frozenset[InitialRank], lost: tuple[InitialRank, ...]) -> frozenset[InitialRank]:
     """The members that go on; kept, so that thousands of simulated ones share one set."""
     return members.difference(lost)
 
@@ -29,7 +30,7 @@ class Barrier:
         members: the initial ranks that take part.
     """
 
-    def __init__(self, iteration: int, member: int, members: frozenset[int]) -> None:
+    def __init__(self, iteration: int, member: InitialRank, members: frozenset[InitialRank]) -> None:
         self.iteration = iteration
         self.member = member
         self.members = members

@@ -21,6 +21,7 @@ from nvrx_core.inprocess.protocol.effects import (
     SetRendezvous,
 )
 from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["DeathReport", "report_death", "report_unresponsive"]
 
@@ -40,7 +41,9 @@ class DeathReport(Barrier):
         ends_round: the round's event is this death, not another fault: all have arrived after it was told.
     """
 
-    def __init__(self, iteration: int, member: int, members: frozenset[int], fault: FaultRecord) -> None:
+    def __init__(
+        self, iteration: int, member: InitialRank, members: frozenset[InitialRank], fault: FaultRecord
+    ) -> None:
         super().__init__(iteration, member, members)
         self.fault, self.ends_round = fault, False
 
@@ -62,7 +65,7 @@ class DeathReport(Barrier):
             return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
         return (self._enter(decision),)
 
-    def next(self, members: frozenset[int]) -> DeathReport:
+    def next(self, members: frozenset[InitialRank]) -> DeathReport:
         """The same death in the following round, where the member has no rank that anybody knows."""
         return DeathReport(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))
 

@@ -16,6 +16,7 @@ from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.blame import Progress, behind
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 from nvrx_core.parsing import MAX_RANKS, address, integer, integers, parse_json, parse_object, string
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 
 __all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
@@ -60,7 +61,7 @@ class Arrival:
         place: `host:port` where it would host the meeting of the next process group, "" where it would not.
     """
 
-    initial_rank: int
+    initial_rank: InitialRank
     rank: int
     standing: ArrivalStatus
     world_size: int = 0
@@ -93,7 +94,7 @@ class Arrival:
         fault = FaultRecord.from_data(data["fault"]) if data.get("fault") else None
         progress = Progress.of(integers(data["progress"])) if data["progress"] is not None else None
         return cls(
-            initial_rank=integer(data["initial_rank"], 0, MAX_RANKS), rank=integer(data["rank"]),
+            initial_rank=InitialRank(integer(data["initial_rank"], 0, MAX_RANKS)), rank=integer(data["rank"]),
             standing=ArrivalStatus(data["standing"]), world_size=integer(data["world_size"], 0, MAX_RANKS), fault=fault,
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
             completed=bool(data.get("completed")), long=bool(data.get("long")),
@@ -119,10 +120,10 @@ class Decision:
     """
 
     iteration: int
-    lost: tuple[int, ...]
+    lost: tuple[InitialRank, ...]
     terminated: tuple[int, ...]
     cause: FaultRecord | None
-    culprits: tuple[int, ...]
+    culprits: tuple[InitialRank, ...]
     step: int
     long: bool = False
     keys: tuple[Column, ...] = ()
@@ -153,8 +154,10 @@ class Decision:
         _require_fields(data, "iteration", "lost", "terminated", "culprits", "step")
         cause, places = FaultRecord.from_data(data["cause"]) if data.get("cause") else None, data.get("places", [])
         return cls(
-            iteration=integer(data["iteration"]), lost=integers(data["lost"], 0, MAX_RANKS),
-            terminated=integers(data["terminated"], 0, MAX_RANKS), cause=cause, culprits=integers(data["culprits"]),
+            iteration=integer(data["iteration"]),
+            lost=tuple(map(InitialRank, integers(data["lost"], 0, MAX_RANKS))),
+            culprits=tuple(map(InitialRank, integers(data["culprits"]))),
+            terminated=integers(data["terminated"], 0, MAX_RANKS), cause=cause,
             step=integer(data["step"]), long=bool(data.get("long")),
             keys=tuple(map(_column, _list(data.get("keys", [])))),
             places=tuple((integer(rank, 0, MAX_RANKS), _place(place)) for rank, place in map(_list, _list(places))),
@@ -202,7 +205,9 @@ def _symptom(fault: FaultRecord) -> bool:
     return fault.interruption == Interruption.EXCEPTION.name and any(sign in text for sign in _SIGNS)
 
 
-def _culprits(arrivals: Collection[Arrival], faults: list[FaultRecord], cause: FaultRecord | None) -> tuple[int, ...]:
+def _culprits(
+    arrivals: Collection[Arrival], faults: list[FaultRecord], cause: FaultRecord | None
+) -> tuple[InitialRank, ...]:
     """Who failed; of ranks that only waited in vain, those that held them up."""
     failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _late(fault) or _symptom(fault))}
     if not failed and cause is not None and _late(cause):
@@ -221,7 +226,7 @@ def _late(fault: FaultRecord) -> bool:
     return fault.error_type == LATE_COMPLETION
 
 
-def _behind(arrivals: Collection[Arrival]) -> set[int]:
+def _behind(arrivals: Collection[Arrival]) -> set[InitialRank]:
     progress = {a.initial_rank: a.progress for a in arrivals if a.progress and a.standing is not ArrivalStatus.DEAD}
     return behind(progress, {a.initial_rank for a in arrivals if a.stalled})
 

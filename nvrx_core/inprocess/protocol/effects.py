@@ -16,6 +16,7 @@ from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.view import RoundView
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
     "Abandon", "Assign", "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed",
@@ -95,14 +96,14 @@ class FindHolders(Effect):
     """Resumed with the members in an atomic section of the round, and the beats of their leases."""
 
     iteration: int
-    members: frozenset[int]
+    members: frozenset[InitialRank]
 
 
 @dataclass(slots=True)
 class MarkLeft(Effect):
     """Write that this member needs the store no longer."""
 
-    member: int
+    member: InitialRank
 
 
 @dataclass(slots=True)
@@ -135,7 +136,7 @@ class EnterStage(Effect):
 class LoseMembers(Effect):
     """Note on the progress page who is no longer part of the job."""
 
-    members: tuple[int, ...]
+    members: tuple[InitialRank, ...]
 
 
 @dataclass(slots=True)
@@ -300,7 +301,7 @@ class StopHousekeeping(Effect):
 class AwaitGuests(Effect):
     """Serve the store until the members need it no longer; all have completed, or each leaves for itself."""
 
-    members: frozenset[int]
+    members: frozenset[InitialRank]
     completed: bool
 
 

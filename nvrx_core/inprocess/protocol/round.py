@@ -41,6 +41,7 @@ from nvrx_core.inprocess.protocol.actions import (
 from nvrx_core.inprocess.protocol.barrier import Barrier
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.transitions import Input, Phase, takes
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["Round", "RoundTimeouts"]
 
@@ -73,7 +74,9 @@ class Round(Barrier):
         timeouts: the round's bounds.
     """
 
-    def __init__(self, iteration: int, member: int, members: frozenset[int], timeouts: RoundTimeouts) -> None:
+    def __init__(
+        self, iteration: int, member: InitialRank, members: frozenset[InitialRank], timeouts: RoundTimeouts
+    ) -> None:
         super().__init__(iteration, member, members)
         self.timeouts = timeouts
         self.phase = Phase.OPEN
@@ -190,7 +193,7 @@ class Round(Barrier):
         """The round that `state` gave."""
         iteration, member, members, phase, arrival = state
         assert isinstance(iteration, int) and isinstance(member, int) and isinstance(members, frozenset)
-        round_ = cls(iteration, member, members, timeouts)
+        round_ = cls(iteration, InitialRank(member), members, timeouts)
         assert isinstance(phase, Phase) and isinstance(arrival, Arrival | None)
         round_.phase, round_.arrival = phase, arrival
         return round_

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["RoundView", "Rounds"]
 
@@ -53,11 +54,11 @@ class Rounds:
         view: the round that the monitor thread is in.
     """
 
-    def __init__(self, member: int, members: frozenset[int], timeouts: RoundTimeouts) -> None:
+    def __init__(self, member: InitialRank, members: frozenset[InitialRank], timeouts: RoundTimeouts) -> None:
         self.member, self.timeouts = member, timeouts
         self.view = RoundView(Round(-1, member, members, timeouts))
 
-    def advance(self, members: frozenset[int]) -> None:
+    def advance(self, members: frozenset[InitialRank]) -> None:
         """Go on to the next round, with these members."""
         following = self.view.round.iteration + 1
         self.view = RoundView(Round(following, self.member, members, self.timeouts))

@@ -35,6 +35,19 @@ plain(1)
 Wrapper(soft_timeout=3)
 Wrapper(soft_time_out=None)
 """
+MIXED_UP = """\
+from nvrx_core.inprocess.coordination.membership import Membership
+from nvrx_core.rank_assignment.base import FrozenState
+from nvrx_core.store.keys import StoreKeys
+
+def use(state: FrozenState, keys: StoreKeys, membership: Membership) -> None:
+    keys.lease(state.initial_rank)
+    keys.lease(state.rank)
+    membership.mark_left(state.initial_rank)
+    membership.mark_left(state.rank)
+    membership.have_left(range(state.world_size))
+"""
+"""A rank's identity for the whole call, and its rank in one iteration."""
 REVEALED = [
     "timedelta",
     "bool",
@@ -62,3 +75,14 @@ def test_static_types_are_kept(checker, tmp_path):
     revealed = re.findall(r'(?:Revealed type is|Type of ".*" is) "(.*)"', done.stdout)
     assert [re.sub(r"^def |[\w.]+\.(?=\w)", "", each) for each in revealed] == REVEALED, done.stdout + done.stderr
     assert [int(line) for line in re.findall(r"script\.py:(\d+)(?::\d+)?.* error: ", done.stdout)] == WRONG_LINES
+
+
+def test_an_initial_rank_is_not_mixed_up_with_a_rank(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(MIXED_UP)
+    done = subprocess.run([*CHECKERS["mypy"], str(script)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert re.findall(r"script\.py:(\d+): error: .* expected \"(.*)\"", done.stdout) == [
+        ("7", "InitialRank"),
+        ("9", "InitialRank"),
+        ("10", "Iterable[InitialRank]"),
+    ], done.stdout + done.stderr
