@@ -20,7 +20,7 @@ from nvrx_lightning.options import InProcessOptions
 from nvrx_lightning.restart.checkpoint import atomic_writes
 from nvrx_lightning.restart.fit import RestartableFit
 from nvrx_lightning.restart.launcher import wrap_launcher
-from nvrx_lightning.subclassing import become
+from nvrx_lightning.subclassing import become, tell_parameters
 
 __all__ = ["STRATEGIES", "InProcessStrategy", "in_process", "strategy_class"]
 
@@ -201,11 +201,13 @@ def in_process(strategy: Any, **options: Any) -> Any:
 def _subclass(kind: Any) -> Any:
     if issubclass(kind, InProcessStrategy):
         return kind
-    return type(f"InProcess{kind.__name__}", (InProcessStrategy, kind), {"__module__": __name__})
+    made = type(f"InProcess{kind.__name__}", (InProcessStrategy, kind), {"__module__": __name__})
+    return tell_parameters(made, kind, InProcessOptions)
 
 
 @functools.cache
 def strategy_class(name: str, family: str) -> type[Any]:
     """Return one of `STRATEGIES` for a family."""
     base = lookup(family, f"strategies.{STRATEGIES[name]}")
-    return type(name, (InProcessStrategy, base), {"__module__": __name__, "__doc__": InProcessStrategy.__doc__})
+    made = type(name, (InProcessStrategy, base), {"__module__": __name__, "__doc__": InProcessStrategy.__doc__})
+    return tell_parameters(made, base, InProcessOptions)

@@ -8,10 +8,12 @@ by a subclass. Python allows that where the subclass has one base; hence functio
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar, get_type_hints
 
-__all__ = ["become"]
+__all__ = ["become", "tell_parameters"]
 
 Instance = TypeVar("Instance")
 Make = Callable[[Any], type[Any]]
@@ -31,3 +33,31 @@ def _made(kind: Any, make: Make) -> type[Any]:
     made.__module__, made.__doc__ = kind.__module__, kind.__doc__
     made.nvrx_made_by = (*getattr(kind, "nvrx_made_by", ()), make)
     return made
+
+
+def tell_parameters(kind: type[Any], base: Any, options: Any) -> type[Any]:
+    """Give a class a constructor that names its parameters: LightningCLI and editors ask for them.
+
+    Args:
+        kind: the class; its constructor takes anything.
+        base: whose parameters it passes on.
+        options: the dataclass whose fields it takes as well, by name.
+
+    Returns:
+        The class.
+    """
+
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        super(kind, self).__init__(*args, **kwargs)
+
+    known = inspect.signature(base.__init__).parameters.values()
+    named = [each for each in known if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    types = get_type_hints(options)
+    more = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=types[each.name])
+        for each in fields(options)
+    ]
+    rest = [each for each in known if each.kind is inspect.Parameter.VAR_KEYWORD]
+    vars(construct)["__signature__"] = inspect.Signature([*named, *more, *rest])
+    kind.__init__ = construct
+    return kind

@@ -21,6 +21,7 @@ def test_no_private_name_of_lightning_has_moved(prepare):
             True,
             True,
         )
+        assert {"process_group_backend", "max_restarts", "soft_timeout", "kwargs"} <= set(line["parameters"])
         assert "ParallelStrategy" in line["single"]
         assert "no class of Lightning" in line["stranger"]
         assert "write max_restarts=" in line["misspelt"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from typing import Any
@@ -78,6 +79,7 @@ def options_of(family: str) -> dict[str, Any]:
         "instance": copied.in_process_options.max_restarts,
         "its own": copied._ddp_kwargs["find_unused_parameters"],
         "is one": isinstance(copied, base) and not isinstance(instance, strategy.InProcessStrategy),
+        "parameters": list(inspect.signature(strategy.strategy_class("InProcessDDPStrategy", family)).parameters),
         "single": refusal(strategy.in_process, single),
         "stranger": refusal(strategy.in_process, dict),
         "misspelt": refusal(made, max_restart=3),
