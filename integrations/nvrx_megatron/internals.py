@@ -1,7 +1,7 @@
 """The names of Megatron that its documentation does not promise; no other file of the package has one.
 
-`tests/unit/megatron/test_internals.py` looks for them in the megatron-core that is installed, and fails with the name
-that has moved. A name of `megatron.training` is looked for at run time only, because no package index has that.
+`tests/harness/megatron/canary.py` looks for them in the megatron-core that is installed, and fails with the name that
+has moved. A name of `megatron.training` is looked for at run time only, because no package index has that.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ TREE = os.environ.get("NVRX_TEST_MEGATRON_LM", "")
 pytestmark = pytest.mark.skipif(not TREE, reason="NVRX_TEST_MEGATRON_LM names no checkout of Megatron-LM")
 Train = Callable[..., MegatronLMJob]
 LIMIT = 300
+OWN_THREADS = 4
+"""A rank has at most so many more than at its first entry; a process group would have eight."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,7 @@ def test_twenty_restarts_hold_no_more_than_the_first(train: Train) -> None:
         early, late = ({name: median(line[name] for line in part) for name in (*HELD, "pages")}
                        for part in (entered[2:9], entered[14:]))  # fmt: skip
         assert all(late[name] <= early[name] for name in HELD), (early, late)
+        assert late["threads"] <= entered[0]["threads"] + OWN_THREADS, (entered[0], late)
         assert late["pages"] <= early["pages"] * 1.05, (early, late)
         assert all(line["groups"] == [] for line in entered[1:])
 
