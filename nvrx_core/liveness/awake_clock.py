@@ -49,6 +49,8 @@ class AwakeClock:
 
     def at(self, moment: float) -> float:
         """Return the awake time at a monotonic moment; it does not advance during a pause."""
+        if not self._pauses:
+            return moment
         return moment - self.paused + sum(end - max(begin, moment) for begin, end in self._pauses if moment < end)
 
     def when(self, awake: float) -> float:

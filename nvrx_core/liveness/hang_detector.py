@@ -39,8 +39,7 @@ SIGNAL_AFTER: Final = 0.05
 NOT_NOTICED: Final = "no thread of the rank has noticed the end of its round"
 
 
-@dataclass(frozen=True)
-class ProgressSample:
+class ProgressSample(NamedTuple):
     """One sample of the progress page; times in seconds.
 
     Attributes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from nvrx_core.inprocess.interruption.landing import Landing
 
@@ -73,8 +73,7 @@ class Unblock:
     reason: str = "the main thread does not react to signals"
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """One observation of the main thread.
 
     Attributes:

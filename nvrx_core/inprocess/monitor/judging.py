@@ -14,7 +14,15 @@ from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.gil_stall import GilStallAction, GilStallPolicy, MarkRoundOver, QueryRoundEvent
 from nvrx_core.inprocess.monitor.watch_effects import RankPage
 from nvrx_core.inprocess.protocol.effects import Effect, Flow, StoreFailure
-from nvrx_core.liveness.hang_detector import HangDetector, Kill, QueryPeers, SendSignal, SoftTimeout, Terminate
+from nvrx_core.liveness.hang_detector import (
+    HangDetector,
+    Kill,
+    ProgressSample,
+    QueryPeers,
+    SendSignal,
+    SoftTimeout,
+    Terminate,
+)
 from nvrx_core.liveness.peer_progress import PeerProgress
 
 __all__ = ["Judges", "Judging", "Stall"]
@@ -65,6 +73,7 @@ class Judging:
         self.judges, self.page, self.now = judges, page, now
         self.ended_for: str | None = None
         self._stragglers_of = -1
+        self._sample: ProgressSample | None = None
 
     def judge(self) -> Flow[Stall | None]:
         """Judge the rank, and signal or end it where that is due; returns what all ranks must be told of."""
@@ -73,7 +82,7 @@ class Judging:
         while asked:
             asked = False
             sample = yield effects.TakeSample(self.judges.gil_stalls.out_by)
-            now = self.now()
+            self._sample, now = sample, self.now()
             for action in detector.evaluate(sample, now=now):
                 if isinstance(action, QueryPeers):
                     detector.peers_progressing((yield from self._peers_progressing()), now=now)
@@ -83,11 +92,13 @@ class Judging:
                     stall = Stall(sample.iteration, action.reason)
                 else:
                     yield self._signal(action)
+        if stall is not None:
+            self._sample = None  # to announce it takes time
         return stall
 
     def help_stalled(self) -> Flow[None]:
-        """Tell a rank whose threads do not run that its round is over."""
-        sample = yield effects.TakeSample(math.inf)
+        """Tell a rank whose threads do not run that its round is over; follows `judge`."""
+        sample = self._sample or (yield effects.TakeSample(math.inf))
         now = self.now()
         yield from self._help(self.judges.gil_stalls.evaluate(sample, now=now), sample.iteration, now)
 

@@ -31,6 +31,8 @@ _SIGNS: Final = (
     "Connection closed by peer",
     "Connection reset",
 )
+_EXCEPTION: Final = Interruption.EXCEPTION.name
+_SOFT_TIMEOUT: Final = Interruption.SOFT_TIMEOUT.name
 _TIMED_OUT: Final = ("imed out", "iming out", "imeout")
 
 
@@ -201,8 +203,10 @@ def _rank(arrival: Arrival) -> int:
 
 def _symptom(fault: FaultRecord) -> bool:
     """A collective that failed because of another rank: who dies breaks others before the death is told."""
+    if fault.interruption != _EXCEPTION:
+        return False
     text = f"{fault.error_type} {fault.message}"
-    return fault.interruption == Interruption.EXCEPTION.name and any(sign in text for sign in _SIGNS)
+    return any(sign in text for sign in _SIGNS)
 
 
 def _culprits(
@@ -219,7 +223,7 @@ def _culprits(
 
 
 def _stalled(fault: FaultRecord) -> bool:
-    return fault.interruption == Interruption.SOFT_TIMEOUT.name
+    return fault.interruption == _SOFT_TIMEOUT
 
 
 def _late(fault: FaultRecord) -> bool:

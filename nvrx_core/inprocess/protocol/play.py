@@ -23,14 +23,13 @@ def play(machine: Machine, actions: Iterable[Action], now: Callable[[], float]) 
     pending, rest = deque(actions), list[Action]()
     while pending:
         action = pending.popleft()
-        if isinstance(action, InternalError):
+        if isinstance(action, StoreAction):
+            answer = yield StoreOperation(action, machine.iteration)
+            if answer is not None:
+                method, *told = answer
+                pending.extend(getattr(machine, method)(*told, now=now()))
+        elif isinstance(action, InternalError):
             yield ReportInternalError(f"round {machine.iteration}: {action.reason}")
-            continue
-        if not isinstance(action, StoreAction):
+        else:
             rest.append(action)
-            continue
-        answer = yield StoreOperation(action, machine.iteration)
-        if answer is not None:
-            method, *told = answer
-            pending.extend(getattr(machine, method)(*told, now=now()))
     return rest

@@ -20,6 +20,8 @@ __all__ = ["NOWHERE", "TRANSITIONS", "Input", "Phase", "takes"]
 class Phase(enum.Enum):
     """How far a member is in a round."""
 
+    __hash__ = object.__hash__  # each input is a look-up, and that of an enumeration hashes a name
+
     OPEN = "in the function, or on its way into it"
     COMPLETE = "has completed, and waits for the others"
     INTERRUPTED = "out of the function, or on its way out: the round restarts"
@@ -87,6 +89,7 @@ def takes(
 ) -> Callable[[Callable[Concatenate[Machine, Arguments], Actions]], Callable[Concatenate[Machine, Arguments], Actions]]:
     """Have a method of a machine with a `phase` go by the table."""
     rule = TRANSITIONS[kind]
+    wrong = {phase: (InternalError(f"{kind.name} came in phase {phase.name}"),) for phase in Phase}
 
     def decorate(
         method: Callable[Concatenate[Machine, Arguments], Actions],
@@ -94,12 +97,13 @@ def takes(
         @functools.wraps(method)
         def checked(machine: Machine, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Actions:
             before: Phase = machine.phase
-            if before not in rule:
-                return (InternalError(f"{kind.name} came in phase {before.name}"),)
-            if rule[before] == NOWHERE:
-                return ()
+            leads_to = rule.get(before)
+            if leads_to is None:
+                return wrong[before]
+            if not leads_to:
+                return NOWHERE
             actions = method(machine, *args, **kwargs)
-            if machine.phase not in rule[before]:
+            if machine.phase not in leads_to:
                 return (*actions, InternalError(f"{kind.name} led from {before.name} to {machine.phase.name}"))
             return actions
 

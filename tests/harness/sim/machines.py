@@ -6,7 +6,6 @@ Slower than the checker and the simulation by far; what they give is a failure t
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings, strategies as st
@@ -210,7 +209,7 @@ class Interrupting(RuleBasedStateMachine):
 
     def ask(self) -> tuple[Any, ...]:
         seen, state = self.seen(), self.machine.state(now=self.now)
-        known = replace(seen, raised=self.machine._raised, deferred=self.machine._deferred)
+        known = seen._replace(raised=self.machine._raised, deferred=self.machine._deferred)
         twin = InterruptPolicy.from_state(self.UNWIND, state, seen=known, now=self.now, hold=self.HOLD)
         actions = self.machine.tick(seen, now=self.now)
         self.machine.check()

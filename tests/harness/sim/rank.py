@@ -19,7 +19,7 @@ from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.actions import InternalError
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.transitions import Phase
@@ -30,6 +30,7 @@ from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 
 from .options import LONG
+from .running import Running, Waits, rules_of
 from .slots import SayWhere
 from .watch import MONITOR, watch_of
 from .world import AwaitKey, Task, Until
@@ -39,13 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Rank", "Stage"]
 
-Waits = Generator[Any, Any, Any]
 NOWHERE: Final = None
 SOMEWHERE: Final = ("node", 1)
-
-
-BACKS_OFF: Final = 1000
-"""A limit that no schedule reaches: restarts after equal failures back off."""
 
 
 class Failed(Exception):
@@ -63,59 +59,6 @@ class Stage(enum.Enum):
     FINISHED = "finished"
     LEFT = "left"
     DEAD = "dead"
-
-
-class Running:
-    """A flow that runs: store operations go to the world, other effects are carried out by their rules.
-
-    Args:
-        rank: whose it is.
-        flow: has not begun.
-        rules: of its effects.
-        over: called at its end.
-    """
-
-    __slots__ = ("flow", "over", "part", "rank", "rules")
-
-    def __init__(self, rank: Rank, flow: effects.Flow[Any], rules: Rules, over: Callable[[], None]) -> None:
-        self.rank, self.flow, self.rules, self.over = rank, flow, rules, over
-        self.part: Waits | None = None
-
-    def send(self, outcome: Any) -> Any:
-        """Go on, up to the next wish of the world.
-
-        Raises:
-            StopIteration: at the end.
-        """
-        ignored, at_once, wishes, waits = self.rules
-        while True:
-            if self.part is not None:
-                try:
-                    return self.part.send(outcome)
-                except StopIteration as end:
-                    self.part, outcome = None, end.value
-            try:
-                effect = self.flow.send(outcome)
-            except StopIteration:
-                self.over()
-                raise
-            kind = type(effect)
-            if kind is effects.StoreOperation:
-                return effect
-            if kind in ignored:
-                outcome = None
-            elif kind in at_once:
-                outcome = at_once[kind](self.rank, effect)
-            elif kind in wishes:
-                return wishes[kind](self.rank, effect)
-            else:
-                self.part, outcome = waits[kind](self.rank, effect), None
-
-    def close(self) -> None:
-        """End it where it is."""
-        if self.part is not None:
-            self.part.close()
-        self.flow.close()
 
 
 class Rank:
@@ -205,8 +148,8 @@ class Rank:
     # The flows
 
     def _main(self) -> Running:
-        rules = CallRules(leader=self.schedule.leader, no_progress_limit=BACKS_OFF)
-        return Running(self, MainThread(self.rounds, self.state, rules, self.now).run(), MAIN, self._over)
+        flow = MainThread(self.rounds, self.state, self.schedule.rules, self.now)
+        return Running(self, flow.run(), MAIN, self._over)
 
     def pause_monitor(self, seconds: float) -> None:
         """The monitor process is stopped, or its lease does not reach the store, for so long."""
@@ -496,19 +439,15 @@ class Rank:
         self.main.poke()
 
 
-Rule = Mapping[type[effects.Effect], Callable[[Rank, Any], Any]]
-Rules = tuple[frozenset[type[effects.Effect]], Rule, Rule, Rule]
-"""What only the real shell does, what is done at once, what is one wish of the world, and what takes several."""
-
-MAIN: Final[Rules] = (
-    frozenset({
+MAIN: Final = rules_of(
+    ignored={
         effects.AwaitGuests, effects.AwaitHostClosed, effects.AwaitMonitorProcess, effects.ClearFrames,
         effects.CollectGarbage, effects.CollectPostponed, effects.CountOut, effects.DeleteIfOver,
         effects.LogWaiting,
         effects.ReleaseFailure, effects.ReleaseGroups, effects.ReportAnnounced, effects.ReportLeft, effects.RoundEnded,
         effects.StopHousekeeping, effects.Terminate, effects.UseRendezvous,
-    }),
-    {
+    },
+    at_once={
         effects.Assign: Rank._assign,
         effects.BeginIteration: Rank._begin,
         effects.Complete: Rank._complete,
@@ -522,12 +461,12 @@ MAIN: Final[Rules] = (
         effects.ReadDecision: Rank._give_up,
         effects.ReportInternalError: Rank._fail,
     },
-    {
+    wishes={
         effects.Await: Rank._await,
         effects.MarkLeft: Rank._mark_left,
         effects.SetRendezvous: Rank.set_rendezvous,
     },
-    {
+    waits={
         effects.AwaitRendezvous: Rank._await_rendezvous,
         effects.HostRendezvous: Rank._host,
         effects.Initialize: Rank._initialize,
@@ -535,26 +474,26 @@ MAIN: Final[Rules] = (
         effects.RunFunction: Rank._run,
     },
 )  # fmt: skip
-INTERRUPTS: Final[Rule] = {
+INTERRUPTS: Final[Mapping[type[effects.Effect], Callable[[Rank, Any], Any]]] = {
     driving.CloseBlocked: Rank._close_blocked,
     driving.FireInterrupt: Rank._fire,
     driving.Observe: Rank._observe,
     driving.ReportStored: Rank._logged,
     driving.ReportSwallowed: Rank._logged,
 }
-THREAD: Final[Rules] = (
-    frozenset(),
-    {
+THREAD: Final = rules_of(
+    ignored=(),
+    at_once={
         monitor_effects.NoticeEvent: Rank._notice,
         monitor_effects.ResetInterrupt: Rank._reset,
         effects.ReportInternalError: Rank._fail,
         monitor_effects.RoundDecided: Rank._decided,
     },
-    {
+    wishes={
         monitor_effects.AbortFunction: Rank._abort,
         monitor_effects.LastCall: Rank._last_call,
     },
-    {
+    waits={
         effects.AwaitDecision: Rank._await_decision,
         effects.AwaitEvent: Rank._await_event,
         monitor_effects.AwaitOut: Rank._drive,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 from nvrx_core.errors import RankAssignmentError
+from nvrx_core.inprocess.protocol.main_thread import CallRules
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import leader
@@ -23,6 +24,8 @@ from .world import World
 
 __all__ = ["Failure", "Schedule"]
 
+BACKS_OFF: Final = 1000
+"""A limit that no schedule reaches: restarts after equal failures back off."""
 MAX_RANKS = 200  # restarts, where completions may be late, too
 
 
@@ -86,6 +89,7 @@ class Schedule:
             (rng.choice(plug_ins), rng.randint(0, 2), rng.randrange(options.ranks)) for _ in range(options.plug_ins)
         }
         self._same: dict[frozenset[int], frozenset[int]] = {}
+        self.rules = CallRules(leader=self.leader, no_progress_limit=BACKS_OFF)
         members = frozenset(range(options.ranks))
         self.ranks = [Rank(self, member, members) for member in range(options.ranks)]
         self._plan()

@@ -6,7 +6,10 @@ A schedule that fails is run again with its history, and kept in `tests/harness/
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import functools
+import gc
 import json
 import math
 import multiprocessing
@@ -14,7 +17,7 @@ import pathlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -106,15 +109,29 @@ def search(seeds: Iterable[int], ranks: Ranks, seconds: float = math.inf, folder
         Failure: when an invariant does not hold.
     """
     figures, end = Figures(), time.perf_counter() + seconds
-    for seed in seeds:
-        try:
-            figures.add(run(seed, ranks))
-        except Failure as failure:
-            kept = keep(seed, ranks, str(failure).splitlines()[1], folder)
-            raise Failure(f"{failure}\nkept in {kept}") from None
-        if time.perf_counter() > end:
-            break
+    with _collected_between() as collect:
+        for seed in seeds:
+            try:
+                figures.add(run(seed, ranks))
+            except Failure as failure:
+                kept = keep(seed, ranks, str(failure).splitlines()[1], folder)
+                raise Failure(f"{failure}\nkept in {kept}") from None
+            collect()
+            if time.perf_counter() > end:
+                break
     return figures
+
+
+@contextlib.contextmanager
+def _collected_between() -> Iterator[Callable[[], object]]:
+    """Collect garbage between two schedules only: what lives is looked at in vain while one runs."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield functools.partial(gc.collect, 0)
+    finally:
+        if collects:
+            gc.enable()
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
@@ -21,6 +20,7 @@ from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.stage import Stage
 
+from .running import Waits, rules_of
 from .slots import LookUp
 from .world import AwaitKey, Until
 
@@ -31,7 +31,6 @@ __all__ = ["MONITOR", "SimulatedPage", "watch_of"]
 
 HARD: Final = 2.0
 """Seconds: longer than any function takes that swallows interruptions."""
-Waits = Generator[Any, Any, Any]
 
 
 class SimulatedPage:
@@ -65,7 +64,7 @@ class SimulatedPage:
 def watch_of(rank: Rank) -> Watch:
     """The watch of a rank: silence counts only in schedules in which something may fall silent."""
     options = rank.schedule.options
-    beat = 0.03 * max(1.0, options.slow)
+    beat = 0.3 if options.hold else 0.03 * max(1.0, options.slow)  # who holds a section does so for minutes
     looks = bool(options.nodes or options.suspicions)
     judges = Judges(HangDetector(beat, HARD, 1.0), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
@@ -161,10 +160,9 @@ def _has_left(rank: Rank, effect: watch_effects.HasLeft) -> bool:
     return effect.member in rank.world.left
 
 
-Rule = dict[type[effects.Effect], Callable[[Any, Any], Any]]
-MONITOR: Final[tuple[frozenset[type[effects.Effect]], Rule, Rule, Rule]] = (
-    frozenset({effects.DeleteIfOver, watch_effects.DisownPage, watch_effects.MarkStalled, watch_effects.ReportPause}),
-    {
+MONITOR: Final = rules_of(
+    ignored={effects.DeleteIfOver, watch_effects.DisownPage, watch_effects.MarkStalled, watch_effects.ReportPause},
+    at_once={
         effects.ReportInternalError: _fail,
         watch_effects.DescribeDeath: _death,
         watch_effects.DescribeSilence: _silence,
@@ -179,11 +177,11 @@ MONITOR: Final[tuple[frozenset[type[effects.Effect]], Rule, Rule, Rule]] = (
         watch_effects.TakeSample: _take_sample,
         watch_effects.TerminateRank: _terminate,
     },
-    {
+    wishes={
         effects.AwaitDecision: _learn_decision,
         effects.MarkLeft: _mark_left,
         effects.ReadDecision: _read_decision,
         effects.SetRendezvous: _set_rendezvous,
     },
-    {watch_effects.Sleep: _sleep},
+    waits={watch_effects.Sleep: _sleep},
 )

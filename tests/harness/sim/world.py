@@ -68,7 +68,7 @@ class Task:
         self.world, self.name, self.steps, self.send = world, name, steps, steps.send
         self.turn = 0
         self.until: Callable[[], Any] | None = None
-        world.resume_later(self, world.delay())
+        world.resume_soon(self)
 
     @property
     def alive(self) -> bool:
@@ -85,7 +85,7 @@ class Task:
         """Go on if what it waits for holds now."""
         if self.until is not None and self.until():
             self.until = None
-            self.world.resume_later(self, self.world.delay() / 10)
+            self.world.resume_soon(self, share=0.1)
 
 
 class World:
@@ -132,56 +132,63 @@ class World:
         """Do something later."""
         heappush(self._heap, (self.now + seconds, next(self._order), None, 0, what, None))
 
-    def resume_later(self, task: Task, seconds: float, value: Any = None) -> None:
-        """Resume a task later, unless it was resumed before."""
-        heappush(self._heap, (self.now + seconds, next(self._order), task, task.turn, None, value))
+    def resume_soon(self, task: Task, value: Any = None, *, share: float = 1.0, turn: int | None = None) -> None:
+        """Resume a task after a delay, or a share of one, unless it was resumed since it had its turn."""
+        at = self.now + share * self._latency * DELAYS[self._bits(12)]
+        heappush(self._heap, (at, next(self._order), task, task.turn if turn is None else turn, None, value))
 
     def run(self, most: float) -> None:
         """Let time pass until nothing is left to happen."""
         heap, bits, latency, order, delays = self._heap, self._bits, self._latency, self._order, DELAYS
         while heap:
             at, _, task, turn, what, value = heappop(heap)
-            if what is None:
-                if task.turn != turn:  # it was resumed before, or has ended
-                    continue
-                assert at < most, f"still going on after {most} s"
-                self.now = at
-                self.events += 1
-                task.turn = turn = turn + 1
-                task.until = None
-                try:
-                    wish = task.send(value)
-                except StopIteration:
-                    task.turn = -1
-                    continue
-                kind = type(wish)
-                if kind is Operation:
-                    heappush(heap, (at + latency * delays[bits(12)], next(order), task, turn, wish, None))
-                elif kind is float:
-                    heappush(heap, (at + wish, next(order), task, turn, None, None))
-                else:
-                    self._wait(task, wish)
+            if what is not None:
+                self._happen(at, task, turn, what)
                 continue
+            if task.turn != turn:  # it was resumed before, or has ended
+                continue
+            assert at < most, f"still going on after {most} s"
             self.now = at
             self.events += 1
-            if task is None:
-                what()
-            elif task.turn == turn or bits(1):
-                answer = self._perform(what, task)
-                heappush(heap, (at + latency * delays[bits(12)], next(order), task, turn, None, answer))
+            task.turn = turn = turn + 1
+            task.until = None
+            try:
+                wish = task.send(value)
+            except StopIteration:
+                task.turn = -1
+                continue
+            kind = type(wish)
+            if kind is Operation:
+                heappush(heap, (at + latency * delays[bits(12)], next(order), task, turn, wish, None))
+            elif kind is float:
+                heappush(heap, (at + wish, next(order), task, turn, None, None))
+            elif kind is Until:
+                task.until = wish.holds
+                if wish.deadline < math.inf:
+                    self._set_alarm(task, wish.deadline)
+            else:
+                self._wait(task, wish)
 
-    def _wait(self, task: Task, wish: Until | AwaitKey) -> None:
-        if type(wish) is Until:
-            task.until = wish.holds
-            if wish.deadline < math.inf:
-                self.late += wish.deadline <= self.now
-                assert self.late < 10_000, f"{task.name} waits until {wish.deadline}, and that is over"
-                self.resume_later(task, max(0.0, wish.deadline - self.now))
-            return
+    def _happen(self, at: float, task: Task | None, turn: int, what: Any) -> None:
+        """Do what does not resume a task, or carry out its operation, which may be lost when it has ended."""
+        self.now = at
+        self.events += 1
+        if task is None:
+            what()
+        elif task.turn == turn or self._bits(1):
+            self.resume_soon(task, self._perform(what, task), turn=turn)
+
+    def _set_alarm(self, task: Task, deadline: float) -> None:
+        if deadline <= self.now:
+            self.late += 1
+            assert self.late < 10_000, f"{task.name} waits until {deadline}, and that is over"
+        heappush(self._heap, (max(self.now, deadline), next(self._order), task, task.turn, None, None))
+
+    def _wait(self, task: Task, wish: AwaitKey) -> None:
         slots = self.slots[wish.iteration]
         found = slots.found(wish.key)
         if found is not None:
-            self.resume_later(task, self.delay(), found)
+            self.resume_soon(task, found)
         else:
             slots.waiting.setdefault(wish.key, []).append((task, task.turn))
 
@@ -204,5 +211,5 @@ class World:
             for key in [key for key in slots.waiting if slots.found(key) is not None]:
                 for waiting, turn in slots.waiting.pop(key):
                     if waiting.turn == turn:
-                        self.resume_later(waiting, self.delay(), slots.found(key))
+                        self.resume_soon(waiting, slots.found(key))
         return answer

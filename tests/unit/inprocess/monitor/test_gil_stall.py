@@ -1,7 +1,6 @@
 """A rank whose threads do not run when a round ends."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -10,7 +9,7 @@ from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal
 from nvrx_core.progress.stage import Stage
 
 BUSY = ProgressSample(iteration=0, stage=Stage.RUNNING, alive_at=0.0, watchdog_alive_at=0.0)
-NOTICED = replace(BUSY, noticed=True)
+NOTICED = BUSY._replace(noticed=True)
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def policy():
 def test_a_rank_whose_threads_run_costs_the_store_nothing(policy):
     assert policy.evaluate(BUSY, now=0.9) == ()
     assert policy.deadline == 1.0
-    assert policy.evaluate(replace(NOTICED, watchdog_alive_at=math.inf), now=0.9) == ()
+    assert policy.evaluate(NOTICED._replace(watchdog_alive_at=math.inf), now=0.9) == ()
     assert policy.deadline == math.inf
 
 
@@ -41,7 +40,7 @@ def test_when_the_round_is_over_it_is_signalled_until_it_notices(policy):
     assert policy.deadline == pytest.approx(1.1)
     assert policy.evaluate(BUSY, now=1.1) == (SendSignal(HELD_UP),)
     assert policy.out_by == 31.0
-    assert policy.evaluate(replace(NOTICED, stage=Stage.UNWINDING), now=1.2) == ()
+    assert policy.evaluate(NOTICED._replace(stage=Stage.UNWINDING), now=1.2) == ()
     assert policy.out_by == policy.deadline == math.inf
 
 
@@ -49,7 +48,7 @@ def test_the_next_round_begins_anew(policy):
     policy.evaluate(BUSY, now=1.0)
     policy.round_over(now=1.0)
     before = policy.state(now=2.0)
-    assert policy.evaluate(replace(BUSY, iteration=1), now=2.0) == (QueryRoundEvent(),)
+    assert policy.evaluate(BUSY._replace(iteration=1), now=2.0) == (QueryRoundEvent(),)
     assert policy.state(now=2.0) != before
     assert policy.out_by == math.inf
 
@@ -67,5 +66,5 @@ def test_threads_that_are_held_up_after_they_have_noticed_are_helped_without_a_q
 
 def test_a_rank_whose_threads_run_again_is_left_to_them(policy):
     policy.evaluate(NOTICED, now=1.0)
-    assert policy.evaluate(replace(NOTICED, watchdog_alive_at=1.5), now=1.6) == ()
+    assert policy.evaluate(NOTICED._replace(watchdog_alive_at=1.5), now=1.6) == ()
     assert policy.out_by == math.inf
