@@ -94,6 +94,10 @@ class StoreKeys:
         """The iteration that was completed, once all that have completed it count as gone."""
         return f"{self.prefix}/over"
 
+    def kept(self) -> str:
+        """Set when a member that was silent is lost: it may read its decision late."""
+        return f"{self.prefix}/kept"
+
     def user(self, iteration: int) -> str:
         """The prefix of the stores handed to the user; as a key, it is set when they may have keys."""
         return f"{self.prefix}/{iteration}/user"

@@ -17,6 +17,7 @@ from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.retention import rounds_read_late
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page
 from nvrx_core.store.keys import LauncherKeys
@@ -43,6 +44,7 @@ class Housekeeping:
         self.control_store, self.page, self.least = control_store, page, least
         self._defer = defer
         self._announced = self._over = False
+        self._read_late = frozenset[int]()
         self._telling = threading.Lock()
 
     def entered(self, state: State) -> None:
@@ -53,9 +55,12 @@ class Housekeeping:
 
     def decided(self, rank: int, decision: Decision) -> None:
         """A round has ended, in which this rank was `rank`."""
+        if decision.silent:
+            self._read_late |= rounds_read_late([decision.iteration])
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
-            self._defer(lambda: self.control_store.deletion.delete_round(ended, self.page.world_size))
+            read_late, deletion = ended in self._read_late, self.control_store.deletion
+            self._defer(lambda: deletion.delete_round(ended, self.page.world_size, read_late=read_late))
 
     def close(self) -> None:
         """Stop writing: the call's keys may be deleted from here on."""

@@ -50,8 +50,10 @@ class Membership:
             if value is not None:
                 yield member, value.decode(errors="replace")
 
-    def mark_left(self, member: InitialRank) -> None:
-        """Write that the member no longer needs the store."""
+    def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
+        """Write that the member no longer needs the store; first, that one who was silent reads its decision late."""
+        if silent:
+            self.store.put(self.keys.kept(), "1")
         self.store.put(self.keys.left(member), "1")
         self.store.has([self.keys.left(member)])  # a `set` has no answer: this one comes after it is carried out
 

@@ -46,5 +46,5 @@ def store_rules(control_store: ControlStore, size: int, decided_within: timedelt
         **round_rules(control_store.rounds, decided_within),
         effects.CountOut: lambda effect: deletion.count_out(effect.iteration, effect.living, size),
         effects.DeleteIfOver: lambda effect: deletion.delete_if_over(size),
-        effects.MarkLeft: lambda effect: membership.mark_left(effect.member),
+        effects.MarkLeft: lambda effect: membership.mark_left(effect.member, silent=effect.silent),
     }

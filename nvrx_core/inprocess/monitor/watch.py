@@ -159,12 +159,12 @@ class Watch:
         if member not in self.unresponsive:
             self.unresponsive[member] = yield effects.DescribeSilence(member)
         report = DeathReport(self.page.iteration, member, self.page.members(), self.unresponsive[member])
-        yield from report_unresponsive(report, self.now)
+        yield from report_unresponsive(report, self.member, self.now)
 
     def _release_lost(self) -> Flow[None]:
         """Mark reported siblings that are lost by now as left, so that the store's host does not wait for them."""
         for member in sorted(self.unresponsive.keys() - self.page.members()):
-            yield MarkLeft(member)
+            yield MarkLeft(member, silent=True)
             yield DeleteIfOver()
             del self.unresponsive[member]
 

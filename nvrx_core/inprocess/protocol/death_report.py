@@ -83,8 +83,10 @@ def report_death(death: DeathReport, now: Clock) -> Flow[None]:
     yield DeleteIfOver()
 
 
-def report_unresponsive(silence: DeathReport, now: Clock) -> Flow[None]:
+def report_unresponsive(silence: DeathReport, reporter: InitialRank, now: Clock) -> Flow[None]:
     """Announce that another member's lease stands still, and arrive for it.
+
+    A reporter that is lost itself says nothing: the others' leases may be gone with their call.
 
     A round that is decided already is followed by the next one, where the member is reported if the decision counts it
     among the living. A decision that follows this report counts it so only because it has arrived after the report.
@@ -97,7 +99,9 @@ def report_unresponsive(silence: DeathReport, now: Clock) -> Flow[None]:
             if report.ends_round:
                 return
             decision = yield ReadDecision(report.iteration)
-        report = _following(report, decision, now) if decision is not None else None
+        if decision is None or reporter in decision.lost:
+            return
+        report = _following(report, decision, now)
 
 
 def _announce(report: DeathReport, now: Clock) -> Flow[list[Action]]:

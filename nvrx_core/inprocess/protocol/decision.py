@@ -22,7 +22,7 @@ from nvrx_core.rank_assignment.snapshot import Column, columns_of
 __all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
 
 _COMPLETED: Final = "completed"
-_MAY_LACK: Final = ("keys", "long", "place", "places")
+_MAY_LACK: Final = ("keys", "long", "place", "places", "silent")
 _SIGNS: Final = (
     "gloo",
     "NCCL",
@@ -33,6 +33,7 @@ _SIGNS: Final = (
 )
 _EXCEPTION: Final = Interruption.EXCEPTION.name
 _SOFT_TIMEOUT: Final = Interruption.SOFT_TIMEOUT.name
+_UNRESPONSIVE: Final = Interruption.UNRESPONSIVE.name
 _TIMED_OUT: Final = ("imed out", "iming out", "imeout")
 
 
@@ -119,6 +120,7 @@ class Decision:
         keys: one column for each key that the ranks declared.
         places: (wrapper rank, `host:port`) where those would host the meeting of the next process group who may become
             its rank 0: the lowest of the living, and the lowest of those that `FillGaps` moves.
+        silent: those of the lost that showed no sign of life: they may live, and read this decision late.
     """
 
     iteration: int
@@ -130,6 +132,7 @@ class Decision:
     long: bool = False
     keys: tuple[Column, ...] = ()
     places: tuple[tuple[int, str], ...] = ()
+    silent: tuple[InitialRank, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -163,6 +166,7 @@ class Decision:
             step=integer(data["step"]), long=bool(data.get("long")),
             keys=tuple(map(_column, _list(data.get("keys", [])))),
             places=tuple((integer(rank, 0, MAX_RANKS), _place(place)) for rank, place in map(_list, _list(places))),
+            silent=tuple(map(InitialRank, integers(data.get("silent", []), 0, MAX_RANKS))),
         )  # fmt: skip
 
 
@@ -189,7 +193,13 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
         long=any(a.long for a in arrivals.values()),
         keys=columns_of(a.keys for a in sorted(alive, key=_rank)),
         places=_places(alive),
+        silent=tuple(sorted(a.initial_rank for a in arrivals.values() if _is_silent(a))),
     )
+
+
+def _is_silent(arrival: Arrival) -> bool:
+    fault = arrival.fault
+    return arrival.standing is ArrivalStatus.DEAD and fault is not None and fault.interruption == _UNRESPONSIVE
 
 
 def _places(alive: list[Arrival]) -> tuple[tuple[int, str], ...]:

@@ -101,9 +101,10 @@ class FindHolders(Effect):
 
 @dataclass(slots=True)
 class MarkLeft(Effect):
-    """Write that this member needs the store no longer."""
+    """Write that this member needs the store no longer; one that is lost by its silence may yet read its decision."""
 
     member: InitialRank
+    silent: bool = False
 
 
 @dataclass(slots=True)

@@ -267,8 +267,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2),
     ),
     "a silent member is not reported in the next round": Mutant(
-        (("death_report",
-          "report = _following(report, decision, now) if decision is not None else None", "report = None"),),
+        (("death_report", "in decision.lost:\n            return\n        report = _following(report, decision, now)\n",
+          "in decision.lost:\n            return\n        report = None\n"),),
         Config(ranks=2, nodes=1, asks=True), simulated=False,
     ),
     "a living member is reported in round after round": Mutant(
@@ -276,7 +276,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, suspicions=1), simulated=False,
     ),
     "a death is reported in one round only": Mutant(
-        (("death_report", "        report = _following(report, decision, now)\n", "        report = None\n"),),
+        (("death_report", "AwaitDecision(report.iteration)\n        report = _following(report, decision, now)\n",
+          "AwaitDecision(report.iteration)\n        report = None\n"),),
         ONE_DIES,
     ),
     "the main thread is not told of the abort": Mutant(

@@ -239,9 +239,18 @@ def test_a_silent_sibling_is_reported_and_released_once_it_is_lost():
     shell.run()
     assert len(shell.of(effects.DescribeSilence)) == 1
     assert len(shell.of(SetRendezvous)) >= 2
-    assert shell.of(MarkLeft) == [MarkLeft(1)]
+    assert shell.of(MarkLeft) == [MarkLeft(1, silent=True)]
     assert shell.of(DeleteIfOver) == [DeleteIfOver()]
     assert not shell.watch.unresponsive
+
+
+def test_who_is_lost_itself_reports_no_sibling():
+    """Its siblings may have completed the call, and deleted their leases."""
+    shell = Shell(answers={ReadDecision: SimpleNamespace(lost=(0,))})
+    shell.sleeps = [shell.until_due] * 16
+    shell.run()
+    assert shell.of(ReadDecision)
+    assert not shell.of(SetRendezvous)
 
 
 def test_a_sibling_that_has_left_is_not_silent_and_one_that_cannot_be_released_is_left():

@@ -1,0 +1,79 @@
+"""A member that was silent and is lost reads so after the others have deleted what they read themselves."""
+
+import pytest
+import torch.distributed as dist
+
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
+from nvrx_core.inprocess.protocol.actions import Announce, Publish
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
+from nvrx_core.progress.page import Page
+from nvrx_core.store.keys import StoreKeys
+
+KEYS = StoreKeys("job", 0, 0)
+SILENCE = FaultRecord(initial_rank=1, rank=-1, interruption="UNRESPONSIVE")
+
+
+class Forgetful(dist.HashStore):
+    """A store that can delete all keys of a prefix."""
+
+    def forget(self, prefix):
+        for key in [key for key in self.list_keys() if key.startswith(prefix)]:
+            self.delete_key(key)
+        return True
+
+
+@pytest.fixture(params=[dist.HashStore, Forgetful])
+def control_store(request):
+    return ControlStore(GuardedStore(request.param()), KEYS)
+
+
+def decision_of(iteration, *, silent):
+    standing = ArrivalStatus.DEAD if silent else ArrivalStatus.ALIVE
+    fault = SILENCE if silent else None
+    arrivals = {
+        0: Arrival(initial_rank=0, rank=0, standing=ArrivalStatus.ALIVE, world_size=2),
+        1: Arrival(initial_rank=1, rank=1, standing=standing, world_size=2, fault=fault),
+    }
+    return decide(iteration, arrivals, SILENCE)
+
+
+def end_round(control_store, iteration, *, silent=False):
+    decision = decision_of(iteration, silent=silent)
+    control_store.rounds.perform(Announce(SILENCE), iteration)
+    control_store.rounds.perform(Publish(decision), iteration)
+    return decision
+
+
+def keys_of(*rounds):
+    return {key(k) for k in rounds for key in (KEYS.event, KEYS.decision)}
+
+
+def test_the_decision_names_who_was_silent():
+    assert decision_of(0, silent=True).silent == (1,)
+    assert decision_of(0, silent=False).silent == ()
+    assert Decision.decode(decision_of(0, silent=True).encode()) == decision_of(0, silent=True)
+
+
+def test_the_decision_on_a_silent_member_outlives_its_round_and_the_call(control_store):
+    housekeeping = Housekeeping(control_store, Page(2), 1, lambda work: work())
+    for iteration in range(7):
+        housekeeping.decided(0, end_round(control_store, iteration, silent=iteration == 1))
+    assert control_store.store.has(sorted(keys_of(0, 1)))
+    assert not control_store.store.has([KEYS.event(2)])
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1, silent=True)
+    control_store.deletion.count_out(7, 1, 2)
+    assert set(control_store.store.listed("")) == keys_of(0, 1)
+    assert control_store.rounds.decision(1).lost == (1,)
+
+
+def test_the_decision_on_a_silent_member_outlives_a_call_that_is_completed_at_once(control_store):
+    for iteration in (-1, 0):
+        end_round(control_store, iteration, silent=iteration == 0)
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1, silent=True)
+    control_store.deletion.count_out(1, 1, 2)
+    assert set(control_store.store.listed("")) == keys_of(-1, 0)
