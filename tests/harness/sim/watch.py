@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MONITOR", "SimulatedPage", "watch_of"]
 
+TURN: Final = 1e-9
+"""Seconds that a turn of a monitor process takes: awake time is rounded, and a deadline may be there a moment later."""
 HARD: Final = 2.0
 """Seconds: longer than any function takes that swallows interruptions."""
 
@@ -81,6 +83,7 @@ def _sleep(rank: Rank, effect: watch_effects.Sleep) -> Waits:
     else:
         world.late += 1
         assert world.late < 10_000, f"the monitor process of {rank.member} never sleeps, and that is over"
+        yield TURN
     while world.now < rank.paused_until:
         yield Until(lambda: world.now >= rank.paused_until, rank.paused_until)
     rank.woken = False
