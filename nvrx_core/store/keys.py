@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["LauncherKeys", "StoreKeys"]
+__all__ = ["LauncherKeys", "StoreKeys", "kept"]
 
 
 class StoreKeys:
@@ -94,10 +94,6 @@ class StoreKeys:
         """The iteration that was completed, once all that have completed it count as gone."""
         return f"{self.prefix}/over"
 
-    def kept(self) -> str:
-        """Set when a member that was silent is lost: it may read its decision late."""
-        return f"{self.prefix}/kept"
-
     def user(self, iteration: int) -> str:
         """The prefix of the stores handed to the user; as a key, it is set when they may have keys."""
         return f"{self.prefix}/{iteration}/user"
@@ -105,6 +101,11 @@ class StoreKeys:
     def round(self, iteration: int) -> tuple[str, ...]:
         """All keys of a round but the arrivals."""
         return tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))
+
+
+def kept(keys: StoreKeys) -> str:
+    """Set when a member of the call that was silent is lost: it may read its decision late."""
+    return f"{keys.prefix}/kept"
 
 
 class LauncherKeys:

@@ -11,7 +11,7 @@ from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.retention import rounds_read_late
 from nvrx_core.rank_assignment.identity import initial_ranks
-from nvrx_core.store.keys import LauncherKeys, StoreKeys
+from nvrx_core.store.keys import LauncherKeys, StoreKeys, kept
 
 __all__ = ["KeyDeletion"]
 
@@ -76,7 +76,7 @@ class KeyDeletion:
         if not self.store.has([self.keys.left(member) for member in initial_ranks(members)]):
             return
         prefix = f"{self.keys.prefix}/"
-        if self.store.has([self.keys.kept()]):
+        if self.store.has([kept(self.keys)]):
             stay = self._read_late(self._rounds_read_late(iteration))
             self.store.delete(key for key in self._of_call(iteration, members) if key not in stay)
         elif not self.store.forget(prefix):
@@ -107,9 +107,9 @@ class KeyDeletion:
     def _of_call(self, iteration: int, members: int) -> Iterable[str]:
         """Return all keys of a call that was completed in this iteration, except those of rounds deleted already."""
         keys = self.keys
-        kept = (key for ended in _last_rounds(iteration) for key in self._of_round(ended, members))
+        rounds = (key for ended in _last_rounds(iteration) for key in self._of_round(ended, members))
         of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in initial_ranks(members))
-        return (*kept, *of_members, keys.gone(), keys.over(), keys.kept(), keys.claims(), keys.terms())
+        return (*rounds, *of_members, keys.gone(), keys.over(), kept(keys), keys.claims(), keys.terms())
 
 
 def _last_rounds(iteration: int) -> list[int]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore, batches
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.rank_assignment.identity import InitialRank
-from nvrx_core.store.keys import StoreKeys
+from nvrx_core.store.keys import StoreKeys, kept
 
 __all__ = ["Membership"]
 
@@ -53,7 +53,7 @@ class Membership:
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
         """Write that the member no longer needs the store; first, that one who was silent reads its decision late."""
         if silent:
-            self.store.put(self.keys.kept(), "1")
+            self.store.put(kept(self.keys), "1")
         self.store.put(self.keys.left(member), "1")
         self.store.has([self.keys.left(member)])  # a `set` has no answer: this one comes after it is carried out
 
