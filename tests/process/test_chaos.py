@@ -66,7 +66,7 @@ def assert_restarts(job: Job, lethal: dict[int, str]) -> None:
 
 
 def assert_one_group_held(job: Job) -> None:
-    """torch keeps the group of the last DDP, with or without the wrapper; those of earlier iterations are gone."""
+    """torch keeps the group of the first DDP of a process, with or without the wrapper; all others are gone."""
     lines = job.lines("done")
     most = held_by_group(len(lines))
     for line in lines:

@@ -38,7 +38,8 @@ class GlooConnections:
 
     def __init__(self) -> None:
         self._kept: dict[int, socket.socket] = {}
-        self._offered: dict[int, list[socket.socket]] = {}
+        self._tried = set[int]()
+        self._offered = list[socket.socket]()
         self._closing: threading.Timer | None = None
 
     def cut(self) -> int:
@@ -74,8 +75,8 @@ class GlooConnections:
         """Unblock a main thread that waits, while it creates a group, for a peer that will never connect.
 
         gloo's listener reads a number from each connection and passes the connection to the pair that waits under this
-        number. The last created group that has not been tried gets one connection per number; the next `cut` shuts them
-        down.
+        number; it keeps connections that no pair waits for. The last created group that has not been tried gets one
+        connection per number; the next `cut` shuts them down.
 
         Args:
             size: the number of ranks, which bounds the numbers.
@@ -83,10 +84,14 @@ class GlooConnections:
         Returns:
             How many connections were made.
         """
-        listeners = [found for found in _sockets() if found.listening and found.inode not in self._offered]
-        offered = _connect_to(listeners[-1], size) if listeners else []
-        if listeners:
-            self._offered[listeners[-1].inode] = offered
+        listeners = [found for found in _sockets() if found.listening]
+        self._tried.intersection_update(found.inode for found in listeners)
+        untried = [found for found in listeners if found.inode not in self._tried]
+        if not untried:
+            return 0
+        offered = _connect_to(untried[-1], size)
+        self._tried.add(untried[-1].inode)
+        self._offered += offered
         return len(offered)
 
     def release(self) -> None:
@@ -96,8 +101,7 @@ class GlooConnections:
             closing.cancel()
         self._close_kept()
         while self._offered:
-            for connection in self._offered.popitem()[1]:
-                connection.close()
+            self._offered.pop().close()
 
     def _close_kept(self) -> None:
         with suppress(KeyError):  # two threads may close

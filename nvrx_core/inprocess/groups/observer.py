@@ -225,7 +225,9 @@ class GroupObserver:
     def unblock(self) -> int:
         """Shut down what the main thread may block in if it does not react to signals; return how many connections."""
         closed = self._gloo.cut() + self._cut_stores() + self._read.cut(now=time.monotonic())
-        return closed or self._gloo.offer(self.page[ProgressField.WORLD_SIZE])
+        if closed or not self.page.words[_DEPTH]:  # gloo keeps what it is offered as long as the group exists
+            return closed
+        return self._gloo.offer(self.page[ProgressField.WORLD_SIZE])
 
     def _cut_stores(self) -> int:
         """Shut down the client connections of the function's own stores."""

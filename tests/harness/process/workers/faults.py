@@ -70,6 +70,6 @@ def _instant(rng: random.Random, iteration: int) -> float:
 
 
 def held_by_group(ranks: int) -> dict[str, int]:
-    """What the last group holds at most, in the rank that hosts its store, when gloo has closed its connections."""
+    """What a group holds that nothing has ended, in the rank that hosts its store."""
     server, own_client, gloo = 7, 1, 4
-    return {"threads": 4, "files": server + own_client + ranks + gloo}
+    return {"threads": 4, "files": server + own_client + ranks + gloo + (ranks - 1)}

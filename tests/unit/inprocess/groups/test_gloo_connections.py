@@ -139,3 +139,10 @@ def test_the_creation_of_a_group_whose_peer_never_connects_is_unblocked(connecti
         offered += 0 if connections.cut() else connections.offer(2)
         waiting[0].join(0.02)
     assert offered
+
+
+def test_a_group_is_offered_connections_once(connections):
+    with group_of_two():
+        assert [connections.offer(3) for _ in range(3)] == [3, 3, 0], "one listener for each rank"
+        connections.release()
+        assert connections.offer(3) == 0

@@ -1,6 +1,7 @@
 """Whatever an iteration leaves in torch's tables of process groups, the next one can make a group."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -8,7 +9,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver
-from nvrx_core.progress.page import Page
+from nvrx_core.progress.page import Page, ProgressField
 
 WORLD = c10d._world
 
@@ -152,3 +153,12 @@ def test_the_creation_of_groups_does_not_list_descriptors(observer, monkeypatch)
     dist.new_group([0])
     monkeypatch.undo()
     observer.abort_groups()
+
+
+def test_only_a_group_that_is_being_created_is_offered_connections(observer):
+    asked = []
+    observer._gloo = SimpleNamespace(cut=lambda: 0, offer=lambda size: asked.append(size) or size, release=lambda: None)
+    assert (observer.unblock(), asked) == (0, [])
+    with observer._rendezvous():
+        observer.page[ProgressField.WORLD_SIZE] = 5
+        assert (observer.unblock(), asked) == (5, [5])
