@@ -31,6 +31,7 @@ from nvrx_core.process.fork_server_process import (
     receive,
 )
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
+from nvrx_core.process.orphan import Orphan
 from nvrx_core.process.sockets import blocking_pair
 from nvrx_core.process.waiting import readable
 
@@ -75,11 +76,11 @@ class ForkServer:
             keep: descriptors that server and worker need.
             dies_with_caller: the kernel kills both as soon as the thread that calls this has ended.
         """
-        death_signal = ParentDeathSignal(os.getpid()) if dies_with_caller else None
+        parting = ParentDeathSignal(os.getpid()) if dies_with_caller else Orphan()
         ours, theirs = blocking_pair(socket.SOCK_SEQPACKET)
         child = os.fork()
         if child == 0:
-            become_server(work, theirs, keep, death_signal)
+            become_server(work, theirs, keep, parting)
         theirs.close()
         return cls(ours, child)
 

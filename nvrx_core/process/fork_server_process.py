@@ -25,6 +25,7 @@ from typing import Any, Final, NoReturn
 
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
+from nvrx_core.process.orphan import Orphan
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.process.waiting import readable
 
@@ -57,12 +58,11 @@ def serve(work: Work, arguments: Sequence[str], keep: Iterable[int] = ()) -> NoR
         keep: descriptors that server and worker need.
     """
     fd, caller = map(int, arguments)
-    death_signal = None if caller == NO_CALLER else ParentDeathSignal(caller)
-    become_server(work, socket.socket(fileno=fd), keep, death_signal)
+    become_server(work, socket.socket(fileno=fd), keep, Orphan() if caller == NO_CALLER else ParentDeathSignal(caller))
 
 
 def become_server(
-    work: Work, channel: socket.socket, keep: Iterable[int], death_signal: ParentDeathSignal | None
+    work: Work, channel: socket.socket, keep: Iterable[int], parting: ParentDeathSignal | Orphan
 ) -> NoReturn:
     """Run the server, in a process that was forked for it.
 
@@ -70,20 +70,20 @@ def become_server(
         work: what the worker does.
         channel: this end of it.
         keep: descriptors that server and worker need, besides the channel.
-        death_signal: the caller's, with which server and worker end; None: they outlive it, as orphans.
+        parting: what becomes of server and worker when the caller ends: they end with it, or outlive it as orphans.
     """
     try:
         gc.disable()
         gc.freeze()
         if os.getsid(0) != os.getpid():
             os.setsid()
-        if death_signal is not None:
-            death_signal.set()
-        elif os.fork():
-            os._exit(0)
+        if isinstance(parting, ParentDeathSignal):
+            parting.set()
+        else:
+            parting.become()
         give_up({int(name) for name in os.listdir("/proc/self/fd")} - {channel.fileno(), *keep})
         _reset_signals()
-        _serve(work, channel, death_signal is not None)
+        _serve(work, channel, isinstance(parting, ParentDeathSignal))
     except BaseException as error:  # boundary: the process ends here, its caller is told why
         _tell(channel, error)
     finally:

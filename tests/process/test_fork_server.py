@@ -219,6 +219,23 @@ def assert_goes_on_to_its_end(fork_server: ForkServer, pipe: tuple[int, int]) ->
         os.close(server)
 
 
+@pytest.mark.parametrize("numbers", ["orphan._SET_TID_ADDRESS", "{}"], ids=["vfork", "second fork"])
+def test_a_fork_server_is_no_child_of_its_caller(numbers: str) -> None:
+    program = f"""
+import os, signal
+from nvrx_core.process import orphan
+from nvrx_core.process.fork_server import ForkServer
+orphan._SET_TID_ADDRESS = {numbers}
+fork_server = ForkServer.start(lambda ready: (ready(), signal.pause()), [])
+fork_server.await_ready()
+print(open(f"/proc/self/task/{{os.getpid()}}/children").read().split())
+print(os.getsid(fork_server.server) == os.getsid(fork_server.worker) != os.getsid(0))
+fork_server.end(0.0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split("\n")[:2] == ["[]", "True"]
+
+
 def test_the_worker_has_none_of_the_caller_s_files(started: Callable[..., ForkServer], pipe: tuple[int, int]) -> None:
     def work(ready: Ready) -> None:
         targets = set[str]()
