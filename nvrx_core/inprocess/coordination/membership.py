@@ -54,8 +54,7 @@ class Membership:
         """Write that the member no longer needs the store; first, that one who was silent reads its decision late."""
         if silent:
             self.store.put(kept(self.keys), "1")
-        self.store.put(self.keys.left(member), "1")
-        self.store.has([self.keys.left(member)])  # a `set` has no answer: this one comes after it is carried out
+        self.store.put_once(self.keys.left(member), "1")  # in one exchange: its host may close it at once
 
     def have_left(self, members: Iterable[InitialRank]) -> bool:
         """Whether all of these members have left."""

@@ -175,6 +175,23 @@ def test_who_has_left_is_known(control_store):
         control_store.membership.wait_left([0], SOON)
 
 
+def test_a_member_leaves_in_one_exchange_for_the_host_may_close_the_store_next():
+    class Closing(dist.HashStore):
+        closed = False
+
+        def compare_set(self, key, expected, desired):
+            assert not self.closed
+            self.closed = True
+            return super().compare_set(key, expected, desired)
+
+        def check(self, keys):
+            raise dist.DistNetworkError("the host has closed the store")
+
+    store = Closing()
+    ControlStore(GuardedStore(store), KEYS).membership.mark_left(1)
+    assert store.get(KEYS.left(1)) == b"1"
+
+
 def test_the_keys_of_an_ended_round_are_deleted(control_store):
     for member in MEMBERS:
         arrive(control_store, new(member))
