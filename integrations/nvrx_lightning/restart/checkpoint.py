@@ -131,7 +131,9 @@ def agree(store: Any, rank: int, world_size: int, saved: SavedCheckpoints) -> st
 def _saved_by_any(store: Any, world_size: int) -> list[str]:
     """Return what any rank has saved, newest first: rank 0 may have waited in reserve until this iteration."""
     lists = _answers(store, [f"saved/{rank}" for rank in range(world_size)])
-    steps = {path: step_in(path, step) for each in lists for path, step in each}
+    steps = {path: step for each in lists for path, step in each}
+    if len(steps) > 1:
+        steps = {path: step_in(path, step) for path, step in steps.items()}
     return sorted(steps, key=lambda path: -steps[path])[:CONSIDERED]
 
 
