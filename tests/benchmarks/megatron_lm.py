@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=pathlib.Path, help="with checkouts of Megatron-LM")
     parser.add_argument("--also", type=pathlib.Path, action="append", default=[], help="packages that they import")
-    parser.add_argument("--restarts", type=int, default=10, help="of each tree (default: 10)")
+    parser.add_argument("--restarts", type=int, default=8, help="of each tree (default: 8)")
     given = parser.parse_args()
     trees = sorted(script.parent for script in given.folder.glob("*/pretrain_gpt.py"))
     if not trees:
