@@ -46,11 +46,11 @@ train()
 
 
 @pytest.mark.parametrize(("end", "dropped"), [("ValueError", True), ("KeyboardInterrupt", True), ("SystemExit", False)])
-def test_the_objects_of_a_script_end_with_it_while_its_exception_lives(tmp_path, end, dropped):
-    path = tmp_path / "train.py"
-    path.write_text(SCRIPT.replace("END", end))
+def test_the_objects_of_a_script_end_with_it_while_its_exception_lives(tmp_path, monkeypatch, end, dropped):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT.replace("END", end))
     with pytest.raises(BaseException) as caught:  # noqa: PT011
-        script.run_once(str(path))
+        script.run_once("train.py")
     space = caught.traceback[-1].frame.f_globals
     assert space["Configuration"].ended is dropped
     assert {"train", "Configuration", "collections", "__name__"} <= set(space)
