@@ -7,6 +7,7 @@ shut down, and one that has none is waited for in short turns.
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
@@ -219,12 +220,23 @@ class Connections:
         return f"{self._address}:{port}"
 
     def host_rendezvous(self) -> str:
-        """Host that store at the offered endpoint; return its `host:port`."""
+        """Host that store at the offered endpoint; return its `host:port`.
+
+        Raises:
+            StoreConnectionError: when it cannot be hosted, as for lack of descriptors.
+        """
         listener, self._offered = self._listener(), None
         port = listener.getsockname()[1]
-        self._meeting = dist.TCPStore(
-            self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
+        try:
+            self._meeting = dist.TCPStore(
+                self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+            )
+        except dist.DistError as error:
+            limit, reason = resource.getrlimit(resource.RLIMIT_NOFILE)[0], str(error).partition("\n")[0]
+            raise StoreConnectionError(
+                f"cannot host the store of the next process group on {self._address}:{port}: {reason}; are "
+                f"all {limit} file descriptors in use? Close what the function leaves open, or raise `ulimit -n`"
+            ) from None
         return f"{self._address}:{port}"
 
     def _listener(self) -> socket.socket:

@@ -1,5 +1,7 @@
 """A call's connections to the control store."""
 
+import os
+import resource
 import socket
 from datetime import timedelta
 
@@ -43,6 +45,20 @@ def test_a_restart_asks_no_name_server(served, monkeypatch):
     assert host == "127.0.0.1", "a number, whatever the store is called"
     assert looked_up == []
     assert dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False).port == int(port)
+
+
+def test_a_lack_of_descriptors_is_named_with_its_limit(served, monkeypatch):
+    links = Connections(Named, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1))
+
+    def none_left(*arguments, master_listen_fd, **named):
+        os.close(master_listen_fd)
+        raise dist.DistStoreError("Failed to init uv loop\nand more")
+
+    monkeypatch.setattr(dist, "TCPStore", none_left)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    with pytest.raises(StoreConnectionError, match=rf"Failed to init uv loop; are all {limit} file descriptors in use"):
+        links.host_rendezvous()
+    links.close()
 
 
 def test_closed_connections_fail_for_all_that_hold_them(served):
