@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -36,7 +37,7 @@ def assert_went_on(job: Job, restarts: int, fault: str) -> None:
 
 
 def end_fork_servers(job: Job, lost: set[int]) -> None:
-    """End the fork servers of multiprocessing, with their workers, that ranks which were killed have left behind.
+    """End the fork servers of multiprocessing, with their workers and files, that killed ranks have left behind.
 
     Without the wrapper they remain as well: a worker looks whether its parent is alive, which is the fork server.
     """
@@ -45,6 +46,8 @@ def end_fork_servers(job: Job, lost: set[int]) -> None:
             is_one = b"multiprocessing.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
             if is_one and int(environment(pid)["RANK"]) in lost:
                 os.kill(pid, signal.SIGKILL)
+    for folder in job.temporary.glob("pymp-*") if lost else ():
+        shutil.rmtree(folder)
 
 
 def environment(pid: int) -> dict[str, str]:
