@@ -16,6 +16,7 @@ SMALL = (
     Config(ranks=2, nodes=1),
     Config(ranks=2, nodes=1, asks=True),
     Config(ranks=2, hangs=1),
+    Config(ranks=2, suspicions=1),
     Config(ranks=2, faults=2, discards=((1, 0),)),
     Config(ranks=2, faults=1, errors=((1, 0),)),
     Config(ranks=2, faults=1, quits=1),

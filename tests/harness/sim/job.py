@@ -84,6 +84,7 @@ class Job(NamedTuple):
         ghosts: for each member, an operation of its dead process under way: the number of its action, and its round.
         gone: how many have counted themselves out of the completed call.
         over: all have.
+        deleted: the call's keys were deleted, but for what is read late.
     """
 
     members: tuple[int, ...]
@@ -92,6 +93,7 @@ class Job(NamedTuple):
     ghosts: tuple[tuple[int, int] | None, ...]
     gone: int = 0
     over: bool = False
+    deleted: bool = False
 
     def member(self, member: int, number: int) -> Job:
         return self._replace(members=(*self.members[:member], number, *self.members[member + 1 :]))

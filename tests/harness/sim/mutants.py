@@ -36,6 +36,7 @@ MACHINES: Final = (
     "nvrx_core.inprocess.interruption.driving",
     "nvrx_core.inprocess.protocol.monitor_effects",
     "nvrx_core.inprocess.protocol.play",
+    "nvrx_core.inprocess.protocol.retention",
     "nvrx_core.inprocess.protocol.monitor_thread",
     "nvrx_core.inprocess.protocol.main_thread",
     "nvrx_core.inprocess.protocol.death_report",
@@ -274,6 +275,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "a living member is reported in round after round": Mutant(
         (("death_report", "            if report.ends_round:\n                return\n", ""),),
         Config(ranks=2, suspicions=1), simulated=False,
+    ),
+    "the decision on a silent member is deleted": Mutant(
+        (("retention", "for back in (0, 1)", "for back in (1,)"),), Config(ranks=2, suspicions=1), simulated=False,
+    ),
+    "the decision that a silent member has arrived for is deleted": Mutant(
+        (("retention", "for back in (0, 1)", "for back in (0,)"),), Config(ranks=2, suspicions=1), simulated=False,
     ),
     "a death is reported in one round only": Mutant(
         (("death_report", "AwaitDecision(report.iteration)\n        report = _following(report, decision, now)\n",

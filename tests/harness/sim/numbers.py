@@ -40,6 +40,11 @@ class Records:
         self.empty = self.records(Record())
         self._operations: dict[tuple[int, int], tuple[int, Answer]] = {}
 
+    def shortened(self, record: int) -> int:
+        """A record of which only event and decision are left."""
+        whole: Record = self.records.values[record]
+        return self.records(Record(event=whole.event, decision=whole.decision))
+
     def perform(self, record: int, action: int) -> tuple[int, Answer]:
         """A record after an action of the store, and the answer."""
         known = self._operations.get((record, action))

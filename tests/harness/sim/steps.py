@@ -12,6 +12,7 @@ from typing import Any
 from nvrx_core.inprocess.monitor.watch_effects import Sleep
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.retention import rounds_read_late
 from nvrx_core.inprocess.protocol.transitions import Phase
 
 from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Config, Job, Step
@@ -138,8 +139,6 @@ class Steps:
     def _mark_left(self, job: Job, member: int, which: str, effect: effects.MarkLeft) -> Iterator[Step]:
         after = self._step(job, member, which)
         if effect.member != member:
-            if not self._seen(job, effect.member).end:
-                return  # a member taken for dead reads that it is lost before the others have completed the call
             after = self._step(after, effect.member, "marked_left")
         yield f"{member}: says that {effect.member} has left", after
 
@@ -165,7 +164,12 @@ class Steps:
     def _delete_unread(self, job: Job) -> Job:
         if not job.over or not all(seen.left or seen.end == "gone" for seen in self._all(job)):
             return job
-        return job._replace(records=(self.records.empty,) * len(job.records))
+        decisions = ((k, self._record(job, k).decision) for k in range(-1, len(job.records) - 1))
+        stay = rounds_read_late(k for k, decision in decisions if decision is not None and decision.silent)
+        records = (
+            self.records.shortened(n) if k in stay else self.records.empty for k, n in enumerate(job.records, -1)
+        )
+        return job._replace(records=tuple(records), deleted=True)
 
     def _await(self, job: Job, member: int, which: str, _: effects.Await) -> Iterator[Step]:
         if job.budget[QUIT] and self._seen(job, member).timed:
@@ -200,21 +204,25 @@ class Steps:
 
     def _speaks(self, job: Job, member: int, seen: Seen, other: int) -> Iterator[Step]:
         """Speak for another member, which is gone or is taken for dead."""
-        if not self._speaks_again(job, seen, other):
+        if not self._speaks_again(job, member, seen, other):
             return
         found = self._seen(job, other)
         if found.end == "gone":
             yield f"{member} speaks for {other}", self._step(job, member, "speaks_for", other)
         elif job.budget[SUSPICION] and not found.left:
             yield f"{member} takes {other} for dead", self._step(job.spend(SUSPICION), member, "speaks_for", other)
+        elif job.deleted and seen.iteration >= 0:
+            yield f"{member} finds no lease of {other}", self._step(job, member, "speaks_for", other)
 
-    def _speaks_again(self, job: Job, seen: Seen, other: int) -> bool:
+    def _speaks_again(self, job: Job, member: int, seen: Seen, other: int) -> bool:
         """Whether there is something to say for a silent member, after it was said in an earlier round."""
         before = seen.spoken.get(other)
         if before is None or before < seen.iteration:
             return True
         decision = self._record(job, before).decision
-        return decision is not None and other not in decision.lost and self._seen(job, other).end == "gone"
+        if decision is None or {member, other}.intersection(decision.lost):
+            return False
+        return self._seen(job, other).end == "gone"
 
     # Troubles
 
@@ -233,7 +241,13 @@ class Steps:
     # What must hold
 
     def _check_entry(self, job: Job, member: int, seen: Seen) -> None:
-        k, members = seen.iteration, self._members(job, seen.iteration)
+        k = seen.iteration
+        if job.over:
+            decision = self._record(job, k).decision
+            late = decision is not None and member in decision.lost
+            assert late, f"I5: member {member} enters {k} after the others have completed the call without it"
+            return
+        members = self._members(job, k)
         assert member in members, f"I5: member {member} is out of the job and enters {k}"
         staying = sorted(members - {gone for i, gone in self.config.discards if i == k})
         assert seen.rank == staying.index(member), f"I1: member {member} enters {k} as rank {seen.rank} of {staying}"
