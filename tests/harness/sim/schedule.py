@@ -145,8 +145,8 @@ class Schedule:
         if not living or (what in ("crash", "node") and len(living) == 1):
             return
         rank = rng.choice(living)
-        if what == "node" and rank.member not in self.world.leases:
-            what = "crash"  # before its first lease, only `barrier_timeout` ends the wait for a node
+        if what == "node" and rank.member not in self.world.leases and self.world.slots[-1].decision is None:
+            what = "crash"  # on entry, before its first lease, only `barrier_timeout` ends the wait for a node
         self.struck[what] += 1
         last = self.world.slots.get(max(self.entries, default=-1))
         self.recovering += last is not None and bool(last.event and last.event[0])
