@@ -37,6 +37,9 @@ SHORT_LIVES: Final = 5
 FINISHED: Final = 71
 """The exit code of a worker whose work is done: not 0, with which anything may end a process."""
 FAILED: Final = 70
+LINGERS: Final = 0.05
+"""Seconds between the end of an orphan's work and its own: to free its memory takes the CPU that its caller may need to
+end, and callers on the same node end together."""
 
 MAX_MESSAGE: Final = 256
 READY: Final = b"ready "
@@ -144,6 +147,8 @@ def _become_worker(
         work(ready)
         code = FINISHED
         channel.send(DONE, socket.MSG_DONTWAIT)
+        if death_signal is None:
+            select.select([], [], [], LINGERS)
     except BaseException as error:  # boundary: the process ends here, its caller is told why
         _tell(channel, error)
     finally:
