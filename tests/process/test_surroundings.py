@@ -1,0 +1,23 @@
+"""Whatever a script does to its own process, a failure of another rank costs one restart and no rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.process.oracle import assert_no_process_left
+from tests.harness.process.workers.surroundings import BEFORE, CASE, INSIDE
+
+from .conftest import Launch
+
+ALWAYS = ("has_a_default_timeout", "reaps_all_children", "at_the_depth_limit", "without_descriptors")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.nightly] * (case not in ALWAYS)) for case in (*BEFORE, *INSIDE)]
+)
+def test_a_restart_costs_no_rank(prepare: Launch, case: str) -> None:
+    job = prepare(world=2).start("tests.harness.process.workers.surroundings", **{CASE: case}).finish()
+    assert job.codes == {0: 0, 1: 0}, [job.errors(rank)[-2000:] for rank in job.codes]
+    assert {line["iteration"] for line in job.lines("enter")} == {0, 1}
+    assert [line["result"] for line in job.lines("done")] == [2, 2]
+    assert_no_process_left(job)
