@@ -1,4 +1,4 @@
-"""The faults of the schedule, in a rank: each strikes once, at the start of its step.
+"""The faults of the schedule, in a rank: each is injected once, at the start of its step.
 
 A step is repeated after a restart, by another process where the rank was lost. Whoever creates the fault's file first
 is struck; all others pass.

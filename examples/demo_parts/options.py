@@ -25,7 +25,7 @@ class Options:
         ranks: how many train.
         spares: how many more wait in reserve.
         steps: of each run.
-        seed: of weights, samples and victims.
+        seed: of weights, samples and targets.
         faults: what strikes.
         output: the folder for all that is written.
         undisturbed: whether a run without faults comes first.
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ranks", type=_number(2, 16), default=4, metavar="N", help="ranks that train, 2 to 16 (default 4)")
     add("--spares", type=_number(0, 8), default=2, metavar="N", help="processes in reserve, 0 to 8 (default 2)")
     add("--steps", type=_number(20, 1_000_000), metavar="N", help=f"default {STEPS}, quick {QUICK_STEPS}")
-    add("--seed", type=_number(0, 2**31 - 1), default=0, metavar="N", help="of weights, samples, victims (default 0)")
+    add("--seed", type=_number(0, 2**31 - 1), default=0, metavar="N", help="of weights, samples, targets (default 0)")
     add("--output", type=Path, default=Path("build/demo"), metavar="DIR", help="for all files (default build/demo)")
     add("--svg", type=Path, metavar="FILE", help="draw the terminal as an animated SVG, and the runs beside it")
     add("--no-undisturbed", action="store_true", help="without the run that nothing disturbs")

@@ -1,7 +1,7 @@
 """The faults of a run: which kind strikes which rank at which step.
 
 Written `KIND[:RANK][@STEP]`, separated by commas. What is left open is filled in here, before a run starts: steps are
-spread evenly, victims are drawn by the seed, and the first to be lost is rank 0. A rank is a place in the process
+spread evenly, targets are drawn by the seed, and the first to be lost is rank 0. A rank is a place in the process
 group; after a restart another process may hold it.
 """
 
@@ -80,7 +80,7 @@ def plan_faults(text: str, *, ranks: int, spares: int, steps: int, seed: int) ->
     ]
     asked.sort(key=lambda fault: fault.step)
     _check(asked, ranks + spares, steps)
-    return tuple(_with_victims(asked, ranks, spares, random.Random(seed)))
+    return tuple(_with_targets(asked, ranks, spares, random.Random(seed)))
 
 
 def _entry(part: str) -> tuple[str, int | None, int | None]:
@@ -109,7 +109,7 @@ def _check(asked: Sequence[_Asked], processes: int, steps: int) -> None:
         )
 
 
-def _with_victims(asked: Sequence[_Asked], ranks: int, spares: int, draw: random.Random) -> Iterator[PlannedFault]:
+def _with_targets(asked: Sequence[_Asked], ranks: int, spares: int, draw: random.Random) -> Iterator[PlannedFault]:
     lost = 0
     for fault in asked:
         world_size = min(ranks, ranks + spares - lost)

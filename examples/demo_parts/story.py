@@ -36,7 +36,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Strike:
-    """A fault of the schedule, as its victim told of it a moment before."""
+    """A fault of the schedule, as its target told of it a moment before."""
 
     at: float
     kind: str

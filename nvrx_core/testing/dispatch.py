@@ -1,7 +1,7 @@
 """Faults that a job dispatches to itself, by the names of nvidia-resiliency-ext.
 
-Most faults strike from a thread, or by a signal. An exception of the workload cannot: it is due from its time on, and
-the training loop raises it where it asks for it.
+Most faults are injected from a thread, or by a signal. An exception of the workload cannot be: it is due from its time
+on, and the training loop raises it where it asks for it.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def dispatch_fault_injection(
     Target(None, None).check(kind)
     if kind is FaultKind.SIGNAL_EXCEPTION:
         raise_on_signal(signal.SIGUSR1)
-    strike = _due.set if kind is FaultKind.EXCEPTION else functools.partial(inject, kind)
-    timer = threading.Timer(delay, _strike, [strike, callback])
+    inject_now = _due.set if kind is FaultKind.EXCEPTION else functools.partial(inject, kind)
+    timer = threading.Timer(delay, _inject_due, [inject_now, callback])
     timer.daemon = True
     timer.start()
     return timer
@@ -83,7 +83,7 @@ def clear_workload_exception() -> None:
     _due.clear()
 
 
-def _strike(strike: Callable[[], object], callback: Callable[[], object] | None) -> None:
+def _inject_due(inject_now: Callable[[], object], callback: Callable[[], object] | None) -> None:
     if callback is not None:
         callback()
-    strike()
+    inject_now()

@@ -88,7 +88,7 @@ class Delay:
 
 
 Kind = FaultKind | Delay
-"""What may strike."""
+"""What may be injected."""
 
 
 def kind_of(text: str) -> Kind:

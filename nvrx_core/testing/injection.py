@@ -76,7 +76,7 @@ def inject_fault(
         return None
     if kind not in _FROM_A_THREAD:
         raise ValueError(
-            f"{kind.value} strikes the thread that calls; with a delay there is {FaultKind.ASYNC_EXCEPTION.value}"
+            f"{kind.value} is injected into the thread that calls; with a delay, use {FaultKind.ASYNC_EXCEPTION.value}"
         )
     if kind is FaultKind.SIGNAL_EXCEPTION:
         raise_on_signal(signal.SIGUSR1)

@@ -47,10 +47,10 @@ def inject_fault(  # noqa: PLR0917 - code written against nvidia-resiliency-ext 
     require(keep_alive >= 0, "keep_alive", keep_alive, "at least 0")
     require(faults is None or bool(faults), "faults", faults, "at least one fault, or None for all")
     rank, world = _place()
-    victims = choose(random.Random(_agreed(seed)), range(world)[keep_alive:], counts, faults or NO_DEVICE)
-    if rank not in victims:
+    chosen = choose(random.Random(_agreed(seed)), range(world)[keep_alive:], counts, faults or NO_DEVICE)
+    if rank not in chosen:
         return None
-    fault, moment = victims[rank]
+    fault, moment = chosen[rank]
     return dispatch_fault_injection(fault, delays[0] + moment * (delays[1] - delays[0]), callback)
 
 

@@ -58,7 +58,7 @@ class Rank:
         """Writes and counts the arrival."""
         state = self.state
         arrival = Arrival(
-            initial_rank=state.initial_rank, rank=state.rank, standing=ArrivalStatus.ALIVE, world_size=state.world_size,
+            initial_rank=state.initial_rank, rank=state.rank, status=ArrivalStatus.ALIVE, world_size=state.world_size,
             step=1234, progress=Progress(3, 0, 56789, 1235),
         )  # fmt: skip
         played(self.control_store, self.round, self.round.arrive(arrival, now=time.monotonic()))

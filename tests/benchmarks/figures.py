@@ -58,7 +58,7 @@ class Metric:
         limit: the median to reach, in seconds.
         ratio: how many times faster than the peer's defaults.
         signed: the value is an excess over a timeout, and may be below zero.
-        keeps: the victim's rank has to survive.
+        keeps: the target's rank has to survive.
         worst: the row and its limit are about the slowest of a hundred of ours, not the median.
     """
 
@@ -137,7 +137,7 @@ def in_a_row(column: Column) -> int:
 
 
 def exceptions(*, collectives: bool, busy: str = "sleep") -> Callable[[Column, random.Random], list[Job]]:
-    """A launch of several restarts in a row by an exception of the victim."""
+    """A launch of several restarts in a row by an exception of the target."""
 
     def jobs(column: Column, chance: random.Random) -> list[Job]:
         choose = early_fault if column.ours else fault

@@ -18,7 +18,7 @@ RUN = 1000
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that strikes the victim `after` seconds into its iteration.
+    """A fault that strikes the target `after` seconds into its iteration.
 
     Attributes:
         kind: `exception`, `kill`, `sleep`, `lock`, `recv` or `gil`.
@@ -49,7 +49,7 @@ class Job:
     workload: str = "training"
     wrapper: dict[str, float] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
-    victim: int = 1
+    target: int = 1
     collectives: bool = False
     group_timeout: float = 10.0
     own_store: bool = False

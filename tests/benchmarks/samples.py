@@ -1,7 +1,7 @@
 """From the stamps of a launch to figures: one sample for each fault, call or batch, failed ones included.
 
 The latency of a restart runs from the injector's stamp to the first line of the function on the slowest rank of the
-first later iteration that all ranks but the victim entered. A sample without a value carries what went wrong.
+first later iteration that all ranks but the target entered. A sample without a value carries what went wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Sample:
     """One measured value of a metric, in seconds, or the reason why there is none.
 
     Attributes:
-        kept: whether the victim's rank survived; None where the question has no meaning.
+        kept: whether the target's rank survived; None where the question has no meaning.
     """
 
     metric: str
@@ -64,12 +64,12 @@ def restart(launch: Launch, iteration: int, fault: Fault, metric: str) -> list[S
     struck = [stamp.at for stamp in launch.events if stamp.event == "fault" and stamp.iteration == iteration]
     needed = set(range(launch.ranks))
     if fault.kind in LOSING + MAY_LOSE:
-        needed -= {launch.job.victim}
+        needed -= {launch.job.target}
     samples = []
     for event, name in (("entered", metric), ("stepped", f"{metric}.step")):
         found = stamps(launch, event, iteration, needed)
         if struck and found:
-            samples.append(Sample(name, max(found.values()) - struck[0], kept=launch.job.victim in found))
+            samples.append(Sample(name, max(found.values()) - struck[0], kept=launch.job.target in found))
         else:
             what = "no re-entry" if struck else "the fault did not strike"
             samples.append(Sample(name, None, f"{what}; {ended(launch)}"))

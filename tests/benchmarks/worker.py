@@ -106,7 +106,7 @@ class Training:
     def __init__(self, job: Job, trace: Trace, iteration: int) -> None:
         self.trace, self.iteration = trace, iteration
         self.ending = iteration >= len(job.faults)
-        self.fault = job.faults[iteration] if trace.rank == job.victim and not self.ending else None
+        self.fault = job.faults[iteration] if trace.rank == job.target and not self.ending else None
         self.steps, self.begin = 0, time.monotonic()
         self.work = self._work(job)
 

@@ -57,15 +57,15 @@ class Ranks:
     def _arrivals(self, dead: Iterable[int]) -> dict[int, Arrival]:
         arrivals = {}
         for member, state in self.states.items():
-            standing = ArrivalStatus.LEAVING if member in self.discarded else ArrivalStatus.ALIVE
-            keys = declare(self.assignments[member], state, self.iteration) if standing is ArrivalStatus.ALIVE else ()
+            status = ArrivalStatus.LEAVING if member in self.discarded else ArrivalStatus.ALIVE
+            keys = declare(self.assignments[member], state, self.iteration) if status is ArrivalStatus.ALIVE else ()
             arrivals[member] = Arrival.decode(
                 Arrival(
-                    initial_rank=member, rank=state.rank, standing=standing, world_size=state.world_size, keys=keys
+                    initial_rank=member, rank=state.rank, status=status, world_size=state.world_size, keys=keys
                 ).encode()
             )
         for member in dead:
-            arrivals[member] = Arrival(initial_rank=member, rank=-1, standing=ArrivalStatus.DEAD)
+            arrivals[member] = Arrival(initial_rank=member, rank=-1, status=ArrivalStatus.DEAD)
         return arrivals
 
     def _take_place(self, member: int, state: State, decision: Decision) -> None:

@@ -36,13 +36,13 @@ def test_a_group_that_is_short_at_the_start_does_not_begin(launch: Launch) -> No
     assert places(job, 0) == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
-@pytest.mark.parametrize("victims", [(1, 0), (0, 5)], ids=["rank 0 second", "rank 0 first, then who replaced it"])
-def test_a_spare_takes_the_dead_ranks_place(launch: Launch, victims: tuple[int, int]) -> None:
-    faults: Faults = {(victim, iteration, 2): "kill" for iteration, victim in enumerate(victims)}
+@pytest.mark.parametrize("targets", [(1, 0), (0, 5)], ids=["rank 0 second", "rank 0 first, then who replaced it"])
+def test_a_spare_takes_the_dead_ranks_place(launch: Launch, targets: tuple[int, int]) -> None:
+    faults: Faults = {(target, iteration, 2): "kill" for iteration, target in enumerate(targets)}
     job = launch(faults, world=6, assignment="spares", collective=True).finish()
-    assert_nothing_lost(job, *map(lost, victims), codes=dict.fromkeys(victims, KILLED))
-    assert places(job, 1) == {rank: 5 if rank == victims[0] else rank for rank in range(4)}
-    assert places(job, 2) == {0: 4, 1: 5 if victims[0] == 1 else 1, 2: 2, 3: 3}
+    assert_nothing_lost(job, *map(lost, targets), codes=dict.fromkeys(targets, KILLED))
+    assert places(job, 1) == {rank: 5 if rank == targets[0] else rank for rank in range(4)}
+    assert places(job, 2) == {0: 4, 1: 5 if targets[0] == 1 else 1, 2: 2, 3: 3}
 
 
 def test_a_tree_counts_a_rank_that_dies_while_the_others_take_their_places(launch: Launch) -> None:

@@ -32,7 +32,7 @@ def play(prepare: Launch, planned: list[Hang], world: int, **more: str) -> Job:
 
 
 def assert_blamed(job: Job, planned: list[Hang]) -> None:
-    """Each restart names its victim and nobody else, on all ranks; nobody was lost."""
+    """Each restart names its target and nobody else, on all ranks; nobody was lost."""
     assert_no_process_left(job)
     assert job.codes == dict.fromkeys(range(job.world), 0)
     told = {(line["iteration"], tuple(line["culprits"])) for line in job.events("restart")}

@@ -18,48 +18,48 @@ DEATHS = {
     "os_exit_0": 0,
 }
 LEAVING = [("exit_3", 3), ("keyboard_interrupt", -signal.SIGINT)]
-victims = pytest.mark.parametrize("victim", [0, 1], ids="rank {}".format)
+targets = pytest.mark.parametrize("target", [0, 1], ids="rank {}".format)
 meanwhile = pytest.mark.parametrize("collective", [False, True], ids=["alone", "in a collective"])
 
 
 @meanwhile
-@victims
-def test_an_exception_restarts_everyone(launch: Launch, victim: int, collective: bool) -> None:
-    job = launch({(victim, 0, 3): "exception"}, collective=collective).finish()
-    assert_nothing_lost(job, restart("EXCEPTION", by=[victim]))
+@targets
+def test_an_exception_restarts_everyone(launch: Launch, target: int, collective: bool) -> None:
+    job = launch({(target, 0, 3): "exception"}, collective=collective).finish()
+    assert_nothing_lost(job, restart("EXCEPTION", by=[target]))
 
 
 @meanwhile
-@victims
+@targets
 @pytest.mark.parametrize("death", DEATHS)
-def test_a_dead_rank_is_left_behind(launch: Launch, death: str, victim: int, collective: bool) -> None:
-    job = launch({(victim, 0, 3): death}, collective=collective).finish()
-    assert_nothing_lost(job, restart("TERMINATED", by=[victim], lost=[victim]), codes={victim: DEATHS[death]})
+def test_a_dead_rank_is_left_behind(launch: Launch, death: str, target: int, collective: bool) -> None:
+    job = launch({(target, 0, 3): death}, collective=collective).finish()
+    assert_nothing_lost(job, restart("TERMINATED", by=[target], lost=[target]), codes={target: DEATHS[death]})
 
 
 @meanwhile
-@victims
+@targets
 @pytest.mark.parametrize(("death", "code"), LEAVING, ids=["exit 3", "ctrl-c"])
 def test_a_base_exception_leaves_with_its_rank(
-    launch: Launch, death: str, code: int, victim: int, collective: bool
+    launch: Launch, death: str, code: int, target: int, collective: bool
 ) -> None:
-    job = launch({(victim, 0, 3): death}, collective=collective).finish()
-    assert_nothing_lost(job, restart("BASE_EXCEPTION", by=[victim], lost=[victim]), codes={victim: code})
+    job = launch({(target, 0, 3): death}, collective=collective).finish()
+    assert_nothing_lost(job, restart("BASE_EXCEPTION", by=[target], lost=[target]), codes={target: code})
 
 
-@victims
-def test_sys_exit_0_restarts_the_peers_that_wait_for_the_rank(launch: Launch, victim: int) -> None:
-    job = launch({(victim, 0, 3): "exit_0"}, collective=True).finish()
-    assert_nothing_lost(job, restart("EXCEPTION", by=None, lost=[victim]))
+@targets
+def test_sys_exit_0_restarts_the_peers_that_wait_for_the_rank(launch: Launch, target: int) -> None:
+    job = launch({(target, 0, 3): "exit_0"}, collective=True).finish()
+    assert_nothing_lost(job, restart("EXCEPTION", by=None, lost=[target]))
 
 
-@victims
-def test_sys_exit_0_is_that_ranks_completion(launch: Launch, victim: int) -> None:
-    job = launch({(victim, 0, 3): "exit_0"}, collective=False).finish()
+@targets
+def test_sys_exit_0_is_that_ranks_completion(launch: Launch, target: int) -> None:
+    job = launch({(target, 0, 3): "exit_0"}, collective=False).finish()
     assert [line["initial_rank"] for line in job.lines("done")] != []
     assert job.codes == {0: 0, 1: 0, 2: 0}
     assert job.events("restart") == []
-    assert {line["initial_rank"] for line in job.lines("done")} == {0, 1, 2} - {victim}
+    assert {line["initial_rank"] for line in job.lines("done")} == {0, 1, 2} - {target}
 
 
 def test_a_fault_reaches_ranks_that_have_finished_already(launch: Launch) -> None:
@@ -76,11 +76,11 @@ def test_rank_0_may_host_the_store_while_others_fail(launch: Launch, fault: str,
 
 @pytest.mark.parametrize("fault", ["exception", "kill"])
 def test_the_phases_add_up_to_the_latency_that_the_ranks_measured(launch: Launch, fault: str) -> None:
-    victims = {iteration: 4 - iteration for iteration in range(3)}
-    job = launch({(rank, iteration, 5): fault for iteration, rank in victims.items()}, world=5).finish()
+    targets = {iteration: 4 - iteration for iteration in range(3)}
+    job = launch({(rank, iteration, 5): fault for iteration, rank in targets.items()}, world=5).finish()
     lost = fault == "kill"
-    restarts = [restart("EXCEPTION TERMINATED", by=[rank], lost=[rank] * lost) for rank in victims.values()]
-    assert_nothing_lost(job, *restarts, codes=dict.fromkeys(victims.values(), -signal.SIGKILL) if lost else {})
+    restarts = [restart("EXCEPTION TERMINATED", by=[rank], lost=[rank] * lost) for rank in targets.values()]
+    assert_nothing_lost(job, *restarts, codes=dict.fromkeys(targets.values(), -signal.SIGKILL) if lost else {})
     assert_latency_agrees(job, witnessed=lost)
 
 

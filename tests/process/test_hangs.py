@@ -17,24 +17,24 @@ SOFT = {"soft_timeout": 1.5}
 # A rank that waits for a living one is excused for as long as the hard timeout.
 BOUNDED = {"soft_timeout": 1.5, "hard_timeout": 4.0}
 HARD = {"soft_timeout": 1.5, "hard_timeout": 3.0, "termination_grace_time": 0.5}
-WAYS = [(0, False), (1, False), (0, True), (1, True)]  # the victim, and whether the others wait for it in a collective
+WAYS = [(0, False), (1, False), (0, True), (1, True)]  # the target, and whether the others wait for it in a collective
 
 
 def four_ways(launch: Launch, kind: str, wrapper: dict[str, float], **plan: object) -> list[tuple[int, Job]]:
     """The same hang on either rank, alone or with a peer that waits for it, side by side, as all of it is waiting."""
     jobs = [
-        (victim, launch({(victim, 0, 3): kind}, world=2, collective=collective, wrapper=wrapper, **plan))
-        for victim, collective in WAYS
+        (target, launch({(target, 0, 3): kind}, world=2, collective=collective, wrapper=wrapper, **plan))
+        for target, collective in WAYS
     ]
     for _, job in jobs:
         job.finish()
     return jobs
 
 
-def blames(victim: int, job: Job, lost: tuple[int, ...] = ()) -> Restart:
+def blames(target: int, job: Job, lost: tuple[int, ...] = ()) -> Restart:
     """Where ranks wait for each other, nobody can be told from the culprit by progress."""
     waiting = job.plan.collective or "hang_gloo" in job.plan.faults
-    return restart("SOFT_TIMEOUT HARD_TIMEOUT", by=None if waiting else [victim], lost=lost)
+    return restart("SOFT_TIMEOUT HARD_TIMEOUT", by=None if waiting else [target], lost=lost)
 
 
 ENDED = ["hang_sleep", "hang_lock", "hang_recv", "hang_gloo", "gil_held", "swallow", "livelock"]
@@ -42,14 +42,14 @@ ENDED = ["hang_sleep", "hang_lock", "hang_recv", "hang_gloo", "gil_held", "swall
 
 @pytest.mark.parametrize("kind", ENDED)
 def test_a_hang_that_an_interruption_ends_costs_no_rank(launch: Launch, kind: str) -> None:
-    for victim, job in four_ways(launch, kind, BOUNDED if kind == "hang_gloo" else SOFT, group=True):
-        assert_nothing_lost(job, blames(victim, job))
+    for target, job in four_ways(launch, kind, BOUNDED if kind == "hang_gloo" else SOFT, group=True):
+        assert_nothing_lost(job, blames(target, job))
 
 
 @pytest.mark.parametrize("kind", ["hang_store", "stagnation"])
 def test_a_hang_known_by_its_steps_or_its_store_costs_no_rank(launch: Launch, kind: str) -> None:
-    for victim, job in four_ways(launch, kind, SOFT, progress=True):
-        assert_nothing_lost(job, blames(victim, job))
+    for target, job in four_ways(launch, kind, SOFT, progress=True):
+        assert_nothing_lost(job, blames(target, job))
 
 
 INSIDE = {"gil_locked": "gil_locked", "hang_atomic": "hang_atomic", "swallow_all": "sleep_swallowing"}
@@ -57,20 +57,20 @@ INSIDE = {"gil_locked": "gil_locked", "hang_atomic": "hang_atomic", "swallow_all
 
 @pytest.mark.parametrize("kind", [*INSIDE, "stop"])
 def test_a_hang_that_nothing_ends_is_killed(launch: Launch, kind: str) -> None:
-    for victim, job in four_ways(launch, kind, HARD):
-        code = job.codes[victim]
+    for target, job in four_ways(launch, kind, HARD):
+        code = job.codes[target]
         assert code in (-signal.SIGTERM, -signal.SIGKILL)
-        assert_nothing_lost(job, blames(victim, job, lost=(victim,)), codes={victim: code})
-        assert_stacks(job, victim, kind)
+        assert_nothing_lost(job, blames(target, job, lost=(target,)), codes={target: code})
+        assert_stacks(job, target, kind)
         if kind == "swallow_all":
-            assert re.search(r"swallowed 3 times, last at \S+injectors\.py:\d+", job.errors(victim)), job.errors(victim)
+            assert re.search(r"swallowed 3 times, last at \S+injectors\.py:\d+", job.errors(target)), job.errors(target)
 
 
-def assert_stacks(job: Job, victim: int, kind: str) -> None:
+def assert_stacks(job: Job, target: int, kind: str) -> None:
     """Where all its threads were is told before the kill, of a process that is not stopped."""
     told = [" ".join(line["threads"]) for line in job.events("stacks")]
     assert len(told) == (kind != "stop"), told
-    for text in [*told, *([job.errors(victim)] if told else [])]:
+    for text in [*told, *([job.errors(target)] if told else [])]:
         assert re.search(rf"injectors\.py\", line \d+ in _{INSIDE.get(kind)}\b", text), text
         assert re.search(r"progress_watchdog\.py\", line \d+ in _watch", text), "not all threads"
         assert re.search(r"stacks\.py\", line \d+ in _serve", text), "nobody answers but the signal"

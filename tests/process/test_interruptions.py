@@ -29,7 +29,7 @@ def strike_at_random(prepare: Launch, tmp_path: Path, name: str, rounds: int) ->
     go = tmp_path / "go"
     os.mkfifo(go)
     plan = {"theme": name, "seed": seed, "rounds": rounds, "go": str(go), "wrapper": SHORT}
-    job = prepare(world=1 + max(shape.victims for shape in theme(name)))
+    job = prepare(world=1 + max(shape.targets for shape in theme(name)))
     return job.start("tests.harness.process.workers.interrupted", **{PLAN: json.dumps(plan)})
 
 

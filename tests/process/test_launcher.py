@@ -136,7 +136,7 @@ def test_a_script_that_is_not_there_fails_as_python_does(launcher: list[str], tm
 
 
 def test_a_rank_that_a_wrapped_call_goes_on_without_is_not_missed(launcher: Start, tmp_path: Path) -> None:
-    """Rank 0 is the victim: the store of in-process restart lives beside the launcher."""
+    """Rank 0 is the target: the store of in-process restart lives beside the launcher."""
     job = launcher("0", worker="launcher_wrapped.py")
     job.await_log("in-process restart continues without rank 0")
     (tmp_path / "gate").touch()

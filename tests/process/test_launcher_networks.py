@@ -49,17 +49,17 @@ def test_a_node_that_is_cut_off_ends_its_workers_first_and_joins_again(
     start: Start, hosts: Network, tmp_path: Path
 ) -> None:
     """Its place is taken by the spare; healed, it takes the place of another one that is lost."""
-    first, victim, spare = with_a_spare(start)
-    pids = victim.pids()
+    first, target, spare = with_a_spare(start)
+    pids = target.pids()
     hosts.cut(1)
     spare.read(1, "start", 1)
     assert not any(map(alive, pids)), "workers of two cycles at a time"
-    victim.await_log("the rendezvous store has not answered for 4 s")
+    target.await_log("the rendezvous store has not answered for 4 s")
     hosts.heal(1)
     spare.process.kill()
-    victim.read(2, "start", 2)
+    target.read(2, "start", 2)
     (tmp_path / "gate").touch()
-    ends = [job.finish() for job in (first, victim)]
+    ends = [job.finish() for job in (first, target)]
     assert [code for code, _ in ends] == [0, 0], ends
 
 
@@ -68,8 +68,8 @@ def test_a_node_whose_link_is_cut_one_way_is_lost_like_one_that_is_cut_off(
     start: Start, hosts: Network, tmp_path: Path, outgoing: bool
 ) -> None:
     """It hears the others and they do not hear it, or they hear it and it does not hear them."""
-    first, victim, spare = with_a_spare(start)
-    pids = victim.pids()
+    first, target, spare = with_a_spare(start)
+    pids = target.pids()
     hosts.cut_one_way(1, outgoing=outgoing)
     spare.read(1, "start", 1)
     assert not any(map(alive, pids)), "workers of two cycles at a time"

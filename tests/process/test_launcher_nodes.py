@@ -35,12 +35,12 @@ def test_a_job_that_fails_ends_with_the_same_code_on_all_nodes(nodes: Nodes) -> 
 def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes) -> None:
     """The loss uses up no restart."""
     jobs = nodes(3, "restarted", "--nnodes", "2:3")
-    victim = next(job for job in first_active(jobs, 2) if not is_host(job))
-    victim.process.kill()
-    ends = [job.finish() for job in jobs if job is not victim]
+    target = next(job for job in first_active(jobs, 2) if not is_host(job))
+    target.process.kill()
+    ends = [job.finish() for job in jobs if job is not target]
     assert [code for code, _ in ends] == [0, 0], ends
     assert any("has not moved its lease for 5 s" in log for _, log in ends)
-    assert eventually(lambda: not any(map(alive, victim.pids())), 10.0)
+    assert eventually(lambda: not any(map(alive, target.pids())), 10.0)
 
 
 def first_active(jobs: list[Launch], count: int) -> list[Launch]:
@@ -74,9 +74,9 @@ def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes) -> None:
     jobs = nodes(2, "family", "--nnodes", "2", "--workers-stop-timeout", "0.5")
     for job in jobs:
         job.read(2, "family")
-    victim = next(job for job in jobs if is_host(job))
-    other = next(job for job in jobs if job is not victim)
-    victim.process.send_signal(signal.SIGKILL)
+    target = next(job for job in jobs if is_host(job))
+    other = next(job for job in jobs if job is not target)
+    target.process.send_signal(signal.SIGKILL)
     code, log = other.finish()
     assert code == 75
     assert "the rendezvous store is lost" in log

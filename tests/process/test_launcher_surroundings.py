@@ -46,8 +46,8 @@ def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_
     os.kill(servers[0], signal.SIGKILL)
     assert eventually(lambda: len(now := monitors_of(job.process.pid)) == 4 and servers[0] not in now, 20)
     assert job.process.poll() is None
-    victim = next(each["pid"] for each in job.events if (each["event"], each["rank"]) == ("start", 0))
-    for pid in (victim, monitors_of(job.process.pid)[2]):
+    target = next(each["pid"] for each in job.events if (each["event"], each["rank"]) == ("start", 0))
+    for pid in (target, monitors_of(job.process.pid)[2]):
         os.kill(pid, signal.SIGKILL)
     job.read(1, "struck", 1)
     (tmp_path / "gate").touch()

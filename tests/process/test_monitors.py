@@ -40,10 +40,10 @@ def test_a_lost_monitor_is_replaced_and_a_later_hang_is_still_found(
     launch: Launch, tmp_path: Path, harm: signal.Signals
 ) -> None:
     """On either rank, alone or while the others wait for it in a collective."""
-    cases = {(victim, collective): tmp_path / f"{victim}-{collective}" for victim in (0, 1) for collective in (0, 1)}
+    cases = {(target, collective): tmp_path / f"{target}-{collective}" for target in (0, 1) for collective in (0, 1)}
     jobs = {case: hanging(launch, *case, place) for case, place in cases.items()}
-    for (victim, _), job in jobs.items():
-        job.await_line("step", initial_rank=victim, step=2)
+    for (target, _), job in jobs.items():
+        job.await_line("step", initial_rank=target, step=2)
     first = {case: monitor(place, case[0]) for case, place in cases.items()}
     for pid in first.values():
         os.kill(pid, harm)
@@ -53,15 +53,15 @@ def test_a_lost_monitor_is_replaced_and_a_later_hang_is_still_found(
         (place / "go").touch()
     for job in jobs.values():
         job.finish()
-    for (victim, collective), job in jobs.items():
-        assert_nothing_lost(job, restart("SOFT_TIMEOUT", by=None if collective else [victim]))
-        assert job.events("monitor_replaced", initial_rank=victim)
+    for (target, collective), job in jobs.items():
+        assert_nothing_lost(job, restart("SOFT_TIMEOUT", by=None if collective else [target]))
+        assert job.events("monitor_replaced", initial_rank=target)
 
 
-def hanging(launch: Launch, victim: int, collective: int, place: Path) -> Job:
-    """A job whose victim hangs when told to."""
+def hanging(launch: Launch, target: int, collective: int, place: Path) -> Job:
+    """A job whose target hangs when told to."""
     place.mkdir()
-    fault = {(victim, 0, 3): "hang_sleep"}
+    fault = {(target, 0, 3): "hang_sleep"}
     settings = SOFT | files(place)
     return launch(fault, world=2, collective=bool(collective), gate=str(place / "go"), wrapper=settings)
 
@@ -80,21 +80,21 @@ def test_monitors_and_fork_servers_that_are_stopped_end_with_their_job(launch: L
 
 
 def test_a_rank_that_vanishes_with_its_monitor_is_found_by_the_others(launch: Launch, tmp_path: Path) -> None:
-    jobs = {victim: vanishing(launch, victim, tmp_path / str(victim)) for victim in (0, 1)}
+    jobs = {target: vanishing(launch, target, tmp_path / str(target)) for target in (0, 1)}
     for job in jobs.values():
         job.finish()
-    for victim, job in jobs.items():
-        expected = restart("UNRESPONSIVE", by=[victim], lost=[victim])
-        assert_nothing_lost(job, expected, codes={victim: -signal.SIGKILL})
+    for target, job in jobs.items():
+        expected = restart("UNRESPONSIVE", by=[target], lost=[target])
+        assert_nothing_lost(job, expected, codes={target: -signal.SIGKILL})
 
 
-def vanishing(launch: Launch, victim: int, place: Path) -> Job:
+def vanishing(launch: Launch, target: int, place: Path) -> Job:
     """A job one of whose ranks is killed with all that watches it."""
     place.mkdir()
     job = launch({(2, 0, 10_000): "exception"}, wrapper={"heartbeat_timeout": 3.0} | files(place))
-    job.await_line("step", initial_rank=victim)
-    watcher = monitor(place, victim)
-    node = (host.parent(watcher), watcher, job.pids[victim])
+    job.await_line("step", initial_rank=target)
+    watcher = monitor(place, target)
+    node = (host.parent(watcher), watcher, job.pids[target])
     for blow in (signal.SIGSTOP, signal.SIGKILL):  # first stop them all, so that none sees another die
         for pid in node:
             os.kill(pid, blow)

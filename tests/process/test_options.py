@@ -158,9 +158,9 @@ def test_the_iteration_store_is_the_same_for_all_and_new_in_each_iteration(prepa
 
 @pytest.mark.parametrize("fault", ["function", "kill"])
 def test_stores_on_ports_of_the_users_own_keep_working(prepare: Launch, fault: str) -> None:
-    victim = 0 if fault == "kill" else 1
-    job = run(prepare, "stores_by_port", {fault: [[victim, 0]]}, world=3)
-    living = {0, 1, 2} - ({victim} if fault == "kill" else set())
+    target = 0 if fault == "kill" else 1
+    job = run(prepare, "stores_by_port", {fault: [[target, 0]]}, world=3)
+    living = {0, 1, 2} - ({target} if fault == "kill" else set())
     assert results(job) == dict.fromkeys(living, len(living))
 
 

@@ -76,15 +76,15 @@ def test_a_rank_that_is_not_hung_is_left_alone(start: Start, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "signum"),
+    ("target", "signum"),
     [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)],
     ids=["fork server killed", "monitor killed", "monitor stopped"],
 )
-def test_a_lost_monitor_is_replaced_and_knows_what_the_rank_wrote(start: Start, victim: int, signum: int) -> None:
+def test_a_lost_monitor_is_replaced_and_knows_what_the_rank_wrote(start: Start, target: int, signum: int) -> None:
     rank = start("section", {"rank_section_timeouts": {"step": 4.0}})
     rank.read("hang")
     before = rank.monitors()
-    os.kill(before[victim], signum)
+    os.kill(before[target], signum)
     assert eventually(lambda: len(now := rank.monitors()) == 2 and now[1] != before[1], 20)
     code, errors = rank.finish()
     assert code == -signal.SIGKILL

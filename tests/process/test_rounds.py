@@ -15,13 +15,13 @@ from tests.harness.process.workers.record import HELD
 from .conftest import Launch
 
 KILLED = -signal.SIGKILL
-victims = pytest.mark.parametrize("victim", [0, 1], ids="rank {}".format)
+targets = pytest.mark.parametrize("target", [0, 1], ids="rank {}".format)
 meanwhile = pytest.mark.parametrize("collective", [False, True], ids=["alone", "in a collective"])
 faults = pytest.mark.parametrize("fault", ["exception", "kill"])
 
 
-def expected(fault: str, victim: int) -> tuple[list[int], dict[int, int]]:
-    return ([victim], {victim: KILLED}) if fault == "kill" else ([], {})
+def expected(fault: str, target: int) -> tuple[list[int], dict[int, int]]:
+    return ([target], {target: KILLED}) if fault == "kill" else ([], {})
 
 
 @meanwhile
@@ -40,57 +40,57 @@ def test_an_exception_and_a_death_at_once_cost_one_restart(launch: Launch, tmp_p
 
 @faults
 @meanwhile
-@victims
+@targets
 def test_a_fault_on_entering_the_next_iteration_costs_one_more(
-    launch: Launch, victim: int, collective: bool, fault: str
+    launch: Launch, target: int, collective: bool, fault: str
 ) -> None:
-    job = launch({(2, 0, 3): "exception", (victim, 1, ON_ENTRY): fault}, collective=collective).finish()
-    lost, codes = expected(fault, victim)
-    second = restart("EXCEPTION TERMINATED", by=[victim], lost=lost)
+    job = launch({(2, 0, 3): "exception", (target, 1, ON_ENTRY): fault}, collective=collective).finish()
+    lost, codes = expected(fault, target)
+    second = restart("EXCEPTION TERMINATED", by=[target], lost=lost)
     assert_nothing_lost(job, restart("EXCEPTION", by=[2]), second, codes=codes)
 
 
 @meanwhile
-@victims
+@targets
 def test_a_death_between_barrier_and_entry_is_carried_into_the_next_round(
-    launch: Launch, victim: int, collective: bool
+    launch: Launch, target: int, collective: bool
 ) -> None:
-    job = launch({(2, 0, 3): "exception"}, collective=collective, die_in_assignment={str(victim): 1}).finish()
+    job = launch({(2, 0, 3): "exception"}, collective=collective, die_in_assignment={str(target): 1}).finish()
     lines = job.events("restart")
-    assert {rank for line in lines for rank in line["lost"]} == {victim}
+    assert {rank for line in lines for rank in line["lost"]} == {target}
     assert max(line["iteration"] for line in lines) <= 2
-    assert job.codes == {0: 0, 1: 0, 2: 0} | {victim: KILLED}
-    assert {line["initial_rank"] for line in job.lines("done", result=2)} == {0, 1, 2} - {victim}
+    assert job.codes == {0: 0, 1: 0, 2: 0} | {target: KILLED}
+    assert {line["initial_rank"] for line in job.lines("done", result=2)} == {0, 1, 2} - {target}
 
 
 @faults
-@victims
+@targets
 def test_a_fault_while_the_others_are_inside_init_process_group_costs_one_restart(
-    launch: Launch, victim: int, fault: str
+    launch: Launch, target: int, fault: str
 ) -> None:
-    job = launch({(victim, 0, BEFORE_GROUP): fault}, collective=True).finish()
-    lost, codes = expected(fault, victim)
-    assert_nothing_lost(job, restart("EXCEPTION TERMINATED", by=[victim], lost=lost), codes=codes)
+    job = launch({(target, 0, BEFORE_GROUP): fault}, collective=True).finish()
+    lost, codes = expected(fault, target)
+    assert_nothing_lost(job, restart("EXCEPTION TERMINATED", by=[target], lost=lost), codes=codes)
 
 
 @faults
-@victims
-def test_a_fault_between_the_store_and_the_group_costs_one_restart(launch: Launch, victim: int, fault: str) -> None:
-    job = launch({(2, 0, 3): "exception", (victim, 1, BEFORE_INIT): fault}, collective=True).finish()
-    lost, codes = expected(fault, victim)
-    second = restart("EXCEPTION TERMINATED", by=[victim], lost=lost)
+@targets
+def test_a_fault_between_the_store_and_the_group_costs_one_restart(launch: Launch, target: int, fault: str) -> None:
+    job = launch({(2, 0, 3): "exception", (target, 1, BEFORE_INIT): fault}, collective=True).finish()
+    lost, codes = expected(fault, target)
+    second = restart("EXCEPTION TERMINATED", by=[target], lost=lost)
     assert_nothing_lost(job, restart("EXCEPTION", by=[2]), second, codes=codes)
 
 
-@victims
-def test_a_rank_that_dies_inside_init_process_group_costs_one_restart(launch: Launch, victim: int) -> None:
+@targets
+def test_a_rank_that_dies_inside_init_process_group_costs_one_restart(launch: Launch, target: int) -> None:
     job = launch({}, collective=True, late={"2": 30.0})
     for rank in range(3):
         job.await_line("enter", initial_rank=rank)
     time.sleep(0.3)
-    job.kill(victim)
+    job.kill(target)
     job.finish()
-    assert_nothing_lost(job, restart("TERMINATED", by=[victim], lost=[victim]), codes={victim: KILLED})
+    assert_nothing_lost(job, restart("TERMINATED", by=[target], lost=[target]), codes={target: KILLED})
 
 
 @faults

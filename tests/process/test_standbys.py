@@ -97,11 +97,11 @@ def test_a_restart_is_made_of_standbys(launcher: Start) -> None:
     """Each new worker has imported what it has not imported itself; killed once more, it is replaced by another one."""
     job = launcher("imported", *WARM, "--max-restarts", "2")
     for cycle in (0, 1):
-        victims = {each["rank"]: each["pid"] for each in job.read(2, "imported", cycle)}
+        targets = {each["rank"]: each["pid"] for each in job.read(2, "imported", cycle)}
         for rank in (0, 1):
             job.await_log(f"a standby worker for local rank {rank} is ready")
         job.log = ""
-        os.kill(victims[1], 9)
+        os.kill(targets[1], 9)
     code, log = job.finish()
     assert code == 0, log
     found = {(each["cycle"], each["rank"]): each["warm"] for each in job.events if each["event"] == "imported"}

@@ -57,7 +57,7 @@ class Rank:
             self.control_store.rounds.wait_event(self.round.iteration)
             self.round.happened(now=CLOCK.now())
         arrival = Arrival(
-            initial_rank=self.round.member, rank=self.state.rank, standing=ArrivalStatus.ALIVE, world_size=RANKS
+            initial_rank=self.round.member, rank=self.state.rank, status=ArrivalStatus.ALIVE, world_size=RANKS
         )
         played(self.control_store, self.round, self.round.arrive(arrival, now=CLOCK.now()))
 

@@ -14,7 +14,7 @@ import pytest
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import assert_nothing_left
 from tests.harness.process.workers.collective_saves import SAVES, STRUCK
-from tests.harness.process.workers.features import FEATURES, VICTIM
+from tests.harness.process.workers.features import FEATURES, TARGET
 
 from .conftest import Launch
 
@@ -27,7 +27,7 @@ nightly = pytest.mark.nightly
 
 def assert_went_on(job: Job, restarts: int, fault: str) -> None:
     """One restart for each fault, and all ranks left at the end that should be."""
-    lost = {VICTIM} if fault == "kill" else set()
+    lost = {TARGET} if fault == "kill" else set()
     assert job.codes == {rank: KILLED if rank in lost else 0 for rank in range(job.world)}
     assert {line["iteration"] for line in job.events("restart")} == set(range(1, restarts + 1))
     last = job.lines("enter", iteration=restarts)

@@ -19,8 +19,8 @@ MEMBERS = frozenset({0, 1})
 FAULTS = [FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION") for member in MEMBERS]
 ACTIONS = (
     *map(Announce, FAULTS), CloseCompleted(), CountCompletion(), CountArrival(), ReadArrivals(MEMBERS),
-    *(PutArrival(Arrival(initial_rank=member, rank=member, standing=standing, fault=FAULTS[member]))
-      for member in MEMBERS for standing in (ArrivalStatus.ALIVE, ArrivalStatus.DEAD)),
+    *(PutArrival(Arrival(initial_rank=member, rank=member, status=status, fault=FAULTS[member]))
+      for member in MEMBERS for status in (ArrivalStatus.ALIVE, ArrivalStatus.DEAD)),
     *(Publish(Decision(iteration=0, lost=lost, terminated=lost, cause=FAULTS[0], culprits=(0,), step=-1))
       for lost in ((), (1,))),
     slots.SayWhere(True), slots.SayWhere(False),

@@ -33,7 +33,7 @@ FAULT = FaultRecord(initial_rank=1, rank=1, interruption="EXCEPTION", message="p
 ARRIVAL = Arrival(
     initial_rank=1,
     rank=1,
-    standing=ArrivalStatus.ALIVE,
+    status=ArrivalStatus.ALIVE,
     world_size=3,
     fault=FAULT,
     keys=("a",),

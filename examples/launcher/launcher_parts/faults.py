@@ -44,7 +44,7 @@ class Faults:
     def inject(self, step: int, rank: int, call: Call) -> None:
         """Begin a step, and break what is to be broken in it."""
         kind = self._schedule.get(step)
-        strikes = kind is not None and self._is_victim(kind, rank) and self._is_first(step)
+        strikes = kind is not None and self._is_target(kind, rank) and self._is_first(step)
         if strikes and kind == "hang_heartbeat":
             self._say(kind, step, rank, call)
             time.sleep(1e6)
@@ -57,7 +57,7 @@ class Faults:
         self._journal.write("struck", kind=kind, rank=rank, step=step, iteration=call.iteration, pid=os.getpid())
 
     @staticmethod
-    def _is_victim(kind: str, rank: int) -> bool:
+    def _is_target(kind: str, rank: int) -> bool:
         if kind == "node":
             return os.environ[NODE] != "0" and os.environ["LOCAL_RANK"] == "0"
         return rank == FAULTS[kind].rank

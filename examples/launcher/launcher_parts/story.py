@@ -14,7 +14,7 @@ __all__ = ["Recovery", "Story", "Strike"]
 
 @dataclass(frozen=True)
 class Strike:
-    """A fault, as its victim told of it a moment before."""
+    """A fault, as its target told of it a moment before."""
 
     at: float
     kind: str

@@ -25,7 +25,7 @@ class FaultPlace(NamedTuple):
     Attributes:
         rank: the global rank in the first iteration; one that has taken the place of a lost rank is still the other.
         step: `trainer.global_step` at that moment.
-        phase: one of `sections.PHASES`, at whose beginning it strikes.
+        phase: one of `sections.PHASES`, at whose beginning it is injected.
     """
 
     rank: int
@@ -54,7 +54,7 @@ class SimulatedFaults:
     """The faults of one process.
 
     Args:
-        faults: by place. Each strikes once, in the first cycle of a launcher.
+        faults: by place. Each is injected once, in the first cycle of a launcher.
         params: a fault after a time; None for none.
 
     Raises:
@@ -90,8 +90,8 @@ class SimulatedFaults:
 
         seed = f"{environment.job_name()} {environment.variables('TORCHELASTIC_RESTART_COUNT')}"
         chance = random.Random(seed)  # the same on all ranks
-        kind, delay, victim = _drawn(self._params, chance, world_size)
-        if victim == rank:
+        kind, delay, target = _drawn(self._params, chance, world_size)
+        if target == rank:
             inject_fault(kind, delay=delay)
 
     def finder(self, rank: int, step: Callable[[], int], call: Any) -> Callable[[str], Callable[[], None] | None]:

@@ -1,6 +1,6 @@
 """A model as its fit began: modes, hooks, and its weights.
 
-A fault can strike in validation, where the model is in eval mode; while `forward` is replaced for the call through DDP;
+A fault can occur in validation, where the model is in eval mode; while `forward` is replaced for the call through DDP;
 or while an optimizer has other parameters frozen. The next attempt would train on with dropout and batch norm off.
 """
 

@@ -44,11 +44,11 @@ class ArrivalReport:
 
     def describe(self, effect: effects.DescribeArrival) -> Arrival:
         """Return the rank's arrival at the end of the round that it is in."""
-        state, sample, standing = self._state, self._sample, effect.standing
+        state, sample, status = self._state, self._sample, effect.status
         self._step = max(self._step, self._page[ProgressField.STEP] - 1)
         return Arrival(
-            initial_rank=state.initial_rank, rank=state.rank, standing=standing, world_size=state.world_size,
+            initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=effect.fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=effect.completed, long=effect.long, keys=self._plug_ins.keys,
-            place=offer(self._connections, self._parameters) if standing is ArrivalStatus.ALIVE else "",
+            place=offer(self._connections, self._parameters) if status is ArrivalStatus.ALIVE else "",
         )  # fmt: skip

@@ -44,14 +44,14 @@ class Duplicate:
 
     def __init__(self, store: GuardedStore, keys: StoreKeys, member: InitialRank, every: float) -> None:
         self._store, self._keys, self._member, self._every = store, keys, member, every
-        met = keys.generation >= 0 and store.look(keys.verdict(keys.generation)) == MET.encode()
-        self.claim = (store.look(keys.claim(member)) or b"").decode(errors="replace") if met else ""
+        met = keys.generation >= 0 and store.try_get(keys.verdict(keys.generation)) == MET.encode()
+        self.claim = (store.try_get(keys.claim(member)) or b"").decode(errors="replace") if met else ""
         self.due = time.monotonic() + every if self.claim else math.inf
         self._lease = b""
 
     def lives(self) -> bool:
         """Look at its lease; True when it has moved since the last look."""
-        before, self._lease = self._lease, self._store.look(self._keys.lease(self._member)) or b""
+        before, self._lease = self._lease, self._store.try_get(self._keys.lease(self._member)) or b""
         self.due = time.monotonic() + self._every
         return bool(before) and before != self._lease
 

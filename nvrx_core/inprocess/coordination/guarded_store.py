@@ -77,7 +77,7 @@ class GuardedStore:
         with guard():
             return bytes(self.store.compare_set(key, before, value))
 
-    def look(self, key: str) -> bytes | None:
+    def try_get(self, key: str) -> bytes | None:
         """Return the value of the key, None when there is none.
 
         It takes one exchange with the store, where torch's `get` takes two, for that waits for the key first.
@@ -123,7 +123,7 @@ class GuardedStore:
         """Block until the key has a value; return it."""
         while True:
             self.wait_signal(key, timeout)
-            if (value := self.look(key)) is not None:
+            if (value := self.try_get(key)) is not None:
                 return value
             if self.has([key]):  # it has come since, or says `NOTHING`
                 return self.replace(key, NOTHING, NOTHING)

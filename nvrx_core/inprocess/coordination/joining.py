@@ -244,7 +244,7 @@ def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, 
     with guard():
         match step:
             case Look(generation):
-                verdict = store.look(keys.verdict(generation))
+                verdict = store.try_get(keys.verdict(generation))
                 return join.looked(generation, None if verdict is None else verdict.decode())
             case Claim(generation):
                 return join.claim_read(generation, store.put_once(keys.claim(member), join.incarnation).decode())

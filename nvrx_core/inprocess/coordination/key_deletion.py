@@ -67,7 +67,7 @@ class KeyDeletion:
             StoreFailure: when the store fails.
         """
         with guard():
-            iteration = self.store.look(self.keys.over())
+            iteration = self.store.try_get(self.keys.over())
             if iteration is not None:
                 self._delete_unread(int(iteration), members)
 
@@ -85,7 +85,7 @@ class KeyDeletion:
 
     def _rounds_read_late(self, iteration: int) -> Iterable[int]:
         """Return which of the last rounds of a completed call are read late; earlier ones are left as they are."""
-        found = ((k, self.store.look(self.keys.decision(k))) for k in _last_rounds(iteration)[:-1])
+        found = ((k, self.store.try_get(self.keys.decision(k))) for k in _last_rounds(iteration)[:-1])
         with guard():
             return rounds_read_late(k for k, text in found if text is not None and Decision.decode(text).silent)
 

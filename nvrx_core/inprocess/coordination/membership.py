@@ -45,7 +45,7 @@ class Membership:
     def _leases(self, members: list[InitialRank]) -> Iterator[tuple[InitialRank, str]]:
         keys = [self.keys.lease(member) for member in members]
         together = len(keys) > 1 and self.store.has(keys)
-        values = self.store.read_all(keys) if together else map(self.store.look, keys)
+        values = self.store.read_all(keys) if together else map(self.store.try_get, keys)
         for member, value in zip(members, values, strict=True):
             if value is not None:
                 yield member, value.decode(errors="replace")

@@ -98,7 +98,7 @@ def find_presence(store: GuardedStore, keys: StoreKeys, size: int, member: Initi
         StoreFailure: when the store fails.
     """
     if size > SMALL and not _looks(store, keys, member):
-        return Presence(size, min(size, int(store.look(keys.claims()) or 0)))
+        return Presence(size, min(size, int(store.try_get(keys.claims()) or 0)))
     entered = claimed_ranks(store, keys, size)
     missing = tuple(sorted({*range(size)}.difference(entered)))
     found = dict[str, list[int]]()

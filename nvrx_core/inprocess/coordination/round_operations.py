@@ -57,7 +57,7 @@ class RoundOperations:
             case CloseCompleted():
                 store.put_once(keys.event(k), encode_completion())
             case ReadEvent():
-                return "event", decode_event(store.look(keys.event(k)) or b"")
+                return "event", decode_event(store.try_get(keys.event(k)) or b"")
             case PutArrival(arrival):
                 self._arrivals.put(k, arrival)
             case CountArrival():
@@ -75,7 +75,7 @@ class RoundOperations:
         key = self.keys.event(iteration)
         if not self.store.has([key]):  # a look at the key itself would end the others' waits for it
             return None
-        return _event(self.store.look(key) or b"", None)
+        return _event(self.store.try_get(key) or b"", None)
 
     def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
         """Return the members that have not arrived in the round."""
@@ -105,7 +105,7 @@ class RoundOperations:
     def decision(self, iteration: int) -> Decision | None:
         """Return the round's decision, None while it has none."""
         with guard():
-            text = self.store.look(self.keys.decision(iteration))
+            text = self.store.try_get(self.keys.decision(iteration))
             return None if text is None else Decision.decode(text)
 
     def set_rendezvous(self, iteration: int, address: str) -> None:

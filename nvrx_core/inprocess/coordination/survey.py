@@ -57,13 +57,13 @@ class Survey:
                     if self.store.replace(self.keys.survey(), last or "", mine) == mine.encode():
                         return self._make(number, members)
                 if self.store.wait([self.keys.survey(number)], ENDS_WITHIN):
-                    return PeerProgress.decode((self.store.look(self.keys.survey(number)) or b"").decode())
+                    return PeerProgress.decode((self.store.try_get(self.keys.survey(number)) or b"").decode())
                 late = self._last()
         raise StoreFailure("nobody ends a survey")
 
     def _last(self) -> str | None:
         """Return the number of the survey that was begun last, and the member that began it."""
-        last = self.store.look(self.keys.survey())
+        last = self.store.try_get(self.keys.survey())
         return None if last is None else last.decode()
 
     def _make(self, number: int, members: frozenset[InitialRank]) -> PeerProgress:

@@ -56,7 +56,7 @@ class DeathReport(Barrier):
         if cause is None:
             return (Finish(f"iteration {self.iteration} was completed before initial rank {self.member} died"),)
         self.ends_round = (cause.initial_rank, cause.interruption) == (self.member, self.fault.interruption)
-        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, standing=ArrivalStatus.DEAD, fault=self.fault)
+        dead = Arrival(initial_rank=self.member, rank=self.fault.rank, status=ArrivalStatus.DEAD, fault=self.fault)
         return (PutArrival(dead), CountArrival())
 
     def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:

@@ -52,7 +52,7 @@ class Arrival:
     Attributes:
         initial_rank: the member.
         rank: its wrapper rank in the iteration that ends, -1 when it has none.
-        standing: alive, leaving or dead.
+        status: alive, leaving or dead.
         world_size: the wrapper's world size in that iteration, as far as the writer knows it.
         fault: its own fault, if it had one.
         step: the highest step it has reported, -1 when it reports none.
@@ -66,7 +66,7 @@ class Arrival:
 
     initial_rank: InitialRank
     rank: int
-    standing: ArrivalStatus
+    status: ArrivalStatus
     world_size: int = 0
     fault: FaultRecord | None = None
     step: int = -1
@@ -80,7 +80,7 @@ class Arrival:
     def encode(self) -> str:
         """The arrival as JSON."""
         fault, progress = self.fault and self.fault.to_data(), self.progress and self.progress.values()
-        return _encode({**vars(self), "standing": self.standing.value, "fault": fault, "progress": progress})
+        return _encode({**vars(self), "status": self.status.value, "fault": fault, "progress": progress})
 
     @classmethod
     def decode(cls, text: str | bytes) -> Arrival:
@@ -93,12 +93,12 @@ class Arrival:
 
     @classmethod
     def _from_data(cls, data: Any) -> Arrival:
-        _require_fields(data, "initial_rank", "rank", "standing", "world_size", "step", "progress", "stalled")
+        _require_fields(data, "initial_rank", "rank", "status", "world_size", "step", "progress", "stalled")
         fault = FaultRecord.from_data(data["fault"]) if data.get("fault") else None
         progress = Progress.of(integers(data["progress"])) if data["progress"] is not None else None
         return cls(
             initial_rank=InitialRank(integer(data["initial_rank"], 0, MAX_RANKS)), rank=integer(data["rank"]),
-            standing=ArrivalStatus(data["standing"]), world_size=integer(data["world_size"], 0, MAX_RANKS), fault=fault,
+            status=ArrivalStatus(data["status"]), world_size=integer(data["world_size"], 0, MAX_RANKS), fault=fault,
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
             completed=bool(data.get("completed")), long=bool(data.get("long")),
             keys=tuple(map(string, _list(data.get("keys", [])))), place=_place(data.get("place", "")),
@@ -178,14 +178,14 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
         arrivals: every member's, by initial rank.
         event: the fault that was told first.
     """
-    alive = [a for a in arrivals.values() if a.standing is ArrivalStatus.ALIVE]
+    alive = [a for a in arrivals.values() if a.status is ArrivalStatus.ALIVE]
     held = {a.rank for a in alive}
     world_size = max((a.world_size for a in alive), default=0)
     faults = [fault for fault in (event, *(a.fault for a in arrivals.values())) if fault is not None]
     cause = min(faults, key=_symptom, default=None)
     return Decision(
         iteration=iteration,
-        lost=tuple(sorted(a.initial_rank for a in arrivals.values() if a.standing is not ArrivalStatus.ALIVE)),
+        lost=tuple(sorted(a.initial_rank for a in arrivals.values() if a.status is not ArrivalStatus.ALIVE)),
         terminated=tuple(rank for rank in range(world_size) if rank not in held),
         cause=cause,
         culprits=_culprits(arrivals.values(), faults, cause),
@@ -199,7 +199,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
 
 def _is_silent(arrival: Arrival) -> bool:
     fault = arrival.fault
-    return arrival.standing is ArrivalStatus.DEAD and fault is not None and fault.interruption == _UNRESPONSIVE
+    return arrival.status is ArrivalStatus.DEAD and fault is not None and fault.interruption == _UNRESPONSIVE
 
 
 def _places(alive: list[Arrival]) -> tuple[tuple[int, str], ...]:
@@ -241,7 +241,7 @@ def _late(fault: FaultRecord) -> bool:
 
 
 def _behind(arrivals: Collection[Arrival]) -> set[InitialRank]:
-    progress = {a.initial_rank: a.progress for a in arrivals if a.progress and a.standing is not ArrivalStatus.DEAD}
+    progress = {a.initial_rank: a.progress for a in arrivals if a.progress and a.status is not ArrivalStatus.DEAD}
     return behind(progress, {a.initial_rank for a in arrivals if a.stalled})
 
 

@@ -253,7 +253,7 @@ class Recover(Effect):
 class DescribeArrival(Effect):
     """Resumed with this rank's arrival."""
 
-    standing: ArrivalStatus
+    status: ArrivalStatus
     fault: FaultRecord | None
     completed: bool
     long: bool

@@ -258,10 +258,10 @@ class MainThread:
 
     # The barrier
 
-    def _arrive(self, standing: ArrivalStatus, fault: FaultRecord | None = None) -> Flow[Decision]:
+    def _arrive(self, status: ArrivalStatus, fault: FaultRecord | None = None) -> Flow[Decision]:
         """Arrive at the end of the round and wait for its decision."""
         view = self.rounds.view
-        arrival = yield effects.DescribeArrival(standing, fault, self.completed, self.now() - self.began >= LONG)
+        arrival = yield effects.DescribeArrival(status, fault, self.completed, self.now() - self.began >= LONG)
         yield effects.EnterStage(Stage.ARRIVED)
         yield from self._play(view, view.round.arrive(arrival, now=self.now()))
         if view.round.iteration >= 0:

@@ -182,7 +182,7 @@ class Round(Barrier):
     def _give_up(self, reason: str) -> tuple[Action, ...]:
         """Arrive as leaving, so that who comes later does not count on this member."""
         assert self.arrival is not None
-        return (PutArrival(replace(self.arrival, standing=ArrivalStatus.LEAVING)), CountArrival(), GiveUp(reason))
+        return (PutArrival(replace(self.arrival, status=ArrivalStatus.LEAVING)), CountArrival(), GiveUp(reason))
 
     def state(self) -> tuple[object, ...]:
         """All that decides the round's future, hashable; the deadline is left out."""

@@ -26,7 +26,7 @@ CASES = [
     *(pytest.param(shape, "hang", marks=pytest.mark.nightly) for shape in ("pp", "dp")),
 ]
 LOSSES = [
-    *(("tp", victim) for victim in (0, 1)),
+    *(("tp", target) for target in (0, 1)),
     *((shape, 0) for shape in ("pp", "dp")),
     *(pytest.param(shape, 1, marks=pytest.mark.nightly) for shape in ("pp", "dp")),
 ]
@@ -61,12 +61,12 @@ def test_a_fault_restarts_and_the_training_is_that_of_the_undisturbed_run(
     assert [line["groups"] for line in job.entered(1)] == [[], []]
 
 
-@pytest.mark.parametrize(("shape", "victim"), LOSSES)
+@pytest.mark.parametrize(("shape", "target"), LOSSES)
 def test_a_lost_rank_is_replaced_by_a_spare(
-    launch: Launch, undisturbed: Callable[[str], MegatronJob], shape: str, victim: int
+    launch: Launch, undisturbed: Callable[[str], MegatronJob], shape: str, target: int
 ) -> None:
-    job = launch(3, **SHAPES[shape], active=2, faults=f"{victim}:0:3=kill").finish()
-    assert job.codes == {rank: -signal.SIGKILL if rank == victim else 0 for rank in range(3)}, job.told()
+    job = launch(3, **SHAPES[shape], active=2, faults=f"{target}:0:3=kill").finish()
+    assert job.codes == {rank: -signal.SIGKILL if rank == target else 0 for rank in range(3)}, job.told()
     assert sorted(line["rank"] for line in job.entered(1)) == ["0", "1"]
     assert job.losses() == undisturbed(shape).losses(), job.told()
     assert job.weights() == undisturbed(shape).weights()

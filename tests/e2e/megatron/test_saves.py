@@ -99,11 +99,11 @@ def test_a_save_killed_at_any_moment_leaves_a_whole_checkpoint(
 ) -> None:
     kind = KINDS[number % 3]
     job = launch(3, tp=2, active=2, save_every=2, saves=kind, optimizer=OPTIMIZERS.get(kind, "megatron"))
-    victim = number % 2
-    job.await_line("save", initial_rank=victim, iteration=0, step=4)
+    target = number % 2
+    job.await_line("save", initial_rank=target, iteration=0, step=4)
     host.eventually(functools.partial(bool, False), number * 0.01)
-    os.kill(job.pids[victim], signal.SIGKILL)
+    os.kill(job.pids[target], signal.SIGKILL)
     job.finish(90)
-    assert job.codes[1 - victim] == job.codes[2] == 0, job.told()
+    assert job.codes[1 - target] == job.codes[2] == 0, job.told()
     assert job.weights() == undisturbed(kind).weights()
     assert all(manifest.damage(folder) is None for folder in checkpoints(job))

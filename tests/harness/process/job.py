@@ -1,7 +1,7 @@
 """A distributed job of real processes: launched, watched, and brought to an end within a hard limit.
 
 Ranks come from the template (or from any command, for torchrun); the store is a process of its own, so that rank 0 can
-be a victim like any other, or lives in rank 0. What the ranks lived through is in their records and in the wrapper's
+be a target like any other, or lives in rank 0. What the ranks lived through is in their records and in the wrapper's
 events; `oracle` says whether that is what should have been.
 """
 

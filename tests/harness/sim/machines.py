@@ -69,8 +69,8 @@ class Rounds(RuleBasedStateMachine):
         living = self.living()
         return living[number % len(living)] if living else None
 
-    def arrive(self, member: int, standing: ArrivalStatus = ArrivalStatus.ALIVE) -> None:
-        arrival = Arrival(initial_rank=member, rank=member, standing=standing, world_size=len(self.members))
+    def arrive(self, member: int, status: ArrivalStatus = ArrivalStatus.ALIVE) -> None:
+        arrival = Arrival(initial_rank=member, rank=member, status=status, world_size=len(self.members))
         self.play(self.rounds[member], self.rounds[member].arrive(arrival, now=0.0))
 
     @rule(number=st.integers(0, MOST))

@@ -392,9 +392,9 @@ class Member:
         return None
 
     def _do_DescribeArrival(self, effect: effects.DescribeArrival) -> Arrival:  # noqa: N802
-        place = f"node{self.member}:1" if effect.standing is ArrivalStatus.ALIVE and not self.config.asks else ""
+        place = f"node{self.member}:1" if effect.status is ArrivalStatus.ALIVE and not self.config.asks else ""
         return Arrival(
-            initial_rank=self.member, rank=self.state.rank, standing=effect.standing, world_size=self.state.world_size,
+            initial_rank=self.member, rank=self.state.rank, status=effect.status, world_size=self.state.world_size,
             fault=effect.fault, place=place,
         )  # fmt: skip
 

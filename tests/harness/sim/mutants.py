@@ -220,7 +220,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=2, discards=((1, 0),)),
     ),
     "the dead keep their place": Mutant(
-        (("death_report", "standing=ArrivalStatus.DEAD", "standing=ArrivalStatus.ALIVE"),), ONE_DIES, machine="Rounds",
+        (("death_report", "status=ArrivalStatus.DEAD", "status=ArrivalStatus.ALIVE"),), ONE_DIES, machine="Rounds",
     ),
     "a fault is kept to oneself": Mutant(
         (("transitions", "Phase.OPEN: (Phase.OPEN,)", "Phase.OPEN: NOWHERE"),),
@@ -232,7 +232,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         simulated=False,
     ),
     "who gives up says nothing": Mutant(
-        (("round", "(PutArrival(replace(self.arrival, standing=ArrivalStatus.LEAVING)), CountArrival(), GiveUp",
+        (("round", "(PutArrival(replace(self.arrival, status=ArrivalStatus.LEAVING)), CountArrival(), GiveUp",
           "(CountArrival(), GiveUp"),),
         Config(ranks=2, quits=1), simulated=False,
     ),

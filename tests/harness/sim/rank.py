@@ -255,11 +255,9 @@ class Rank:
         return ended
 
     def _describe(self, effect: effects.DescribeArrival) -> Arrival:
-        place = (
-            "" if self.schedule.options.asks or effect.standing is not ArrivalStatus.ALIVE else f"node{self.member}:1"
-        )
+        place = "" if self.schedule.options.asks or effect.status is not ArrivalStatus.ALIVE else f"node{self.member}:1"
         return Arrival(
-            initial_rank=self.member, rank=self.state.rank, standing=effect.standing, world_size=self.state.world_size,
+            initial_rank=self.member, rank=self.state.rank, status=effect.status, world_size=self.state.world_size,
             fault=effect.fault, completed=effect.completed, place=place,
         )  # fmt: skip
 

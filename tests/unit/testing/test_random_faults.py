@@ -20,9 +20,9 @@ def test_all_ranks_choose_the_same():
 
 def test_as_many_ranks_as_wanted_get_a_fault_and_the_first_ones_none():
     for seed in range(100):
-        victims = chosen(seed, keep_alive=3)
-        assert 1 <= len(victims) <= 3
-        assert min(victims) >= 3
+        targets = chosen(seed, keep_alive=3)
+        assert 1 <= len(targets) <= 3
+        assert min(targets) >= 3
     assert {len(chosen(seed, keep_alive=3)) for seed in range(100)} == {1, 2, 3}
     assert len(chosen(0, world=2, counts=(5, 5))) == 1, "no more than may get one"
     assert chosen(0, counts=(0, 0)) == {}

@@ -156,7 +156,7 @@ def test_an_exception_in_another_thread_spares_the_caller(monkeypatch):
 
 
 def test_a_fault_of_the_calling_thread_cannot_be_delayed():
-    with pytest.raises(ValueError, match=r"strikes the thread that calls; .* async_exception"):
+    with pytest.raises(ValueError, match=r"is injected into the thread that calls; .* async_exception"):
         inject_fault(FaultKind.EXCEPTION, delay=1.0)
 
 

@@ -27,7 +27,7 @@ from nvrx_core.testing import inject
 from tests.harness.process.workers.record import Record
 
 SAVES = "NVRX_TEST_SAVES"
-VICTIM, STRUCK = 1, 3
+TARGET, STRUCK = 1, 3
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ class Saves:
         self.mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         first = self.load() + 1
         for number in range(first, first + 3) if call.iteration else count(1):
-            struck = self.me == VICTIM and number == STRUCK and not call.iteration
+            struck = self.me == TARGET and number == STRUCK and not call.iteration
             if struck and self.place == "before":
                 self.inject()
             with call.atomic() if self.atomic else nullcontext():

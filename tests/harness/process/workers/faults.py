@@ -1,4 +1,4 @@
-"""Random faults of all kinds, drawn from a seed: who, in which iteration, when, and where the victim is then."""
+"""Random faults of all kinds, drawn from a seed: who, in which iteration, when, and where the target is then."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ class Planned(NamedTuple):
 
 
 def plan_of(seed: int) -> list[Planned]:
-    """The faults of one job. Each iteration has one that ends it; a rank that was to die is no victim again."""
+    """The faults of one job. Each iteration has one that ends it; a rank that was to die is no target again."""
     rng, mortal, planned = random.Random(seed), set[int](), list[Planned]()
     for iteration in range(ITERATIONS):
-        victims = rng.sample([rank for rank in range(WORLD) if rank not in mortal], 2)
+        targets = rng.sample([rank for rank in range(WORLD) if rank not in mortal], 2)
         lethal = len(mortal) < MOST_LETHAL and rng.random() < 0.5
-        planned.append(_ending(rng, iteration, victims[0], lethal))
+        planned.append(_ending(rng, iteration, targets[0], lethal))
         if lethal:
-            mortal.add(victims[0])
+            mortal.add(targets[0])
         if rng.random() < 0.4:
             kind = rng.choice(_HARMLESS)
-            planned.append(Planned(iteration, victims[1], _instant(rng, iteration), "aside", kind))
+            planned.append(Planned(iteration, targets[1], _instant(rng, iteration), "aside", kind))
     return planned
 
 
-def _ending(rng: random.Random, iteration: int, victim: int, lethal: bool) -> Planned:
+def _ending(rng: random.Random, iteration: int, target: int, lethal: bool) -> Planned:
     kind = rng.choice(_ASIDE + _MAIN if lethal else _SURVIVED)
     place = "aside" if kind in _ASIDE else rng.choice(("entry", "optimizer", "step"))
-    return Planned(iteration, victim, _instant(rng, iteration), place, kind)
+    return Planned(iteration, target, _instant(rng, iteration), place, kind)
 
 
 def _instant(rng: random.Random, iteration: int) -> float:

@@ -24,7 +24,7 @@ from nvrx_core.testing import inject
 from tests.harness.process.workers.record import Record
 
 FEATURES = "NVRX_TEST_FEATURES"
-VICTIM = 1
+TARGET = 1
 STEPS, ENDLESS = 4, 1_000_000
 
 
@@ -60,7 +60,7 @@ class Tour:
 
     def step(self, number: int, steps: int) -> None:
         """Called before each step; one that has no end is struck before its third."""
-        if steps == ENDLESS and number == 2 and self.me == VICTIM:
+        if steps == ENDLESS and number == 2 and self.me == TARGET:
             self.record("strike", kind=self.fault)
             inject(self.fault)
 

@@ -1,6 +1,6 @@
-"""Ranks that run collectives until one of them stands still; each iteration has a victim and a way of its own.
+"""Ranks that run collectives until one of them stands still; each iteration has a target and a way of its own.
 
-`NVRX_TEST_HANGS` has a list of [kind, victim, step, slow rank], one for each iteration; the iteration after the last
+`NVRX_TEST_HANGS` has a list of [kind, target, step, slow rank], one for each iteration; the iteration after the last
 one is completed. The slow rank comes late to every collective, as a straggler does. With `NVRX_TEST_RING` a rank
 reduces with its neighbours only, in groups of two, and never in the default group.
 """
@@ -80,10 +80,10 @@ def ring() -> list[Any]:
     return [group for pair, group in groups if me in pair]
 
 
-def until_the_hang(call: CallWrapper, groups: list[Any], kind: str, victim: int, at: int, slow: int) -> None:
+def until_the_hang(call: CallWrapper, groups: list[Any], kind: str, target: int, at: int, slow: int) -> None:
     me = int(os.environ["RANK"])
     for step in count():
-        if me == victim and step == at:
+        if me == target and step == at:
             KINDS[kind](call)
         if me == slow:
             time.sleep(LATE)

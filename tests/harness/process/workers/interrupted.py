@@ -67,7 +67,7 @@ class Interrupted:
             shape = self.shape(due.shape) if due else None
             if shape and shape.rehearsed:
                 self.attempt(shape, "a pass without an interruption", lambda: shape.run(call))
-        if shape and self.me < shape.victims:
+        if shape and self.me < shape.targets:
             self.loop(call, shape)
         elif due:
             time.sleep(600)
@@ -119,7 +119,7 @@ class Interrupted:
         """The last iteration, which nobody interrupts: each shape works once more."""
         for number in sorted({due.shape for due in self.strikes}):
             shape = self.shape(number)
-            if self.me < shape.victims:
+            if self.me < shape.targets:
                 self.attempt(shape, "at the end", lambda shape=shape: shape.run(call))
                 self.attempt(shape, "at the end", shape.check)
             shape.close()

@@ -47,10 +47,10 @@ def main() -> None:
     client = RankMonitorClient()
     client.init_workload_monitoring()
     is_last = len(FAULTS) <= CYCLE
-    victim, kind = (-1, "") if is_last else (int(FAULTS[CYCLE][0]), FAULTS[CYCLE][1])
+    target, kind = (-1, "") if is_last else (int(FAULTS[CYCLE][0]), FAULTS[CYCLE][1])
     for step in range(STEPS if is_last else LONG):
         client.start_section("step")
-        if step == 1 and victim == RANK:
+        if step == 1 and target == RANK:
             say("struck", kind=kind)
             strike(client, kind)
         time.sleep(0.01)

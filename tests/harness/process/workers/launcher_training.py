@@ -74,8 +74,8 @@ def main() -> None:
     say("resumed", step=state["step"])
     for step in range(state["step"], steps):
         client.start_section("step")
-        kind, victim = schedule.get(step, ("", -1))
-        if victim == RANK and is_first(folder / f"struck-{step}"):
+        kind, target = schedule.get(step, ("", -1))
+        if target == RANK and is_first(folder / f"struck-{step}"):
             say("struck", kind=kind, step=step)
             strike(kind, client)
         own, loss = gradient(weights, step, RANK)

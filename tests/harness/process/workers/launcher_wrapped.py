@@ -19,13 +19,13 @@ from tests.harness.process.workers.launcher_worker import CYCLE, say
 
 ME = os.environ["RANK"]
 GATE = Path(os.environ["NVRX_TEST_GATE"])
-VICTIMS = sys.argv[1].split(",")
+TARGETS = sys.argv[1].split(",")
 
 
-def await_victims() -> None:
-    """Wait until all victims are out of the collective: one that dies in it would end it for the others."""
-    (GATE.parent / f"victim-{CYCLE}-{ME}").touch()
-    while not all((GATE.parent / f"victim-{CYCLE}-{victim}").exists() for victim in VICTIMS):
+def await_targets() -> None:
+    """Wait until all targets are out of the collective: one that dies in it would end it for the others."""
+    (GATE.parent / f"target-{CYCLE}-{ME}").touch()
+    while not all((GATE.parent / f"target-{CYCLE}-{target}").exists() for target in TARGETS):
         time.sleep(0.01)
 
 
@@ -34,8 +34,8 @@ def train(call: inprocess.CallWrapper) -> int:
     dist.init_process_group("gloo")
     say("enter", iteration=call.iteration, world=dist.get_world_size())
     dist.all_reduce(torch.ones(1))
-    if ME in VICTIMS:
-        await_victims()
+    if ME in TARGETS:
+        await_targets()
         os.kill(os.getpid(), signal.SIGKILL)
     end = torch.zeros(1)
     while not end.item():

@@ -20,7 +20,7 @@ from nvrx_core.inprocess import CallWrapper
 from tests.harness.process.few_processes import few_processes
 from tests.harness.process.workers.record import Record
 
-VICTIM = 1
+TARGET = 1
 MARGIN = 64 << 20
 SHORT = {"soft_timeout": 1.1, "hard_timeout": 2.0, "heartbeat_timeout": 1.5, "barrier_timeout": 3.0}
 _kept: list[Any] = []
@@ -34,12 +34,12 @@ def main() -> None:
         "files_in_a_collective": partial(files_in_a_collective, record), "cgroup": cgroup, "many_files": many_files,
         "mistake": mistake,
     }.get(case)  # fmt: skip
-    if me == VICTIM and case in ("few_files", "few_processes"):
+    if me == TARGET and case in ("few_files", "few_processes"):
         {"few_files": few_files, "few_processes": few_processes}[case](limit)
 
-    if me == VICTIM and case == "many_files":
+    if me == TARGET and case == "many_files":
         many_files()
-    if me == VICTIM and case == "cgroup":
+    if me == TARGET and case == "cgroup":
         Path(os.environ["NVRX_TEST_CGROUP"], "cgroup.procs").write_text(f"{os.getpid()}\n")
     settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in SHORT.items()}
 
@@ -50,7 +50,7 @@ def main() -> None:
             return call.iteration
         if case == "files_in_a_collective":
             dist.init_process_group("gloo")
-        if me == VICTIM:
+        if me == TARGET:
             exhaust()
         elif case == "files_in_a_collective":
             record.await_others(1, "waits")

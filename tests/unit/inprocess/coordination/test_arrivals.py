@@ -34,8 +34,8 @@ def arrivals_in(store):
     return Arrivals(GuardedStore(store), KEYS)
 
 
-def arrival(member, standing=ArrivalStatus.ALIVE, **more):
-    return Arrival(initial_rank=member, rank=member, standing=standing, world_size=2, **more)
+def arrival(member, status=ArrivalStatus.ALIVE, **more):
+    return Arrival(initial_rank=member, rank=member, status=status, world_size=2, **more)
 
 
 def test_all_are_there_or_none(store):

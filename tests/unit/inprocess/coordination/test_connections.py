@@ -73,7 +73,7 @@ def test_closed_connections_fail_for_all_that_hold_them(served):
     assert not [each for each in tcp_sockets() if each.listening and each.local_port in (hosted, offered)]
     for store in held:
         with pytest.raises(StoreFailure):
-            store.look("a key")
+            store.try_get("a key")
     with pytest.raises(StoreConnectionError, match="the call is over"):
         links.another_store()
 

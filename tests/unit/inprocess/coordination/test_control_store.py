@@ -43,8 +43,8 @@ def fault(member):
     return FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION")
 
 
-def arrival(member, standing=ArrivalStatus.ALIVE):
-    return Arrival(initial_rank=member, rank=member, standing=standing, world_size=2)
+def arrival(member, status=ArrivalStatus.ALIVE):
+    return Arrival(initial_rank=member, rank=member, status=status, world_size=2)
 
 
 def arrive(control_store, machine):
@@ -375,10 +375,10 @@ def test_the_last_to_leave_a_completed_call_deletes_its_keys(control_store):
         control_store.membership.mark_left(member)
     assert control_store.store.has([keys.claim(member) for member in MEMBERS])
     control_store.deletion.count_out(0, 2, 2)
-    assert control_store.store.look(keys.verdict(1)) == b"met"
+    assert control_store.store.try_get(keys.verdict(1)) == b"met"
     control_store.deletion.count_out(0, 2, 2)
-    assert control_store.store.look(keys.verdict(1)) is None
-    assert control_store.store.look(keys.verdict(0)) == b"moved"
+    assert control_store.store.try_get(keys.verdict(1)) is None
+    assert control_store.store.try_get(keys.verdict(0)) == b"moved"
     assert control_store.store.store.num_keys() == 1
 
 

@@ -157,7 +157,7 @@ class Rank:
         while not isinstance(self.step, Joined):
             if not isinstance(self.step, Wait):
                 self.step = _carry_out(self.store, self.keys, self.join, self.step, member=self.member)
-            elif (verdict := self.store.look(self.keys.verdict(self.step.generation))) is not None:
+            elif (verdict := self.store.try_get(self.keys.verdict(self.step.generation))) is not None:
                 self.step = self.join.decided(self.step.generation, verdict.decode())
             else:
                 break

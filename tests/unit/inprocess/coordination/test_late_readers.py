@@ -31,11 +31,11 @@ def control_store(request):
 
 
 def decision_of(iteration, *, silent):
-    standing = ArrivalStatus.DEAD if silent else ArrivalStatus.ALIVE
+    status = ArrivalStatus.DEAD if silent else ArrivalStatus.ALIVE
     fault = SILENCE if silent else None
     arrivals = {
-        0: Arrival(initial_rank=0, rank=0, standing=ArrivalStatus.ALIVE, world_size=2),
-        1: Arrival(initial_rank=1, rank=1, standing=standing, world_size=2, fault=fault),
+        0: Arrival(initial_rank=0, rank=0, status=ArrivalStatus.ALIVE, world_size=2),
+        1: Arrival(initial_rank=1, rank=1, status=status, world_size=2, fault=fault),
     }
     return decide(iteration, arrivals, SILENCE)
 

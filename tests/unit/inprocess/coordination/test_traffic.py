@@ -45,7 +45,7 @@ def restart(ranks):
         control_store.rounds.wait_event(0)
         machine.happened(now=1.0)
         arrival = Arrival(
-            initial_rank=member, rank=member, standing=ArrivalStatus.ALIVE, world_size=ranks, place="host:1"
+            initial_rank=member, rank=member, status=ArrivalStatus.ALIVE, world_size=ranks, place="host:1"
         )
         played(control_store, machine, machine.arrive(arrival, now=1.0))
     assert {control_store.rounds.wait_decision(0).place_of(0) for _ in members} == {("host", 1)}

@@ -25,13 +25,13 @@ def fault(member, kind="EXCEPTION", message="broken", error_type=""):
 
 
 def arrivals(*all_of_them):
-    """By (standing, own fault, progress, stalled, step), all optional."""
+    """By (status, own fault, progress, stalled, step), all optional."""
     made = {}
     for member, given_ in enumerate(all_of_them):
-        standing, own, progress, stalled, step = (*given_, *(ALIVE, None, None, False, -1)[len(given_) :])
+        status, own, progress, stalled, step = (*given_, *(ALIVE, None, None, False, -1)[len(given_) :])
         made[member] = Arrival(
-            initial_rank=member, rank=member if standing is not DEAD else -1, standing=standing,
-            world_size=len(all_of_them) if standing is not DEAD else 0, fault=own, step=step, progress=progress,
+            initial_rank=member, rank=member if status is not DEAD else -1, status=status,
+            world_size=len(all_of_them) if status is not DEAD else 0, fault=own, step=step, progress=progress,
             stalled=stalled,
         )  # fmt: skip
     return made
@@ -48,7 +48,7 @@ def test_who_is_not_alive_is_lost_and_their_places_are_terminated():
 
 def test_places_are_those_of_the_iteration_and_not_of_the_job():
     held = {0: (0, ALIVE), 5: (1, DEAD), 6: (2, ALIVE)}
-    made = {m: Arrival(initial_rank=m, rank=r, standing=s, world_size=3) for m, (r, s) in held.items()}
+    made = {m: Arrival(initial_rank=m, rank=r, status=s, world_size=3) for m, (r, s) in held.items()}
     decision = decide(0, made, None)
     assert (decision.lost, decision.terminated) == ((5,), (1,))
 
@@ -145,7 +145,7 @@ FAULTS = st.builds(
 COUNTS = st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), max_size=3).map(tuple)
 PROGRESS = st.builds(Progress, st.integers(0, 9), st.integers(0, 1), st.integers(0, 9), st.integers(0, 9), COUNTS)
 ARRIVALS = st.builds(
-    Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), standing=st.sampled_from(ArrivalStatus),
+    Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), status=st.sampled_from(ArrivalStatus),
     world_size=st.integers(0, 9), fault=st.none() | FAULTS, step=st.integers(-1, 99),
     progress=st.none() | PROGRESS, stalled=st.booleans(), completed=st.booleans(),
 )  # fmt: skip
@@ -186,8 +186,8 @@ def test_an_event_that_is_no_fault_is_refused():
         decode_event("{}")
 
 
-def offering(member, rank, place="", standing=ArrivalStatus.ALIVE):
-    return Arrival(initial_rank=member, rank=rank, standing=standing, world_size=4, place=place)
+def offering(member, rank, place="", status=ArrivalStatus.ALIVE):
+    return Arrival(initial_rank=member, rank=rank, status=status, world_size=4, place=place)
 
 
 def test_the_decision_tells_where_those_would_host_who_may_become_rank_0():

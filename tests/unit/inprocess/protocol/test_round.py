@@ -42,8 +42,8 @@ def new(iteration=4, member=1):
     return Round(iteration, member, MEMBERS, TIMEOUTS)
 
 
-def arrival(member=1, standing=ArrivalStatus.ALIVE, fault=None):
-    return Arrival(initial_rank=member, rank=member, standing=standing, world_size=3, fault=fault)
+def arrival(member=1, status=ArrivalStatus.ALIVE, fault=None):
+    return Arrival(initial_rank=member, rank=member, status=status, world_size=3, fault=fault)
 
 
 def decision(*lost):
@@ -203,7 +203,7 @@ def test_a_barrier_that_does_not_close_is_given_up():
     machine = arrived()
     assert machine.tick(now=61.9) == ()
     reason = "iteration 4: not all of 3 ranks were in the barrier after 60 s"
-    leaving = PutArrival(arrival(standing=ArrivalStatus.LEAVING))
+    leaving = PutArrival(arrival(status=ArrivalStatus.LEAVING))
     assert machine.tick(now=62.0) == (AskHolders(MEMBERS),)
     assert machine.held_up({}, now=62.0) == (leaving, CountArrival(), GiveUp(reason))
     assert machine.tick(now=99.0) == ()
@@ -234,13 +234,13 @@ def test_a_rank_in_an_atomic_section_is_waited_for_while_its_lease_moves(waits, 
 
 @pytest.mark.parametrize("machine", [new(), interrupted()], ids=["before", "after the event"])
 def test_who_leaves_before_the_round_began_is_waited_for_nowhere(machine):
-    left = arrival(standing=ArrivalStatus.LEAVING)
+    left = arrival(status=ArrivalStatus.LEAVING)
     assert machine.leave(left, now=2.0) == (PutArrival(left), CountArrival(), CountCompletion())
     assert machine.happened(now=3.0) == ()
 
 
 def test_who_has_arrived_does_not_leave_early():
-    assert is_internal_error(arrived().leave(arrival(standing=ArrivalStatus.LEAVING), now=3.0))
+    assert is_internal_error(arrived().leave(arrival(status=ArrivalStatus.LEAVING), now=3.0))
 
 
 # The machine's state
@@ -293,7 +293,7 @@ TELL = {
     Input.EVENT: lambda m: m.happened(now=9.0),
     Input.CAUSE: lambda m: m.event(FAULT, now=9.0),
     Input.ARRIVES: lambda m: m.arrive(arrival(), now=9.0),
-    Input.LEAVES: lambda m: m.leave(arrival(standing=ArrivalStatus.LEAVING), now=9.0),
+    Input.LEAVES: lambda m: m.leave(arrival(status=ArrivalStatus.LEAVING), now=9.0),
     Input.DECISION: lambda m: m.decided(decision(2), now=9.0),
     Input.HOLDERS: lambda m: m.held_up({}, now=9.0),
 }
@@ -358,7 +358,7 @@ def obituary(fault=FAULT):
 def test_a_death_is_told_and_the_dead_arrives():
     assert obituary().died(now=1.0) == (Announce(FAULT),)
     put, count = obituary().announced(FAULT, now=1.0)
-    assert put.arrival == Arrival(initial_rank=2, rank=1, standing=ArrivalStatus.DEAD, fault=FAULT)
+    assert put.arrival == Arrival(initial_rank=2, rank=1, status=ArrivalStatus.DEAD, fault=FAULT)
     assert count == CountArrival()
 
 

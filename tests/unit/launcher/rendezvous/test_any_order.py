@@ -130,11 +130,11 @@ def test_any_order_of_events_and_faults_ends_the_job_with_one_code_on_all_nodes(
             job.join()
         elif faults and alive and dice.random() < 0.1:
             faults -= 1
-            victim = dice.choice(alive)
+            target = dice.choice(alive)
             if dice.random() < 0.3:
-                job.kill(victim)
-            elif job.workers[victim]:
-                job.finish_worker(victim, dice.choice((1, -9)))
+                job.kill(target)
+            elif job.workers[target]:
+                job.finish_worker(target, dice.choice((1, -9)))
             continue
         if not job.step():
             break

@@ -44,8 +44,8 @@ def verdicts(decisions):
 
 def test_a_lost_node_uses_up_no_restart():
     made = running(3, 2, 3)
-    for cycle, (victim, other, spare) in enumerate([(0, 1, 2), (1, 2, 3)]):
-        assert verdicts(made.lost(victim, "vanished", now=1.0)) == [Verdict.LOST, Verdict.STOP]
+    for cycle, (target, other, spare) in enumerate([(0, 1, 2), (1, 2, 3)]):
+        assert verdicts(made.lost(target, "vanished", now=1.0)) == [Verdict.LOST, Verdict.STOP]
         made.received(ready(spare), now=1.0)
         (run,) = told(made, MessageKind.READY, other)
         assert (run.verdict, run.cycle, made.restarts) == (Verdict.RUN, cycle + 1, 0)

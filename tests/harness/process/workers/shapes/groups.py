@@ -26,7 +26,7 @@ class GroupOfOne(Shape):
 class GroupOfTwo(Shape):
     """A group of two ranks; both are interrupted, each where it happens to be."""
 
-    victims, rehearsed, span = 2, False, 0.06
+    targets, rehearsed, span = 2, False, 0.06
 
     def run(self, call: Any) -> None:
         import torch

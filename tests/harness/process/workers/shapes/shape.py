@@ -28,7 +28,7 @@ class Shape:
         span: the interruption is announced within so many seconds from the start of a loop of `run`.
         every: it is interrupted in each so-manieth round, for shapes that take long.
         rehearsed: whether a pass without an interruption comes before each loop, to see that it still works.
-        victims: how many ranks run it together.
+        targets: how many ranks run it together.
         entered: how often code that needs a cleanup was entered.
         cleaned: how often that cleanup ran.
     """
@@ -36,7 +36,7 @@ class Shape:
     span = 0.03
     every = 1
     rehearsed = True
-    victims = 1
+    targets = 1
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
