@@ -101,6 +101,24 @@ def vanishing(launch: Launch, target: int, place: Path) -> Job:
     return job
 
 
+def test_a_rank_that_was_stopped_with_its_monitor_leaves_when_the_others_have_completed(
+    launch: Launch, tmp_path: Path
+) -> None:
+    job = launch({}, steps=20, step_seconds=0.1, wrapper={"heartbeat_timeout": 3.0} | files(tmp_path))
+    job.await_line("step", initial_rank=1, step=5)
+    watcher = monitor(tmp_path, 1)
+    node = (host.parent(watcher), watcher, job.pids[1])
+    for pid in node:
+        os.kill(pid, signal.SIGSTOP)
+    job.finish_ranks(30.0, ranks=(0, 2))
+    for pid in reversed(node):
+        os.kill(pid, signal.SIGCONT)
+    job.finish()
+    assert job.codes == {0: 0, 1: 1, 2: 0}, job.errors(1)
+    assert {line["iteration"] for line in job.lines("enter", initial_rank=1)} == {0}
+    assert "was declared lost by the others" in job.errors(1)
+
+
 def test_a_monitor_writes_its_log_and_its_pid_where_it_is_told(launch: Launch, tmp_path: Path) -> None:
     go = tmp_path / "go"
     job = launch({(1, 0, 3): "kill"}, world=2, gate=str(go), wrapper=files(tmp_path))

@@ -192,9 +192,9 @@ class Job:
             raise AssertionError(f"ranks {running} still run after {limit} s")
         return self.stop_store()
 
-    def finish_ranks(self, limit: float = 5) -> None:
-        """Waits for the ranks alone."""
-        self._await(set(self.pids) - set(self.codes), limit)
+    def finish_ranks(self, limit: float = 5, ranks: Iterable[int] | None = None) -> None:
+        """Waits for the ranks alone, or for some of them."""
+        self._await(set(self.pids if ranks is None else ranks) - set(self.codes), limit)
 
     def _await(self, ranks: Iterable[int], limit: float) -> None:
         end = time.monotonic() + limit

@@ -181,7 +181,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("store_schedule", "return (first, StoreTask.WATCH_SIBLINGS) if watches else (first,)", "return (first,)"),),
     ),
     "the reported are forgotten": Mutant(
-        ((WATCH, "        yield from report_unresponsive(report, self.now)\n", ""),), Config(ranks=2, nodes=1),
+        ((WATCH, "        yield from report_unresponsive(report, self.member, self.now)\n", ""),),
+        Config(ranks=2, nodes=1),
     ),
     "a rank that ignores its interruption is left": Mutant(
         (("judging", "return effects.TerminateRank(", "return effects.InterruptRank("),),
