@@ -71,7 +71,7 @@ class GlooConnections:
             with suppress(RuntimeError):  # the process has no threads left
                 self._closing.start()
 
-    def offer(self, size: int) -> int:
+    def offer(self, size: int, older: frozenset[int] = frozenset()) -> int:
         """Unblock a main thread that waits, while it creates a group, for a peer that will never connect.
 
         gloo's listener reads a number from each connection and passes the connection to the pair that waits under this
@@ -80,13 +80,14 @@ class GlooConnections:
 
         Args:
             size: the number of ranks, which bounds the numbers.
+            older: the inodes of sockets of before the function, whose groups nobody creates.
 
         Returns:
             How many connections were made.
         """
         listeners = [found for found in _sockets() if found.listening]
         self._tried.intersection_update(found.inode for found in listeners)
-        untried = [found for found in listeners if found.inode not in self._tried]
+        untried = [found for found in listeners if found.inode not in self._tried | older]
         if not untried:
             return 0
         offered = _connect_to(untried[-1], size)

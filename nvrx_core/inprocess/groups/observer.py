@@ -227,7 +227,7 @@ class GroupObserver:
         closed = self._gloo.cut() + self._cut_stores() + self._read.cut(now=time.monotonic())
         if closed or not self.page.words[_DEPTH]:  # gloo keeps what it is offered as long as the group exists
             return closed
-        return self._gloo.offer(self.page[ProgressField.WORLD_SIZE])
+        return self._gloo.offer(self.page[ProgressField.WORLD_SIZE], older=self._before_function)
 
     def _cut_stores(self) -> int:
         """Shut down the client connections of the function's own stores."""

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.groups import gloo_connections
 from nvrx_core.inprocess.groups.gloo_connections import GlooConnections
+from nvrx_core.process.sockets import socket_inodes
 
 LONG = timedelta(seconds=60)
 
@@ -142,7 +143,9 @@ def test_the_creation_of_a_group_whose_peer_never_connects_is_unblocked(connecti
 
 
 def test_a_group_is_offered_connections_once(connections):
+    before = socket_inodes()
     with group_of_two():
-        assert [connections.offer(3) for _ in range(3)] == [3, 3, 0], "one listener for each rank"
+        assert connections.offer(3, older=socket_inodes()) == 0, "nobody creates it"
+        assert [connections.offer(3, older=before) for _ in range(3)] == [3, 3, 0], "one listener for each rank"
         connections.release()
         assert connections.offer(3) == 0

@@ -157,7 +157,9 @@ def test_the_creation_of_groups_does_not_list_descriptors(observer, monkeypatch)
 
 def test_only_a_group_that_is_being_created_is_offered_connections(observer):
     asked = []
-    observer._gloo = SimpleNamespace(cut=lambda: 0, offer=lambda size: asked.append(size) or size, release=lambda: None)
+    observer._gloo = SimpleNamespace(
+        cut=lambda: 0, offer=lambda size, older: asked.append(size) or size, release=lambda: None
+    )
     assert (observer.unblock(), asked) == (0, [])
     with observer._rendezvous():
         observer.page[ProgressField.WORLD_SIZE] = 5
