@@ -57,6 +57,8 @@ class Housekeeping:
         """A round has ended, in which this rank was `rank`."""
         if decision.silent:
             self._read_late |= rounds_read_late([decision.iteration])
+        if decision.lost:  # one that leaves by itself waits for it, and nobody waits for that one
+            self._read_late |= {decision.iteration}
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
             read_late, deletion = ended in self._read_late, self.control_store.deletion

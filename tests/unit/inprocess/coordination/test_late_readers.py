@@ -77,3 +77,19 @@ def test_the_decision_on_a_silent_member_outlives_a_call_that_is_completed_at_on
     control_store.membership.mark_left(1, silent=True)
     control_store.deletion.count_out(1, 1, 2)
     assert set(control_store.store.listed("")) == keys_of(-1, 0)
+
+
+def test_the_decision_on_a_member_that_leaves_outlives_its_round(control_store):
+    """It reads it when it gets to run, which is later than two further rounds on a busy machine."""
+    housekeeping = Housekeeping(control_store, Page(2), 1, lambda work: work())
+    arrivals = {
+        rank: Arrival(initial_rank=rank, rank=rank, status=status, world_size=2)
+        for rank, status in enumerate((ArrivalStatus.ALIVE, ArrivalStatus.LEAVING))
+    }
+    left = decide(0, arrivals, SILENCE)
+    assert (left.lost, left.silent) == ((1,), ())
+    control_store.rounds.perform(Publish(left), 0)
+    housekeeping.decided(0, left)
+    for iteration in range(1, 5):
+        housekeeping.decided(0, end_round(control_store, iteration))
+    assert control_store.rounds.decision(0) == left
