@@ -29,10 +29,8 @@ from nvrx_core.progress.page import Page, ProgressField
 __all__ = ["MonitorThread", "RankShouldRestart"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-ENDS_WITHIN: Final = 10.0
-ENDS_WITHOUT_STORE: Final = 2.0
-"""Seconds likewise once the store is lost: a thread that is connecting to it again may take longer, and the monitor
-process kills a rank that stays."""
+ENDS_WITHIN: Final = 8.0
+"""Seconds; it may be connecting to a store that is lost, which torch tries for up to 5 s."""
 
 
 class Function(Protocol):
@@ -105,9 +103,8 @@ class MonitorThread:
             self.changed.notify_all()
         if self._thread.is_alive():
             cut()
-        has_store = not self.page[ProgressField.STORE_LOST]
-        self._thread.join(ENDS_WITHIN if has_store else ENDS_WITHOUT_STORE)
-        if self._thread.is_alive() and has_store:
+        self._thread.join(ENDS_WITHIN)
+        if self._thread.is_alive():
             log.warning("the monitor thread does not end within %g s; the rank leaves without it", ENDS_WITHIN)
 
     @contextmanager

@@ -26,8 +26,9 @@ from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["Parts", "Watch"]
 
-STORE_GRACE: Final = 5.0
-"""Seconds that a rank has to leave after the store was lost."""
+STORE_GRACE: Final = 15.0
+"""Seconds that a rank has to leave after the store was lost. Two of its threads may be connecting again, one after the
+other: torch cannot be interrupted there, and a process that exits meanwhile is terminated by SIGABRT."""
 _ENDED: Final = (Stage.LEFT, Stage.EXITED_ABNORMALLY)
 
 
