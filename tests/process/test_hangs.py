@@ -46,6 +46,13 @@ def test_a_hang_that_an_interruption_ends_costs_no_rank(launch: Launch, kind: st
         assert_nothing_lost(job, blames(target, job))
 
 
+def test_a_hang_ends_at_the_soft_timeout_however_rarely_leases_are_to_be_renewed(launch: Launch) -> None:
+    """Ranks that wait for the target see from its lease that it does not go on."""
+    rarely = {"heartbeat_interval": 30.0, "heartbeat_timeout": 60.0}
+    job = launch({(1, 0, 3): "hang_sleep"}, world=3, collective=True, wrapper=SOFT | rarely).finish(45)
+    assert_nothing_lost(job, blames(1, job))
+
+
 @pytest.mark.parametrize("kind", ["hang_store", "stagnation"])
 def test_a_hang_known_by_its_steps_or_its_store_costs_no_rank(launch: Launch, kind: str) -> None:
     for target, job in four_ways(launch, kind, SOFT, progress=True):

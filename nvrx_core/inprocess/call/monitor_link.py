@@ -177,7 +177,7 @@ def monitor_plan(
         watchdog_interval=p.watchdog_interval,
         barrier=p.barrier_timeout,
         interval=p.monitor_process_interval.total_seconds(),
-        heartbeat=p.heartbeat_interval.total_seconds(),
+        heartbeat=p.lease_interval,
         heartbeat_timeout=p.heartbeat_timeout.total_seconds(),
         interrupt_signal=p.interrupt_signal,
         events=events,

@@ -87,7 +87,9 @@ class Parameters:
         upper_bound=True,
     )  # fmt: skip
     heartbeat_interval: timedelta = time_parameter(
-        _SECOND, "Time between two renewals of a rank's lease.", "heartbeat_timeout"
+        _SECOND,
+        "Time between two renewals of a rank's lease; shorter where `soft_timeout` is short.",
+        "heartbeat_timeout",
     )
     progress_watchdog_interval: timedelta = time_parameter(
         _SECOND,
@@ -146,6 +148,11 @@ class Parameters:
     def watchdog_interval(self) -> float:
         """Seconds between two heartbeats of the watchdog thread."""
         return min(self.progress_watchdog_interval, self.soft_timeout / 20).total_seconds()
+
+    @property
+    def lease_interval(self) -> float:
+        """Seconds between two renewals of the lease, in which the others see how far this rank is."""
+        return min(self.heartbeat_interval, self.soft_timeout / 4).total_seconds()
 
     def must_agree(self) -> dict[str, str]:
         """The parameters that all ranks of a job must have alike, as text."""

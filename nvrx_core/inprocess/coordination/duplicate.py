@@ -23,7 +23,7 @@ from nvrx_core.store.keys import StoreKeys
 __all__ = ["Duplicate", "end_job"]
 
 YOUNG: Final = 60
-"""Renewals of a lease, of which there is one each `heartbeat_interval`, within which a job has just begun."""
+"""Renewals of a lease, one each `lease_interval` of the parameters, within which a job has just begun."""
 
 
 class Duplicate:

@@ -125,6 +125,13 @@ def test_a_short_soft_timeout_is_no_fault_of_an_interval():
     assert parameters(soft_timeout=timedelta(seconds=0.5)).watchdog_interval == 0.025
 
 
+def test_a_lease_is_renewed_often_enough_to_tell_who_holds_the_others_up():
+    rare = timedelta(seconds=30)
+    assert parameters(heartbeat_interval=rare, heartbeat_timeout=2 * rare).lease_interval == 15
+    assert parameters(soft_timeout=timedelta(seconds=2)).lease_interval == 0.5
+    assert parameters().lease_interval == 1
+
+
 def test_a_stray_comma_is_named():
     refused(TypeError, "comma", rank_assignment=(ShiftRanks(),))
 
