@@ -1,4 +1,4 @@
-"""PyTorch Lightning's front door: a callback and strategies that survive faults.
+"""PyTorch Lightning integration: a callback for the rank monitor and strategies that restart a fit in its processes.
 
 Importing it registers the strategies' names (`Trainer(strategy="ddp_inprocess")`) and imports nothing else; the names
 below are imported on first access, for the Lightning package that the process uses.

@@ -1,4 +1,4 @@
-"""The callback that tells a rank monitor, and a wrapped call, how the training goes."""
+"""The callback that reports the progress of a training to the rank monitor and to the wrapped call."""
 
 from __future__ import annotations
 
@@ -28,24 +28,25 @@ __all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback"]
 class FaultToleranceCallback(PhaseReports):
     """Heartbeats, sections, learned timeouts and the finished flag of `Trainer.fit`.
 
-    Under `ft_launcher`, or after `start_local_monitor()`, the rank monitor is told how the training goes. In a strategy
-    with in-process restart the wrapped call is. In a run without either the callback does nothing. `validate`, `test`
-    and `predict` are left alone.
+    Under `ft_launcher`, or after `start_local_monitor()`, the callback reports to the rank monitor. In a strategy with
+    in-process restart it reports to the wrapped call. In a run with neither it does nothing. It does not act on
+    `validate`, `test` and `predict`.
 
     Args:
-        autoresume: whether to write the finished flag when the training has come to its end: to the file that
+        autoresume: whether to write the finished flag when the training has completed: to the file that
             FAULT_TOL_FINISHED_FLAG_FILE names, else, if this is True, to `ft_finished` in `exp_dir`. None: if the
             variable is set.
         calculate_timeouts: None: learn the timeouts that are not configured. True: learn all. False: learn none.
-        exp_dir: folder of the learned timeouts, `ft_timeouts.json`, for all jobs of the training; None: that of the
-            checkpoints, if the first checkpoint callback was given one, else the trainer's `default_root_dir`.
+        exp_dir: folder of the learned timeouts, `ft_timeouts.json`, for all jobs of the training; None: the `dirpath`
+            of the first checkpoint callback, if it was given one, else the trainer's `default_root_dir`.
         minimum_timeout: seconds from which a learned timeout is enforced; a shorter one counts as this.
         simulated_fault_params: faults for tests, as `SimulatedFaults.of` takes them.
-        exc_handling_policy: called with an exception that ends the training; what it returns is asked of the launcher.
-        logger_name: the logger to write to; None: one of the trainer's.
+        exc_handling_policy: called with an exception that ends the training; returns the request to send to the
+            launcher.
+        logger_name: the logger to write to; None: a child of Lightning's logger.
 
     Raises:
-        ValueError: when `minimum_timeout` is not positive, or the faults are not understood.
+        ValueError: when `minimum_timeout` is not positive, or the faults cannot be parsed.
     """
 
     heartbeats: ClassVar[bool] = True
@@ -74,19 +75,19 @@ class FaultToleranceCallback(PhaseReports):
         self._returned = self._is_final = self._stays_connected = False
 
     def connect(self, trainer: Trainer) -> None:
-        """Connect to the rank monitor, and stay connected until `disconnect`: a wrapped call of `fit` begins."""
+        """Connect to the rank monitor as a wrapped call of `fit` begins, and stay connected until `disconnect`."""
         self._open(trainer)
         self._stays_connected = True
 
     def disconnect(self, trainer: Trainer, *, completed: bool) -> None:
-        """End the connection; write the finished flag, if all ranks have completed the call."""
+        """Close the connection; write the finished flag if all ranks have completed the call."""
         if completed and self._is_final:
             self._write_flag(trainer)
         self._stays_connected = False
         self._end()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Connect to the rank monitor, and begin to report."""
+        """Connect to the rank monitor and start to report."""
         if stage != "fit":
             return
         self._returned = self._is_final = False
@@ -114,11 +115,11 @@ class FaultToleranceCallback(PhaseReports):
                 self._training.learner = learner
 
     def on_fit_end(self, *_: Any) -> None:
-        """Note that `fit` has come to its regular end."""
+        """Note that `fit` has ended normally."""
         self._returned = True
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Tell the launcher, unless the training restarts in its process."""
+        """Report the exception to the launcher, unless the training restarts in this process."""
         if trainer.state.fn != "fit":
             return
         if self._training is not None and self._training.restarts():
@@ -135,11 +136,11 @@ class FaultToleranceCallback(PhaseReports):
         self._end()
 
     def on_restart(self, trainer: Trainer, pl_module: LightningModule, attempt: int) -> None:
-        """Forget the iteration that was interrupted; `setup` begins the next one."""
+        """Discard the interrupted iteration; `setup` begins the next one."""
         self._pause()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """End the reports; write the finished flag, or leave it to the end of a wrapped call, which may restart."""
+        """Stop reporting; write the finished flag, or leave it to the end of a wrapped call, which may restart."""
         if stage != "fit":
             return
         self._is_final = trainer.is_global_zero and self._ending(trainer).is_final()
@@ -191,7 +192,7 @@ class FaultToleranceCallback(PhaseReports):
 
 
 class FaultToleranceSectionsCallback(FaultToleranceCallback):
-    """The same by sections alone: it sends no heartbeats."""
+    """A `FaultToleranceCallback` that reports sections only and sends no heartbeats."""
 
     heartbeats: ClassVar[bool] = False
 

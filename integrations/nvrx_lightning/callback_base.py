@@ -1,4 +1,4 @@
-"""What a callback needs that has two names: those of the packages `lightning.pytorch` and `pytorch_lightning`."""
+"""Base class, preemption check and logger of a callback for both `lightning.pytorch` and `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["callback_class", "is_preemption", "logger_of"]
 
 
 def callback_class() -> type[Any]:
-    """Return the class that a callback derives from: that of the family imported already, or of both.
+    """Return the base class for a callback: `Callback` of the family already imported, or of both.
 
     Raises:
         ImportError: when Lightning is not installed.
@@ -21,11 +21,11 @@ def callback_class() -> type[Any]:
 
 
 def is_preemption(exception: BaseException) -> bool:
-    """Whether Lightning ends a run by this because SIGTERM was received."""
+    """Whether this is the exception by which Lightning ends a run after SIGTERM."""
     kinds = (lookup(family, "utilities.exceptions.SIGTERMException") for family in imported())
     return any(isinstance(exception, kind) for kind in kinds)
 
 
 def logger_of(trainer: Any) -> logging.Logger:
-    """Return a logger whose lines appear where those of the trainer do."""
+    """Return a logger that writes where the trainer's logger does."""
     return logging.getLogger(f"{family_of(type(trainer))}.nvrx")

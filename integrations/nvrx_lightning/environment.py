@@ -1,11 +1,10 @@
-"""Rank and world size as assigned, for Lightning's cluster environments; the one file that touches variables.
+"""Assigned rank and world size for Lightning's cluster environments; the only file that uses `os.environ`.
 
 Lightning derives the rank from the local rank and the number of devices, which is wrong once a rank is lost. An
-environment that follows the assignment returns the wrapper's rank and world size instead. The local rank never changes:
-it names the device.
+environment that follows the assignment returns the wrapper's rank and world size instead. The local rank never changes,
+because it selects the device.
 
-The assignment belongs to the process: a Trainer made after a fit that has lost ranks starts with the ranks that are
-left.
+The assignment belongs to the process: a Trainer created after a fit that lost ranks starts with the remaining ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _assignment: Final[dict[str, tuple[int, int]]] = {}
 
 
 def _following(kind: Any) -> type[Any]:
-    """A subclass of a `ClusterEnvironment`: it follows the assignment, once there is one."""
+    """A subclass of a `ClusterEnvironment` that returns the assigned rank and world size, once assigned."""
 
     class AssignedRanks(kind):  # type: ignore[misc]
         def global_rank(self) -> Any:
@@ -71,12 +70,12 @@ def _unless_assigned(act: Callable[..., None], *arguments: int) -> None:
 
 
 def _master(name: str) -> str | None:
-    """Where the process group of the attempt meets; None before the first attempt."""
+    """The master address and port of the attempt's process group; None before the first attempt."""
     return os.environ.get(name) if _assignment else None
 
 
 def follow_assignment(environment: Any) -> Any:
-    """Let a cluster environment follow the assignment; returns it."""
+    """Make a cluster environment follow the assignment, and return it."""
     return become(environment, _following)
 
 
@@ -86,13 +85,13 @@ def assign(rank: int, world_size: int) -> None:
 
 
 def assign_from_variables() -> None:
-    """Keep what a wrapped call has left in RANK and WORLD_SIZE: the rank among the living."""
+    """Adopt the RANK and WORLD_SIZE that a wrapped call has left: the rank among the surviving ranks."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         assign(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
 
 
 def publish(environment: Any) -> None:
-    """Set the variables that the wrapper reads, from Lightning's cluster environment: of SLURM, LSF, MPI or its own."""
+    """Set the wrapper's variables from Lightning's cluster environment (SLURM, LSF, MPI or Lightning's own)."""
     rank, world_size = environment.global_rank(), environment.world_size()
     os.environ["MASTER_ADDR"] = str(environment.main_address)
     os.environ["MASTER_PORT"] = str(environment.main_port)
@@ -100,7 +99,7 @@ def publish(environment: Any) -> None:
 
 
 def reserve_ports() -> None:
-    """Choose MASTER_PORT for ranks that Lightning starts itself: a free port with a free one after it."""
+    """Choose MASTER_PORT for ranks that Lightning starts itself: a free port whose successor is free, too."""
     if "MASTER_PORT" in os.environ:
         return
     for _ in range(100):

@@ -1,7 +1,8 @@
 """The two names under which Lightning is installed: `lightning.pytorch` and `pytorch_lightning`.
 
 Both are the same code, with separate classes: a strategy of one is refused by the other's Trainer. A family is the name
-of the package; its classes are looked up by name, when they are needed, so that importing this package imports neither.
+of such a package. Its classes are looked up by name when they are needed, so that importing nvrx_lightning imports
+neither package.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any, Final
 __all__ = ["FAMILIES", "family_of", "imported", "lookup", "preferred"]
 
 FAMILIES: Final = {"lightning.pytorch": "lightning.fabric", "pytorch_lightning": "lightning_fabric"}
-"""Each family, and the package of Fabric that it stands on."""
+"""Each family, and the Fabric package that it builds on."""
 
 
 def family_of(kind: type) -> str:
     """Return the family of a class.
 
     Raises:
-        TypeError: when it derives from no class of Lightning.
+        TypeError: when it does not derive from a class of Lightning.
     """
     for each in kind.__mro__:
         for family in FAMILIES:
@@ -38,7 +39,7 @@ def imported() -> list[str]:
 
 
 def preferred() -> str:
-    """Return the family to use where nothing else says which: the one that is imported, else the one installed.
+    """Return the default family: the one that is imported, else the one that is installed.
 
     Raises:
         ImportError: when none is installed.
@@ -50,10 +51,10 @@ def preferred() -> str:
 
 
 def lookup(family: str, path: str) -> Any:
-    """Return `module.name` of a family, such as `callbacks.Checkpoint`; `fabric.` leads to its Fabric.
+    """Return `module.name` of a family, such as `callbacks.Checkpoint`; a `fabric.` prefix selects its Fabric.
 
     Raises:
-        ImportError: when the module or the name has moved, with the name.
+        ImportError: when the module or the name does not exist; the message names it.
     """
     package = FAMILIES[family] if path.startswith("fabric.") else family
     module, _, name = f"{package}.{path.removeprefix('fabric.')}".rpartition(".")

@@ -1,4 +1,4 @@
-"""The options of the in-process strategies, each declared once, and the wrapper that is made from them."""
+"""The options of the in-process strategies, each declared once, and the wrapper built from them."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class InProcessOptions:
         return tuple(field.name for field in fields(cls))
 
     def make_wrapper(self, finalize: Finalize | None = None) -> Wrapper:
-        """Return the wrapper of a fit.
+        """Return the wrapper for a fit.
 
         Args:
-            finalize: what cleans up after an attempt; it runs before a finalizer of the user's.
+            finalize: cleans up after an attempt; runs before the user's finalizer.
         """
         given = {"no_progress_limit": NO_PROGRESS_LIMIT, **self._times(), **dict(self.wrapper or {})}
         for name in ("rank_assignment", "abort", "health_check"):
@@ -90,7 +90,7 @@ class InProcessOptions:
         return Wrapper(**given)
 
     def _times(self) -> dict[str, timedelta]:
-        """The soft timeout, and the timeouts that must be longer than it."""
+        """Return the soft timeout, and the timeouts that must exceed it."""
         if self.soft_timeout is None and self.hard_timeout is None:
             return {}
         defaults = Wrapper()

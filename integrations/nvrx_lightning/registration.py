@@ -1,8 +1,8 @@
-"""The strategies' names, for `Trainer(strategy="ddp_inprocess")`.
+"""Registration of the strategies' names, for `Trainer(strategy="ddp_inprocess")`.
 
-Importing `nvrx_lightning` must make the names known, and not import Lightning, which takes seconds. A family that is
-imported already is told at once; one that comes later is told when its strategies have been imported, by a finder that
-stands in front of Python's own for these two modules.
+Importing `nvrx_lightning` must register the names without importing Lightning, which takes seconds. In a family that is
+already imported, the names are registered at once; in one that is imported later, when its strategies have been
+imported, by a meta path finder for these two modules that precedes Python's own finders.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NAMES: Final = {
     "fsdp_inprocess": "InProcessFSDPStrategy",
     "model_parallel_inprocess": "InProcessModelParallelStrategy",
 }
-"""The registered names, and the classes that they stand for."""
+"""The registered names and their classes."""
 
 
 def register() -> None:
-    """Register the names, in each family now or when it is imported."""
+    """Register the names in each family, at once or when it is imported."""
     for family in FAMILIES:
         module = sys.modules.get(f"{family}.strategies")
         if module is not None and hasattr(module, "StrategyRegistry"):
@@ -50,7 +50,7 @@ def _register_in(family: str, module: ModuleType) -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds the two modules as Python does, and registers the names when one has been imported."""
+    """A meta path finder that registers the names when one of the two modules has been imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -29,14 +29,14 @@ STRATEGIES = {
     "InProcessFSDPStrategy": "FSDPStrategy",
     "InProcessModelParallelStrategy": "ModelParallelStrategy",
 }
-"""The names of the classes, and of Lightning's own that each derives from."""
+"""The names of the classes, and of the Lightning class that each derives from."""
 
 
 class InProcessStrategy:
-    """In front of a strategy that has one process for each device: its fits go on after faults, in their processes.
+    """Mixin for a strategy with one process per device: restarts its fits in their processes after faults.
 
     Args:
-        args, kwargs: those of the base class, and the options: the fields of `InProcessOptions`.
+        args, kwargs: the arguments of the base class, and the options: the fields of `InProcessOptions`.
 
     Raises:
         ValueError, TypeError: for an option that violates its rule.
@@ -62,7 +62,7 @@ class InProcessStrategy:
         wrap_launcher(self, family_of(type(self)))
 
     def setup_environment(self: Any) -> None:
-        """Make the process group of the attempt."""
+        """Create the process group of the attempt."""
         if self._nvrx_fit is not None:
             become(self.checkpoint_io, atomic_writes)
             self._fit_mesh()
@@ -71,7 +71,7 @@ class InProcessStrategy:
             self._nvrx_fit.group_made(self)
 
     def _fit_mesh(self: Any) -> None:
-        """Let the mesh of a sharding strategy fit the ranks that are left."""
+        """Fit the device mesh of a sharding strategy to the remaining ranks."""
         if hasattr(self, "_tensor_parallel_size"):
             self._fit_parallel_sizes()
         elif isinstance(mesh := getattr(self, "kwargs", {}).get("device_mesh"), tuple) or self._nvrx_mesh is not None:
@@ -94,7 +94,7 @@ class InProcessStrategy:
 
     @property
     def distributed_sampler_kwargs(self: Any) -> dict[str, Any]:
-        """Among how many ranks the data is distributed: those that are left, and not those that were started."""
+        """The number of replicas: the remaining ranks, not the ranks that were started."""
         if hasattr(self, "device_mesh"):
             return super().distributed_sampler_kwargs  # type: ignore[misc, no-any-return]
         return {"num_replicas": self.world_size, "rank": self.global_rank}
@@ -104,7 +104,7 @@ class InProcessStrategy:
         return kwargs["num_replicas"], kwargs["rank"]
 
     def process_dataloader(self: Any, dataloader: object) -> object:
-        """Let the training data go on where the checkpoint was saved."""
+        """Resume the training data where the checkpoint was saved."""
         dataloader = super().process_dataloader(dataloader)  # type: ignore[misc]
         fit, trainer = self._nvrx_fit, self.lightning_module.trainer
         if fit is not None and trainer.state.stage == "train":
@@ -113,7 +113,7 @@ class InProcessStrategy:
         return dataloader
 
     def save_checkpoint(self: Any, checkpoint: dict[str, Any], filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Save, with the position in the data."""
+        """Save a checkpoint with the position in the data."""
         fit = self._nvrx_fit
         if fit is None:
             super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
@@ -127,13 +127,13 @@ class InProcessStrategy:
             fit.saved.saved(filepath, step)
 
     def remove_checkpoint(self: Any, filepath: Any) -> None:
-        """Remove."""
+        """Remove a checkpoint."""
         super().remove_checkpoint(filepath)  # type: ignore[misc]
         if self._nvrx_fit is not None:
             self._nvrx_fit.saved.removed(filepath)
 
     def load_checkpoint(self: Any, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Load, and take the position in the data; a checkpoint that fails to load is not tried again."""
+        """Load a checkpoint and its position in the data; one that fails to load is not tried again."""
         fit = self._nvrx_fit
         try:
             checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)  # type: ignore[misc]
@@ -146,7 +146,7 @@ class InProcessStrategy:
         return checkpoint
 
     def on_train_start(self) -> None:
-        """Go on with the random numbers, and log the restart."""
+        """Restore the random state, and log the restart."""
         super().on_train_start()  # type: ignore[misc]
         if self._nvrx_fit is not None:
             self._nvrx_fit.train_started()
@@ -159,7 +159,7 @@ class InProcessStrategy:
 
 
 def _refuse_misspelt(arguments: dict[str, Any]) -> None:
-    """Refuse an argument that is meant for an option: Lightning would pass it on to DDP, in each attempt."""
+    """Reject a misspelt option: Lightning would pass it to DDP, in each attempt."""
     for name in arguments:
         close = difflib.get_close_matches(name, InProcessOptions.names(), 1, 0.8)
         if close:
@@ -167,18 +167,18 @@ def _refuse_misspelt(arguments: dict[str, Any]) -> None:
 
 
 def in_process(strategy: Any, **options: Any) -> Any:
-    """Let the fits of any strategy that has one process for each device go on after faults.
+    """Add in-process restart to any strategy that has one process per device.
 
     Args:
         strategy: an instance, or a class, of Lightning's `ParallelStrategy`.
         options: the fields of `InProcessOptions`.
 
     Returns:
-        For a class a subclass, whose constructor takes the options as well, these being the defaults; for an instance a
-        copy of it that is one of the subclass.
+        For a class, a subclass whose constructor also takes the options, with these as the defaults; for an instance, a
+        copy of it whose class is that subclass.
 
     Raises:
-        TypeError: for what is no such strategy.
+        TypeError: if it is not such a strategy.
         ValueError: for an option that violates its rule.
     """
     kind = strategy if isinstance(strategy, type) else type(strategy)

@@ -1,8 +1,8 @@
-"""Gives an object a subclass of its own class.
+"""Changes the class of an object to a subclass of it.
 
 Lightning decides by `isinstance` (precision, samplers, launch environments), and a loader's sampler cannot be replaced.
-So an object that is to behave differently stays the same object, and an instance of what it was: its class is replaced
-by a subclass. Python allows that where the subclass has one base; hence functions that make classes, and no mixins.
+So an object that must behave differently keeps its identity and remains an instance of its class: its `__class__` is
+set to a subclass. Python allows this only for a subclass with a single base; hence class factories instead of mixins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Make = Callable[[Any], type[Any]]
 
 
 def become(instance: Instance, make: Make) -> Instance:
-    """Replace the object's class by `make(class)`, in place and once; returns the object."""
+    """Set the object's class to `make(class)`, in place and once; return the object."""
     if make not in getattr(instance, "nvrx_made_by", ()):
         kind: Any = type(instance)
         instance.__class__ = _made(kind, make)
@@ -36,12 +36,12 @@ def _made(kind: Any, make: Make) -> type[Any]:
 
 
 def tell_parameters(kind: type[Any], base: Any, options: Any) -> type[Any]:
-    """Give a class a constructor that names its parameters: LightningCLI and editors ask for them.
+    """Give a class a constructor signature with named parameters, for LightningCLI and editors.
 
     Args:
-        kind: the class; its constructor takes anything.
-        base: whose parameters it passes on.
-        options: the dataclass whose fields it takes as well, by name.
+        kind: the class; its constructor takes any arguments.
+        base: the class to which it passes parameters.
+        options: the dataclass whose fields it also takes, by name.
 
     Returns:
         The class.

@@ -1,1 +1,1 @@
-"""What the callback does: it reports to the rank monitor, learns timeouts, and knows how a fit has ended."""
+"""The parts of the callback: reports to the rank monitor, learned timeouts, and how a fit ended."""

@@ -1,4 +1,4 @@
-"""A process's connection to its rank monitor, for as long as a call of `fit` lasts, restarts included."""
+"""The connection of a process to its rank monitor for the duration of a `fit` call, restarts included."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Connection"]
 
 
 class Connection:
-    """The client of the rank monitor: that of the script, if it has one, else one of its own.
+    """The client of the rank monitor: the script's client, if it has one, else a new one.
 
     Args:
         client: the client.
-        is_own: whether it ends with the connection.
+        is_own: whether the connection created the client and shuts it down.
     """
 
     def __init__(self, client: RankMonitorClient, *, is_own: bool) -> None:
@@ -26,10 +26,10 @@ class Connection:
 
     @classmethod
     def open(cls, log: logging.Logger, least_learned: float) -> Self | None:
-        """Connect; None where there is no monitor, or it does not answer.
+        """Connect; return None if there is no monitor or it does not answer.
 
         Args:
-            log: where it is said that it does not answer.
+            log: logger for a monitor that does not answer.
             least_learned: seconds from which a learned timeout is enforced.
         """
         rank = monitored.current()
@@ -47,6 +47,6 @@ class Connection:
         return cls(client, is_own=True)
 
     def close(self) -> None:
-        """End the watch, where this connection has begun it."""
+        """Stop the monitoring, if this connection started it."""
         if self._is_own:
             self.client.shutdown_workload_monitoring()

@@ -1,4 +1,4 @@
-"""What a rank that fails tells its launcher."""
+"""What a failing rank reports to its launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Policy = Callable[[BaseException], WorkloadControlRequest]
 
 
 def report(exception: BaseException) -> None:
-    """Leave an exception where the launcher finds it, which logs it with its traceback. Within its handler."""
+    """Write the exception being handled to the error file; the launcher logs it with its traceback."""
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
     if isinstance(exception, Exception):
@@ -23,10 +23,10 @@ def report(exception: BaseException) -> None:
 
 
 def consult(policy: Policy | None, exception: BaseException, log: logging.Logger) -> WorkloadControlRequest | None:
-    """Return what the policy wants of the launcher; None for nothing.
+    """Return what the policy requests of the launcher; None for nothing.
 
-    The exception that ends the training stays the one that the user sees, whatever happens here. The end by a signal or
-    by Ctrl-C is nobody's fault, and no policy is asked.
+    The user sees the exception that ends the training, even if the policy raises. A signal or Ctrl-C is not a fault:
+    the policy is not called for it.
     """
     if policy is None or environment.launcher_socket() is None or not _is_fault(exception):
         return None
@@ -40,7 +40,7 @@ def consult(policy: Policy | None, exception: BaseException, log: logging.Logger
 
 
 def ask(request: WorkloadControlRequest, log: logging.Logger) -> None:
-    """Ask the launcher, which may end this process at once."""
+    """Send the request to the launcher, which may end this process at once."""
     try:
         RankMonitorClient().send_workload_control_request(request)
     except (RankMonitorClientError, RuntimeError) as error:

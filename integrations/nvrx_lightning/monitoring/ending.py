@@ -1,4 +1,4 @@
-"""Whether a training has come to its end, or was only interrupted. Pure."""
+"""Whether a training has completed or was only interrupted. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Ending"]
 
 @dataclass(frozen=True)
 class Ending:
-    """How a training has ended.
+    """How a training ended.
 
     Attributes:
-        returned: `fit` has come to its regular end.
+        returned: `fit` ended normally.
         steps, max_steps: optimizer steps, and their limit; -1 for none.
         epochs, max_epochs: epochs, and their limit; -1 or None for none.
         terminated: SIGTERM was received.
-        trial: it was a `fast_dev_run`.
+        trial: the run was a `fast_dev_run`.
     """
 
     returned: bool
@@ -28,7 +28,7 @@ class Ending:
     trial: bool
 
     def is_final(self) -> bool:
-        """Whether no further job is needed: a limit was reached, or something has asked to stop that was no signal."""
+        """Whether no further job is needed: a limit was reached, or a stop other than a signal was requested."""
         limit_reached = 0 <= self.max_steps <= self.steps or (
             self.max_epochs is not None and 0 <= self.max_epochs <= self.epochs
         )

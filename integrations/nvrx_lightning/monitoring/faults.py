@@ -1,4 +1,4 @@
-"""Simulated faults: a training that is to survive them is believed when it has."""
+"""Simulated faults, to test that a training survives them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class FaultPlace(NamedTuple):
     """Where a fault is injected.
 
     Attributes:
-        rank: the global rank in the first iteration; one that has taken the place of a lost rank is still the other.
-        step: `trainer.global_step` at that moment.
-        phase: one of `sections.PHASES`, at whose beginning it is injected.
+        rank: the initial rank: the global rank in the first iteration, whatever rank the process has later.
+        step: `trainer.global_step` at the injection.
+        phase: the one of `sections.PHASES` at whose start the fault is injected.
     """
 
     rank: int
@@ -35,13 +35,13 @@ class FaultPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class SimulatedFaultParams:
-    """A fault after a time, once in a process; the parameters are those of nvidia-resiliency-ext.
+    """A fault after a delay, once in a process; the parameters are those of nvidia-resiliency-ext.
 
     Attributes:
         fault_type: `rank_killed`, `rank_hung`, `random` for either, or the value of an `nvrx_core.testing.FaultKind`.
         base_delay: seconds from the start of the training.
-        rand_delay: seconds at most that are added.
-        rank_to_fail: the rank; None: any one.
+        rand_delay: upper bound of a random number of seconds that is added.
+        rank_to_fail: the rank; None: a random one.
     """
 
     fault_type: str

@@ -17,9 +17,9 @@ MOST_BYTES: Final = 1 << 20
 
 
 def folder_for(trainer: Any, exp_dir: str | os.PathLike[str] | None) -> Path | None:
-    """Return the folder for both, which the next job finds again; None where that is not on a file system.
+    """Return the folder for both files, the same for the next job; None if it is not on a local file system.
 
-    It is `exp_dir`, else the one that the first checkpoint callback was given, else `trainer.default_root_dir`.
+    It is `exp_dir`, else the `dirpath` that the first checkpoint callback was given, else `trainer.default_root_dir`.
     """
     named = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
     folder = exp_dir or next(filter(None, named), None) or trainer.default_root_dir
@@ -27,10 +27,10 @@ def folder_for(trainer: Any, exp_dir: str | os.PathLike[str] | None) -> Path | N
 
 
 def read_timeouts(path: Path) -> dict[str, Any] | None:
-    """Return what `write_timeouts` has written; None where there is no such file.
+    """Return what `write_timeouts` has written; None if the file does not exist.
 
     Raises:
-        ValueError: when it is something else.
+        ValueError: when the file has another content.
         OSError: when it cannot be read.
     """
     try:
@@ -44,7 +44,7 @@ def read_timeouts(path: Path) -> dict[str, Any] | None:
 
 
 def write_timeouts(path: Path, state: dict[str, Any]) -> None:
-    """Replace the file as a whole: a reader sees the old one or the new one, also after a crash of the machine.
+    """Replace the file atomically: a reader sees the old or the new content, even after a crash of the machine.
 
     Raises:
         OSError: when it cannot be written.
@@ -54,7 +54,7 @@ def write_timeouts(path: Path, state: dict[str, Any]) -> None:
 
 
 def touch(path: Path) -> None:
-    """Make a file that stays after a crash of the machine.
+    """Create a file that survives a crash of the machine.
 
     Raises:
         OSError: when it cannot be made.

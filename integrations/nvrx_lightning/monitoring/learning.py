@@ -1,4 +1,4 @@
-"""Learns the timeouts of a training, together with the other ranks, and keeps them for the next job."""
+"""Learning the timeouts of a training together with the other ranks, and saving them for the next job."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Learner"]
 
 
 class Learner:
-    """Measures, learns and writes.
+    """Measures durations, learns timeouts from them, and writes the timeouts to a file.
 
     Args:
-        client: of the rank monitor.
-        path: of the file; None for none.
+        client: the client of the rank monitor.
+        path: the file of learned timeouts; None for no file.
         learns_all: learn the timeouts that are configured as well.
-        log: where it is said what goes wrong.
+        log: logger for what goes wrong.
     """
 
     def __init__(self, client: RankMonitorClient, path: Path | None, *, learns_all: bool, log: logging.Logger) -> None:
@@ -43,7 +43,7 @@ class Learner:
     def begin(
         cls, trainer: Any, client: RankMonitorClient | None, path: Path | None, *, learns_all: bool, log: logging.Logger
     ) -> Self | None:
-        """Begin with what an earlier job has learned. A collective call; None where not all ranks can take part."""
+        """Load the timeouts of an earlier job. A collective call; None if not all ranks can take part."""
         if client is None and environment.launcher_socket() is None:
             return None
         able = client is not None and _can_exchange()
@@ -55,7 +55,7 @@ class Learner:
         return learner
 
     def read(self) -> dict[str, Any] | None:
-        """Return what the file has; None for nothing."""
+        """Return the content of the file; None if there is none."""
         if self._path is None:
             return None
         try:
@@ -65,7 +65,7 @@ class Learner:
             return None
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """Enforce what an earlier job has learned."""
+        """Enforce the timeouts that an earlier job learned."""
         if state is not None:
             try:
                 self._client.load_state_dict(self._learning.load(state))
@@ -73,11 +73,11 @@ class Learner:
                 self._log.warning("learned timeouts are not used: %s", error)
 
     def started(self, step: int) -> None:
-        """Note that the training begins after so many optimizer steps."""
+        """Note that the training starts, and its number of optimizer steps so far."""
         self._first_step = step
 
     def resumed(self) -> None:
-        """Note that the training goes on from a checkpoint."""
+        """Note that the training resumes from a checkpoint."""
         self._resumed = True
 
     def epoch_ended(self) -> None:
@@ -85,13 +85,13 @@ class Learner:
         self._epochs += 1
 
     def batch_ended(self, trainer: Any) -> None:
-        """Learn, when it is time to. All ranks have trained on as many batches."""
+        """Learn when due. All ranks have trained on the same number of batches."""
         self._batches += 1
         if due(self._batches):
             self.learn(trainer)
 
     def learn(self, trainer: Any) -> None:
-        """Learn. A collective call."""
+        """Learn from the durations that all ranks measured. A collective call."""
         measured = maxima(self._measured())
         evidence = Evidence(
             steps=trainer.global_step - self._first_step,
@@ -125,7 +125,7 @@ def _timeouts(config: FaultToleranceConfig) -> tuple[HeartbeatTimeouts, SectionT
 
 
 def _can_exchange() -> bool:
-    """Whether the ranks can exchange what they have measured."""
+    """Whether the ranks can exchange their measurements."""
     if not dist.is_available() or not dist.is_initialized():
         return True
     backend = dist.get_backend()

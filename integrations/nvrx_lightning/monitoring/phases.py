@@ -16,19 +16,19 @@ __all__ = ["PhaseReports"]
 
 
 class PhaseReports(Callback):
-    """A callback that reports each phase to `_training`, while there is one."""
+    """A callback that reports each phase to `_training`, if it is set."""
 
     def __init__(self) -> None:
         super().__init__()
         self._training: Training | None = None
 
     def on_load_checkpoint(self, *_: Any) -> None:
-        """Note that the training goes on from a checkpoint."""
+        """Note that the training resumes from a checkpoint."""
         if self._training is not None and self._training.learner is not None:
             self._training.learner.resumed()
 
     def on_train_start(self, *_: Any) -> None:
-        """Note that the setup is over."""
+        """Note that the setup has ended."""
         if self._training is not None:
             self._training.started()
 
@@ -43,7 +43,7 @@ class PhaseReports(Callback):
             self._training.learner.epoch_ended()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that a validation run begins; the sanity check is a part of the setup."""
+        """Note that a validation run begins; the sanity check counts as setup."""
         if self._training is not None and not trainer.sanity_checking:
             self._training.validation_begins()
 

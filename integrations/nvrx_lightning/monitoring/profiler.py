@@ -1,7 +1,7 @@
-"""A profiler that wraps the trainer's, and hears what the training does.
+"""A profiler that wraps the trainer's profiler to observe the phases of a training.
 
-Lightning announces each part of a training to `trainer.profiler`, with its beginning and its end, also when it ends by
-an exception. The wrapper passes everything on: user code that looks at `trainer.profiler` sees its own profiler.
+Lightning reports the start and the end of each action of a training to `trainer.profiler`, also if the action ends by
+an exception. The wrapper forwards every call: user code that inspects `trainer.profiler` sees its own profiler.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Listener", "PhaseProfiler"]
 
 
 class Listener(NamedTuple):
-    """What is called when an action begins, before it; when it has ended; when an exception has ended it."""
+    """The calls for an action: before it begins, after it has ended, and after an exception has ended it."""
 
     begin: Callable[[], object]
     end: Callable[[], object]
@@ -23,11 +23,11 @@ class Listener(NamedTuple):
 
 
 class PhaseProfiler:
-    """Calls the listener of each action that has one, and the wrapped profiler for all.
+    """Calls the listener of an action, if it has one, and the wrapped profiler.
 
     Args:
         inner: the trainer's profiler.
-        find: returns the listener of an action; None for none. It is asked once for each name.
+        find: returns the listener of an action; None for none. It is called once for each name.
     """
 
     _inner: Any
@@ -51,14 +51,14 @@ class PhaseProfiler:
         return context if listener is None else _heard(listener, context)
 
     def start(self, action_name: str) -> None:
-        """Note that an action begins."""
+        """Report the start of an action."""
         if (listener := self._listener(action_name)) is not None:
             self.__dict__["_handled"] = sys.exc_info()[1]
             listener.begin()
         self._inner.start(action_name)
 
     def stop(self, action_name: str) -> None:
-        """Note that an action has ended."""
+        """Report the end of an action."""
         try:
             self._inner.stop(action_name)
         finally:
@@ -66,7 +66,7 @@ class PhaseProfiler:
                 (listener.fail if self._has_failed() else listener.end)()
 
     def _has_failed(self) -> bool:
-        """Whether `stop` is called in a `finally` that an exception goes through; the end of the data is none."""
+        """Whether an exception propagates through `stop`; the StopIteration that ends the data does not count."""
         error = sys.exc_info()[1]
         return error is not None and error is not self._handled and not isinstance(error, StopIteration)
 

@@ -1,6 +1,6 @@
 """The sections of a training, and the profiler actions that delimit them. Pure.
 
-| section | is open |
+| section | open |
 |---|---|
 | `setup` | from the callback's `setup` to the first batch: model, checkpoint, sanity check |
 | `data` | while a training batch is fetched |
@@ -38,7 +38,7 @@ _HOOKS: Final = {
     ("[Strategy]", "backward"): "backward",
     ("[LightningModule]", "on_before_optimizer_step"): "optimizer",
 }
-"""By who is called, and the hook: `[Strategy]DDPStrategy.backward`."""
+"""Actions named after the object and the hook, such as `[Strategy]DDPStrategy.backward`."""
 _FETCH: Final = "train_dataloader_next"
 
 
@@ -57,9 +57,9 @@ def phase_of(action: str) -> str:
 def sections_in_use(configured: Collection[str], out_of_section: float | None) -> frozenset[str]:
     """Return the sections to open.
 
-    An open section suspends the timeout for the time without one. Where that timeout is configured, a section that the
-    configuration does not name would hide a hang, so it is not opened; the three that such a configuration has always
-    had are.
+    An open section suspends the out-of-section timeout. Where that timeout is configured, a section that the
+    configuration does not name would hide a hang, so it is not opened; the three sections of nvidia-resiliency-ext
+    always are.
 
     Args:
         configured: the names in `rank_section_timeouts`.

@@ -1,4 +1,4 @@
-"""A rank's signs of life during a training: to its rank monitor, and to the wrapped call that the training runs in."""
+"""Progress reports of a rank during a training: to its rank monitor, and to the wrapped call that it runs in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nvrx_lightning.monitoring.sections import SETUP, STEP
 __all__ = ["Call", "Monitor", "SignsOfLife"]
 
 WARMUP_STEPS: Final = 5
-"""Steps of an iteration that are not held to the soft timeout by `ping`: they may compile."""
+"""Initial steps of an iteration without `ping`, so that the soft timeout does not apply: they may compile."""
 
 
 class Monitor(Protocol):
-    """What is needed of a `RankMonitorClient`."""
+    """The methods used of a `RankMonitorClient`."""
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat."""
@@ -28,11 +28,11 @@ class Monitor(Protocol):
         """Close a section."""
 
     def abandon_section(self, section: str) -> None:
-        """Close a section that has not run to its end."""
+        """Close a section that was interrupted."""
 
 
 class Call(Protocol):
-    """What is needed of a `CallWrapper`."""
+    """The methods used of a `CallWrapper`."""
 
     def ping(self) -> None:
         """Report progress."""
@@ -45,17 +45,17 @@ class Call(Protocol):
 
 
 class SignsOfLife:
-    """Heartbeats and sections of one training. Nothing in here ends the training.
+    """Heartbeats and sections of one training. A failure to report never ends the training.
 
-    The first heartbeat follows `setup`, so that the initial timeout applies to that. A section is opened and closed as
-    often as one likes: what an exception left open does no harm.
+    The first heartbeat follows `setup`, so that the initial timeout applies to the setup. Opening an open section, or
+    closing a closed one, does nothing, so a section that an exception left open does no harm.
 
     Args:
         monitor: the client of the rank monitor; None for none.
         call: the wrapped call; None for none.
         sections: those to open.
         heartbeats: whether to send heartbeats.
-        log: where it is said that the monitor is lost.
+        log: logger for the loss of the monitor.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SignsOfLife:
         self._open = set[str]()
 
     def beat(self) -> None:
-        """Send a heartbeat, once the setup is over."""
+        """Send a heartbeat, once the setup has ended."""
         if self._heartbeats and self._is_set_up:
             try:
                 self._monitor.send_heartbeat()
@@ -108,7 +108,7 @@ class SignsOfLife:
         self.beat()
 
     def abandon(self, section: str) -> None:
-        """Close a section that an exception has ended, if it is open: its duration says nothing about the next."""
+        """Close a section that an exception has ended, if it is open: its duration does not count for learning."""
         if section == STEP and self._call is not None:
             self._call.suspend_pings()
         if section in self._open:
@@ -117,12 +117,12 @@ class SignsOfLife:
                 self._monitor.abandon_section(section)
 
     def leave_all(self) -> None:
-        """Close what is open."""
+        """Close all open sections."""
         for section in tuple(self._open):
             self.leave(section)
 
     def end(self) -> None:
-        """Close what is open, after an exception."""
+        """Close all open sections after an exception."""
         for section in tuple(self._open):
             self.abandon(section)
 
@@ -138,13 +138,13 @@ class SignsOfLife:
                 self._call.ping()
 
     def _lose(self, error: RankMonitorClientError) -> None:
-        """Go on without the monitor: another client has taken its place, or a section is another's."""
+        """Continue without the monitor: another client has replaced this one, or opened the section."""
         self._log.warning("the progress of this training is no longer reported to the rank monitor: %s", error)
         self._monitor = _NoMonitor()
 
 
 class _NoMonitor:
-    """Where there is no rank monitor."""
+    """The client where there is no rank monitor."""
 
     def send_heartbeat(self, _: str = "") -> None:
         """Do nothing."""

@@ -1,8 +1,8 @@
 """Which timeouts a training learns, when, and from what. Pure.
 
-A timeout is learned where none is configured, and only when the training has shown the longest that it will take: the
-time of one batch says nothing about a checkpoint, a sanity check nothing about a validation run, the setup of a new
-training nothing about one that loads a checkpoint. Until then the default stays.
+A timeout is learned only if it is not configured, and only after the training has done what takes longest: the duration
+of a batch does not predict that of a checkpoint, a sanity check that of a validation run, or the setup of a new
+training that of one which loads a checkpoint. Until then the default applies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Evidence", "TimeoutLearning", "due"]
 FIRST: Final = 16
 """Batches before anything is learned."""
 REGULAR: Final = 1024
-"""Batches between two calculations, after the first ones, whose distance doubles."""
+"""Batches between two calculations, after the first ones, whose intervals double."""
 STEPS: Final = 2
 """Optimizer steps before anything is learned: gradients may be accumulated over many batches."""
 _REPEATED: Final = (DATA, STEP, VALIDATION, CHECKPOINTING)
@@ -52,7 +52,7 @@ class Evidence:
 
 
 def due(batches: int) -> bool:
-    """Whether to learn after so many batches: after 16, 32, 64 ... 1024, then every 1024."""
+    """Whether to learn after this number of batches: 16, 32, 64 ... 1024, then every 1024."""
     doubled = FIRST <= batches <= REGULAR and batches & (batches - 1) == 0
     return doubled or (batches > 0 and batches % REGULAR == 0)
 
@@ -64,7 +64,7 @@ class TimeoutLearning:
         heartbeat: the configured timeouts, or their defaults.
         sections: the configured timeouts.
         default: the defaults of heartbeats.
-        learns_all: learn those that are configured as well.
+        learns_all: learn the configured timeouts as well.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TimeoutLearning:
         self._initial = heartbeat.initial or default.initial
 
     def load(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Take what an earlier training has learned; returns what of it is to be enforced.
+        """Load what an earlier training learned; return the timeouts to enforce.
 
         Raises:
             RankMonitorClientError: when it is not what `state` has returned.
@@ -103,7 +103,7 @@ class TimeoutLearning:
         return self.state()
 
     def learn(self, measured: Measured, evidence: Evidence, safety_factor: float) -> dict[str, Any]:
-        """Learn from what all ranks have measured; returns what is to be enforced."""
+        """Learn from the measurements of all ranks; return the timeouts to enforce."""
         if evidence.steps >= STEPS:
             complete = evidence.is_complete(measured)
             names = (*_REPEATED, SETUP) if evidence.resumed else _REPEATED
@@ -119,7 +119,7 @@ class TimeoutLearning:
         return to_state(self._heartbeat, self._sections)
 
     def _learn_heartbeat(self, measured: Measured, safety_factor: float, *, resumed: bool) -> None:
-        """The initial timeout stays as it is until a training has loaded a checkpoint."""
+        """Learn the heartbeat timeouts; the initial one stays until a training has loaded a checkpoint."""
         earlier = self._heartbeat
         learned = learn_heartbeat(earlier, measured, safety_factor)
         if not resumed:

@@ -1,4 +1,4 @@
-"""One training, as its rank monitor and its wrapped call are told of it."""
+"""One training, as reported to its rank monitor and its wrapped call."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Training:
 
     Args:
         trainer: the trainer.
-        client: of the rank monitor; None for none.
+        client: the client of the rank monitor; None for none.
         call: the wrapped call; None for none.
         heartbeats: whether to send them.
-        log: where it is said what goes wrong.
+        log: logger for what goes wrong.
 
     Attributes:
         learner: learns timeouts; None for none.
@@ -54,7 +54,7 @@ class Training:
         self.learner: Learner | None = None
 
     def begin(self, faults: SimulatedFaults | None) -> None:
-        """Begin to report: `fit` is being set up."""
+        """Start to report: `fit` is being set up."""
         trainer = self._trainer
         if faults is not None:
             faults.begin(trainer.global_rank, trainer.world_size)
@@ -63,7 +63,7 @@ class Training:
         self._enter(sections.SETUP)
 
     def started(self) -> None:
-        """Note that the setup is over."""
+        """Note that the setup has ended."""
         self._signs.leave(sections.SETUP)
         if self.learner is not None:
             self.learner.started(self._trainer.global_step)
@@ -94,20 +94,20 @@ class Training:
         self._signs.leave(sections.VALIDATION)
 
     def finished(self) -> None:
-        """Note that the training is over, and `fit` is to be torn down. A collective call."""
+        """Note that the training has ended and that `fit` is about to be torn down. A collective call."""
         self._signs.leave_all()
         if self.learner is not None:
             self.learner.learn(self._trainer)
         self._enter(sections.TEARDOWN)
 
     def end(self) -> None:
-        """End the reports, also after an exception."""
+        """Stop reporting, also after an exception."""
         if isinstance(self._trainer.profiler, PhaseProfiler):
             self._trainer.profiler = self._trainer.profiler.unwrap()
         self._signs.end()
 
     def restarts(self) -> bool:
-        """Whether it is an iteration of a wrapped call that has not come to its end."""
+        """Whether this is an iteration of a wrapped call that has not completed."""
         if self._call is None:
             return False
         try:

@@ -1,1 +1,1 @@
-"""A fit under the wrapper: what lies between two attempts, and how one goes on from a checkpoint."""
+"""In-process restart of a fit: teardown between two attempts, and resuming from a checkpoint."""

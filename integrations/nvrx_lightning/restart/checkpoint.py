@@ -1,8 +1,8 @@
-"""Checkpoints: written without interruption, found again, and agreed on by all ranks.
+"""Checkpoints: written atomically, found again, and agreed on by all ranks.
 
-A write lies in an atomic section of the wrapper; the collectives around it (gathers, barriers) do not, as a rank may
-have left already. Which file is the newest is known from the saves themselves, so that it holds for every callback and
-every `CheckpointIO`. A file counts when it is whole, and all ranks can see it.
+A write runs in an atomic section of the wrapper. The collectives around it (gathers, barriers) do not, because a peer
+may have left. The saves themselves record which file is the newest, so the record covers every callback and every
+`CheckpointIO`. A file counts if it is complete and visible to all ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONSIDERED: Final = 8
 
 
 def atomic() -> AbstractContextManager[object]:
-    """Return the atomic section of the wrapped call; nothing outside of one, or in another thread."""
+    """Return the atomic section of the wrapped call; a null context outside of a call or in another thread."""
     call = current_call()
     if call is None or threading.current_thread() is not threading.main_thread():
         return nullcontext()
@@ -39,7 +39,7 @@ def atomic() -> AbstractContextManager[object]:
 
 
 def atomic_writes(kind: Any) -> type[Any]:
-    """Return a subclass of a `CheckpointIO`: no restart interrupts its writes."""
+    """Return a subclass of a `CheckpointIO` whose writes no restart interrupts."""
 
     class AtomicWrites(kind):  # type: ignore[misc]
         def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
@@ -55,23 +55,23 @@ def atomic_writes(kind: Any) -> type[Any]:
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that was saved: its path, and the global step of its contents."""
+    """A saved checkpoint: its path, and the global step of its contents."""
 
     path: str
     step: int
 
 
 class SavedCheckpoints:
-    """What the fit has saved, as this rank knows it. Weights alone are none: an optimizer cannot go on from them."""
+    """The checkpoints that this rank knows. Files of weights alone do not count: no optimizer can resume from them."""
 
     def __init__(self) -> None:
         self._saved: dict[str, Saved] = {}
         self._unusable = set[str]()
 
     def saving(self, path: object, step: int) -> None:
-        """Note a checkpoint that is about to be written: a file is there once it is whole.
+        """Note a checkpoint that is about to be written: a single file appears only when it is complete.
 
-        The parts of a sharded one are replaced one by one, so it counts when all of them are written.
+        The shards of a sharded checkpoint are replaced one by one, so it counts once all of them are written.
         """
         if Path(str(path)).is_dir():
             self.removed(path)
@@ -79,7 +79,7 @@ class SavedCheckpoints:
             self.saved(path, step)
 
     def saved(self, path: object, step: int) -> None:
-        """Note a checkpoint; a path that is written again counts as new."""
+        """Note a saved checkpoint; a path that is written again counts as new."""
         self._saved.pop(str(path), None)
         self._saved[str(path)] = Saved(str(path), step)
         self._unusable.discard(str(path))
@@ -89,28 +89,28 @@ class SavedCheckpoints:
         self._saved.pop(str(path), None)
 
     def failed_to_load(self, path: object, error: BaseException) -> None:
-        """Never load this one again."""
+        """Never load this checkpoint again."""
         log.error("checkpoint %s cannot be loaded, an older one is used: %s", path, text_of(error))
         self._unusable.add(str(path))
 
     def newest(self) -> list[Saved]:
-        """Return what was saved last, the last one first."""
+        """Return the newest checkpoints, the last one first."""
         usable = [each for each in self._saved.values() if each.path not in self._unusable]
         return list(reversed(usable))[:CONSIDERED]
 
     def can_see(self, path: str) -> bool:
-        """Return whether this rank can load it, as far as it knows."""
+        """Return whether this rank can load the checkpoint, as far as it knows."""
         return path not in self._unusable and _exists(path)
 
 
 def agree(store: Any, rank: int, world_size: int, saved: SavedCheckpoints) -> str | None:
-    """Choose the checkpoint that all ranks load: the newest one that is whole and that all of them see.
+    """Choose the checkpoint that all ranks load: the newest one that is complete and visible to all of them.
 
     Args:
-        store: the iteration's, empty at its start.
+        store: the store of the iteration, empty at its start.
         rank: of this process in the iteration.
         world_size: of the iteration.
-        saved: what this rank knows.
+        saved: the checkpoints that this rank knows.
 
     Returns:
         Its path; None when there is none.
@@ -129,7 +129,7 @@ def agree(store: Any, rank: int, world_size: int, saved: SavedCheckpoints) -> st
 
 
 def _saved_by_any(store: Any, world_size: int) -> list[str]:
-    """Return what any rank has saved, newest first: rank 0 may have waited in reserve until this iteration."""
+    """Return the checkpoints of all ranks, newest first: rank 0 may have been a spare until this iteration."""
     lists = _answers(store, [f"saved/{rank}" for rank in range(world_size)])
     steps = {path: step for each in lists for path, step in each}
     if len(steps) > 1:
@@ -154,7 +154,7 @@ def _seen_by_all(store: Any, world_size: int, offered: list[str]) -> str:
 
 
 def is_whole(path: str) -> bool:
-    """Return whether a local checkpoint is complete, as far as its structure tells; others are believed."""
+    """Return whether a local checkpoint is complete, judged by its structure; a remote one is assumed to be."""
     local = Path(path.removeprefix("file://"))
     if not local.exists():
         return _exists(path)
@@ -163,7 +163,7 @@ def is_whole(path: str) -> bool:
 
 
 def _has_directory(file: Path) -> bool:
-    """A file that torch writes is a zip archive, whose directory is at its end; another format is believed."""
+    """Return whether torch's zip archive has its directory, at its end; a file of another format passes."""
     with file.open("rb") as opened:
         begins = opened.read(4)
     if begins != b"PK\x03\x04":
@@ -172,7 +172,7 @@ def _has_directory(file: Path) -> bool:
 
 
 def step_in(path: str, otherwise: int) -> int:
-    """Return the global step of a checkpoint's contents: a path that is written again may still have the older ones."""
+    """Return the global step of a checkpoint's contents: a path to be rewritten may still have the old contents."""
     local = Path(path.removeprefix("file://"))
     file = local / "meta.pt" if local.is_dir() else local
     with suppress(Exception):  # boundary: another format, whose step is the one it was saved at
@@ -186,14 +186,14 @@ def _exists(path: str) -> bool:
 
 
 def newest_in(folders: Iterable[Path]) -> list[str]:
-    """Return the checkpoints of a run's folders that are whole, newest first."""
+    """Return the complete checkpoints in a run's folders, newest first."""
     found = [each for folder in folders if folder.is_dir() for each in folder.glob("*.ckpt") if is_whole(str(each))]
     by_age = sorted(found, key=lambda each: -each.stat().st_mtime_ns)
     return [str(each) for each in by_age[:CONSIDERED] if _can_resume(each)]
 
 
 def _can_resume(checkpoint: Path) -> bool:
-    """Return whether there is more in it than weights; one in another format is believed."""
+    """Return whether a checkpoint has more than weights; one in another format passes."""
     if checkpoint.is_dir():
         return True
     with suppress(Exception):  # boundary: another format

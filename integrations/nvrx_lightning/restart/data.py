@@ -1,11 +1,11 @@
-"""The position in an epoch: saved in samples, so that a smaller world goes on where the larger one stopped.
+"""The position in an epoch, saved in samples, so that a smaller world resumes where the larger one stopped.
 
-A `DistributedSampler` deals one order of the epoch out to its replicas in turn. After some batches, the replicas
-together have consumed the beginning of that order, whatever their number. So an epoch is resumed by dealing the rest of
-the order out to the replicas that are left: each sample is seen once, but for the padding at the end that the sampler
-adds anyway. No data is loaded to be thrown away.
+A `DistributedSampler` distributes the sample order of an epoch round-robin over its replicas. After some batches, the
+replicas together have consumed a prefix of that order, whatever their number. So an epoch is resumed by distributing
+the rest of the order over the remaining replicas: each sample is seen once, except for the padding that the sampler
+adds at the end anyway. No data is loaded and discarded.
 
-Lightning counts batches of one replica. After a loss these mean something else, so the count is converted.
+Lightning counts the batches of one replica. After the loss of a rank this number changes, so it is converted.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ DRAWN: Final = "its sampler draws another order each time"
 
 @dataclass(frozen=True)
 class Position:
-    """Where in an epoch a checkpoint was saved.
+    """The position in an epoch at which a checkpoint was saved.
 
     Attributes:
-        replicas: among how many the data was distributed.
-        batches: how many batches of the epoch each replica had processed.
-        length: how many batches the epoch had for each.
-        samples: how many samples of the epoch all replicas together had consumed; None where that is not known.
+        replicas: the number of replicas over which the data was distributed.
+        batches: the number of batches of the epoch that each replica had processed.
+        length: the number of batches of the epoch for each replica.
+        samples: the number of samples of the epoch that all replicas together had consumed; None if unknown.
     """
 
     replicas: int
@@ -46,7 +46,7 @@ class Position:
     samples: int | None = None
 
     def written(self) -> dict[str, int | None]:
-        """Return it as a checkpoint has it."""
+        """Return the form that a checkpoint stores."""
         return asdict(self)
 
     @property
@@ -67,7 +67,7 @@ class Position:
 
 @dataclass(frozen=True)
 class _Start:
-    """Where the resumed epoch begins: its number, the samples consumed before, the batches that count as done."""
+    """The start of the resumed epoch: its number, the samples consumed before, the batches that count as done."""
 
     epoch: int
     samples: int
@@ -75,14 +75,14 @@ class _Start:
 
 
 def epoch_order(kind: Any) -> type[Any]:
-    """Return a subclass of a `DistributedSampler`: it deals out the rest of one epoch, and all of the others."""
+    """Return a subclass of a `DistributedSampler` that yields the rest of one epoch, and the others in full."""
 
     class EpochOrder(kind):  # type: ignore[misc]
         nvrx_start: _Start | None = None
         nvrx_plain = kind.__iter__ is DistributedSampler.__iter__
 
         def nvrx_begin(self, replicas: int, rank: int, start: _Start | None) -> None:
-            """Set the replicas, and the epoch that begins in the middle."""
+            """Set the replicas, and the epoch that is resumed in the middle."""
             self.nvrx_start = start
             if (self.num_replicas, self.rank) != (replicas, rank):
                 order = self.shuffle, self.seed, self.drop_last
@@ -103,7 +103,7 @@ def epoch_order(kind: Any) -> type[Any]:
 
 
 def _whole_order(sampler: Any) -> list[Any]:
-    """The order of the epoch for all replicas together, as the sampler itself makes it for one."""
+    """Return the order of the epoch for all replicas, as the sampler creates it for a single one."""
     whole = copy.copy(sampler)
     whole.nvrx_start, whole.num_replicas, whole.rank = None, 1, 0
     whole.num_samples = whole.total_size = len(sampler.dataset)
@@ -111,7 +111,7 @@ def _whole_order(sampler: Any) -> list[Any]:
 
 
 def _dealt(order: list[Any], rest: list[Any], replicas: int, *, drop_last: bool) -> list[Any]:
-    """The rest of an order, of a length that the replicas can share."""
+    """Return the rest of an order, padded or cut to a multiple of the number of replicas."""
     if drop_last:
         return rest[: len(rest) // replicas * replicas]
     padding = -len(rest) % replicas
@@ -119,7 +119,7 @@ def _dealt(order: list[Any], rest: list[Any], replicas: int, *, drop_last: bool)
 
 
 def batches_left(sampler: Any, samples: int, batch_size: int, *, drop_last: bool) -> int:
-    """Return how many batches each replica of a sampler still has after `samples` of the epoch were consumed."""
+    """Return the number of batches left for each replica of a sampler after `samples` of the epoch were consumed."""
     replicas, total = int(sampler.num_replicas), len(sampler.dataset)
     if sampler.drop_last:
         each = max(0, min(total, sampler.total_size) - samples) // replicas
@@ -129,14 +129,14 @@ def batches_left(sampler: Any, samples: int, batch_size: int, *, drop_last: bool
 
 
 def begins_epoch(trainer: Any, resumed: Position | None, *, exactly: bool) -> bool:
-    """Return whether the first batch of an attempt is that of a new epoch.
+    """Return whether an attempt starts with the first batch of a new epoch.
 
     Lightning ends the epoch itself when the checkpoint is from the hook after its last batch, which had not completed.
 
     Args:
         trainer: its counters are those of the checkpoint.
         resumed: the position in the checkpoint.
-        exactly: what the checkpoint has interrupted is finished first.
+        exactly: the batch or epoch in which the checkpoint was saved is finished first.
     """
     epoch, batch = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress.current
     if epoch.started == epoch.processed:
@@ -148,11 +148,11 @@ class TrainData:
     """The training data of one attempt.
 
     Args:
-        replicas: among how many the data is distributed.
-        rank: which of them this process is.
-        resumed: the position in the checkpoint that the attempt begins from; None without one.
-        exactly: an epoch whose batches are all done goes on to its end; else Lightning begins the next one.
-        draws: where the epochs of the fit began to draw their order; None where no attempt went before.
+        replicas: the number of replicas over which the data is distributed.
+        rank: the replica of this process.
+        resumed: the position in the checkpoint that the attempt resumes from; None without a checkpoint.
+        exactly: finish an epoch whose batches are all done; else Lightning begins the next one.
+        draws: the generator states with which the epochs of the fit began; None in the first attempt.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class TrainData:
         self._setup: tuple[int, int] | None = None
 
     def prepare(self, loader: Any, trainer: Any, *, resuming: bool) -> None:
-        """Let a training loader begin where the checkpoint was saved; Lightning's counters are corrected.
+        """Make a training loader begin where the checkpoint was saved, and correct Lightning's counters.
 
         Args:
             loader: the loader, with the sampler that Lightning has put into it.
@@ -199,7 +199,7 @@ class TrainData:
                 _silence()
 
     def position(self, trainer: Any) -> Position:
-        """Return the position now, for a checkpoint."""
+        """Return the current position, for a checkpoint."""
         loop = trainer.fit_loop
         batches, length = loop.epoch_loop.batch_progress.current.processed, trainer.num_training_batches
         length = int(length) if length != math.inf else 0
@@ -215,7 +215,7 @@ class TrainData:
         return start.samples + (batches - start.batches) * int(size) * self._replicas
 
     def _resume(self, loader: Any, sampler: Any, trainer: Any) -> _Start:
-        """Find the epoch and where it begins, and correct the counters."""
+        """Find the resumed epoch and its start, and correct the counters."""
         loop, length = trainer.fit_loop, _limited(len(loader), trainer.limit_train_batches)
         epoch, current = loop.epoch_progress.current, loop.epoch_loop.batch_progress.current
         if epoch.started == epoch.processed:
@@ -235,13 +235,13 @@ class TrainData:
         return _Start(epoch.processed, samples, done)
 
     def _consumed(self, saved: Position, done: int, batch_size: int) -> int:
-        """The samples consumed; those of batches that wait for their optimizer step are seen again."""
+        """Return the number of samples consumed; those of batches without an optimizer step yet are seen again."""
         if saved.samples is None:
             return done * batch_size * saved.replicas
         return saved.samples - (saved.batches - done) * batch_size * saved.replicas
 
     def _skip(self, loader: Any, trainer: Any, *, resuming: bool) -> None:
-        """A batch sampler without replicas: leave out what is done, where each replica has its batches as before."""
+        """Skip the completed batches of a batch sampler without replicas, if each replica has its batches as before."""
         loop = trainer.fit_loop
         epoch, current = loop.epoch_progress.current, loop.epoch_loop.batch_progress.current
         batches = become(loader.batch_sampler, continued_batches)
@@ -272,7 +272,7 @@ class TrainData:
 
 
 def _foreign(loader: Any) -> str:
-    """Why a loader is left alone, "" when it is not."""
+    """Return why a loader is not resumed, "" if it is."""
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return "it has a state of its own"
     if not isinstance(loader, DataLoader):
@@ -285,7 +285,7 @@ def _foreign(loader: Any) -> str:
 
 
 def _sampler_of(loader: Any) -> Any:
-    """The sampler that deals out the epoch, where it is a `DistributedSampler` in plain batches; else None."""
+    """Return the loader's `DistributedSampler`, if its batches are formed by a plain `BatchSampler`; else None."""
     batches = getattr(loader, "batch_sampler", None)
     if type(batches) is not BatchSampler or not isinstance(loader.sampler, DistributedSampler):
         return None
@@ -293,30 +293,30 @@ def _sampler_of(loader: Any) -> Any:
 
 
 def _silence() -> None:
-    """Lightning warns of a loader without a state; it stays silent in this fit, which needs none."""
+    """Suppress Lightning's warning about a loader without state, for this fit, which needs none."""
     warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Set the epoch before the loader is iterated: Lightning does so after its workers have begun (its issue 21938)."""
+    """Set the epoch before the loader is iterated: Lightning sets it after its workers start (issue 21938)."""
     for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
         if callable(begin := getattr(sampler, "set_epoch", None)):
             begin(epoch)
 
 
 def _limited(length: int, limit: float | None) -> int:
-    """The batches of an epoch under `limit_train_batches`."""
+    """Return the number of batches of an epoch under `limit_train_batches`."""
     if limit is None:
         return length
     return min(length, limit) if isinstance(limit, int) else int(length * limit)
 
 
 def _at_optimizer_step(done: int, trainer: Any) -> int:
-    """The batches up to the last optimizer step: gradients that were accumulated since are not in a checkpoint."""
+    """Return the batches up to the last optimizer step: a checkpoint has no gradients accumulated since."""
     return done - done % max(1, int(trainer.accumulate_grad_batches))
 
 
 def _shift(current: Any, by: int) -> None:
-    """Move the counters of the epoch's batches."""
+    """Shift the counters of the epoch's batches."""
     for name in ("ready", "started", "processed", "completed"):
         setattr(current, name, getattr(current, name) + by)

@@ -1,8 +1,8 @@
-"""The batches of a sampler that draws its order: the same ones again, without those that are done.
+"""The remaining batches of a sampler with a random order, in the same order as before the restart.
 
 Some orders depend on nothing but random generators: the process's own (`shuffle=True` without a `DistributedSampler`,
-`WeightedRandomSampler`), or one that the user has given (`generator=`). Their states are kept where the order of an
-epoch begins; an attempt that goes on in this epoch draws the order from them again.
+`WeightedRandomSampler`), or one that the user has given (`generator=`). Their states are saved at the start of an
+epoch; an attempt that resumes in this epoch draws its order from these states again.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from nvrx_lightning.restart.random_state import RandomState
 __all__ = ["EpochDraws", "continued_batches", "generators_of", "repeats"]
 
 KEPT: Final = 16
-"""Epochs whose states are kept."""
+"""Number of epochs whose states are kept."""
 
 
 class _State:
-    """The states of the process's generators, and of those that were given to a loader."""
+    """The states of the process's generators and of those passed to a loader."""
 
     def __init__(self, generators: list[torch.Generator]) -> None:
         self.random = RandomState.now()
         self._given = [each.get_state() for each in generators]
 
     def restore_given(self, generators: list[torch.Generator]) -> None:
-        """Put back those of the loader."""
+        """Restore the states of the loader's generators."""
         for each, state in zip(generators, self._given, strict=False):
             each.set_state(state)
 
 
 class EpochDraws:
-    """Where each epoch of a fit began to draw its order, on this rank; over all attempts."""
+    """The generator states at the start of each epoch of a fit on this rank, over all attempts."""
 
     def __init__(self) -> None:
         self._states: OrderedDict[int, _State] = OrderedDict()
 
     def knows(self, epoch: int) -> bool:
-        """Return whether the epoch has begun in this process before."""
+        """Return whether the epoch has begun in this process."""
         return epoch in self._states
 
     def batches(
@@ -52,9 +52,9 @@ class EpochDraws:
 
         Args:
             epoch: its number.
-            make: begins the order.
-            generators: those that the user has given to the loader.
-            done: how many batches are left out.
+            make: creates the iterator over the batches.
+            generators: those that the user passed to the loader.
+            done: the number of batches to skip.
         """
         present = RandomState.now()
         if (known := self._states.get(epoch)) is not None:
@@ -76,7 +76,7 @@ class EpochDraws:
 
 
 def continued_batches(kind: Any) -> type[Any]:
-    """Return a subclass of a batch sampler: it leaves out the batches that are done, once."""
+    """Return a subclass of a batch sampler that skips the completed batches, once."""
 
     class ContinuedBatches(kind):  # type: ignore[misc]
         nvrx_draws = EpochDraws()
@@ -84,7 +84,7 @@ def continued_batches(kind: Any) -> type[Any]:
         nvrx_done = 0
 
         def nvrx_begin(self, draws: EpochDraws, epoch: Callable[[], int], loader: Any) -> None:
-            """Begin an attempt, which knows the number of its epoch."""
+            """Begin an attempt, given the number of its epoch."""
             self.nvrx_draws, self.nvrx_epoch, self.nvrx_done = draws, epoch, 0
             self.nvrx_generators = generators_of(loader)
 
@@ -93,7 +93,7 @@ def continued_batches(kind: Any) -> type[Any]:
             return self._nvrx_batches(super().__iter__, done)
 
         def nvrx_repeats(self, length: int) -> bool:
-            """Return whether the order of so many batches is the same each time."""
+            """Return whether an order of this number of batches is the same each time."""
             make = super().__iter__
             return repeats(lambda: itertools.islice(make(), length), self.nvrx_generators)
 
@@ -104,7 +104,7 @@ def continued_batches(kind: Any) -> type[Any]:
 
 
 def generators_of(loader: Any) -> tuple[torch.Generator, ...]:
-    """Return the generators that the user has given to a loader or to its samplers."""
+    """Return the generators that the user passed to a loader or to its samplers."""
     batches = getattr(loader, "batch_sampler", None)
     owners = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
     values = (value for owner in owners for value in getattr(owner, "__dict__", {}).values())
@@ -112,7 +112,7 @@ def generators_of(loader: Any) -> tuple[torch.Generator, ...]:
 
 
 def repeats(order: Callable[[], Iterable[Any]], generators: Iterable[torch.Generator] = ()) -> bool:
-    """Return whether an order is the same each time it is made: else the rest of a new one is not what is left."""
+    """Return whether a sampler repeats its order: else the rest of a new order is not the rest of the old one."""
     given = list(generators)
     before = _State(given)
     try:

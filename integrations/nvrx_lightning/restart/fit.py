@@ -1,7 +1,7 @@
-"""One `Trainer.fit` under the wrapper: its attempts, and what lies between two of them.
+"""One `Trainer.fit` under the wrapper: its attempts, and the teardown and restore between them.
 
-The order of a restart: the wrapper aborts collectives and interrupts the attempt; in its `finalize` phase, where
-nothing interrupts, the Trainer is torn down; the ranks meet and get their places; the next attempt restores the
+The order of a restart: the wrapper aborts collectives and interrupts the attempt. Its `finalize` phase, which is not
+interrupted, tears the Trainer down. The ranks synchronize and are assigned their ranks. The next attempt restores the
 Trainer, agrees on a checkpoint, and calls Lightning's fit again.
 """
 
@@ -49,11 +49,11 @@ __all__ = ["CHECKPOINT_KEY", "RestartableFit"]
 
 log = logging.getLogger("nvrx_lightning")
 CHECKPOINT_KEY = "nvrx"
-"""The entry of a checkpoint that has the position in the epoch."""
+"""The key of the position in the epoch in a checkpoint."""
 _ENDS = frozenset({"KeyboardInterrupt", "SystemExit", "SIGTERMException", "RestartAbort"})
-"""Exceptions by which a rank leaves for good."""
+"""Exceptions with which a rank leaves the job."""
 SIGTERM_CODE = 128 + signal.SIGTERM
-"""With it the wrapper tells the others; a `SystemExit` without a code is a completion."""
+"""The exit code with which the wrapper informs the peers; a `SystemExit` without a code is a completion."""
 
 
 class RestartableFit(Finalize):
@@ -63,7 +63,7 @@ class RestartableFit(Finalize):
         trainer: the Trainer, its state set for the fit.
         function: Lightning's implementation of the fit.
         args, kwargs: its arguments.
-        options: of the strategy.
+        options: the options of the strategy.
         family: the name of the Lightning package.
     """
 
@@ -98,13 +98,13 @@ class RestartableFit(Finalize):
         """Run the fit until all ranks have completed it.
 
         Raises:
-            BaseException: what ends it: the user's error after repeated failures, KeyboardInterrupt, SystemExit, or an
-                error of the wrapper.
+            BaseException: the exception that ends the fit: the user's error after repeated failures, KeyboardInterrupt,
+                SystemExit, or an error of the wrapper.
         """
         strategy = self._trainer.strategy
         environment.publish(strategy.cluster_environment)
         if dist.is_initialized():
-            dist.destroy_process_group()  # a fit or a validation before has left it
+            dist.destroy_process_group()  # left by an earlier fit or validation
         model = self._arguments.arguments["model"]
         keep = self._options.keep_initial_weights
         self._snapshot = TrainerSnapshot(self._trainer, model, self._family, keep_weights=keep)
@@ -150,7 +150,7 @@ class RestartableFit(Finalize):
             raise
 
     def _restore(self, rank: int, world_size: int) -> None:
-        """Bring the Trainer back, and choose the checkpoint of the attempt."""
+        """Restore the Trainer, and choose the checkpoint of the attempt."""
         assert self._call is not None
         checkpoint = self._checkpoint(rank, world_size)
         if checkpoint is None and not self._snapshot.module.has_weights:
@@ -168,7 +168,7 @@ class RestartableFit(Finalize):
                 hook(self._trainer, self._arguments.arguments["model"], self.attempt)
 
     def _continue_job(self, rank: int, world_size: int) -> None:
-        """Go on from the newest checkpoint in the callbacks' folders, where a launcher has started the job again."""
+        """Resume from the newest checkpoint in the callbacks' folders, if a launcher has restarted the job."""
         assert self._call is not None
         if rank == 0 and environment.was_restarted():
             for path in reversed(newest_in(checkpoint_folders(self._trainer, self._family))):
@@ -187,7 +187,7 @@ class RestartableFit(Finalize):
         """Tear the Trainer down after an attempt; the wrapper's `finalize`.
 
         Raises:
-            SIGTERMException: where SIGTERM was received in the attempt, which a fault has ended first.
+            SIGTERMException: if SIGTERM was received in the attempt before a fault ended it.
         """
         if self._trainer.received_sigterm:
             raise self._sigterm(SIGTERM_CODE)
@@ -200,10 +200,10 @@ class RestartableFit(Finalize):
         self._call = None
         return state
 
-    # What the strategy tells
+    # Hooks called by the strategy
 
     def group_made(self, strategy: Any) -> None:
-        """The ranks can talk: agree on what only rank 0 knew, and stand in for ranks that are lost."""
+        """Share the state that only rank 0 had, and stand in for lost ranks: the process group exists."""
         trainer = self._trainer
         use_logger_versions(trainer, strategy.broadcast(logger_versions(trainer) if strategy.is_global_zero else None))
         if self.attempt == 0:
@@ -230,7 +230,7 @@ class RestartableFit(Finalize):
         return self._resumed is not None
 
     def saving(self, checkpoint: dict[str, Any], replicas: int, rank: int) -> None:
-        """Add the position to a checkpoint, and keep the state of this rank for it."""
+        """Add the position to a checkpoint, and keep this rank's state for it."""
         trainer = self._trainer
         token = self._rank_states.keep(self.attempt, trainer.global_step, RankState.now(trainer))
         position = self.data(replicas, rank).position(trainer)
@@ -254,12 +254,12 @@ class RestartableFit(Finalize):
             self._random = self._state.random if self._state is not None else None
 
     def train_loader_made(self) -> None:
-        """Random numbers go on here where an epoch begins: its loader draws a seed for its workers."""
+        """Restore the random state before a new epoch: its loader draws a seed for its workers."""
         if begins_epoch(self._trainer, self._position(), exactly=self._own):
             self._restore_random()
 
     def train_started(self) -> None:
-        """The attempt is about to train: random numbers and metrics go on, and the restart is logged."""
+        """Restore random state and metrics, and log the restart: the attempt is about to train."""
         self._restore_random()
         if self._own:
             self._go_on(self._resumed or {})
@@ -270,7 +270,7 @@ class RestartableFit(Finalize):
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for
 
     def _go_on(self, resumed: dict[str, Any]) -> None:
-        """Go on with what the checkpoint of this job has beside Lightning's own."""
+        """Restore the state that nvrx has added to a checkpoint of this job."""
         use_callback_metrics(self._trainer, resumed.get("callback_metrics", {}))
         if self._state is not None:
             self._state.metrics.restore(self._trainer)
@@ -296,16 +296,16 @@ class RestartableFit(Finalize):
             logger.log_metrics(metrics, step=trainer.global_step)
 
     def batch_started(self) -> None:
-        """Report progress for the limit on restarts without any; not a sign of life, which a long validation lacks."""
+        """Report progress, which only the limit on restarts without progress uses; it does not count as a ping."""
         if self._call is not None:
             self._call.progress(self._trainer.fit_loop.total_batch_idx, watched=False)
 
 
 def end_if_ended(restart: RestartRecord | None) -> None:
-    """End the fit where a rank has left it on purpose: the others do not go on without that rank.
+    """End the fit if a rank has left it deliberately: the others do not continue without that rank.
 
     Raises:
-        RestartAbort: then.
+        RestartAbort: if a rank has.
     """
     cause = restart.cause if restart is not None else None
     if cause is not None and cause.error_type.rpartition(".")[2] in _ENDS:
@@ -315,9 +315,9 @@ def end_if_ended(restart: RestartRecord | None) -> None:
 
 @contextmanager
 def _monitored(trainer: Any) -> Iterator[None]:
-    """Return a context in which the rank monitor's callback is connected.
+    """Return a context in which the callback is connected to the rank monitor.
 
-    It connects before the call, whose monitor process then judges the rank, and stays connected over its restarts.
+    It connects before the call, whose monitor process then monitors the rank, and stays connected over restarts.
     """
     from nvrx_lightning.callback import FaultToleranceCallback
 

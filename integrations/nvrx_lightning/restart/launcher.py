@@ -1,7 +1,7 @@
-"""The launcher that a strategy hands to the Trainer: it starts ranks as the base strategy's does, and restarts fits.
+"""The launcher of an in-process strategy: it starts ranks as the base strategy's launcher does, and restarts fits.
 
 `Trainer.fit` calls its strategy's launcher with the implementation of the fit, before it handles any exception. So the
-retry loop belongs here, and nothing is patched. With `snapshot.py`, this is the only file that uses private names of
+retry loop is here, and nothing is patched. With `snapshot.py`, this is the only file that uses private names of
 Lightning.
 """
 
@@ -27,7 +27,7 @@ log = logging.getLogger("nvrx_lightning")
 
 
 def wrap_launcher(strategy: Any, family: str) -> None:
-    """Put the restarting launcher around the one that a strategy has configured.
+    """Wrap the launcher that a strategy has configured.
 
     Raises:
         ValueError: for a launcher that runs the fit in children of this process.
@@ -67,7 +67,7 @@ class RestartLauncher:
         return getattr(self._inner, "procs", [])
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        """Start the other ranks where that is due, and run the function; a fit is restarted after faults.
+        """Start the other ranks if this process must, and run the function; a fit is restarted after faults.
 
         Returns:
             What the function returns.
@@ -102,7 +102,7 @@ class RestartLauncher:
             self._inner.kill(signum)
 
     def _start_children(self) -> None:
-        """Start the other ranks as Lightning does, but watch them ourselves: its observer kills the survivors."""
+        """Start the other ranks as Lightning does, but without its observer, which kills the survivors."""
         inner = self._inner
         if inner is None or inner.cluster_environment.creates_processes_externally:
             return
@@ -114,7 +114,7 @@ class RestartLauncher:
 
 
 class ChildWatch(threading.Thread):
-    """Ends all ranks when one that this process has started fails outside of a fit; in a fit the wrapper decides.
+    """Ends all ranks when a child of this process fails outside of a fit; in a fit the wrapper decides.
 
     Args:
         children: the ranks.
@@ -129,7 +129,7 @@ class ChildWatch(threading.Thread):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Return a context in which a failed child ends nobody else; nor does any, once an exception has left it."""
+        """Return a context in which a failed child does not end the job; nor does it after the context raised."""
         with self._fit:
             try:
                 yield
@@ -150,7 +150,7 @@ class ChildWatch(threading.Thread):
                     self._end_all(child)
 
     def _is_left_to_the_fit(self, child: subprocess.Popen[bytes]) -> bool:
-        """Whether the fit runs, or has seen the end of this child: its ends are noted before it is left."""
+        """Whether the fit is running or has handled the exit of this child: it records exits before it ends."""
         return self._fit.locked() or self._given_up or child.pid in self._lost
 
     def _end_all(self, failed: subprocess.Popen[bytes]) -> None:

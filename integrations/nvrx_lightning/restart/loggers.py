@@ -1,8 +1,8 @@
-"""The Trainer's loggers: a new rank 0 goes on where the old one logged, and a CSV file has the rows of each step once.
+"""The Trainer's loggers: a new rank 0 continues the old one's logs, and a CSV file has the rows of each step once.
 
-A restart takes steps back whose rows a `CSVLogger` has written. They go; those of `nvrx/restarts` stay. What was logged
-after the step of the checkpoint, but before the next one, may be logged again or not: these rows stay, and are not
-written twice.
+A restart rolls back steps whose rows a `CSVLogger` has written. These rows are dropped, except those of
+`nvrx/restarts`. Values logged after the step of the checkpoint but before the next step may or may not be logged again:
+their rows stay, and are not written twice.
 
 `snapshot.py` lists the private names of Lightning that are used here.
 """
@@ -24,45 +24,45 @@ Row = dict[str, str]
 
 
 def logger_versions(trainer: Any) -> list[Any]:
-    """Return the versions of the Trainer's loggers, None for one that has none: rank 0's are those of the run."""
+    """Return the versions of the Trainer's loggers, None for one without; rank 0's versions apply to the run."""
     return [each.version if "_version" in vars(each) else None for each in trainer.loggers]
 
 
 def use_logger_versions(trainer: Any, versions: list[Any]) -> None:
-    """Let this rank log where rank 0 does: it may become rank 0, and would begin a new version otherwise."""
+    """Make this rank use rank 0's versions: it may become rank 0, and would start a new version otherwise."""
     for each, version in zip(trainer.loggers, versions, strict=True):
         if version is not None and vars(each).get("_experiment") is None:
             each._version = version
 
 
 class CsvRows:
-    """The rows in the files of a Trainer's `CSVLogger`s, as a fit begins; only rank 0 has any."""
+    """The rows in the files of a Trainer's `CSVLogger`s; only rank 0 has any."""
 
     def __init__(self, trainer: Any, family: str) -> None:
         self._trainer, self._kind = trainer, lookup(family, "loggers.CSVLogger")
         self._at_entry = self.counted(-1)
 
     def counted(self, step: int) -> dict[str, Any]:
-        """Return how many rows each file has, with those that are to be written.
+        """Return the number of rows of each file, including rows that are not yet written.
 
         Args:
-            step: of the present batch, as loggers count it; -1 for before the first one.
+            step: the step of the current batch, as loggers count it; -1 before the first one.
         """
         rows = {str(file): _lines(file) + len(writer.metrics) for file, writer in self._writers()}
         return {"rows": rows, "step": step}
 
     def begin_attempt(self, *, anew: bool) -> None:
-        """Keep what is there; without a checkpoint of this fit (`anew`) the rows from before it."""
+        """Keep the existing rows; without a checkpoint of this fit (`anew`), only those from before the fit."""
         if anew:
             self.go_back(self._at_entry)
         for each in self._loggers():
             _take_over(each)
 
     def go_back(self, counted: dict[str, Any] | None) -> None:
-        """Drop the rows of the steps that are taken back.
+        """Drop the rows of the steps that are rolled back.
 
         Args:
-            counted: what `counted` has told; None in a checkpoint that has none. A new file had no row then.
+            counted: the result of `counted`; None if the checkpoint has none. A file that it lacks had no rows.
         """
         if counted is None:
             return
@@ -75,13 +75,13 @@ class CsvRows:
         return [each for each in self._trainer.loggers if isinstance(each, self._kind)]
 
     def _writers(self) -> list[tuple[Path, Any]]:
-        """What writes, where something was logged, with its file."""
+        """Return the CSV writers of loggers that have logged, with their files."""
         writers = [vars(each).get("_experiment") for each in self._loggers()]
         return [(Path(each.metrics_file_path), each) for each in writers if each is not None]
 
 
 def _take_over(logger: Any) -> None:
-    """On a new rank 0: keep the rows of the old one, which a logger that begins deletes."""
+    """Keep the old rank 0's rows on a new rank 0: a logger that starts deletes them."""
     file = Path(logger.log_dir) / "metrics.csv"
     if vars(logger).get("_experiment") is not None or not file.is_file():
         return
@@ -99,7 +99,7 @@ def _go_back(file: Path, writer: Any, count: int, step: int) -> None:
 
 
 def logging_once(kind: Any) -> type[Any]:
-    """Return a subclass of what writes a CSV file: it leaves out rows that are there already."""
+    """Return a subclass of a CSV writer that skips rows which are in the file already."""
 
     class LoggingOnce(kind):  # type: ignore[misc]
         nvrx_logged: frozenset[tuple[int, frozenset[str]]] = frozenset()
@@ -115,7 +115,7 @@ def logging_once(kind: Any) -> type[Any]:
 
 
 def _lines(file: Path) -> int:
-    """The rows below the header."""
+    """Return the rows below the header."""
     return max(0, file.read_bytes().count(b"\n") - 1) if file.is_file() else 0
 
 

@@ -1,8 +1,8 @@
-"""Loops that go on from a checkpoint as if the fit had not been interrupted.
+"""Loops that resume from a checkpoint as if the fit had not been interrupted.
 
-A checkpoint is saved in a hook, before Lightning has finished the batch or the epoch. Lightning itself then leaves out
-what was to follow the hook: the validation that is due after the batch, the end of the epoch, `on_train_end`, a step of
-`ReduceLROnPlateau`. These loops do it first.
+A checkpoint is saved in a hook, before Lightning has finished the batch or the epoch. When it resumes, Lightning skips
+what would have followed the hook: the validation after the batch, the end of the epoch, `on_train_end`, a step of
+`ReduceLROnPlateau`. These loops do this first.
 
 `snapshot.py` lists the private names of Lightning that are used here.
 """
@@ -20,11 +20,11 @@ __all__ = [
 
 
 def continue_exactly(trainer: Any, *, exactly: bool) -> None:
-    """Choose how the loops of a fit go on from the checkpoint of this attempt.
+    """Choose how the loops of a fit resume from the checkpoint of this attempt.
 
     Args:
         trainer: the Trainer.
-        exactly: what the checkpoint has interrupted is finished first; else as Lightning does.
+        exactly: finish the batch or epoch in which the checkpoint was saved; else resume as Lightning does.
     """
     become(trainer.fit_loop.epoch_loop, finishing_batches).nvrx_unfinished = False
     loop = become(trainer.fit_loop, finishing_epochs)
@@ -32,7 +32,7 @@ def continue_exactly(trainer: Any, *, exactly: bool) -> None:
 
 
 def forget_results(trainer: Any) -> None:
-    """Drop what the attempt that ended has logged: a validation that a fault ended would go on with its sums."""
+    """Drop the results of the ended attempt: a validation that a fault ended would continue with its sums."""
     loop = trainer.fit_loop.epoch_loop
     for results in (loop._results, loop.val_loop._results):
         results.clear()
@@ -40,7 +40,7 @@ def forget_results(trainer: Any) -> None:
 
 
 def finishing_epochs(kind: Any) -> type[Any]:
-    """Return a subclass of a fit loop."""
+    """Return a subclass of a fit loop that first finishes the interrupted epoch."""
 
     class FinishingEpochs(kind):  # type: ignore[misc]
         nvrx_exactly = False
@@ -64,29 +64,29 @@ def finishing_epochs(kind: Any) -> type[Any]:
 
         @property
         def skip(self) -> bool:
-            """Not skipped where only the end is missing: its hooks are called."""
+            """Whether to skip the loop: not if only the end of an epoch is missing, so that its hooks are called."""
             if self.nvrx_exactly and self._loaded_from_state_dict:
                 return self.max_batches == 0 or self.trainer.limit_train_batches == 0  # type: ignore[no-any-return]
             return super().skip  # type: ignore[no-any-return]
 
         def on_advance_end(self) -> None:
             if self.nvrx_exactly:
-                self._restarting = False  # else schedulers that look at metrics are left out
+                self._restarting = False  # else schedulers that depend on metrics are skipped
             super().on_advance_end()
 
     return _named(FinishingEpochs, kind)
 
 
 def finishing_batches(kind: Any) -> type[Any]:
-    """Return a subclass of the loop over the batches of an epoch."""
+    """Return a subclass of the loop over the batches of an epoch that first finishes the interrupted batch."""
 
     class FinishingBatches(kind):  # type: ignore[misc]
         nvrx_unfinished = False
 
         def nvrx_finish(self, loaders: list[Any]) -> None:
-            """Finish the batch in whose last hook the checkpoint was saved.
+            """Finish the batch whose last hook saved the checkpoint.
 
-            Not the last one of an epoch whose loader has a state of its own: it has begun the next epoch.
+            Skip the last batch of an epoch whose loader has its own state: that loader has begun the next epoch.
             """
             progress = self.batch_progress
             begun = self._num_ready_batches_reached() and any(hasattr(each, "load_state_dict") for each in loaders)
@@ -112,19 +112,19 @@ def finishing_batches(kind: Any) -> type[Any]:
 
 
 def _named(made: type[Any], kind: Any) -> type[Any]:
-    """Keep the name: profilers know a loop by it."""
+    """Keep the class name: profilers identify a loop by it."""
     made.__name__, made.__qualname__ = kind.__name__, kind.__qualname__
     return made
 
 
 def _in_last_hook(progress: Any) -> bool:
-    """Whether the counters are those in the hook that ends a batch or an epoch."""
+    """Whether the counters have the values of the hook that ends a batch or an epoch."""
     total = progress.total
     return bool(total.ready == total.started == total.processed == total.completed + 1)
 
 
 def finish_epoch(trainer: Any) -> None:
-    """Do what follows the hooks at the end of an epoch, where the checkpoint is from one of them."""
+    """Finish an epoch, if the checkpoint was saved in one of the hooks at its end."""
     loop = trainer.fit_loop
     if not loop.nvrx_unfinished:
         return
@@ -143,9 +143,9 @@ def batch_is_processed(trainer: Any) -> bool:
 
 
 def begin_epoch(trainer: Any) -> None:
-    """Let an epoch begin with its hooks, where the one before is not finished (`FinishingBatches.nvrx_finish`).
+    """Start an epoch with its hooks, if the previous one is not finished (`FinishingBatches.nvrx_finish`).
 
-    Lightning counts that epoch as completed, and takes the next one for begun.
+    Lightning counts the previous epoch as completed and the next one as begun.
     """
     loop = trainer.fit_loop
     saved_in_batch = getattr(loop.epoch_loop, "restarted_on_train_batch_end", False)

@@ -1,7 +1,8 @@
-"""A model as its fit began: modes, hooks, and its weights.
+"""A snapshot of a model at the start of its fit: modes, hooks, and weights.
 
 A fault can occur in validation, where the model is in eval mode; while `forward` is replaced for the call through DDP;
-or while an optimizer has other parameters frozen. The next attempt would train on with dropout and batch norm off.
+or while an optimizer has frozen other parameters. Without a restore, the next attempt would train in this state, for
+example with dropout and batch norm off.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _HOOKS: Final = (
 
 
 class ModuleSnapshot:
-    """A model.
+    """The state of a model at the start of its fit.
 
     Args:
         module: the model.
         keep_weights: copy its weights to host memory.
-        rebuilt: its `configure_model` makes or changes its parts in each attempt, for example shards them in place;
-            then its parts are copied as they are, and put back before each attempt.
+        rebuilt: `configure_model` creates or changes submodules in each attempt, for example shards them in place; then
+            the submodules are copied as they are, and restored before each attempt.
     """
 
     def __init__(self, module: torch.nn.Module, *, keep_weights: bool, rebuilt: bool) -> None:
@@ -46,10 +47,10 @@ class ModuleSnapshot:
         self._weights = _Weights(module) if keep_weights and not self.rebuilt else None
 
     def restore(self, *, weights: bool) -> None:
-        """Bring the model back.
+        """Restore the model.
 
         Args:
-            weights: its weights, too; else a checkpoint has them.
+            weights: restore the weights, too; else a checkpoint has them.
         """
         module = self.module
         vars(module).pop("forward", None)
@@ -81,20 +82,20 @@ def _copied_parts(module: torch.nn.Module) -> dict[str, Any]:
 
 
 class _Structure:
-    """What the parts of a model consist of.
+    """The parameters, buffers and submodules of a model's modules.
 
-    Pruning and weight norm rename parameters, and no checkpoint would fit. A layer that `setup` makes has no initial
-    weights: without a checkpoint it is taken away, and made anew.
+    Pruning and weight norm rename parameters, so that no checkpoint would match. A layer that `setup` creates has no
+    initial weights: without a checkpoint it is removed and created again.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._parts = [(part, type(part), _contents(part), _without(part)) for part in module.modules()]
 
     def restore(self, *, wholly: bool) -> None:
-        """Put back what is gone.
+        """Restore what was removed.
 
         Args:
-            wholly: and take away what is new.
+            wholly: also remove what was added.
         """
         for part, kind, contents, without in self._parts:
             if _lacks(part, contents) or (wholly and _has_more(part, contents)):
@@ -110,7 +111,7 @@ def _contents(part: torch.nn.Module) -> dict[str, dict[str, Any]]:
 
 
 def _without(part: torch.nn.Module) -> list[str]:
-    """The attributes that are None: one to which a layer is assigned is no plain attribute any more."""
+    """Return the attributes that are None: an assigned layer moves such an attribute to the submodules."""
     return [name for name, each in vars(part).items() if each is None]
 
 
@@ -123,7 +124,7 @@ def _has_more(part: torch.nn.Module, contents: dict[str, dict[str, Any]]) -> boo
 
 
 class _Weights:
-    """Copies of a model's parameters and of all its buffers, and of what else it saves: its state may be a part."""
+    """Copies of a model's parameters and all its buffers, and of the rest of its `state_dict`, which may lack some."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -135,7 +136,7 @@ class _Weights:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Copy them back in place."""
+        """Copy the values back in place."""
         for part, name in self._empty:
             setattr(part, name, None)
         for name, each in _tensors(self._module):

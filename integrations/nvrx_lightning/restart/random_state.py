@@ -1,6 +1,6 @@
 """The states of the random number generators of this process.
 
-Lightning saves none, and seeds again in each attempt, so that dropout would differ from the run without the fault.
+Lightning does not save them and reseeds in each attempt, so dropout would differ from a run without the fault.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class RandomState:
 
     @classmethod
     def now(cls) -> Self:
-        """Return the states of this moment."""
+        """Return the current states."""
         cuda = tuple(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else ()
         numpy = sys.modules.get("numpy")
         return cls(random.getstate(), torch.get_rng_state(), cuda, numpy and numpy.random.get_state())
 
     def restore(self) -> None:
-        """Continue from these states."""
+        """Restore these states."""
         random.setstate(self.python)
         torch.set_rng_state(self.torch_cpu)
         if self.torch_cuda:

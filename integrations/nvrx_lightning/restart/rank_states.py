@@ -1,6 +1,6 @@
-"""What each rank keeps in memory for each checkpoint: random numbers and running metrics.
+"""The state that each rank keeps in memory for each checkpoint: random state and running metrics.
 
-They differ from rank to rank, and a checkpoint has only those of one. A job that was started again has none.
+It differs between ranks, and a checkpoint has only that of one rank. A restarted job has none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["RankState", "RankStates"]
 
 log = logging.getLogger("nvrx_lightning")
 KEPT: Final = 16
-"""Checkpoints whose states are kept."""
+"""Number of checkpoints whose states are kept."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RankState:
 
     @classmethod
     def now(cls, trainer: Any) -> Self:
-        """Return the state of this moment."""
+        """Return the current state."""
         return cls(RandomState.now(), RunningMetrics.now(trainer))
 
 
@@ -43,10 +43,10 @@ class RankStates:
         self._warned = False
 
     def keep(self, attempt: int, step: int, state: RankState) -> str:
-        """Keep the present state for a checkpoint.
+        """Keep the current state for a checkpoint.
 
         Returns:
-            Its token, the same on each rank: also after a save in which only some of them have failed.
+            Its token, the same on each rank, even after a save that failed on some ranks.
         """
         self._number = self._number + 1 if self._last == (attempt, step) else 0
         self._last = attempt, step
@@ -57,15 +57,15 @@ class RankStates:
         return token
 
     def interrupted(self, attempt: int, step: int, state: RankState) -> None:
-        """Keep the state of a rank in which a fault occurred after its batch: others may have saved this step."""
+        """Keep the state of a rank that a fault interrupted after its batch: its peers may have saved this step."""
         self._interrupted = f"{attempt}-{step}", state
 
     def of(self, token: str | None, *, expected: bool) -> RankState | None:
-        """Return the state at a checkpoint, None for one that this process has not seen saved.
+        """Return the state at a checkpoint; None for one at whose save this process did not take part.
 
         Args:
-            token: of the checkpoint.
-            expected: this fit has saved it; that there is no state is told, once.
+            token: the token of the checkpoint.
+            expected: this fit has saved the checkpoint; a missing state is logged, once.
         """
         if token is None:
             return None

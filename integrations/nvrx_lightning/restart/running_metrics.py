@@ -1,6 +1,6 @@
-"""Metrics of an epoch go on where a checkpoint was saved: what this rank has accumulated since the epoch began.
+"""Running metrics of an epoch at a checkpoint: what this rank has accumulated since the epoch began.
 
-Lightning's checkpoints have none of it, and schedulers, early stopping and checkpoint callbacks look at them.
+Lightning's checkpoints lack them, and schedulers, early stopping and checkpoint callbacks depend on them.
 
 `snapshot.py` lists the private names of Lightning that are used here.
 """
@@ -15,11 +15,11 @@ from torchmetrics import Metric
 __all__ = ["MetricStates", "RunningMetrics", "callback_metrics", "use_callback_metrics"]
 
 _OWN: Final = ("_update_count", "_computed", "_forward_cache", "has_reset")
-"""What a metric has beside its states; the last one if it is one of Lightning's results."""
+"""Attributes of a metric besides its states; the last one belongs to Lightning's results only."""
 
 
 def _copied(value: Any) -> Any:
-    """A state: a tensor, which may be changed in place, or a list, to which tensors are appended."""
+    """Copy a state: a tensor, which may be changed in place, or a list, to which tensors are appended."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     return list(value) if isinstance(value, list) else value
@@ -40,14 +40,14 @@ class MetricStates:
         self._states = {name: _state(each) for name, each in module.named_modules() if isinstance(each, Metric)}
 
     def restore(self, module: torch.nn.Module) -> None:
-        """Put them back."""
+        """Restore them."""
         for name, each in module.named_modules():
             if isinstance(each, Metric) and name in self._states:
                 _set_state(each, self._states[name])
 
 
 class RunningMetrics:
-    """What has been logged since the epoch began, and the values that callbacks see."""
+    """The values logged since the epoch began, and the values that callbacks see."""
 
     def __init__(self, results: dict[str, tuple[Metric, dict[str, Any]]], metrics: MetricStates) -> None:
         self._results, self._metrics = results, metrics
@@ -55,7 +55,7 @@ class RunningMetrics:
 
     @classmethod
     def now(cls, trainer: Any) -> Self:
-        """Return those of this moment."""
+        """Return the current values."""
         results = trainer.fit_loop.epoch_loop._results
         made = cls({key: (each, _state(each)) for key, each in results.items()}, MetricStates(trainer.lightning_module))
         connector = trainer._logger_connector
@@ -67,7 +67,7 @@ class RunningMetrics:
         return made
 
     def restore(self, trainer: Any) -> None:
-        """Go on from them."""
+        """Restore them."""
         results = trainer.fit_loop.epoch_loop._results
         for key, (metric, state) in self._results.items():
             results[key] = metric
@@ -78,13 +78,13 @@ class RunningMetrics:
 
 
 def callback_metrics(trainer: Any) -> dict[str, float]:
-    """Return the values that schedulers and callbacks see, for a checkpoint: other ranks may go on from it."""
+    """Return the metrics that schedulers and callbacks see, to save them: other ranks may resume from them."""
     known = trainer._logger_connector._callback_metrics
     return {name: float(value) for name, value in known.items() if value.numel() == 1}
 
 
 def use_callback_metrics(trainer: Any, metrics: dict[str, float]) -> None:
-    """Let schedulers and callbacks see the values of a checkpoint."""
+    """Make the metrics of a checkpoint visible to schedulers and callbacks."""
     device = trainer.strategy.root_device
     known = {name: torch.tensor(value, device=device) for name, value in metrics.items()}
     trainer._logger_connector._callback_metrics.update(known)

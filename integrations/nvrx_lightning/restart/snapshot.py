@@ -1,8 +1,8 @@
-"""The state of Trainer and model as a fit began, and their return to it before an attempt.
+"""A snapshot of Trainer and model at the start of a fit, restored before each attempt.
 
-Lightning expects that a Trainer whose fit has failed is thrown away. What an attempt leaves behind would train wrongly
-in the next one, mostly without an error: counters, a model in eval mode or with `forward` replaced, a `GradScaler` in
-the middle of a step. Each entry of `restore` undoes one such trace. Checkpoint and launcher do the rest.
+Lightning expects that a Trainer whose fit has failed is discarded. State that an attempt leaves behind would corrupt
+the next attempt, mostly without an error: counters, a model in eval mode or with `forward` replaced, a `GradScaler` in
+the middle of a step. Each entry of `restore` resets one such state. Checkpoint and launcher do the rest.
 
 Private names of Lightning are used here and in `launcher.py`, `loggers.py`, `loops.py` and `running_metrics.py` only.
 `PRIVATE_NAMES` and `PRIVATE_ATTRIBUTES` list them for the test that fails when one has moved.
@@ -81,7 +81,7 @@ PRIVATE_ATTRIBUTES: Final = {
     "AsyncCheckpointIO": ("_error",),
     "GradScaler": ("_per_optimizer_states",),
 }
-"""Private attributes of instances, by what they are of."""
+"""Private attributes of instances, by class."""
 
 
 class _LoopSnapshot:
@@ -99,7 +99,7 @@ class _LoopSnapshot:
         return {name: copy.deepcopy(each) for name, each in attributes.items() if isinstance(each, self._progress)}
 
     def restore(self) -> None:
-        """Give the loop its attributes back; the counters stay a copy, for the next time."""
+        """Restore the loop's attributes; the counters are copied, so that the snapshot can be restored again."""
         vars(self._loop).clear()
         vars(self._loop).update({**self._attributes, **self._copied(self._attributes)})
         for each in self._inner:
@@ -107,12 +107,12 @@ class _LoopSnapshot:
 
 
 class TrainerSnapshot:
-    """The Trainer as its fit began.
+    """The state of the Trainer at the start of its fit.
 
     Args:
         trainer: the Trainer, its state set for the fit.
         module: the model of the fit.
-        family: of both.
+        family: the Lightning package of both.
         keep_weights: copy the model's weights, too.
     """
 
@@ -134,10 +134,10 @@ class TrainerSnapshot:
         self._timers = [each for each in trainer.callbacks if isinstance(each, timer)]
 
     def restore(self, *, weights: bool) -> None:
-        """Bring Trainer and model back; what a checkpoint has is loaded over it later.
+        """Restore Trainer and model; a checkpoint is loaded on top later.
 
         Args:
-            weights: the initial weights, too: there is no checkpoint.
+            weights: restore the initial weights, too, because there is no checkpoint.
         """
         trainer = self._trainer
         vars(trainer.state).update(self._state)
@@ -152,7 +152,7 @@ class TrainerSnapshot:
         self._metrics.restore(self.module.module)
 
     def _restore_callbacks(self) -> None:
-        """Let callbacks begin anew, save for the time they count: that of a fit runs on through restarts."""
+        """Reset callbacks, except for their elapsed time: the time of a fit includes its restarts."""
         for callback, state in self._callbacks:
             if callback in self._timers:
                 _carry_on(callback)
@@ -173,13 +173,13 @@ class TrainerSnapshot:
             plugin.load_state_dict(copy.deepcopy(self._precision))
 
     def keep_time(self, checkpoint: dict[str, Any]) -> None:
-        """Let the time that a `Timer` has counted (`max_time`) run on, where a checkpoint would turn it back."""
+        """Keep the elapsed time of a `Timer` (`max_time`), which a checkpoint would reset."""
         for callback in self._timers:
             if callback.state_key in checkpoint.get("callbacks", {}):
                 checkpoint["callbacks"][callback.state_key] = callback.state_dict()
 
     def resumed_at(self, step: int) -> None:
-        """Tell checkpoint callbacks of the step from which the attempt goes on: it is saved already."""
+        """Tell checkpoint callbacks the step from which the attempt resumes: it is saved already."""
         for callback, _ in self._checkpoints:
             setattr(callback, _SAVED_AT, step)
 
@@ -189,14 +189,14 @@ _MEMORY: Final = (_SAVED_AT, "_last_checkpoint_saved", "_defer_save_until_valida
 
 
 def _carry_on(timer: Any) -> None:
-    """Let a timer add the time so far to that of the next attempt, and count none in between twice."""
+    """Make a timer add the elapsed time to that of the next attempt, without counting any time twice."""
     timer.load_state_dict(timer.state_dict())
     for times in (timer._start_time, timer._end_time):
         times.update(dict.fromkeys(times))
 
 
 def _state_of(callback: Any) -> dict[str, Any] | None:
-    """The state with which a fit begins; None of a callback that cannot tell it before its `setup`."""
+    """Return a callback's state before the fit; None if it has no state before its `setup`."""
     try:
         state: dict[str, Any] = copy.deepcopy(callback.state_dict())
     except Exception as error:  # boundary: a callback of the user; Lightning asks it in the training only
@@ -209,7 +209,7 @@ def _state_of(callback: Any) -> dict[str, Any] | None:
 
 
 def _begin_anew(callback: Any, state: dict[str, Any] | None) -> None:
-    """Let a callback have the state with which the fit began, also where that was none yet."""
+    """Restore the state that a callback had when the fit began, even if it was empty."""
     if state is None:
         return
     try:
@@ -220,7 +220,7 @@ def _begin_anew(callback: Any, state: dict[str, Any] | None) -> None:
 
 
 def _memory(callback: Any) -> dict[str, Any]:
-    """What a checkpoint callback remembers and does not save."""
+    """Return the attributes that a checkpoint callback keeps but does not save."""
     return {name: vars(callback)[name] for name in _MEMORY if name in vars(callback)}
 
 
@@ -235,7 +235,7 @@ def _close_progress_bars(trainer: Any) -> None:
 
 
 def _forget_failed_writes(strategy: Any) -> None:
-    """An asynchronous writer raises a failure of the attempt before at the next save."""
+    """Drop a failure of the previous attempt, which an asynchronous writer would raise at the next save."""
     writer = strategy.checkpoint_io
     while writer is not None:
         if getattr(writer, "_error", None) is not None:
@@ -244,12 +244,12 @@ def _forget_failed_writes(strategy: Any) -> None:
 
 
 def spare_from_exceptions(callback: Any, family: str) -> bool:
-    """Return whether a callback must not hear of a fault: it would save a checkpoint in the middle of an abort."""
+    """Return whether a callback must not see a fault: it would save a checkpoint in the middle of an abort."""
     return isinstance(callback, lookup(family, "callbacks.Checkpoint"))
 
 
 def tear_down(trainer: Any, error: BaseException, family: str) -> None:
-    """End what an attempt has begun: data loader workers, signal handlers, live displays. Failures are logged."""
+    """Shut down what an attempt started: data loader workers, signal handlers, live displays. Failures are logged."""
     for what, act in _steps(trainer, error, family):
         try:
             act()
@@ -262,7 +262,7 @@ def _steps(trainer: Any, error: BaseException, family: str) -> Iterator[tuple[st
         if not spare_from_exceptions(callback, family):
             name = f"{type(callback).__qualname__}.on_exception"
             yield name, functools.partial(callback.on_exception, trainer, trainer.lightning_module, error)
-    trainer.training = True  # so that the fit loop is torn down, and not the validation loop in it alone
+    trainer.training = True  # so that the fit loop is torn down, not only the validation loop in it
     yield "the Trainer's teardown", trainer._teardown
     yield "the release of the model", lambda: release(trainer)
 
@@ -271,7 +271,7 @@ def _steps(trainer: Any, error: BaseException, family: str) -> Iterator[tuple[st
 def sigterm_ends_the_batch(trainer: Any) -> Iterator[None]:
     """Return a context in which SIGTERM is noted, and ends the fit after the batch.
 
-    Lightning's own handler broadcasts it first, and waits: the other ranks may not have received any.
+    Lightning's own handler first broadcasts it and waits, but the other ranks may not have received SIGTERM.
     """
     connector = trainer._signal_connector
 
@@ -288,7 +288,7 @@ def sigterm_ends_the_batch(trainer: Any) -> Iterator[None]:
 
 
 def release(trainer: Any) -> None:
-    """Drop what refers to the attempt's wrapped model, its optimizers and its data loaders."""
+    """Drop the references to the attempt's wrapped model, its optimizers and its data loaders."""
     strategy, loop = trainer.strategy, trainer.fit_loop
     strategy.model = None
     strategy._reset_optimizers_and_schedulers()
@@ -297,7 +297,7 @@ def release(trainer: Any) -> None:
 
 
 def epoch_settings(trainer: Any) -> dict[str, Any]:
-    """Return what callbacks set once, as an epoch begins: the layers that are frozen, how many batches accumulate."""
+    """Return what callbacks set at the start of an epoch: the frozen layers, the batches to accumulate."""
     module = trainer.lightning_module
     toggled = module._param_requires_grad_state  # for one optimizer's step
     frozen = [name for name, each in module.named_parameters() if not toggled.get(each, each.requires_grad)]
@@ -306,7 +306,7 @@ def epoch_settings(trainer: Any) -> dict[str, Any]:
 
 
 def use_epoch_settings(trainer: Any, settings: dict[str, Any]) -> None:
-    """Set it again, in the middle of the epoch or after it."""
+    """Restore these settings, in the middle of the epoch or after it."""
     trainer.accumulate_grad_batches = settings["accumulated"]
     frozen, untracked = set(settings["frozen"]), set(settings["untracked"])
     for name, parameter in trainer.lightning_module.named_parameters():
@@ -318,12 +318,12 @@ def use_epoch_settings(trainer: Any, settings: dict[str, Any]) -> None:
 
 
 def checkpoint_folders(trainer: Any, family: str) -> list[Path]:
-    """Return the folders that the user has named for checkpoints; those of a logger are new in each job."""
+    """Return the checkpoint folders that the user has configured; those of a logger are new in each job."""
     kind = lookup(family, "callbacks.ModelCheckpoint")
     named = [each.dirpath for each in trainer.callbacks if isinstance(each, kind) and each.dirpath]
     return [Path(folder) for folder in named if "://" not in str(folder)]
 
 
 def overrides(method: str, owner: Any, family: str) -> bool:
-    """Return whether the user's model or data module has its own version of a method."""
+    """Return whether the user's model or data module overrides a method."""
     return bool(lookup(family, "utilities.model_helpers.is_overridden")(method, owner))
