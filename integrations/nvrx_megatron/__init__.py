@@ -1,4 +1,4 @@
-"""Megatron's front door: in-process restart for Megatron-LM and for loops of one's own on megatron-core."""
+"""Megatron integration: in-process restart for Megatron-LM and for custom training loops on megatron-core."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
         return BAD_USAGE
     logging.basicConfig(level=logging.WARNING)
     sys.argv[:] = list(words)
-    sys.path[0] = str(script.resolve().parent)  # as for a script that Python runs
+    sys.path[0] = str(script.resolve().parent)  # as Python does for a script
     from nvrx_megatron.script import run_script
 
     run_script(str(script))

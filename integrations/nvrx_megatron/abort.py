@@ -1,4 +1,4 @@
-"""The abort of a Megatron job: a composition whose parts stand alone, so that one that fails skips no other."""
+"""The abort of a Megatron job: a composition of independent parts, so that a failing part skips no other."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["MegatronAbort"]
 
 
 class MegatronAbort(Compose):
-    """An abort that ends what a Megatron job may wait in; further parts can be composed with it.
+    """An abort that ends everything in which a Megatron job may block; further parts can be composed with it.
 
-    In this order: the line for an outer restarter, the processes that write a checkpoint, what Transformer Engine has
-    registered with torch's communicators, torch's process groups, Transformer Engine's own communicators; and, in the
-    main thread, what belongs there.
+    The order: the log line for an outer restarter, the processes that write a checkpoint, the buffers that Transformer
+        Engine has registered with torch's communicators, torch's process groups, Transformer Engine's own
+        communicators; then, in the main thread, the parts that must run there.
     """
 
     def __new__(cls) -> Self:
-        """Create an instance that is an `Abort`, too."""
+        """Create an instance that is also an `Abort`."""
         return super().__new__(cls, *_parts())
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class MegatronAbort(Compose):
 
 
 def _parts() -> tuple[Abort, ...]:
-    """The parts, of which the last one runs first."""
+    """Return the parts; the last one runs first."""
     return (
         AbortTransformerEngine(),
         AbortTorchDistributed(),

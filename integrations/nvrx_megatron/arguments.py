@@ -19,24 +19,24 @@ _LAST_CALL_WAIT: Final = "--inprocess-last-call-wait"
 
 @dataclass(frozen=True)
 class InprocessArguments:
-    """What Megatron's flags say about in-process restart; times in seconds.
+    """The settings of in-process restart from Megatron's flags; times in seconds.
 
     Attributes:
         restart: whether a fault restarts the training in its processes.
-        max_iterations: how many iterations there may be in all; None for no limit.
-        monitor_thread_interval, monitor_process_interval: upper bounds of the reactions of a rank's monitors.
+        max_iterations: the maximum number of iterations; None for no limit.
+        monitor_thread_interval, monitor_process_interval: upper bounds of the reaction times of a rank's monitors.
         progress_watchdog_interval: between two automatic heartbeats.
         heartbeat_interval: between two renewals of a rank's lease.
         soft_timeout: without progress for so long, all ranks restart.
         hard_timeout: without progress for so long, the rank's process is ended.
         heartbeat_timeout: a rank whose lease is not renewed for so long is lost.
         barrier_timeout, completion_timeout: bounds of the barriers between iterations and at the end.
-        last_call_wait: how long late faults of other ranks are waited for. They are merged without it, too, so the
-            default of Megatron-LM, 1 s, counts only when it is on the command line.
+        last_call_wait: how long to wait for late faults of other ranks. They are merged without the wait, too, so
+            Megatron-LM's default of 1 s applies only when it is on the command line.
         termination_grace_time: from SIGTERM to SIGKILL.
-        granularity: what is replaced when a rank is lost, the rank alone or the ranks of its node.
+        granularity: what is replaced when a rank is lost: the rank alone or all ranks of its node.
         active_world_size: how many ranks train; the others are spare.
-        empty_cuda_cache: give cached GPU memory back between two iterations.
+        empty_cuda_cache: release cached GPU memory between two iterations.
     """
 
     restart: bool = False
@@ -66,7 +66,7 @@ class InprocessArguments:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add Megatron-LM's flags of in-process restart, with its names, to a parser that does not have them.
+    """Add Megatron-LM's flags of in-process restart to a parser that lacks them.
 
     Returns:
         The parser.
@@ -81,10 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def inprocess_arguments(args: object, command_line: Sequence[str] | None = None) -> InprocessArguments:
-    """Return what the arguments of a parser say about in-process restart.
+    """Return the settings of in-process restart from a parser's arguments.
 
     Args:
-        args: the parsed arguments, of Megatron-LM or of a parser with `add_arguments`; what they lack is the default.
+        args: the parsed arguments, of Megatron-LM or of a parser with `add_arguments`; missing ones take their
+            defaults.
         command_line: the words they were parsed from; default `sys.argv[1:]`.
 
     Raises:
@@ -102,7 +103,7 @@ def inprocess_arguments(args: object, command_line: Sequence[str] | None = None)
 
 
 def _flags() -> dict[str, dict[str, Any]]:
-    """The flags' names, with the options of `add_argument`; the defaults are those of Megatron-LM."""
+    """Return the flags' names, with the options of `add_argument`; the defaults are those of Megatron-LM."""
     times = [field.name for field in fields(InprocessArguments) if field.name.endswith(("interval", "timeout", "time"))]
     flags: dict[str, dict[str, Any]] = {
         "restart": {"action": "store_true", "help": "Restart in the process after a fault."},

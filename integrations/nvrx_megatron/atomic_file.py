@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: written beside their names, synchronised, renamed."""
+"""Files that are replaced atomically: written to a temporary name, synchronised, renamed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ log = logging.getLogger("nvrx_megatron")
 
 _BESIDE: Final = ".nvrx.tmp"
 MAX_HOLD: Final = 30.0
-"""Seconds after which a section that holds off a restart is named in the log."""
+"""Seconds after which a section that delays a restart is logged."""
 
 
 @contextlib.contextmanager
 def section(what: str, max_hold: float = MAX_HOLD) -> Iterator[None]:
     """Open a section that no restart interrupts, where a wrapped function runs in this thread.
 
-    Only what waits for no other rank belongs in it: the abort of a collective within it would come after the restart.
+    Use it only for code that waits for no other rank: a collective within it would be aborted only after the restart.
 
     Args:
         what: what is done, for the log.
-        max_hold: seconds after which the section is named in the log; it is not ended.
+        max_hold: seconds after which the section is logged; it is not interrupted.
     """
     watch = threading.Timer(max_hold, log.warning, ("%s has held off restarts for %g s", what, max_hold))
     watch.daemon = True
@@ -51,7 +51,7 @@ def _enter_atomic(stack: ExitStack) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """Open a text file for writing; its name gets the new content at the end, or keeps the old one."""
+    """Open a text file for writing; at the end the new content replaces the old one, or the old one stays."""
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     with section(str(target)):
@@ -69,9 +69,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """Yield a new folder, whose files get into this one at the end, each as a whole; only one process may do so."""
+    """Yield a new folder whose files move into this one at the end, each atomically; for a single process."""
     beside = folder / _BESIDE
-    shutil.rmtree(beside, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(beside, ignore_errors=True)  # left by a process that was killed
     beside.mkdir()
     try:
         yield beside
@@ -84,7 +84,7 @@ def filling(folder: Path) -> Iterator[Path]:
 
 
 def synchronise_folder(folder: Path) -> None:
-    """Have a folder's names survive a crash of the machine."""
+    """Make a folder's entries survive a crash of the machine."""
     _synchronise(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 

@@ -1,9 +1,9 @@
-"""Checkpoints in folders that a fault cannot tear.
+"""Atomic checkpoints in folders.
 
-All ranks write a checkpoint into a folder of this attempt; then one rank gives the folder its name, which is when the
-checkpoint comes to exist. A save that is interrupted or killed leaves a folder that no load considers, and that the
-next attempt removes before it begins, so the files of two attempts never mix. The collective part of a save is outside
-of `CallWrapper.atomic()`: a section that waits for a lost rank could not be interrupted.
+All ranks write a checkpoint into a folder of this attempt; then one rank renames the folder, which commits the
+checkpoint. A save that is interrupted or killed leaves a folder that no load considers and that the next attempt
+removes before it starts, so the files of two attempts never mix. The collective part of a save is outside of
+`CallWrapper.atomic()`: a section that waits for a lost rank could not be interrupted.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class AtomicCheckpoint:
         checkpoints.save(step, lambda folder: dist_checkpointing.save(sharded_state, str(folder)))
 
     Args:
-        folder: where the checkpoints are; it is made when it is not there.
+        folder: where the checkpoints are; created if missing.
         keep: how many of the newest checkpoints to keep; None for all.
         group: the process group of the ranks that save; default all.
-        checksums: have damaged files found at a load, and not only those that are missing or cut short. The first rank
-            of the group reads all files for it, when they are written and before they are loaded.
+        checksums: detect damaged files at a load, and not only missing or truncated ones. For this the first rank of
+            the group reads all files after they are written and before they are loaded.
 
     Raises:
         ValueError: when `keep` is below 1.
@@ -71,10 +71,10 @@ class AtomicCheckpoint:
         self._under_way: set[Path] = set()
 
     def latest(self) -> tuple[int, Path] | None:
-        """Return the step and the folder of the newest checkpoint that is whole; None when there is none.
+        """Return the step and the folder of the newest complete checkpoint; None if there is none.
 
-        A collective call where process groups are initialised, so that all ranks load the same one. One that is damaged
-        is named in the log, and the one before is taken.
+        A collective call if process groups are initialised, so that all ranks load the same one. A damaged checkpoint
+        is logged, and the previous one is used.
         """
         found: tuple[int, Path] | None = self._from_leader(self._newest)
         return found
@@ -87,7 +87,7 @@ class AtomicCheckpoint:
         return None
 
     def _from_leader(self, find: Callable[[], Any]) -> Any:
-        """Have the first rank of the group do something, and give its result to all; its error, too."""
+        """Run a function on the first rank of the group, and return its result, or raise its error, on all ranks."""
         found: list[Any] = [_outcome(find) if self._leads() else None]
         if _is_initialized():
             import torch.distributed as dist
@@ -102,7 +102,7 @@ class AtomicCheckpoint:
 
         Args:
             step: its number; the highest is the newest.
-            write: writes this rank's part into the folder that it is given, such as `dist_checkpointing.save` or
+            write: writes this rank's part into the given folder, such as `dist_checkpointing.save` or
                 `torch.distributed.checkpoint.save` of the whole state.
 
         Returns:
@@ -118,7 +118,7 @@ class AtomicCheckpoint:
         return attempt.target
 
     def _write(self, write: Callable[[Path], object], folder: Path) -> None:
-        """Write this rank's part; an error says where, and how much fits there, which writers in C do not."""
+        """Write this rank's part; an error names the folder and its free space, which writers in C do not."""
         try:
             write(folder)
         except BaseException as error:  # boundary: a user's save; torch's CheckpointException is no Exception
@@ -126,13 +126,13 @@ class AtomicCheckpoint:
             raise
 
     def begin(self, step: int) -> Attempt:
-        """Make the folder of an attempt, for a save in the background; a collective call of all ranks."""
+        """Create the folder of an attempt, for a background save; a collective call of all ranks."""
         number = self._from_leader(lambda: self._prepare(step))
         _hit("checkpoint-write")
         return Attempt(self, step, number)
 
     def _prepare(self, step: int) -> int:
-        """Drop what interrupted attempts have left, and make a folder for this one."""
+        """Remove the folders of interrupted attempts, and create one for this attempt."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in set(self.folder.glob(f"{_PARTIAL}*")) - self._under_way:
             shutil.rmtree(left)
@@ -145,7 +145,7 @@ class AtomicCheckpoint:
         return self.folder / f"{_PARTIAL}{_name(step, number)}"
 
     def _complete(self) -> list[tuple[int, int, Path]]:
-        """The complete checkpoints, the newest last: step, attempt, folder."""
+        """Return the complete checkpoints, the newest last: step, attempt, folder."""
         return sorted(_steps(self.folder))
 
     def _leads(self) -> bool:
@@ -172,9 +172,9 @@ class Attempt:
     """One attempt to save a checkpoint.
 
     Attributes:
-        checkpoints: where it belongs.
+        checkpoints: the checkpoints that it belongs to.
         step: its number.
-        number: which attempt at this step it is.
+        number: the number of the attempt at this step.
     """
 
     checkpoints: AtomicCheckpoint
@@ -183,7 +183,7 @@ class Attempt:
 
     @property
     def folder(self) -> Path:
-        """Where to write."""
+        """The folder to write to."""
         return self.checkpoints._partial(self.step, self.number)
 
     @property
@@ -192,7 +192,7 @@ class Attempt:
         return self.checkpoints.folder / _name(self.step, self.number)
 
     def commit(self) -> None:
-        """Give the checkpoint its name; to be called on all ranks when all have written. It waits for no other rank.
+        """Commit the checkpoint; to be called on all ranks after all have written. It waits for no other rank.
 
         For a background save of Megatron, it is a finalize function:
         `request = dist_checkpointing.save(state, str(attempt.folder), async_sharded_save=True)`, then
@@ -214,14 +214,14 @@ class Attempt:
         """Complete a background save of torch (`torch.distributed.checkpoint.async_save`); a collective call.
 
         Args:
-            future: what `async_save` has returned.
-            wait: wait for it; False only looks whether it is done on all ranks.
+            future: the return value of `async_save`.
+            wait: wait for the save; False only checks whether it is done on all ranks.
 
         Returns:
             Whether the checkpoint is complete.
 
         Raises:
-            Exception: that of the save.
+            Exception: the exception of the save.
         """
         if not wait and not _all_ranks(future.done(), self.checkpoints.group):
             return False

@@ -1,4 +1,4 @@
-"""What takes a rank from an interrupted iteration of Megatron back to the state in which it began the first."""
+"""Reset of a rank from an interrupted iteration of Megatron to its state before the first iteration."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _HANDLED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1,
 class MegatronFinalize(Finalize):
     """A finalizer that destroys Megatron's global state; it works with and without CUDA.
 
-    It takes what the state was from the moment it is made, which is before the first iteration: the plain values of
-    Megatron's global variables, and the signal handlers. Then it drops the background saves, closes the client of the
-    rank monitor, and, last, gives cached GPU memory back, when nothing refers to it.
+    It is created before the first iteration, and captures the state at that moment: the plain values of Megatron's
+        global variables, and the signal handlers. When called, it drops the background saves, closes the client of the
+        rank monitor, restores the captured state and, last, releases cached GPU memory, when nothing refers to it.
 
     Args:
-        timeout: how long destroying the state may take where CUDA is in use; without CUDA nothing in it can hang.
-        empty_cuda_cache: give cached GPU memory back, after the state that pins it is gone.
+        timeout: how long destroying the state may take if CUDA is in use; without CUDA it cannot hang.
+        empty_cuda_cache: release cached GPU memory after the state that refers to it is destroyed.
     """
 
     def __init__(self, timeout: timedelta = timedelta(seconds=10), empty_cuda_cache: bool = False) -> None:
@@ -39,7 +39,7 @@ class MegatronFinalize(Finalize):
         """Destroy the state.
 
         Raises:
-            TimeoutError: nvrx's, when it takes too long where CUDA is in use.
+            TimeoutError: nvrx's, if it takes too long while CUDA is in use.
         """
         each_alone("dropping background saves", forget_saves)
         self._drop()
@@ -55,7 +55,7 @@ class MegatronFinalize(Finalize):
             call_bounded(lambda: drop_state(self._before), self.timeout, type(self).__name__)
 
     def _restore_handlers(self) -> None:
-        """Put the handlers back that the iteration has replaced; one that is not from Python stays."""
+        """Restore the handlers that the iteration has replaced; one that Python did not install stays."""
         for number, handler in self._handlers.items():
             now: Any = signal.getsignal(number)
             if now is not handler and handler is not None:

@@ -1,7 +1,7 @@
-"""The names of Megatron that its documentation does not promise; no other file of the package has one.
+"""The undocumented names of Megatron; no other file of the package uses one.
 
-`tests/harness/megatron/canary.py` looks for them in the megatron-core that is installed, and fails with the name that
-has moved. A name of `megatron.training` is looked for at run time only, because no package index has that.
+`tests/harness/megatron/canary.py` checks them in the installed megatron-core, and fails with the name that is missing.
+A name of `megatron.training` is checked at run time only, because no package index has that package.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CORE_STATE: Final = (
     "megatron.core.rerun_state_machine",
     "megatron.core.tensor_parallel.random",
 )
-"""Modules of megatron-core whose global variables belong to one run of a training."""
+"""Modules of megatron-core whose global variables belong to one run of the training."""
 
 TRAINING_STATE: Final = (
     "megatron.training.global_vars",
@@ -39,10 +39,10 @@ DESTROYERS: Final = (
     ("megatron.core.parallel_state", "destroy_model_parallel"),
     ("megatron.core.rerun_state_machine", "destroy_rerun_state_machine"),
 )
-"""Functions that drop the state of a run; each may be called when there is none."""
+"""Functions that drop the state of a run; each may be called if there is no state."""
 
 WHOLE_FILES: Final = frozenset({"latest_checkpointed_iteration.txt", "ft_state.json", "metadata.json"})
-"""Text files on which a load gives up when they are cut short: the tracker, learned timeouts, a checkpoint's format."""
+"""Text files whose truncation makes a load fail: the tracker, learned timeouts, a checkpoint's format."""
 
 
 def loaded(module: str) -> Any:
@@ -72,12 +72,12 @@ def saves_queue_class() -> Any:
 
 
 def persistent_caller_class() -> Any:
-    """Return the class of the writer that stays for the next save, None before it is imported."""
+    """Return the class of the persistent writer, None before it is imported."""
     return getattr(saves_module(), "PersistentAsyncCaller", None)
 
 
 def results_queue_module() -> Any:
-    """Return the module that keeps the queue in which writer processes report, if it is imported."""
+    """Return the module with the results queue of the writer processes, if it is imported."""
     return loaded("megatron.core.dist_checkpointing.strategies.filesystem_async")
 
 
@@ -97,7 +97,7 @@ def build_of_helpers() -> tuple[Any, str]:
 
 
 def openers() -> list[tuple[Any, str]]:
-    """Return where the modules that write `WHOLE_FILES` find what opens a file; from 0.19 on in an object."""
+    """Return the places from which the writers of `WHOLE_FILES` take `open`; from 0.19 on, in an object."""
     checkpointing = loaded("megatron.training.checkpointing")
     tracker = (getattr(checkpointing, "maybe_msc", None), "open")
     if tracker[0] is None:
@@ -108,7 +108,7 @@ def openers() -> list[tuple[Any, str]]:
 
 
 def common_savers() -> list[tuple[Any, str]]:
-    """Return where megatron-core <= 0.18 finds what writes `common.pt`."""
+    """Return the places from which megatron-core <= 0.18 takes the function that writes `common.pt`."""
     strategies = loaded("megatron.core.dist_checkpointing.strategies.common")
     found = (
         loaded("megatron.core.dist_checkpointing.serialization"),

@@ -1,4 +1,4 @@
-"""The list of a checkpoint's files, by which a load finds out that one is missing, cut short or damaged."""
+"""The manifest of a checkpoint's files, by which a load detects a missing, truncated or damaged one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHUNK: Final = 1 << 22
 
 
 def write_manifest(folder: Path, checksums: bool) -> None:
-    """Write the list of the files in a folder, with their sizes and, if wanted, their CRC-32, and synchronise it."""
+    """Write the manifest of the files in a folder, with their sizes and optionally their CRC-32, and synchronise it."""
     files = {name: _facts(folder / name, checksums) for name in _files(folder)}
     with (folder / NAME).open("w") as file:
         json.dump({"version": _VERSION, "files": files}, file)
@@ -26,7 +26,7 @@ def write_manifest(folder: Path, checksums: bool) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """Return what is wrong with a checkpoint, None when its files are those of its list."""
+    """Return what is wrong with a checkpoint; None if its files match its manifest."""
     try:
         files = json.loads((folder / NAME).read_text())["files"]
         return next(filter(None, (_difference(folder / name, facts) for name, facts in files.items())), None)

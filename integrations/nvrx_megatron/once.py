@@ -1,7 +1,7 @@
-"""What a Megatron-LM script computes at each start, with the same result: computed once in a process.
+"""Caches of what a Megatron-LM script computes at each start with the same result.
 
-The help texts of Megatron-LM's flags are read from the sources of its configuration classes, which is nearly all of the
-time that its arguments take to parse; and rank 0 runs `make` for a library that is there since the first iteration.
+Megatron-LM reads the help texts of its flags from the sources of its configuration classes, which takes nearly all the
+time of parsing its arguments; and rank 0 runs `make` for a library that exists since the first iteration.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["compute_once"]
 
 
 def compute_once() -> None:
-    """Compute them once, where Megatron-LM has them; a second call does nothing."""
+    """Install the caches in Megatron-LM; a second call does nothing."""
     _replace(*internals.flag_texts(), _texts_once)
     _replace(*internals.build_of_helpers(), _built_once)
 
@@ -30,7 +30,7 @@ def _replace(home: Any, name: str, once: Callable[[Callable[..., Any]], Callable
 
 
 def _texts_once(read: Callable[[Any, type], dict[str, str]]) -> Callable[[Any, type], dict[str, str]]:
-    """Read the texts of each class once; a caller may change what it gets."""
+    """Read the texts of each class once; a caller may change its copy."""
     known: dict[type, dict[str, str]] = {}
 
     def texts(factory: Any, kind: type) -> dict[str, str]:
@@ -42,7 +42,7 @@ def _texts_once(read: Callable[[Any, type], dict[str, str]]) -> Callable[[Any, t
 
 
 def _built_once(build: Callable[[], None]) -> Callable[[], None]:
-    """Build until it has succeeded; a build that fails exits."""
+    """Build until a build has succeeded; a build that fails exits."""
     built: list[bool] = []
 
     def build_once() -> None:

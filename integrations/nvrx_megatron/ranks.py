@@ -1,4 +1,4 @@
-"""Who trains and who is spare, from Megatron's flags: a tree with the job as its root and, on demand, its nodes."""
+"""Active and spare ranks from Megatron's flags: a tree with the job as its root and, optionally, its nodes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ __all__ = ["megatron_rank_assignment", "ranks_of_a_node"]
 def megatron_rank_assignment(args: Any) -> Tree:
     """Return the rank assignment of a Megatron job.
 
-    `--inprocess-active-world-size` ranks train, those above are spare; fewer end the job, because Megatron's parallel
-    sizes are fixed. With `--inprocess-granularity node`, a node that has lost a rank is left as a whole.
+    `--inprocess-active-world-size` ranks train, the others are spares; with fewer ranks the job ends, because
+    Megatron's parallel sizes are fixed. With `--inprocess-granularity node`, a node that has lost a rank is excluded as
+    a whole.
 
     Args:
         args: the parsed arguments, or `InprocessArguments`.
@@ -34,7 +35,7 @@ def megatron_rank_assignment(args: Any) -> Tree:
 
 
 def ranks_of_a_node() -> int:
-    """Return how many ranks a node has: its GPUs, as Megatron-LM counts, else LOCAL_WORLD_SIZE."""
+    """Return the number of ranks of a node: its GPUs, as Megatron-LM counts, else LOCAL_WORLD_SIZE."""
     import torch
 
     return int(torch.cuda.device_count()) or local_world_size()

@@ -1,4 +1,4 @@
-"""In-process restart for a training function on megatron-core, set by Megatron's flags."""
+"""In-process restart of a training function on megatron-core, configured by Megatron's flags."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nvrx_megatron.writers import observe_saves
 __all__ = ["inprocess_restart", "wrapper_for"]
 
 NO_PROGRESS_LIMIT: Final = 3
-"""Equal failures in a row, without a higher step, after which the job is given up."""
+"""Equal consecutive failures without a higher step after which the job ends."""
 _CUDA: Final = timedelta(seconds=10)
 _SAVES: Final = "megatron.core.dist_checkpointing.strategies.filesystem_async"
 
@@ -38,10 +38,10 @@ Result = TypeVar("Result")
 def inprocess_restart(train: Callable[Arguments, Result], args: Any) -> Callable[Arguments, Result]:
     """Return `train` wrapped for in-process restart, or `train` itself without `--inprocess-restart`.
 
-    `train` is called anew in each iteration, on the ranks that train. It creates the process groups by
+    `train` is called in each iteration, on the active ranks. It creates the process groups by
     `init_process_group` and `initialize_model_parallel`, builds the model, and loads the newest checkpoint. A parameter
-    named `call_wrapper`, or annotated with `CallWrapper`, gets the handle of the iteration. To be called before the
-    first `initialize_model_parallel`: the state of megatron-core at this moment is what a restart returns to.
+    named `call_wrapper`, or annotated with `CallWrapper`, gets the handle of the iteration. Call this before the first
+    `initialize_model_parallel`: a restart restores the state that megatron-core has at this moment.
 
     Args:
         train: the training function.
@@ -60,7 +60,7 @@ def inprocess_restart(train: Callable[Arguments, Result], args: Any) -> Callable
 
 
 def wrapper_for(given: InprocessArguments) -> Wrapper:
-    """Return the wrapper that the arguments describe.
+    """Return the wrapper configured by the arguments.
 
     Raises:
         ValueError: for a value that violates its rule.
@@ -95,9 +95,9 @@ def _times(given: InprocessArguments) -> dict[str, Any]:
 
 
 def _with_ordinary_errors(train: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Let a failed save be a fault like others.
+    """Turn a failed save into an ordinary fault.
 
-    torch's `CheckpointException` is no `Exception`, and would end the rank; all ranks get it when one has failed.
+    torch's `CheckpointException` is not an `Exception` and would end the rank; all ranks raise it if one has failed.
     """
 
     @functools.wraps(train)

@@ -1,9 +1,9 @@
 """Running an unmodified Megatron-LM script, with in-process restart around the whole script.
 
-Megatron-LM wraps only `pretrain`. What its script computes before stays as it was after a restart: from 0.18 on the
-arguments, which the teardown has dropped by then, and with them the ranks. The store that Megatron's rank 0 hosts is
-lost with that rank. So each iteration runs the script from its first line, in a process where everything is imported
-already, with the RANK and WORLD_SIZE that the rank has in it.
+Megatron-LM wraps only `pretrain`. A restart does not repeat what its script computes before that: from 0.18 on the
+arguments, which the teardown has dropped, and with them the ranks. The store that Megatron's rank 0 hosts is lost with
+that rank. So each iteration runs the script from its first line, in a process where everything is imported already,
+with the RANK and WORLD_SIZE of the rank in that iteration.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ log = logging.getLogger("nvrx_megatron")
 _SAVES_OF_PEER: Final = "nvidia_resiliency_ext.checkpointing.async_ckpt"
 _KEPT: Final = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 _running: list[str] = []
-"""The script that runs now."""
+"""The running script."""
 
 
 def enable() -> None:
-    """Run the calling script with what its flags ask for; to be called at its top, before Megatron is imported.
+    """Run the calling script as its flags request; to be called at its top, before Megatron is imported.
 
-    With `--inprocess-restart`, the script is run from its first line within a wrapper, and the process ends when that
-    has ended. Without the flag it goes on after this call. In that run, in a process of `multiprocessing`, and where
-    the caller is no script, nothing happens.
+    With `--inprocess-restart`, the script is run from its first line within a wrapper, and the process ends after that
+    run. Without the flag, the script continues after this call. Within the wrapped run, in a process of
+    `multiprocessing`, and if the caller is not a script, this does nothing.
 
     Raises:
         SystemExit: when the script has ended.
@@ -59,7 +59,7 @@ def enable() -> None:
 
 
 def run_script(script: str) -> None:
-    """Run a Megatron-LM script as `__main__`, as its flags in `sys.argv[1:]` ask for.
+    """Run a Megatron-LM script as `__main__`, as its flags in `sys.argv[1:]` request.
 
     Raises:
         ValueError: for a value that violates its rule; nothing is started.
@@ -73,7 +73,7 @@ def run_script(script: str) -> None:
 
 
 def prepare(script: str) -> Any:
-    """Import Megatron-LM, wire it, and return its arguments."""
+    """Import Megatron-LM, install the hooks, and return its arguments."""
     activate()
     _require_megatron(script)
     from megatron.training.arguments import parse_args
@@ -95,7 +95,7 @@ def run_wrapped(script: str, args: Any) -> None:
 
 
 def run_once(script: str) -> None:
-    """Run the script, and leave the process's hooks as they were: a hook that it sets would keep all it refers to."""
+    """Run the script, and restore the process's hooks: a hook set by the script would keep its references alive."""
     _running.append(script)
     try:
         with warnings.catch_warnings(), _arguments_kept():
@@ -110,10 +110,10 @@ def run_once(script: str) -> None:
 
 
 def _drop_objects(error: BaseException, script: str) -> None:
-    """Drop the objects among the script's global variables, and leave it its functions, classes and modules.
+    """Drop the objects among the script's global variables; keep its functions, classes and modules.
 
-    The configuration of a model refers to its optimizer, and that to process groups. The variables are part of a cycle,
-    by the functions of the script, and the frames of an exception keep them beyond the end of the iteration.
+    The configuration of a model refers to its optimizer, which refers to process groups. The functions of the script
+    make the variables part of a reference cycle, and the frames of an exception keep them alive after the iteration.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name == "<module>" and frame.f_code.co_filename == script:
@@ -140,7 +140,7 @@ def _arguments_kept() -> Iterator[None]:
 
 
 def _hand_out_store(pretrain: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
-    """Stand in for Megatron-LM's own wrapping: the script is wrapped already, and each iteration has a store."""
+    """Replace Megatron-LM's own wrapping: the script is wrapped already, and each iteration has a store."""
     call = current_call()
     return pretrain, None if call is None else call.iteration_store()
 
@@ -155,7 +155,7 @@ def _require_megatron(script: str) -> None:
 
 
 def _choose_async_strategy(args: Any) -> None:
-    """Save by megatron-core's own writers where the flags ask for those of a package that is not there."""
+    """Save by megatron-core's own writers if the flags request those of a package that is not installed."""
     if getattr(args, "async_strategy", None) == "nvrx" and not _is_importable(_SAVES_OF_PEER):
         log.info("--async-strategy nvrx needs %s, which is not installed: using mcore", _SAVES_OF_PEER)
         sys.argv += ["--async-strategy", "mcore"]

@@ -27,7 +27,7 @@ _DEPTH: Final = 3
 
 
 class GlobalState:
-    """The plain values and containers in the globals of some modules, at one moment.
+    """A snapshot of the plain values and containers among the globals of some modules.
 
     Instances, functions, classes and modules among the globals are left as they are.
 
@@ -45,7 +45,7 @@ class GlobalState:
         return cls({name: _captured(vars(module)) for name, module in found.items()})
 
     def restore(self) -> list[str]:
-        """Put the values back; returns the names of those that had changed."""
+        """Restore the values; return the names of those that had changed."""
         changed = []
         for name, values in self._values.items():
             space = vars(sys.modules[name])
@@ -69,7 +69,7 @@ def _differs(now: Any, before: Any) -> bool:
 
 
 def _put_back(space: dict[str, Any], key: str, before: Any) -> None:
-    """Put a value back; a container keeps its identity, because other modules may have imported it."""
+    """Restore a value; a container keeps its identity, because other modules may have imported it."""
     now: Any = space.get(key)
     if not isinstance(before, _CONTAINERS) or type(now) is not type(before):
         space[key] = type(before)(before) if isinstance(before, _CONTAINERS) else before
@@ -79,7 +79,7 @@ def _put_back(space: dict[str, Any], key: str, before: Any) -> None:
 
 
 def drop_state(before: GlobalState) -> None:
-    """Drop the state of a run: by Megatron's own functions, then what they leave."""
+    """Drop the state of a run: first by Megatron's own functions, then the state that they leave."""
     close_client()
     for name, destroy in internals.destroyers():
         each_alone(name, destroy)
@@ -87,7 +87,7 @@ def drop_state(before: GlobalState) -> None:
 
 
 def close_client() -> None:
-    """Close Megatron-LM's client of the rank monitor; the next iteration makes its own."""
+    """Close Megatron-LM's client of the rank monitor; the next iteration creates its own."""
     client = internals.ft_client()
     if client is not None:
         each_alone("the client of the rank monitor", client.shutdown_workload_monitoring)
@@ -106,7 +106,7 @@ def each_alone(name: str, step: Any, *arguments: Any) -> bool:
 def state_report() -> list[str]:
     """Return the globals of Megatron's modules that hold process groups, as `module.name: groups`.
 
-    After a restart's `finalize` the list is empty; what it names otherwise is kept from the interrupted iteration.
+    After a restart's `finalize` the list should be empty; any entry is left over from the interrupted iteration.
     """
     import torch.distributed as dist
 

@@ -1,10 +1,10 @@
-"""The files of a save that a fault must not tear: those that one rank writes by itself.
+"""Atomic writes of the files of a save that a single rank writes.
 
 Megatron truncates its tracker file, its file of timeouts and the `metadata.json` of a checkpoint, and then writes them.
-A rank that ends in between leaves an empty file, on which every rank's next load gives up. Here each is replaced as a
-whole, within `CallWrapper.atomic()`; torch's metadata, which torch renames itself, is written within it, too. The
-`common.pt` of a checkpoint, which may be large, is replaced as a whole and may be interrupted. A collective is never
-within a section.
+A rank that ends in between leaves an empty file, with which the next load fails on every rank. This module replaces
+each of them atomically, within `CallWrapper.atomic()`; torch's metadata, which torch renames itself, is also written
+within it. The `common.pt` of a checkpoint, which may be large, is replaced atomically, but its write may be
+interrupted. No collective runs within a section.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _is_local(path: Any) -> bool:
 
 
 def _opening(opener: Callable[..., Any]) -> Callable[..., Any]:
-    """Open files as `opener` does, but replace those of `WHOLE_FILES` as a whole."""
+    """Open files as `opener` does, but replace those of `WHOLE_FILES` atomically."""
 
     def opened(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if mode == "w" and _is_local(path) and os.path.basename(path) in WHOLE_FILES:
@@ -56,7 +56,7 @@ def _opening(opener: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _whole(save: Callable[..., None]) -> Callable[..., None]:
-    """Save into the folder that is the last argument, whose files get their new content as a whole."""
+    """Save into the folder that is the last argument, and replace its files atomically."""
 
     @functools.wraps(save)
     def saved(*args: Any) -> None:
@@ -77,7 +77,7 @@ def _writes_common_state() -> bool:
 
 
 def protect_metadata() -> None:
-    """Hold off restarts while torch writes and renames the metadata of a checkpoint, which one rank does by itself."""
+    """Delay restarts while torch writes and renames the metadata of a checkpoint, which a single rank does."""
     from torch.distributed.checkpoint import FileSystemWriter
 
     for kind in FileSystemWriter.__mro__:

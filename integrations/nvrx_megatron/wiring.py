@@ -1,9 +1,9 @@
-"""Signs of life from Megatron-LM's training loop.
+"""Progress reports from Megatron-LM's training loop.
 
-Megatron-LM calls `ft_integration` around each training and evaluation step, whether fault tolerance is on or not; it
-never calls `CallWrapper.ping()` or `progress()`. Once a function pings, the timeouts apply to its pings, so they are
-suspended in what takes longer than a step. The sections of a rank monitor are opened by Megatron-LM itself; with nvrx's
-client a section that is opened and closed around nothing is a few writes to memory.
+Megatron-LM calls `ft_integration` around each training and evaluation step, whether fault tolerance is enabled or not;
+it never calls `CallWrapper.ping()` or `progress()`. Once a function pings, the timeouts apply to its pings, so they are
+suspended during operations that take longer than a step. Megatron-LM itself opens the sections of a rank monitor; with
+nvrx's client, opening and closing an empty section costs a few memory writes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nvrx_core.inprocess.wrap import current_call
 __all__ = ["wire"]
 
 LONG: Final = ("evaluate", "save_checkpoint", "maybe_finalize_async_save")
-"""Functions that the training loop finds in its module, and which may take longer than the timeouts of a step."""
+"""Functions in the training loop's module that may take longer than the timeouts of a step."""
 
 
 def wire() -> None:
-    """Report progress after each training step, and let evaluations and saves take their time.
+    """Report progress after each training step, and suspend pings during evaluations and saves.
 
-    To be called before the script runs; a second call does nothing.
+    Call it before the script runs; a second call does nothing.
     """
     from megatron.training import ft_integration, training
 

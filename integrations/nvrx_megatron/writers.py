@@ -1,8 +1,8 @@
-"""Processes that write a checkpoint in the background: ended with the iteration that started them.
+"""Termination of background checkpoint writers with the iteration that started them.
 
-One that survived would write the files of iteration N while the restarted run saves iteration N again. megatron-core
-starts them by `multiprocessing`: a writer per save, or one that stays, each with processes of its own, and, in a
-synchronous save, processes of the rank itself. torch's own background save may use a process as well.
+A surviving writer would write the files of training iteration N while the restarted run saves iteration N again.
+megatron-core starts writers by `multiprocessing`: one per save or a persistent one, each with child processes, and, in
+a synchronous save, child processes of the rank itself. torch's own background save may also use a process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _JOIN_SECONDS: Final = 2.0
 _OF_PERSISTENT_QUEUES: Final = ("_persistent_queue", "_persistent_preload_q", "_persistent_comp_q")
 _queues: weakref.WeakSet[Any] = weakref.WeakSet()
 _synchronous: list[frozenset[int]] = []
-"""For each synchronous write that runs, the children that the process had before it."""
+"""For each running synchronous write, the children that the process had before it."""
 
 
 def observe_saves() -> None:
-    """Notice every queue of background saves, and every synchronous write, from here on; a second call does nothing."""
+    """Record every new queue of background saves and every synchronous write; a second call does nothing."""
     module, files = internals.saves_module(), internals.results_queue_module()
     if module is not None and not hasattr(module.AsyncCallsQueue.__init__, "__wrapped__"):
         module.AsyncCallsQueue.__init__ = _noticing(module.AsyncCallsQueue.__init__)
@@ -79,7 +79,7 @@ def _observe_synchronous_writes(writer: Any) -> None:
 
 
 class AbortCheckpointWriters(Abort):
-    """An abort that kills the processes which write a checkpoint for the interrupted iteration, and waits for them."""
+    """An abort that kills the processes that write a checkpoint for the interrupted iteration, and waits for them."""
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """Kill them."""
@@ -92,7 +92,7 @@ class AbortCheckpointWriters(Abort):
 
 
 def forget_saves() -> None:
-    """Drop the saves of the interrupted iteration; to be called in the main thread, when their writers are gone."""
+    """Drop the saves of the interrupted iteration; to be called in the main thread, after their writers have exited."""
     _synchronous.clear()
     for caller in _callers():
         _disown(caller)
@@ -105,7 +105,7 @@ def forget_saves() -> None:
 
 
 def _callers() -> list[Any]:
-    """The callers, as Megatron names them, of all background saves that are under way, and those that stay."""
+    """Return the callers (Megatron's term) of all background saves in progress, and the persistent ones."""
     callers = [call.async_caller for queue in tuple(_queues) for call in tuple(queue.async_calls)]
     callers += [getattr(queue, "persistent_caller", None) for queue in tuple(_queues)]
     callers.append(getattr(internals.saves_queue_class(), "_persistent_caller", None))
@@ -113,21 +113,21 @@ def _callers() -> list[Any]:
 
 
 def _background_writers() -> Iterator[Any]:
-    """The processes of all background saves."""
+    """Return the processes of all background saves."""
     processes = [getattr(caller, "process", None) for caller in _callers()]
     processes.append(getattr(internals.persistent_caller_class(), "_persistent_process", None))
     yield from {id(process): process for process in processes if process is not None}.values()
 
 
 def _disown(caller: Any) -> None:
-    """Separate a caller from its process: what it does when it is deleted is to wait for that to empty its queues."""
+    """Detach a caller from its process: when deleted, a caller waits for its process to empty its queues."""
     caller.process = None
     for name in ("queue", "preload_q", "comp_q"):
         _discard(vars(caller).get(name))
 
 
 def _discard(queue: Any) -> None:
-    """Close a queue whose other end is gone: at its exit the process would wait until all of it has been sent."""
+    """Close a queue whose reader is gone: at exit this process would wait until all its items have been sent."""
     if queue is not None:
         queue.cancel_join_thread()
         queue._reader.close()  # a thread of the queue that sends to a full pipe ends
@@ -135,7 +135,7 @@ def _discard(queue: Any) -> None:
 
 
 def _writers_of_this_process() -> list[Any]:
-    """The processes that a synchronous save of the main thread has started."""
+    """Return the processes that a synchronous save of the main thread has started."""
     if not _synchronous:
         return []
     before = _synchronous[0]
@@ -160,7 +160,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of a process; none when it is gone."""
+    """Return the children of a process; none if it has exited."""
     return [int(child) for text in _read(Path(f"/proc/{pid}/task").glob("*/children")) for child in text.split()]
 
 
@@ -174,7 +174,7 @@ def _children_of_this_process() -> list[int]:
 
 
 def _forget_persistent_process() -> None:
-    """Let the classes that keep one writer for all queues start a new one; its queues are those of the killed one."""
+    """Make the classes with one writer for all queues start a new one: its queues belonged to the killed one."""
     kind = internals.persistent_caller_class()
     for name in _OF_PERSISTENT_QUEUES:
         _discard(getattr(kind, name, None))
@@ -186,10 +186,10 @@ def _forget_persistent_process() -> None:
 
 
 def _refresh_results_queue() -> None:
-    """Empty the queue in which writers report, on a connection of its own.
+    """Empty the results queue of the writers, on a new connection.
 
-    A call of the queue that was interrupted leaves its answer to the next one, and every later save would fail. The
-    process that holds the queue stays: a new one would have to import torch first.
+    An interrupted call of the queue leaves its answer to the next call, and every later save would fail. The process
+    that holds the queue is kept: a new one would have to import torch first.
     """
     for module in (internals.results_queue_module(), internals.loaded("megatron.training.async_utils")):
         queue = getattr(module, "_results_queue", None)

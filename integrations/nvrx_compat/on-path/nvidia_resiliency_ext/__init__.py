@@ -1,4 +1,4 @@
-"""nvrx under the names of nvidia-resiliency-ext; the local part of the version says whose they are."""
+"""nvrx under the names of nvidia-resiliency-ext; the local version label identifies nvrx."""
 
 from nvrx_core import __version__ as _nvrx_version
 

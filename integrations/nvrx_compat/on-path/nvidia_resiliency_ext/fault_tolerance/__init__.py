@@ -1,4 +1,4 @@
-"""nvrx's `fault_tolerance`. Its modules are attributes of the package, but for the launcher."""
+"""nvrx's `fault_tolerance`. Its modules, except the launcher, are attributes of the package."""
 
 from nvidia_resiliency_ext.fault_tolerance import (
     config,

@@ -1,4 +1,4 @@
-"""nvrx's values of rank monitors, and the variables by which a rank finds its monitor and its launcher."""
+"""nvrx's data types of rank monitors, and the variables with the addresses of a rank's monitor and launcher."""
 
 from nvrx_core.fault_tolerance.data import (
     HeartbeatTimeouts,

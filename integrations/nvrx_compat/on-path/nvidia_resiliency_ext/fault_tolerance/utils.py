@@ -1,4 +1,4 @@
-"""nvrx's liveness of a process, and its exit code for "do not start again"."""
+"""nvrx's liveness check of a process, and its exit code for "do not restart"."""
 
 from nvrx_launcher.exit_codes import REFUSED as DEFAULT_NO_RESTART_EXIT_CODE
 

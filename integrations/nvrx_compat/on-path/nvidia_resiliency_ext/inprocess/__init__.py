@@ -1,4 +1,4 @@
-"""nvrx's `inprocess`. Its modules are attributes of the package, as code reaches for them."""
+"""nvrx's `inprocess`. Its modules are attributes of the package, because user code accesses them that way."""
 
 from nvidia_resiliency_ext.inprocess import (
     abort,

@@ -1,4 +1,4 @@
-"""nvrx's progress watchdog without a wrapper; that of a wrapper is `CallWrapper.progress_watchdog`."""
+"""nvrx's progress watchdog without a wrapper; a wrapper's watchdog is `CallWrapper.progress_watchdog`."""
 
 from nvrx_core.process.watchdog import ProgressWatchdog, Timestamp
 

@@ -1,4 +1,4 @@
-"""nvrx's Lightning callbacks; Lightning is imported when one is asked for."""
+"""nvrx's Lightning callbacks; Lightning is imported on first access."""
 
 from typing import Any
 

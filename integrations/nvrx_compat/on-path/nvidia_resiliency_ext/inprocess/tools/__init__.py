@@ -1,4 +1,4 @@
-"""nvrx's `inject_fault`, at its place in 0.4.1."""
+"""nvrx's `inject_fault`, where version 0.4.1 has it."""
 
 from nvidia_resiliency_ext.inprocess.tools import inject_fault
 
