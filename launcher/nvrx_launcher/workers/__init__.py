@@ -1,1 +1,1 @@
-"""The workers of a node: what they run, where they print, and the monitors beside them."""
+"""The workers of a node: their commands, their output, and their rank monitors."""

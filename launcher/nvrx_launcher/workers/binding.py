@@ -1,7 +1,7 @@
-"""Bindings of workers to processors and memory: set in the child before its program, which inherits them.
+"""Bindings of workers to CPUs and memory: set in the child before exec, and inherited by its program.
 
-Either by torch's modes (--numa-binding), which bind to processors, or by NVRX_GPUS_PER_NUMA, which binds the workers
-of each so many GPUs to a NUMA node and its memory.
+Either torch's modes (--numa-binding), which bind to CPUs, or NVRX_GPUS_PER_NUMA, the number of GPUs per NUMA node,
+which binds workers to the CPUs and the memory of their node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Binding", "bindings", "processors_of"]
 log = logging.getLogger("nvrx_launcher")
 NODES: Final = Path("/sys/devices/system/node")
 SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237}
-"""The number of set_mempolicy(2), by machine; the C library has no function for it."""
+"""The number of set_mempolicy(2), by machine; the C library has no wrapper for it."""
 MPOL_BIND: Final = 2
 MPOL_LOCAL: Final = 4
 LONG_BITS: Final = 8 * ctypes.sizeof(ctypes.c_ulong)
@@ -33,12 +33,12 @@ LONG_BITS: Final = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 @dataclass(frozen=True)
 class Binding:
-    """Where a worker runs.
+    """The CPUs and memory of a worker.
 
     Attributes:
-        processors: their numbers.
+        processors: the numbers of the CPUs.
         memory: numbers of the NUMA nodes whose memory it may use; None: any.
-        is_local: it prefers the memory beside the processor that it runs on.
+        is_local: prefer the memory local to the CPU that it runs on.
     """
 
     processors: frozenset[int]
@@ -65,11 +65,11 @@ def bindings(
 
     Args:
         options: what was asked for.
-        is_strict: memory of other NUMA nodes is not used at all, with NVRX_GPUS_PER_NUMA.
-        near_devices: asks torch for the processors near devices.
+        is_strict: with NVRX_GPUS_PER_NUMA, never use the memory of other NUMA nodes.
+        near_devices: asks torch for the CPUs near the devices.
 
     Raises:
-        ConfigurationError: when a NUMA node does not exist, or torch does not know.
+        ConfigurationError: when a NUMA node does not exist, or torch cannot tell the CPUs near a device.
     """
     worker, count = options.worker, options.workers
     if worker.numa_binding:
@@ -84,7 +84,7 @@ def bindings(
 
 
 def processors_of(text: str) -> frozenset[int]:
-    """Read a list of the kernel's, as in 0-3,8."""
+    """Parse a CPU list of the kernel, as in 0-3,8."""
     spans = [part.partition("-") for part in text.strip().split(",") if part]
     return frozenset(number for first, _, last in spans for number in range(int(first), int(last or first) + 1))
 
@@ -101,7 +101,7 @@ def _to_node(node: int, is_strict: bool, can_bind_memory: bool) -> Binding:
 
 
 def _memory_policies_are_allowed() -> bool:
-    """Return whether set_mempolicy may be called; containers often forbid it."""
+    """Return whether set_mempolicy is permitted; containers often forbid it."""
     try:
         _set_memory_policy(MPOL_LOCAL, frozenset(), dry=True)
     except OSError:
@@ -110,7 +110,7 @@ def _memory_policies_are_allowed() -> bool:
 
 
 def _set_memory_policy(mode: int, nodes: frozenset[int], *, dry: bool = False) -> None:
-    """Call set_mempolicy(2); `dry` passes a mode that does not exist, which a kernel that allows the call refuses."""
+    """Call set_mempolicy(2); `dry` passes an invalid mode, which a kernel that permits the call rejects."""
     number = SET_MEMPOLICY.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, "set_mempolicy")

@@ -16,8 +16,8 @@ def worker_command(options: LaunchOptions, local_rank: int, python: str) -> list
     """Return a worker's program and arguments.
 
     Args:
-        options: what is to be run.
-        local_rank: the worker's; replaces the macro for it in the arguments.
+        options: the command line of the job.
+        local_rank: the worker's local rank; replaces the `local_rank` macro in the arguments.
         python: the interpreter.
     """
     target = worker_target(options, local_rank)

@@ -1,4 +1,4 @@
-"""The environment of a worker: its place in the job, as torchrun's workers have it. Pure."""
+"""The environment of a worker: its ranks and world sizes, as torchrun sets them. Pure."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PLACE: Final = frozenset({
 
 @dataclass(frozen=True)
 class Placement:
-    """This node's place in a cycle of the job.
+    """The ranks of this node in a cycle of the job.
 
     Attributes:
         group_rank: the node's rank.
-        group_world_size: how many nodes there are.
+        group_world_size: the number of nodes.
         first_rank: the global rank of local rank 0.
-        world_size: workers of all nodes.
-        local_world_size: workers of this node.
-        master_addr, master_port: where the workers meet.
-        agent_store: a store listens there already.
-        cycle: how often the job was restarted, the same on all nodes.
+        world_size: the number of workers of all nodes.
+        local_world_size: the number of workers of this node.
+        master_addr, master_port: the rendezvous endpoint of the workers.
+        agent_store: the agent's store already listens at that endpoint.
+        cycle: the number of restarts of the job, the same on all nodes.
     """
 
     group_rank: int
@@ -44,12 +44,12 @@ class Placement:
 
 @dataclass(frozen=True)
 class JobName:
-    """What workers are told of their job.
+    """The job-wide values in the environment of workers.
 
     Attributes:
         role: their role.
         run_id: the job's name.
-        max_restarts: how often they may be restarted.
+        max_restarts: the maximum number of restarts.
     """
 
     role: str
@@ -60,14 +60,14 @@ class JobName:
 def worker_environment(
     placement: Placement, local_rank: int, job: JobName, *, inherited: Mapping[str, str], is_virtual: bool = False
 ) -> dict[str, str]:
-    """Return the variables of one worker, on top of what it inherits.
+    """Return the variables of one worker, in addition to those it inherits.
 
     Args:
-        placement: this node's place.
-        local_rank: the worker's number on it.
+        placement: the ranks of this node.
+        local_rank: the worker's local rank.
         job: its job.
         inherited: the launcher's environment.
-        is_virtual: the worker sees local rank 0, and one device.
+        is_virtual: the worker sees local rank 0 and a single device.
     """
     rank, size = placement.first_rank + local_rank, placement.world_size
     variables: dict[str, object] = {
@@ -94,7 +94,7 @@ def worker_environment(
 def import_environment(
     inherited: Mapping[str, str], local_rank: int, workers: int, *, is_virtual: bool
 ) -> dict[str, str]:
-    """Return the variables of a worker that libraries may read when they are imported; no cycle changes them."""
+    """Return the variables of a worker that libraries may read at import; they are the same in all cycles."""
     variables = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")}
     if is_virtual:
         visible = inherited.get("CUDA_VISIBLE_DEVICES")
@@ -107,5 +107,5 @@ def import_environment(
 
 
 def without_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what a cycle changes in it."""
+    """Return an environment without the variables that differ between cycles."""
     return {name: value for name, value in environment.items() if name not in PLACE}

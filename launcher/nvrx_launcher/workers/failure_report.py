@@ -1,4 +1,4 @@
-"""What is said about a worker that has failed."""
+"""The report of a worker's failure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["failure_report"]
 
 
 def failure_report(failure: Failure, *, out_of_memory: bool = False) -> str:
-    """Return how a worker ended, and the exception that it has left in its error file, if torch's `record` wrote it.
+    """Return how a worker ended, and the exception in its error file, if torch's `record` wrote one.
 
     Args:
-        failure: of the worker.
-        out_of_memory: the kernel has killed a process of this cgroup for memory meanwhile.
+        failure: the worker's failure.
+        out_of_memory: the OOM killer has killed a process of this cgroup while the worker ran.
     """
     code = failure.code
     how = f"was ended by {signal_name(-code)}" if code < 0 else f"has failed with exit code {code}"

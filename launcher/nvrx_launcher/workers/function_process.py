@@ -1,6 +1,7 @@
-"""The process of a worker that is a function: what it does before, and after.
+"""The process of a worker that is a function: its setup before the call, and its result after it.
 
-The function's exception goes to the error file, in the format of torch's `record`; what it returns goes to a file.
+The function's exception is written to the error file, in the format of torch's `record`; its return value to a result
+file.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ F_SETSIG: Final = 10
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A function's call in a process of its own.
+    """A call of a function in its own process.
 
     Attributes:
-        function, arguments: what is called.
-        variables: its environment.
+        function, arguments: the function and its arguments.
+        variables: the environment.
         streams: standard output and error.
-        result: the file for what it returns.
-        binding: where it runs.
-        launcher: the launcher's process, where that is the parent of this one; else a connection that ends with it.
-        signals: to have their default meaning again, and not blocked.
+        result: the file for the return value.
+        binding: the CPUs and memory to bind to.
+        launcher: the launcher's process, if it is the parent of this one; else a connection that closes when it exits.
+        signals: signals to unblock and reset to their default handlers.
         to_close: descriptors of the launcher that a forked process must not keep.
     """
 
@@ -57,10 +58,10 @@ class FunctionCall:
 
 
 def run_function(call: FunctionCall) -> None:
-    """Call the function, and leave its result.
+    """Call the function, and write its result.
 
     Raises:
-        BaseException: what the function raises; but its SystemExit without a code is a return.
+        BaseException: what the function raises; a SystemExit without a code counts as a return.
     """
     os.setsid()
     _end_with(call.launcher)
@@ -76,20 +77,20 @@ def run_function(call: FunctionCall) -> None:
 
 
 def _end_with(launcher: int | Connection) -> None:
-    """Have the kernel kill this process when the launcher is gone."""
+    """Make the kernel kill this process when the launcher exits."""
     if isinstance(launcher, int):
         ParentDeathSignal(launcher).set()
         return
-    fd = os.dup(launcher.fileno())  # open as long as this process
+    fd = os.dup(launcher.fileno())  # stays open as long as this process lives
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    if readable([fd], 0.0):  # it was gone before
+    if readable([fd], 0.0):  # the launcher exited before
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _take_over(call: FunctionCall) -> None:
-    """Give up what belongs to the launcher, and take what belongs to the worker."""
+    """Release the launcher's resources, and set up those of the worker."""
     signal.set_wakeup_fd(-1)
     for number in call.signals:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -114,14 +115,14 @@ def _returned(call: FunctionCall) -> Any:
 
 
 def _leave(path: Path, value: Any) -> None:
-    """Write the result, so that there is a whole one or none."""
+    """Write the result atomically."""
     new = path.with_suffix(".new")
     new.write_bytes(pickle.dumps(value))
     new.rename(path)
 
 
 def _record(error: BaseException, path: str) -> None:
-    """Write an exception as torch's `record` does, unless the function has."""
+    """Write an exception as torch's `record` does, unless the function has done so."""
     if not path or os.path.exists(path):
         return
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}

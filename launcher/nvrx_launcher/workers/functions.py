@@ -1,4 +1,4 @@
-"""Workers that are functions: started by multiprocessing, by the start method that was asked for."""
+"""Workers that are functions: started by multiprocessing, with the requested start method."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ FORKSERVER: Final = "forkserver"
 
 
 class FunctionStarter:
-    """Starts a function in a process of its own.
+    """Starts a function in its own process.
 
     Args:
         function: the function.
-        arguments: its positional arguments; the macro for the local rank is replaced in texts.
+        arguments: its positional arguments; the `local_rank` macro is replaced in strings.
         options: the start method, and the signals that the launcher handles.
-        folder: for what functions return.
+        folder: the folder for result files.
 
     Attributes:
-        results: by rank, what the function has returned in the workers of the last cycle that have ended.
+        results: by rank, the return values of the workers of the last cycle that have ended.
         bound: the binding of each local rank.
         to_close: descriptors of the launcher that a forked process must not keep.
     """
@@ -86,9 +86,9 @@ class FunctionStarter:
         )  # fmt: skip
 
     def _inheriting(self, variables: Mapping[str, str]) -> AbstractContextManager[None]:
-        """A new interpreter reads its environment when it starts, and has the mark of the launch from then on.
+        """Set the environment that a new interpreter reads at its start, including the tag of the launch.
 
-        The tracker of resources is not of the job.
+        multiprocessing's resource tracker is not part of the job.
         """
         if self._method == FORK:
             return nullcontext()
@@ -97,7 +97,7 @@ class FunctionStarter:
 
     def _worker(self, ranks: tuple[int, int], process: BaseProcess, result: Path) -> Worker:
         assert process.pid is not None
-        is_child = self._method != FORKSERVER  # the pid of another one may be taken again before it is looked at
+        is_child = self._method != FORKSERVER  # the pid of an exited process may be reused before it is opened
         ended = open_pidfd(process.pid) if is_child else os.dup(process.sentinel)
         return Worker(ranks, process.pid, ended=ended, wait=functools.partial(self._wait, ranks[1], process, result))
 
@@ -112,7 +112,7 @@ class FunctionStarter:
 
 @contextmanager
 def _blocked(signals: Sequence[int]) -> Iterator[None]:
-    """Hold signals back: a forked process would pass them on to the launcher until it has left its handlers."""
+    """Block signals: a forked process would forward them to the launcher until it has reset the handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield

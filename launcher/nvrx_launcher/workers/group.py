@@ -1,4 +1,4 @@
-"""The workers of one node: started together, watched by their descriptors, reaped one by one."""
+"""The workers of one node: started together, watched through their descriptors, reaped individually."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ log = logging.getLogger("nvrx_launcher")
 
 
 class WorkerGroup:
-    """Starts and watches them.
+    """Starts and watches the workers of one node.
 
     Args:
         options: the job.
-        loop: where their descriptors are watched.
-        logs: where they print.
-        starter: starts one.
+        loop: the event loop that watches their descriptors.
+        logs: their output streams.
+        starter: starts a worker.
         exited: called with the local rank, the exit code and a report of each worker that has ended.
-        is_monitored: by local rank and pid, whether a worker was monitored to its end; code 0 is no success then.
+        is_monitored: by local rank and pid, whether a worker was still monitored when it exited; then exit code 0 is
+            not a success.
 
     Attributes:
-        placement: this node's place in the cycle; None before the first one.
-        failures: of the present cycle, by local rank, as they were noticed.
+        placement: the ranks of this node in the cycle; None before the first one.
+        failures: the failures of the current cycle by local rank, in the order of detection.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class WorkerGroup:
     def start(
         self, action: StartWorkers, environ: Mapping[str, str], monitor: Callable[[int], Mapping[str, str]]
     ) -> Mapping[int, Worker]:
-        """Start all workers of a cycle; returns them by local rank.
+        """Start all workers of a cycle, and return them by local rank.
 
         Args:
-            action: their place in the job.
+            action: the decision with their ranks.
             environ: what they inherit.
-            monitor: by local rank, the variables by which a worker finds its monitor.
+            monitor: by local rank, the variables with the address of a worker's monitor.
 
         Raises:
             OSError: when their program cannot be started.
@@ -77,11 +78,11 @@ class WorkerGroup:
         return dict(self._workers)
 
     def running(self) -> list[int]:
-        """Return the local ranks of those that have not ended."""
+        """Return the local ranks of the workers that have not exited."""
         return sorted(self._workers)
 
     def send(self, signum: int) -> None:
-        """Send a signal to all, and to what they have started."""
+        """Send a signal to the process groups of all workers."""
         self._stopping = True
         for worker in self._workers.values():
             worker.send(signum)
@@ -129,7 +130,7 @@ class WorkerGroup:
         return report
 
     def _report(self, worker: Worker, code: int) -> str:
-        """Log how a worker has failed, and return the first line; one that was stopped has not failed."""
+        """Log how a worker failed, and return the first line; a worker that the launcher stopped has not failed."""
         failure = Failure(worker.local_rank, worker.rank, worker.pid, code, self._logs.error_file(worker.local_rank))
         report = failure_report(failure, out_of_memory=self._memory_kills.rose())
         self._memory_kills.note()

@@ -1,7 +1,7 @@
-"""The import path of workers: with nvrx's `nvidia_resiliency_ext`, where that package is not installed.
+"""PYTHONPATH of workers: includes nvrx's `nvidia_resiliency_ext` if that package is not installed.
 
-A variable's entries come before an interpreter's own packages, so whether the package is installed is found out first,
-for the launcher's interpreter. Workers of another one, and programs that are not run by Python, get nothing.
+PYTHONPATH precedes an interpreter's own packages, so the launcher first checks in its interpreter whether the package
+is installed. For workers with another interpreter, and for programs other than Python, the path is unchanged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["import_path"]
 
 
 def import_path(options: LaunchOptions, environ: Mapping[str, str], python: str) -> dict[str, str]:
-    """Return the variable that a worker finds its packages by, where it is to change.
+    """Return the worker's PYTHONPATH, if it changes.
 
     Args:
-        options: what the workers run.
-        environ: what they inherit.
+        options: the command line of the job.
+        environ: the environment that workers inherit.
         python: the launcher's interpreter.
     """
     if options.no_python or environ.get("PYTHON_EXEC", python) != python:

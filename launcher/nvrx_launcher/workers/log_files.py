@@ -1,9 +1,9 @@
-"""Where the streams of workers go: the files of a cycle, as torchrun lays them out.
+"""The log files of a cycle's workers, in torchrun's layout.
 
     <log_dir>/<run id>_<random>/attempt_<cycle>/<local rank>/stdout.log, stderr.log, error.json
     <log_dir>/<run id>_<random>/attempt_<cycle>/filtered_stdout.log, filtered_stderr.log
 
-An entry point of the group `torchrun.logs_specs` may say otherwise (`logs_specs.py`).
+An entry point of the group `torchrun.logs_specs` may define another layout (`logs_specs.py`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger("nvrx_launcher")
 
 @dataclass(frozen=True)
 class Stream:
-    """Where one stream of a worker goes.
+    """The destination of one stream of a worker.
 
     Attributes:
         file: its file, "" for none.
-        is_shown: it goes to the console.
+        is_shown: whether it is shown on the console.
     """
 
     file: str = ""
@@ -38,7 +38,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class WorkerFiles:
-    """Where a worker's streams go, and the file for the exception that it ends with, "" for none."""
+    """The destinations of a worker's streams, and its error file, "" for none."""
 
     stdout: Stream
     stderr: Stream
@@ -51,7 +51,7 @@ class CycleFiles:
 
     Attributes:
         workers: by local rank.
-        filtered_stdout, filtered_stderr: for lines that have one of the texts that were asked for.
+        filtered_stdout, filtered_stderr: for lines that contain one of the filter texts.
     """
 
     workers: Mapping[int, WorkerFiles]
@@ -60,23 +60,23 @@ class CycleFiles:
 
 
 class LogFiles(Protocol):
-    """Says where the streams of workers go."""
+    """Creates the log files of each cycle."""
 
     def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> CycleFiles:
         """Make the folders of a cycle.
 
         Args:
             cycle: its number.
-            environments: of the workers, by local rank.
+            environments: the environments of the workers, by local rank.
         """
 
 
 class TorchrunFiles:
-    """The files as torchrun lays them out.
+    """Log files in torchrun's layout.
 
     Args:
-        options: which streams go to files.
-        folder: for error files, where nobody asked for log files.
+        options: selects the streams that are written to files.
+        folder: for error files, if no log files are requested.
     """
 
     def __init__(self, options: LaunchOptions, folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Log files where a plug-in says: an entry point of the group `torchrun.logs_specs`, as torchrun has it.
+"""Log files placed by a plug-in: an entry point of the group `torchrun.logs_specs`, as in torchrun.
 
-The only module of the workers' package that imports torch, and only when such a plug-in is asked for.
+The only module of the workers' package that imports torch, and only if such a plug-in is requested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUP: Final = "torchrun.logs_specs"
 
 
 def load_logs_specs(options: LaunchOptions) -> LogsSpecs:
-    """Return the plug-in that `--logs-specs` names, made as torchrun makes it.
+    """Return the plug-in that `--logs-specs` names, constructed as torchrun does.
 
     Raises:
         ConfigurationError: when there is no such entry point.
@@ -42,7 +42,7 @@ def load_logs_specs(options: LaunchOptions) -> LogsSpecs:
 
 
 class PlugInFiles:
-    """The files that a plug-in names.
+    """Log files placed by a plug-in.
 
     Args:
         specs: the plug-in.
@@ -52,7 +52,7 @@ class PlugInFiles:
         self._specs = specs
 
     def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> CycleFiles:
-        """Have the plug-in make the files of a cycle; it may change the environments of workers."""
+        """Let the plug-in create the files of a cycle; it may change the environments of workers."""
         found: Any = self._specs.reify(dict(environments))
         workers = {
             local_rank: WorkerFiles(

@@ -1,7 +1,7 @@
-"""The rank monitors of a node: one for each local rank, started before the workers, kept running.
+"""The rank monitors of a node: one per local rank, started before the workers and kept running.
 
-Where the first ones cannot be started, the launcher ends. One that is lost later is started anew at once, and after
-growing pauses if that is of no use: the job goes on meanwhile, and the log says that a rank is not watched.
+If the first monitors cannot be started, the launcher exits. A monitor that is lost later is restarted at once, and with
+growing backoff if it fails again. The job continues meanwhile, and the log says that a rank is not monitored.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ log = logging.getLogger("nvrx_launcher")
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 STABLE: Final = 10.0
-"""Seconds after which a monitor has been of use: the next pause is the first one again."""
+"""Seconds of run time after which the restart backoff of a monitor is reset."""
 STARTS_WITHIN: Final = 10.0
-"""Seconds after which a worker that has no monitor may have taken a step."""
+"""Seconds after which a worker without a monitor may have completed a step."""
 SAYS_SO_WITHIN: Final = 60.0
-"""The same for one that has a monitor: it says so, if it says anything."""
+"""The same for a monitored worker, which reports its steps if it reports at all."""
 
 
 class Monitors:
-    """Starts a monitor for each worker, and another one when both it and what replaces it are lost.
+    """Starts a monitor for each worker, and another one if both the monitor and its replacement are lost.
 
     Args:
-        loop: where their channels are watched.
-        config: how to watch.
-        launcher: where this launcher listens; they listen beside it.
-        options: how many workers there are.
-        history: told of monitors that are replaced.
-        make: makes one.
+        loop: the event loop that watches their channels.
+        config: the settings of the monitors.
+        launcher: the address of the launcher's socket; the monitors' sockets are in the same folder.
+        options: the command line, for the number of workers.
+        history: records replaced monitors.
+        make: creates a monitor.
 
     Attributes:
-        deadline: when it wants `tick`, monotonic seconds.
+        deadline: when `tick` is due, monotonic seconds.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Monitors:
         self._due = dict[int, float]()
 
     def start(self) -> None:
-        """Start all; a worker that connects to one that is not ready waits for it.
+        """Start all monitors; a worker that connects to one that is not ready waits for it.
 
         Raises:
             OSError: when one cannot be started.
@@ -77,35 +77,35 @@ class Monitors:
             self._start(local_rank, time.monotonic())
 
     def tick(self, *, now: float) -> None:
-        """Start those whose pause is over."""
+        """Start the monitors whose backoff has elapsed."""
         for local_rank in [each for each, at in self._due.items() if now >= at]:
             del self._due[local_rank]
             self._start_anew(local_rank, now)
         self.deadline = min(self._due.values(), default=math.inf)
 
     def environment(self, local_rank: int) -> dict[str, str]:
-        """Return what a worker finds its monitor by."""
+        """Return the variables with the address of a worker's monitor."""
         return {"FT_RANK_MONITOR_IPC_SOCKET": str(self._paths[local_rank])}
 
     def begin_cycle(self) -> None:
-        """Forget the ranks of the cycle before; their processes are gone."""
+        """Discard the ranks of the previous cycle; their processes have exited."""
         for monitor in self._monitors:
             monitor.page.begin_rank()
             monitor.page[ProgressField.ATTACHED_PID] = monitor.page[ProgressField.DETACHED_PID] = 0
 
     def progress(self) -> list[Progress]:
-        """Return how far those of the present cycle are that are monitored, and in no wrapped call; from any thread."""
+        """Return the progress of the current cycle's ranks that are monitored and in no wrapped call; thread-safe."""
         pages = [monitor.page for monitor in self._monitors]
         monitored = [page for page in pages if page[ProgressField.ATTACHED_PID]]
         return [Progress.of_page(page) for page in monitored if page[ProgressField.STAGE] == Stage.OUTSIDE]
 
     def is_monitored(self, local_rank: int, pid: int) -> bool:
-        """Whether a process was monitored to its end: it has neither ended its monitoring, nor ended in order."""
+        """Whether a process was still monitored when it exited: it neither shut monitoring down nor exited normally."""
         page = self._monitors[local_rank].page
         return page[ProgressField.ATTACHED_PID] == pid != page[ProgressField.DETACHED_PID]
 
     def may_have_stepped(self, seconds: float) -> bool:
-        """Whether a worker of a cycle may have taken a step, as far as heartbeats, steps, sections and the time say.
+        """Whether a worker of a cycle may have completed a step, judged by heartbeats, steps, sections and time.
 
         Args:
             seconds: since the workers were started.
@@ -140,7 +140,7 @@ class Monitors:
             self._lost(local_rank, now)
 
     def _lost(self, local_rank: int, now: float) -> None:
-        """Start another one: at once, if the one before was of use."""
+        """Start another monitor: at once, if the previous one ran long enough."""
         if now >= self._started_at[local_rank] + STABLE:
             self._pauses.pop(local_rank, None)
         if local_rank not in self._pauses:
@@ -168,7 +168,7 @@ class Monitors:
 
 
 def _has_stepped(page: Page) -> bool:
-    """A section that was opened twice is one, too, whatever its name."""
+    """Whether a rank has completed a step; a section of any name that was opened twice counts as one."""
     if page[ProgressField.HEARTBEATS] or page[ProgressField.STEP]:
         return True
     return any(page.words[slot + SectionField.COUNT] > 1 for slot in page.sections().values())

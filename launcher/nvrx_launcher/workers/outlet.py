@@ -1,6 +1,6 @@
-"""Where output of workers goes that may not take it: a disk that is full, a terminal or a pipe that is gone.
+"""A destination of worker output that may fail: a full disk, a closed terminal or pipe.
 
-That is no reason to end a job: what cannot be written is lost, and the log says so.
+Such a failure does not end the job: output that cannot be written is dropped, and the log says so.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ log = logging.getLogger("nvrx_launcher")
 
 
 class Outlet:
-    """A stream that may fail, and may come to work again.
+    """A stream that may fail, and may recover.
 
     Args:
-        stream: takes bytes; None: there is none, and nothing is written.
-        name: of it, for people.
+        stream: a binary stream; None: nothing is written.
+        name: its name in the log.
     """
 
     def __init__(self, stream: IO[bytes] | None, name: str) -> None:
         self._stream, self._name, self._lost = stream, name, 0
 
     def write(self, data: bytes) -> None:
-        """Write all of it, as far as that is possible."""
+        """Write the bytes, as far as possible."""
         if self._stream is None:
             return
         rest = memoryview(data)
         try:
-            while rest:  # an unbuffered file takes a part, where the disk has room for a part
+            while rest:  # an unbuffered file writes a part, if the disk has room for a part
                 rest = rest[self._stream.write(rest) :]
             self._stream.flush()
         except OSError as error:
@@ -41,7 +41,7 @@ class Outlet:
             self._say_what_was_lost()
 
     def close(self) -> None:
-        """Close the stream, if that is possible."""
+        """Close the stream, if possible."""
         self._say_what_was_lost()
         if self._stream is not None:
             self._stream.close()

@@ -1,6 +1,6 @@
-"""What workers print: to the console, to files, or to both.
+"""Output of workers: to the console, to files, or to both.
 
-A stream that goes to both is a pipe, which the launcher's loop empties line by line.
+A stream that goes to both is a pipe, which the launcher's loop reads line by line.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["Filter", "Logs", "Tee"]
 
 CHUNK: Final = 1 << 16
 MAX_LINE: Final = 1 << 20
-"""Bytes of a line after which it is written although it has no end."""
+"""Bytes of an unterminated line after which it is written."""
 PREFIX: Final = "[${role_name}${local_rank}]:"
 
 
 class Filter:
-    """A file for the lines that have one of some texts; of all workers.
+    """A file for the lines of all workers that contain one of the filter texts.
 
     Args:
-        path: where it is; it is made now.
-        texts: what a line must have one of.
+        path: its path; the file is created at once.
+        texts: the filter texts.
     """
 
     def __init__(self, path: str, texts: Sequence[str]) -> None:
@@ -39,7 +39,7 @@ class Filter:
         self._texts = [text.encode(errors="surrogateescape") for text in texts]
 
     def show(self, prefix: bytes, lines: Sequence[bytes]) -> None:
-        """Write those of some lines."""
+        """Write the lines that match."""
         kept = [prefix + line + b"\n" for line in lines if any(text in line for text in self._texts)]
         if kept:
             self._file.write(b"".join(kept))
@@ -51,13 +51,13 @@ class Filter:
 
 @dataclass(frozen=True)
 class Console:
-    """Where the lines of a stream are shown: on the launcher's own stream, and in a filter's file, if there is one."""
+    """The destination of a stream's lines: the launcher's own stream, and the filter's file, if there is one."""
 
     stream: Outlet
     filter: Filter | None = None
 
     def show(self, prefix: bytes, lines: Sequence[bytes]) -> None:
-        """Write lines with a prefix before each."""
+        """Write lines, each with a prefix."""
         self.stream.write(b"".join(prefix + line + b"\n" for line in lines))
         if self.filter is not None:
             self.filter.show(prefix, lines)
@@ -67,13 +67,13 @@ class Tee:
     """A pipe from a worker, to a file and to the console with a prefix for each line.
 
     Args:
-        file: where the worker's bytes go unchanged.
-        console: where its lines go.
-        prefix: before each of them.
+        file: receives the worker's bytes unchanged.
+        console: receives its lines.
+        prefix: precedes each line.
 
     Attributes:
         reader: becomes readable when the worker has printed, or has ended.
-        writer: the worker's end; to be closed when the worker has it.
+        writer: the worker's end; to be closed after the worker has inherited it.
     """
 
     def __init__(self, file: Outlet, console: Console, prefix: bytes) -> None:
@@ -82,7 +82,7 @@ class Tee:
         self._file, self._console, self._prefix, self._rest = file, console, prefix, b""
 
     def read(self) -> bool:
-        """Take what is there; False when there is nothing more, at the moment or for good."""
+        """Read what is available; return False if there is nothing more, at the moment or at all."""
         try:
             data = os.read(self.reader, CHUNK)
         except BlockingIOError:
@@ -95,7 +95,7 @@ class Tee:
         return bool(data)
 
     def close(self) -> None:
-        """Take the rest, and close the file."""
+        """Read the rest, and close the file."""
         while self.read():
             pass
         self._show([self._rest] if self._rest else [])
@@ -111,8 +111,8 @@ class Logs:
     """The streams of the workers of one node.
 
     Args:
-        options: what is shown, and how.
-        files: where they go.
+        options: select what is shown, and how.
+        files: creates the log files.
         environ: the launcher's environment.
     """
 
@@ -127,7 +127,7 @@ class Logs:
         }
 
     def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> None:
-        """Make the files of a cycle; the environments of its workers get the names of their error files."""
+        """Create the files of a cycle; add the names of the error files to the environments of its workers."""
         self.end()
         self._cycle = self._log_files.begin(cycle, environments)
         worker = self._options.worker
@@ -146,11 +146,11 @@ class Logs:
         self._consoles.clear()
 
     def error_file(self, local_rank: int) -> Path:
-        """Where a worker of the cycle leaves the exception that it has ended with (torch's `record`)."""
+        """Return the error file of a worker, to which torch's `record` writes its exception."""
         return Path(self._cycle.workers[local_rank].error or os.devnull)
 
     def open(self, local_rank: int, rank: int, attach: Callable[[Tee], object]) -> Output:
-        """Open the streams of a worker; `attach` gets those that the loop must empty."""
+        """Open the streams of a worker; `attach` is called with those that the loop must read."""
         values = {"role_name": self._options.role, "rank": rank, "local_rank": local_rank}
         prefix, files = self._template.safe_substitute(values).encode(), self._cycle.workers[local_rank]
 

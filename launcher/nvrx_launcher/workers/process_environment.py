@@ -1,6 +1,6 @@
-"""The environment of this process, for workers that are functions; beside the command line, the launcher's one place.
+"""Access to `os.environ` for workers that are functions; except for the command line, the launcher's only one.
 
-A new interpreter inherits what its parent has at the moment that it is started; a function's own process sets the rest.
+A new interpreter inherits its parent's environment at the time it is started; a function's process sets the rest.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def inherited() -> dict[str, str]:
 
 
 def become(variables: Mapping[str, str]) -> None:
-    """Make it the environment of this process."""
+    """Replace the environment of this process."""
     os.environ.clear()
     os.environ.update(variables)
 
 
 @contextmanager
 def exactly(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have it as the environment of this process meanwhile."""
+    """Return a context in which this process has exactly this environment."""
     before = inherited()
     become(variables)
     try:

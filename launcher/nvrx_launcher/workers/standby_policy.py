@@ -1,6 +1,6 @@
-"""When standby workers are started: one at a time, not while workers start, and while there is memory for them. Pure.
+"""Policy for starting standby workers: one at a time, not while workers start, and only with enough memory. Pure.
 
-A local rank has at most one standby. It is replaced after it was taken.
+A local rank has at most one standby. After it has become a worker, another one is started.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 __all__ = ["StandbyPolicy", "StartStandby", "bytes_needed", "sets_what_imports_read"]
 
 SETTLES: Final = 5.0
-"""Seconds that workers have to start before standbys use the processors."""
+"""Seconds for workers to start before standbys use the CPUs."""
 LOOKS_AGAIN: Final = 30.0
-"""Seconds until memory is looked at again."""
+"""Seconds between two checks of free memory."""
 MAX_LOSSES: Final = 3
-"""Standbys that end before they are ready, one after the other, until no more are started."""
+"""Consecutive standbys that may exit before they are ready; after these no more are started."""
 BYTES_OF_A_WORKER: Final = 4 << 30
 ASSIGNMENT: Final = re.compile(
     r"""(?:environ\s*\[\s*|environ\.(?:setdefault|update)\s*\(\s*|putenv\s*\(\s*)"""
@@ -33,7 +33,7 @@ class StartStandby:
 
     @property
     def reason(self) -> str:
-        """For people."""
+        """The reason as text, for the log."""
         return f"local rank {self.local_rank} has no standby"
 
 
@@ -44,8 +44,8 @@ class StandbyPolicy:
         workers: how many workers the node has.
 
     Attributes:
-        deadline: when it wants `tick`, monotonic seconds.
-        reason: why no more are started, "" as long as they are.
+        deadline: when `tick` is due, monotonic seconds.
+        reason: why no more are started, "" while they are.
     """
 
     def __init__(self, workers: int) -> None:
@@ -55,15 +55,15 @@ class StandbyPolicy:
         self.deadline, self.reason = math.inf, ""
 
     def settle(self, *, now: float) -> None:
-        """Take that workers are being started, or waited for: standbys come after them."""
+        """Handle that workers are being started or awaited: standbys are started after them."""
         self.deadline = now + SETTLES
 
     def pause(self) -> None:
-        """Take that workers are being stopped."""
+        """Handle that workers are being stopped."""
         self.deadline = math.inf
 
     def tick(self, *, now: float, has_room: bool) -> tuple[StartStandby, ...]:
-        """Take the time, and whether there is memory."""
+        """Handle the passing of time, given whether there is enough memory."""
         if now < self.deadline:
             return ()
         self.deadline = math.inf
@@ -77,16 +77,16 @@ class StandbyPolicy:
         return (StartStandby(self._starting),)
 
     def ready(self, local_rank: int, *, now: float) -> None:
-        """Take that a standby has imported what it imports."""
+        """Handle that a standby has completed its imports."""
         self._losses = 0
         self._done(local_rank, now)
 
     def taken(self, local_rank: int) -> None:
-        """Take that a standby is a worker now; the workers that start say when the next one comes."""
+        """Handle that a standby has become a worker; `settle` schedules the next one."""
         self._missing.add(local_rank)
 
     def lost(self, local_rank: int, why: str, *, now: float) -> None:
-        """Take that a standby has ended."""
+        """Handle that a standby has exited."""
         self._missing.add(local_rank)
         if local_rank == self._starting:
             self._losses += 1
@@ -106,14 +106,14 @@ class StandbyPolicy:
 
 
 def bytes_needed(workers: int) -> int:
-    """Return the free memory that `auto` asks for."""
+    """Return the free memory that `auto` requires."""
     return workers * BYTES_OF_A_WORKER
 
 
 def sets_what_imports_read(source: str) -> str:
-    """Return the place of a script where it sets a variable that torch's import reads, "" for none.
+    """Return where a script sets a variable that torch reads at import, "" if it does not.
 
-    A standby has imported torch before the script runs, so that such an assignment would come too late.
+    A standby imports torch before the script runs, so such an assignment would come too late.
     """
     found = ASSIGNMENT.search(source)
     return found[0] if found else ""

@@ -1,16 +1,16 @@
-"""A standby worker: it has imported what a script imports first, and runs the script when it is told to.
+"""A standby worker: it imports a script's dependencies in advance, and runs the script on request.
 
     python -u standby_program.py FD script|module IMPORTS TARGET ARGUMENTS...
 
-FD is a socket to the launcher. A byte from here says that the imports are done. A byte to here comes with three
-descriptors: the environment as JSON, and the streams of the worker. From then on this process cannot be told from one
-that has been started as `python -u TARGET ARGUMENTS...`, or with `-m`: same sys.argv, sys.path, `__main__`,
-environment, streams, tracebacks and exit code. What the imports have printed is printed where the worker prints.
+FD is a socket to the launcher. This process sends a byte when the imports are done. The launcher sends a byte with
+three descriptors: the environment as JSON, and the streams of the worker. From then on this process is
+indistinguishable from one that was started as `python -u TARGET ARGUMENTS...`, or with `-m`: same sys.argv, sys.path,
+`__main__`, environment, streams, tracebacks and exit code. The output of the imports goes to the worker's streams.
 
-This file is run by its path, and imports the standard library only.
+This file is run by path and imports only the standard library.
 """
 
-_INITIAL = dict(globals())  # what a new __main__ has
+_INITIAL = dict(globals())  # the names in a new __main__
 
 import builtins  # noqa: E402
 import io  # noqa: E402
@@ -27,7 +27,7 @@ DESCRIPTORS = 3
 
 
 def main() -> None:
-    """Import, wait, and run."""
+    """Import, wait for activation, and run the script."""
     control, kind, imports, *argv = sys.argv[1:]
     own = _set_by_the_interpreter()
     _become(kind, argv)
@@ -52,7 +52,7 @@ def _set_by_the_interpreter() -> dict[str, str]:
 
 
 def _become(kind: str, argv: list[str]) -> None:
-    """Set what the interpreter sets before it imports anything: a script's folder shadows installed modules."""
+    """Set `sys` as the interpreter does before any import: a script's folder shadows installed modules."""
     sys.argv[:] = argv
     sys.orig_argv[1:] = ["-u", *(["-m"] if kind == "module" else []), *argv]
     if not sys.flags.safe_path:
@@ -60,7 +60,7 @@ def _become(kind: str, argv: list[str]) -> None:
 
 
 def _activated(control: socket.socket, own: dict[str, str]) -> bool:
-    """Say that this process is ready, and take what the launcher sends; False at its end."""
+    """Report that this process is ready, and receive the launcher's request; return False if the launcher closed."""
     control.sendall(b"r")
     data, descriptors, _, _ = socket.recv_fds(control, 1, DESCRIPTORS)
     control.close()
@@ -80,7 +80,7 @@ def _activated(control: socket.socket, own: dict[str, str]) -> bool:
 
 
 def _new_main() -> dict[str, Any]:
-    """Put a new `__main__` in place; return its namespace."""
+    """Install a new `__main__`, and return its namespace."""
     module = types.ModuleType("__main__")
     names: dict[str, Any] = module.__dict__
     names.clear()
@@ -107,7 +107,7 @@ def _run_script(path: str) -> None:
 
 
 def _run_module(name: str) -> None:
-    """Run a module as the interpreter does for -m, which calls the same function."""
+    """Run a module as the interpreter does for -m, by the same function."""
     import runpy
 
     names = _new_main()
@@ -118,7 +118,7 @@ def _run_module(name: str) -> None:
 
 
 def _show(error: BaseException) -> None:
-    """Show an exception as the interpreter does, without the frames of this file; what follows shows nothing more."""
+    """Print an exception as the interpreter does, without the frames of this file, and only once."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Standby workers: processes that have imported torch, one for each local rank, which become workers when asked."""
+"""Standby workers: one process per local rank that has imported torch and becomes a worker on request."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ PROGRAM: Final = str(Path(standby_program.__file__).resolve())
 
 
 class Standby:
-    """One standby, with what it prints while it imports.
+    """One standby, with its output during the imports.
 
     Args:
         command: its program.
-        environment: what it imports under.
-        binding: where it runs.
+        environment: its environment during the imports.
+        binding: the CPUs and memory that it is bound to.
 
     Attributes:
-        is_ready: it has imported what it imports.
+        is_ready: its imports are done.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], binding: Binding | None) -> None:
@@ -58,12 +58,12 @@ class Standby:
         self._pidfd = open_pidfd(self._process.pid)
 
     def become(self, ranks: tuple[int, int], environment: Mapping[str, str], output: Output) -> Worker | None:
-        """Have it run the script; None when it has ended.
+        """Make it run the script, and return the worker; None if it has exited.
 
         Args:
             ranks: its local rank, and its rank.
-            environment: all of it.
-            output: where it prints.
+            environment: the worker's whole environment.
+            output: the worker's streams.
         """
         if readable([self._pidfd], 0.0):
             return None
@@ -79,13 +79,13 @@ class Standby:
         return Worker(ranks, self._process.pid, ended=self._pidfd, wait=self._process.wait)
 
     def last_words(self) -> str:
-        """Return the last line that it has printed to stderr."""
+        """Return the last line of its stderr."""
         size = os.fstat(self._printed[1]).st_size
         text = os.pread(self._printed[1], 4096, max(0, size - 4096)).decode(errors="replace")
         return text.strip().rpartition("\n")[2]
 
     def close(self) -> None:
-        """End it."""
+        """Kill it."""
         self._process.kill()
         self._process.wait()
         os.close(self._pidfd)
@@ -101,12 +101,12 @@ class Standbys:
     """The standbys of a node.
 
     Args:
-        options: what they run.
+        options: the command line of the job.
         python: the interpreter.
         imports: modules that they import.
-        loop: where they are watched.
+        loop: the event loop that watches them.
         bound: the binding of each local rank.
-        needs_memory: they are started only while there is memory for them.
+        needs_memory: start them only while there is enough free memory.
     """
 
     def __init__(
@@ -122,31 +122,31 @@ class Standbys:
 
     @property
     def deadline(self) -> float:
-        """When it wants `tick`, monotonic seconds."""
+        """When `tick` is due, monotonic seconds."""
         return self._policy.deadline
 
     def settle(self, environment: Callable[[int], Mapping[str, str]]) -> None:
-        """Start missing standbys in a while.
+        """Schedule the start of missing standbys.
 
         Args:
-            environment: by local rank, what a worker inherits.
+            environment: by local rank, the environment that a worker inherits.
         """
         self._environment = environment
         self._policy.settle(now=time.monotonic())
 
     def pause(self) -> None:
-        """Start none for the moment."""
+        """Start no standbys until `settle`."""
         self._policy.pause()
 
     def tick(self) -> None:
-        """Start the next one if it is time."""
+        """Start the next standby if it is due."""
         if (now := time.monotonic()) >= self._policy.deadline:
             for action in self._policy.tick(now=now, has_room=self._has_room()):
                 log.debug("start a standby worker: %s", action.reason)
                 self._start(action.local_rank)
 
     def take(self, ranks: tuple[int, int], environment: Mapping[str, str], output: Output) -> Worker | None:
-        """Return a worker made of the standby of its local rank; None where there is none that is ready."""
+        """Turn the standby of a local rank into a worker, and return it; None if no standby is ready."""
         standby = self._standbys.get(ranks[0])
         if standby is None or not standby.is_ready:
             return None
@@ -160,7 +160,7 @@ class Standbys:
         return worker
 
     def close(self) -> None:
-        """End all."""
+        """Kill all standbys."""
         for standby in self._standbys.values():
             self._loop.forget(standby.control.fileno())
             standby.close()
@@ -189,7 +189,7 @@ class Standbys:
         self._loop.watch(standby.control.fileno(), lambda: self._hear(local_rank))
 
     def _hear(self, local_rank: int) -> None:
-        """Take that a standby is ready, or has ended."""
+        """Handle that a standby is ready, or has exited."""
         standby = self._standbys[local_rank]
         said = b""
         with suppress(OSError):
@@ -208,11 +208,11 @@ class Standbys:
 
 
 class WarmStarter:
-    """Makes a worker of a standby where there is one, else starts it.
+    """Starts a worker from a standby if there is one, else from scratch.
 
     Args:
-        standbys: those of the node.
-        cold: starts a worker.
+        standbys: the standbys of the node.
+        cold: starts a worker from scratch.
     """
 
     def __init__(self, standbys: Standbys, cold: Starter) -> None:

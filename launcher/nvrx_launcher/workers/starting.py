@@ -1,4 +1,4 @@
-"""How a worker that is a program is started."""
+"""Start of a worker that is a program."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Starter(Protocol):
     """Starts one worker."""
 
     def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
-        """Start a worker, in the thread whose end is to be its end.
+        """Start a worker, in the thread with whose exit the kernel kills it.
 
         Args:
             ranks: its local rank, and its rank.
-            variables: its whole environment.
-            output: where it prints.
+            variables: its complete environment.
+            output: its streams.
 
         Raises:
             OSError: when it cannot be started.
@@ -36,8 +36,8 @@ class ProgramStarter:
     """Starts the program that the command line names.
 
     Args:
-        options: what workers run.
-        python: the interpreter, where the environment has no other one.
+        options: the command line of the job.
+        python: the interpreter, unless the environment names another one.
         bound: the binding of each local rank.
     """
 

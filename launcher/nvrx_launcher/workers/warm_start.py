@@ -1,4 +1,4 @@
-"""How a node starts its workers: as functions, of standbys, or cold where there are none."""
+"""Start of a node's workers: as functions, from standbys, or cold if there are none."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ log = logging.getLogger("nvrx_launcher")
 
 
 class WarmStart:
-    """The starter of a node's workers, with its standbys where there are some.
+    """The starter of a node's workers, with its standbys if there are any.
 
     Args:
         options: the job.
-        config: whether there are standbys, and what they import.
-        environ: what all workers inherit.
-        inherited: by local rank, what a worker inherits.
-        loop: where standbys are watched.
+        config: whether to use standbys, and their imports.
+        environ: the environment that all workers inherit.
+        inherited: by local rank, the environment that a worker inherits.
+        loop: the event loop that watches standbys.
         bound: the binding of each local rank.
         functions: starts workers that are functions; None: they are programs.
 
@@ -54,26 +54,26 @@ class WarmStart:
 
     @property
     def deadline(self) -> float:
-        """When it wants `tick`, monotonic seconds."""
+        """When `tick` is due, monotonic seconds."""
         return math.inf if self._standbys is None else self._standbys.deadline
 
     def tick(self) -> None:
-        """Start the next standby if it is time."""
+        """Start the next standby if it is due."""
         if self._standbys is not None:
             self._standbys.tick()
 
     def settle(self) -> None:
-        """Start missing standbys, once there is time for it."""
+        """Schedule the start of missing standbys."""
         if self._standbys is not None:
             self._standbys.settle(self._inherited)
 
     def pause(self) -> None:
-        """Start no standby for the moment."""
+        """Start no standbys until `settle`."""
         if self._standbys is not None:
             self._standbys.pause()
 
     def close(self) -> None:
-        """End the standbys."""
+        """Kill the standbys."""
         if self._standbys is not None:
             self._standbys.close()
 

@@ -1,4 +1,4 @@
-"""Whether standby workers can stand in for a job's workers."""
+"""Whether a job's workers can be started from standbys."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["why_not_warm"]
 
 
 def why_not_warm(options: LaunchOptions, *, wanted: str, imports: str, environ: Mapping[str, str]) -> str:
-    """Return why there are no standby workers; "" when there are.
+    """Return why a job cannot use standby workers; "" if it can.
 
     Args:
-        options: what workers run.
+        options: the command line of the job.
         wanted: auto, on or off.
-        imports: modules that standbys import, with commas between them.
-        environ: what workers inherit.
+        imports: modules that standbys import, separated by commas.
+        environ: the environment that workers inherit.
     """
     if wanted == "off":
         return "they are switched off"
@@ -49,7 +49,7 @@ def _unwise(options: LaunchOptions, imports: str, environ: Mapping[str, str]) ->
 
 
 def _source(options: LaunchOptions) -> str:
-    """Return the script's text, or that of a module in the current folder; "" where it is not found."""
+    """Return the source of the script, or of a module in the current folder; "" if it is not found."""
     parts = Path(*options.script.split(".")) if options.module else Path(options.script)
     candidates = [parts.with_suffix(".py"), parts / "__main__.py"] if options.module else [parts]
     found = next((path for path in candidates if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""One worker process: started with the node's launcher as its guard, signalled as a group, reaped once."""
+"""One worker process: killed with the launcher, signalled as a process group, reaped once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Failure", "Output", "Worker"]
 
 @dataclass(frozen=True)
 class Output:
-    """Where a stream of a worker goes: a file, or a pipe; None is the launcher's own stream."""
+    """The destinations of a worker's streams: a file or a pipe; None for the launcher's own stream."""
 
     stdout: int | IO[bytes] | None = None
     stderr: int | IO[bytes] | None = None
@@ -25,7 +25,7 @@ class Output:
         return _descriptor(self.stdout, 1), _descriptor(self.stderr, 2)
 
     def close(self) -> None:
-        """Close the launcher's copies, once the worker has its own."""
+        """Close the launcher's copies, once the worker has inherited them."""
         for stream in (self.stdout, self.stderr):
             if isinstance(stream, int):
                 os.close(stream)
@@ -46,7 +46,7 @@ class Failure:
         rank: its number in the job.
         pid: its process.
         code: its exit code, negative for a signal.
-        error_file: where it may have left its exception.
+        error_file: the file for its exception.
     """
 
     local_rank: int
@@ -56,26 +56,26 @@ class Failure:
     error_file: Path
 
     def raw_error(self) -> str | None:
-        """Return what it has left in its error file."""
+        """Return the content of its error file."""
         with suppress(OSError):
             return self.error_file.read_text(errors="replace")
         return None
 
 
 class Worker:
-    """A worker and its process group. The kernel kills it when the launcher is gone.
+    """A worker and its process group. The kernel kills it when the launcher exits.
 
     Args:
         ranks: its local rank, and its rank.
         pid: its process.
-        ended: a descriptor that becomes readable when it has ended; closed with it.
-        wait: returns its exit code, negative for a signal; called once, when it has ended.
+        ended: a descriptor that becomes readable when it exits; owned by the worker.
+        wait: returns its exit code, negative for a signal; called once, after it has exited.
 
     Attributes:
         local_rank: its number on this node.
         rank: its number in the job.
         pid: its process.
-        ended: becomes readable when it has ended.
+        ended: becomes readable when it exits.
     """
 
     def __init__(self, ranks: tuple[int, int], pid: int, *, ended: int, wait: Callable[[], int]) -> None:
@@ -83,16 +83,16 @@ class Worker:
         self.pid, self.ended, self._wait = pid, ended, wait
 
     def send(self, signum: int) -> None:
-        """Send a signal to the worker and to what it has started."""
+        """Send a signal to the worker's process group."""
         with suppress(ProcessLookupError, PermissionError):
             if os.getpgid(self.pid) == self.pid:
                 os.killpg(self.pid, signum)
-            else:  # a function's process, which has not got as far as its own group
+            else:  # a function's process that has not created its own group yet
                 os.kill(self.pid, signum)
 
     def reap(self) -> int:
-        """Return how it ended, negative for a signal, and kill what it has left behind in its process group."""
-        self.send(signal.SIGKILL)  # before its pid is given back
+        """Return its exit code, negative for a signal, and kill the rest of its process group."""
+        self.send(signal.SIGKILL)  # before its pid can be reused
         code = self._wait()
         os.close(self.ended)
         return code

@@ -1,1 +1,1 @@
-"""The rendezvous of the coordinator for the agents of torch elastic."""
+"""The coordinator's rendezvous as a backend for torch elastic agents."""

@@ -1,8 +1,8 @@
-"""The coordinator's rendezvous as a `RendezvousHandler` of torch elastic, for agents other than this launcher's.
+"""The coordinator's rendezvous as a torch elastic `RendezvousHandler`, for agents other than this launcher's.
 
-An agent that calls `next_rendezvous` again stops the cycle: all others find a node waiting, stop their workers and come
-as well. A node that is lost stops it by its lease. Late nodes are spares: they wait in `next_rendezvous`, and are not
-counted as waiting.
+An agent that calls `next_rendezvous` again ends the cycle: all other agents see a waiting node, stop their workers and
+join the next rendezvous. A lost node ends the cycle when its lease expires. Late nodes are spares: they block in
+`next_rendezvous` and are not counted as waiting.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENDS_WITHIN: Final = 20.0
 
 
 class CoordinatedRendezvous(RendezvousHandler):
-    """A node's part in a rendezvous; its event loop runs in a thread.
+    """The rendezvous handler of a node; its event loop runs in a thread.
 
     Args:
         parameters: torch's; `rdzv_configs` are the keys of `--rdzv-conf`.
@@ -81,14 +81,14 @@ class CoordinatedRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Return False: each cycle's workers have a store of their own, so that keys of a failed one disturb nobody."""
+        """Return False: the workers of each cycle have their own store, so that no keys of a failed cycle remain."""
         return False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Take part in the next cycle; as a spare, wait for a place.
+        """Join the next cycle; a spare blocks until it is given a rank.
 
         Raises:
-            RendezvousTimeoutError: when too few nodes have come.
+            RendezvousTimeoutError: when too few nodes have joined.
             RendezvousClosedError: when the job is over.
             RendezvousConnectionError: when the store is lost.
         """
@@ -97,13 +97,13 @@ class CoordinatedRendezvous(RendezvousHandler):
         if isinstance(answer, Exception):
             raise answer
         rank = [member.node for member in answer.members].index(self._participant.node)
-        self._held = self._store()  # a store that is written in Python ends with its last reference in Python
+        self._held = self._store()  # a store implemented in Python is closed with its last Python reference
         store = dist.PrefixStore(f"nvrx-rendezvous/{self.get_run_id()}/cycle/{answer.cycle}", self._held)
         workers_meet = RendezvousStoreInfo(answer.master_addr, answer.master_port)
         return RendezvousInfo(store, rank, len(answer.members), workers_meet)
 
     def num_nodes_waiting(self) -> int:
-        """Return whether the workers are to be stopped: another node has begun anew, or is lost.
+        """Return how many nodes wait; above 0 the workers must stop, because another node rejoined or is lost.
 
         Raises:
             RendezvousConnectionError: when the store is lost.
@@ -121,7 +121,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._mailbox.post(self._participant.close)
 
     def shutdown(self) -> bool:
-        """Leave the job, and give back what is held; for the others this node is lost."""
+        """Leave the job and release all resources; the other nodes consider this node lost."""
         if self._thread.is_alive():
             self._mailbox.post(self._leave)
             self._thread.join(ENDS_WITHIN)

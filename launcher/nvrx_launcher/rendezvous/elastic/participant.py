@@ -1,4 +1,4 @@
-"""A node's part in a rendezvous for an agent of torch elastic: what it asks for, and what it is to be told."""
+"""A node's participation in a rendezvous for a torch elastic agent: its requests, and the decisions for it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["Participant"]
 
 
 class Participant:
-    """The part of one node; in the thread of its event loop, except for what agents read.
+    """The participation of one node; used in the thread of its event loop, except for the values that agents read.
 
     Attributes:
-        coordination: the connection to the coordinator, set before anything is called.
-        answers: the answer to each `take_part`: a decision that places this node, or why there is none.
+        coordination: the connection to the coordinator, set before any method is called.
+        answers: the answer to each `take_part`: a decision that includes this node, or why there is none.
         node: this node's number; -1 before it has joined.
-        must_restart: the workers are to be stopped.
-        end: why the job is over for this node; None: it is not.
+        must_restart: the workers must be stopped.
+        end: why the job has ended for this node; None while it has not.
     """
 
     coordination: Coordination
@@ -38,7 +38,7 @@ class Participant:
         self._cycle, self._is_waiting = -1, False
 
     def take_part(self) -> None:
-        """Ask for a place in the next cycle."""
+        """Request to join the next cycle."""
         if self.end is not None:
             self.answers.put(self.end)
             return
@@ -56,7 +56,7 @@ class Participant:
         self._over(RendezvousClosedError("this node has left"))
 
     def progress(self) -> NodeProgress:
-        """Return that nothing is known of the workers: they are the agent's."""
+        """Return no progress: the agent owns the workers."""
         return self._cycle, ()
 
     def joined(self, node: int) -> None:
@@ -82,7 +82,7 @@ class Participant:
                 pass
 
     def cut_off(self, reason: str) -> None:
-        """Have the agent stop its workers, as far as it asks: the others consider this node lost."""
+        """Make the agent stop its workers when it next polls: the other nodes consider this node lost."""
         self.coordination.tell(MessageKind.LEFT, self._cycle, reason)
         self.node, self.must_restart = -1, not self._is_waiting
         self.coordination.join_again()
