@@ -176,7 +176,7 @@ def _in_main_thread() -> bool:
 
 def spares_caller(kind: FaultKind) -> bool:
     """Whether the calling thread goes on after a fault of this kind."""
-    return kind in _SPARES_THE_CALLER or (kind in _STRIKES_THE_MAIN_THREAD and not _in_main_thread())
+    return kind in _SPARES_THE_CALLER or (kind in _INJECTED_INTO_MAIN_THREAD and not _in_main_thread())
 
 
 def _thread_exception(target: Target) -> None:
@@ -269,5 +269,5 @@ INJECTORS: Final[dict[FaultKind, Callable[[Target], object]]] = {
     FaultKind.GPU_SLEEP: _gpu_sleep,
 }
 _NEEDS_CALL: Final = (FaultKind.HANG_ATOMIC, FaultKind.LIVELOCK, FaultKind.STAGNATION)
-_STRIKES_THE_MAIN_THREAD: Final = (FaultKind.ASYNC_EXCEPTION, FaultKind.SIGNAL_EXCEPTION)
+_INJECTED_INTO_MAIN_THREAD: Final = (FaultKind.ASYNC_EXCEPTION, FaultKind.SIGNAL_EXCEPTION)
 _SPARES_THE_CALLER: Final = (FaultKind.THREAD_EXCEPTION, FaultKind.MONITOR_KILL, FaultKind.MONITOR_STOP)

@@ -1,1 +1,1 @@
-"""What the tests are built on; no test is in here."""
+"""Infrastructure of the tests; contains no tests."""

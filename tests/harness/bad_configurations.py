@@ -1,6 +1,6 @@
-"""Wrong configurations of fault tolerance (bad_configurations.txt), and what each is answered with.
+"""Invalid fault tolerance configurations (bad_configurations.txt), each with the error that it must raise.
 
-How long each takes, and whether torch is imported for them: python -m tests.harness.bad_configurations
+To measure the times, and whether torch is imported: python -m tests.harness.bad_configurations
 """
 
 import argparse
@@ -26,7 +26,7 @@ MADE: Final = {
 
 @dataclass(frozen=True)
 class Bad:
-    """A wrong configuration.
+    """An invalid configuration.
 
     Attributes:
         name: what is wrong with it.
@@ -39,11 +39,11 @@ class Bad:
     line: str
 
     def of(self, mark: str) -> list[str]:
-        """The lines of the block that begin with a mark, without it."""
+        """The lines of the block that begin with a mark, without the mark."""
         return [line.removeprefix(mark).strip() for line in self.body if line.startswith(mark)]
 
     def answer(self, folder: pathlib.Path) -> str:
-        """What reading it is answered with; `folder` is where its file is written."""
+        """The error of reading it; `folder` is where its file is written."""
         try:
             self._read(folder / "ft.yaml")
         except ConfigurationError as error:
@@ -82,7 +82,7 @@ BAD: Final = _table()
 
 
 def main() -> None:
-    """Print how many are answered as they should, the time of the slowest, and whether torch is there."""
+    """Print how many raise the right error, the time of the slowest, and whether torch is imported."""
     right, slowest = 0, ("", 0.0)
     for bad in BAD:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
-"""docs/reference/compatible-names.md, made from the files of nvrx's `nvidia_resiliency_ext`.
+"""Generator of docs/reference/compatible-names.md, from the files of nvrx's `nvidia_resiliency_ext`.
 
-Write it anew: python -m tests.harness.compatible_names_page > docs/reference/compatible-names.md
+Regenerate: python -m tests.harness.compatible_names_page > docs/reference/compatible-names.md
 """
 
 import ast
@@ -56,7 +56,7 @@ def is_module(path: Path, name: str) -> bool:
 
 
 def target(tree: ast.Module) -> str:
-    """The module whose attributes a file hands on."""
+    """The module whose attributes a file re-exports."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = [f"{n.module}.{n.names[0].name}" if isinstance(n, ast.ImportFrom) else n.names[0].name for n in found]
     return next(module for module in modules if module.startswith("nvrx_"))

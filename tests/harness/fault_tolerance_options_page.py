@@ -1,6 +1,6 @@
-"""docs/reference/fault-tolerance-options.md, made from the declarations of `FaultToleranceConfig`.
+"""Generator of docs/reference/fault-tolerance-options.md, from the declarations of `FaultToleranceConfig`.
 
-Write it anew: python -m tests.harness.fault_tolerance_options_page > docs/reference/fault-tolerance-options.md
+Regenerate: python -m tests.harness.fault_tolerance_options_page > docs/reference/fault-tolerance-options.md
 """
 
 from nvrx_core.fault_tolerance.config import NOT_IMPLEMENTED, FaultToleranceConfig

@@ -1,6 +1,6 @@
-"""The state diagrams in docs/explanation/hang-detection.md, made by playing the machines of a rank monitor.
+"""Generator of the state diagrams in docs/explanation/hang-detection.md, by running the machines of a rank monitor.
 
-Write them anew: python -m tests.harness.hang_detection_page
+Regenerate: python -m tests.harness.hang_detection_page
 """
 
 import math
@@ -26,7 +26,7 @@ Play = tuple[MonitorPolicy, Actions, float]
 
 
 def with_diagrams(text: str) -> str:
-    """The page's text with the diagrams as they are to be.
+    """Return the page's text with up-to-date diagrams.
 
     Raises:
         ValueError: when the page has no place for one.
@@ -50,7 +50,7 @@ def _drawn(arrows: list[tuple[str, str, str]]) -> str:
     )
 
 
-# The policy: what it does about its rank
+# The policy: how it acts on its rank
 
 
 def _verdicts() -> list[tuple[str, str, str]]:
@@ -72,7 +72,7 @@ def _name(played: Play) -> str:
 
 
 def _plays() -> Iterator[tuple[str, str, Play]]:
-    """Each state, what may happen in it, and the machine to which it has happened."""
+    """Each state, an event in it, and the machine after that event."""
     yield "new", "a limit has expired already", _looks(MonitorPolicy(INTERVAL, GRACE), EXPIRED)
     yield "new", "no limit has expired", _looks(MonitorPolicy(INTERVAL, GRACE), 0.0)
     yield "watched", "a limit has expired", _looks(_watched(), EXPIRED)

@@ -1,6 +1,6 @@
-"""docs/reference/launcher-options.md, made from the declarations of the command line.
+"""Generator of docs/reference/launcher-options.md, from the declarations of the command line.
 
-Write it anew: python -m tests.harness.launcher_options_page > docs/reference/launcher-options.md
+Regenerate: python -m tests.harness.launcher_options_page > docs/reference/launcher-options.md
 """
 
 from nvrx_launcher.arguments import OPTIONS, Option

@@ -1,6 +1,6 @@
-"""docs/reference/parameters.md, made from the declarations of the wrapper's parameters.
+"""Generator of docs/reference/parameters.md, from the declarations of the wrapper's parameters.
 
-Write it anew: python -m tests.harness.parameters_page > docs/reference/parameters.md
+Regenerate: python -m tests.harness.parameters_page > docs/reference/parameters.md
 """
 
 import signal

@@ -1,4 +1,4 @@
-"""Plays a round's machine against a store, as the flows do."""
+"""Runs a round's machine against a store, as the flows do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All ranks of a job in one process: each has an assignment and a state of its own, all get the same decisions."""
+"""All ranks of a job in one process: each has its own assignment and state, and all get the same decisions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nvrx_core.rank_assignment.composition import assign, check, declare, snapsh
 
 
 class NoStore:
-    """The built-in assignments ask the store nothing."""
+    """A store for the built-in assignments, which do not use it."""
 
     def set(self, key, value, /):
         raise AssertionError(key)
@@ -37,13 +37,13 @@ class Ranks:
         self.enter()
 
     def enter(self) -> None:
-        """A call begins, with the assignments that are there."""
+        """Begin a call with the current assignments."""
         self.iteration = -1
         self.states = {member: State(member, self.size) for member in range(self.size)}
         self.discarded: dict[int, RankDiscarded] = {}
 
     def round(self, *dead: int) -> dict[int, State]:
-        """A round in which these initial ranks die; returns the states of the survivors, after checking them."""
+        """Run a round in which these initial ranks die; check and return the states of the survivors."""
         decision = Decision.decode(decide(self.iteration, self._arrivals(dead), None).encode())
         self.states = {member: state for member, state in self.states.items() if member not in decision.lost}
         self.discarded = {}

@@ -1,6 +1,6 @@
-"""The table of a round's phases in docs/explanation/restart-protocol.md, made from the one that `Round` goes by.
+"""Generator of the table of phases in docs/explanation/restart-protocol.md, from the transition table of `Round`.
 
-Write it anew: python -m tests.harness.transitions_page
+Regenerate: python -m tests.harness.transitions_page
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ END: Final = "<!-- end of what is made -->\n"
 
 
 def with_table(text: str) -> str:
-    """The page's text with the table as it is to be.
+    """Return the page's text with an up-to-date table.
 
     Raises:
         ValueError: when the page has no place for it.

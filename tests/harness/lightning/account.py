@@ -1,4 +1,4 @@
-"""What the ranks of a fit have trained on: counted from their own records."""
+"""The samples that the ranks of a fit trained on, counted from their own records."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Ends = dict[int, tuple[int, int, str, str | None]]
 
 
 def how_it_ended(job: Job) -> Ends:
-    """Step, epoch, weights and error of each rank, by the rank that it has in the end."""
+    """Step, epoch, weights and error of each rank, by its final rank."""
     names = ("step", "epoch", "weights", "error")
     return {line["rank"]: tuple(line[name] for name in names) for line in job.lines("fitted")}
 
 
 def resumed_steps(job: Job) -> dict[int, int]:
-    """The global step from which each attempt began."""
+    """The global step from which each attempt resumed."""
     steps: dict[int, set[int]] = {}
     for line in job.lines("train_start"):
         steps.setdefault(line["attempt"], set()).add(line["step"])
@@ -28,7 +28,7 @@ def resumed_steps(job: Job) -> dict[int, int]:
 
 
 def trained_on(job: Job) -> dict[int, Counter[int]]:
-    """How often each sample of each epoch is in the final weights: what a restart took back does not count."""
+    """How often each sample of each epoch is in the final weights, without steps that a restart rolled back."""
     begins = resumed_steps(job)
     epochs: dict[int, Counter[int]] = {}
     for line in job.lines("seen"):
@@ -38,9 +38,9 @@ def trained_on(job: Job) -> dict[int, Counter[int]]:
 
 
 def what_happened(job: Job, *, epochs: bool) -> dict[int, list[dict[str, Any]]]:
-    """The validations and ends of epochs of each rank, in order: what a restart took back is left out.
+    """The validations and epoch ends of each rank, in order, without those that a restart rolled back.
 
-    With checkpoints of `epochs`, what happened at the step of a checkpoint was before it, and lasts.
+    With checkpoints of `epochs`, an event at the step of a checkpoint precedes it and is not rolled back.
     """
     begins = {attempt: step + epochs for attempt, step in resumed_steps(job).items()}
     kept = ("what", "step", "metrics", "mean", "epoch")

@@ -1,4 +1,4 @@
-"""Runs a training script, under `ft_launcher` or alone, and reads what it says."""
+"""Runs a training script, under `ft_launcher` or alone, and reads its output."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LIMIT = 150
 
 @dataclass(frozen=True)
 class Run:
-    """What a job has left.
+    """The results of a job.
 
     Attributes:
         code: its exit code.
-        events: what its processes have said.
-        log: the rest of what it has written.
+        events: the events that its processes printed.
+        log: the rest of its output.
     """
 
     code: int

@@ -1,4 +1,4 @@
-"""What a test wants of a fit: one value, handed to the ranks as JSON in the environment."""
+"""The setting of a test fit: one value, passed to the ranks as JSON in the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLE = "NVRX_TEST_FIT"
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: `kind` strikes the initial rank once it is at this point, in this attempt."""
+    """One fault: `kind` is injected into the initial rank once it is at this point, in this attempt."""
 
     rank: int
     step: int
@@ -58,7 +58,7 @@ class Setting:
     ckpt_path: str | None = None
 
     def plain(self) -> Setting:
-        """The same training under Lightning's own strategy: no fault, and nothing that leaves the weights alone."""
+        """The same training under Lightning's own strategy, without faults and irrelevant options."""
         own = "ModelParallelStrategy" if self.strategy.endswith("ModelParallelStrategy") else "DDPStrategy"
         kept: tuple[str, ...] = ("samples", "batch", "dropout", "batch_norm", "late_layer", "amp", "data", "manual")
         kept += ("trainer", "callbacks")

@@ -1,4 +1,4 @@
-"""Looks, in a process that has imported megatron-core, for the names that nvrx uses and no documentation promises."""
+"""Checks, in a process that has imported megatron-core, the undocumented names that nvrx uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 
 def missing() -> Iterator[str]:
-    """The names that are not there, or are not as they were."""
+    """The names that are missing or have changed."""
     for name in internals.CORE_STATE:
         importlib.import_module(name)
     for module, name in internals.DESTROYERS:
@@ -47,7 +47,7 @@ def missing_of_saves() -> Iterator[str]:
 
 
 def check_wrapper() -> None:
-    """The wrapper has what the flags say."""
+    """Check that the wrapper has the values of the flags."""
     given = InprocessArguments(soft_timeout=5, hard_timeout=9, max_iterations=4, granularity="rank")
     wrapper = wrapper_for(given)
     assert (wrapper.soft_timeout, wrapper.hard_timeout) == (timedelta(seconds=5), timedelta(seconds=9))

@@ -1,4 +1,4 @@
-"""A rank monitor's client without a monitor: it says how often it was made and shut down."""
+"""A rank monitor client without a monitor: it counts how often it was created and shut down."""
 
 from tests.harness.process.workers.record import Record
 
@@ -8,7 +8,7 @@ record = Record.of_environment()
 
 
 class Client:
-    """Records what is done with it."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         record("client", what_happened="made")

@@ -1,4 +1,4 @@
-"""Imported by multiprocessing's fork server in these tests: its children, which save, have what stands in for a GPU."""
+"""Imported by multiprocessing's fork server in these tests: its children, which save, have the fake GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stand-in tree calls: the model, the records and the faults of the test's plan."""
+"""Hooks called by the stand-in tree: the model, the records and the faults of the test's plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["entered", "in_evaluation", "in_tracker", "left_with", "stepped", "tr
 plan = Plan.of_environment()
 record = Record.of_environment()
 me = int(os.environ["RANK"])
-IN_TRACKER = 1000  # the step of a fault that strikes while the tracker file is written
-EVERY = 2000  # the step of one that strikes at the first step of each iteration
+IN_TRACKER = 1000  # the step of a fault injected while the tracker file is written
+EVERY = 2000  # the step of a fault injected at the first step of each iteration
 
 
 def iteration() -> int:
@@ -42,7 +42,7 @@ def training_of(world: int) -> Training:
 
 
 def stepped(step: int, loss: float | None) -> None:
-    """A training step is done; a fault strikes before the next."""
+    """A training step is done; inject a fault before the next."""
     record("step", iteration=iteration(), step=step, rank=os.environ["RANK"], loss=loss)
     for at in (step + 1, EVERY):
         kind = plan.schedule().due(Point(me, iteration() if at != EVERY else 0, at))

@@ -40,7 +40,7 @@ class MegatronJob(Job):
         return self
 
     def losses(self) -> dict[tuple[str, int], float]:
-        """The loss of each rank and step, as the last iteration that did it had it."""
+        """The loss of each rank and step, from the last iteration that ran the step."""
         return {(line["rank"], line["step"]): line["loss"] for line in self.lines("step") if line["loss"] is not None}
 
     def weights(self) -> set[float]:
@@ -48,7 +48,7 @@ class MegatronJob(Job):
         return {line["sum"] for line in self.lines("weights")}
 
     def entered(self, iteration: int) -> list[dict[str, Any]]:
-        """What the ranks said when they entered an iteration."""
+        """The records of the ranks on entry to an iteration."""
         return self.lines("enter", iteration=iteration)
 
     def told(self) -> str:
@@ -95,7 +95,7 @@ class MegatronLMJob(MegatronJob):
         return self
 
     def last_losses(self) -> dict[tuple[str, int], float]:
-        """The losses of the steps that the last iteration has done."""
+        """The losses of the steps of the last iteration."""
         last = max(line["iteration"] for line in self.lines("step"))
         return {(line["rank"], line["step"]): line["loss"] for line in self.lines("step", iteration=last)}
 

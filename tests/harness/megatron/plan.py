@@ -1,4 +1,4 @@
-"""What the ranks of a test job do, as text in the environment."""
+"""The plan of a test job, as text in the environment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A rank of one that saves after each step until it is killed, by `AtomicCheckpoint`; it goes on from what it finds.
+"""A single rank that saves by `AtomicCheckpoint` after each step until it is killed, and resumes from the newest one.
 
 Run with the kind of save, the folder of the checkpoints, the file of its account, and what happens: "killed" waits for
-that; a trouble of the disk strikes once, in the third save; "damage" is done to the fourth checkpoint, with which the
+that; a disk fault is injected once, in the third save; "damage" is done to the fourth checkpoint, with which the
 program ends.
 """
 
@@ -50,7 +50,7 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def hold_results_in_a_fork() -> None:
-    """Has a forked process hold the queue in which writers report: a spawned one imports torch first, for seconds."""
+    """Run the process of the writers' results queue by fork: a spawned one first imports torch, for seconds."""
     filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
 
 
@@ -97,7 +97,7 @@ def resume(checkpoints: Any, load: Callable[..., Any], weights: torch.Tensor) ->
 
 
 def damage_newest(checkpoints: nvrx_megatron.AtomicCheckpoint) -> Iterator[None]:
-    """Damages the weights of the newest checkpoint in one way after another, and restores them in the end."""
+    """Damages the weights of the newest checkpoint in several ways in turn, and restores them at the end."""
     found = checkpoints.latest()
     assert found is not None
     weights = max(found[1].iterdir(), key=lambda path: path.stat().st_size)

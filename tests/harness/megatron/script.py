@@ -23,7 +23,7 @@ record = Record.of_environment()
 
 
 def break_beside() -> None:
-    """Break this rank while another writes the tracker file."""
+    """Inject a fault into this rank while another writes the tracker file."""
     if "1000" in plan.faults:
         record.await_others(1, "tracker")
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""A rank that trains a tiny GPT on megatron-core, as a user's own loop does, and breaks as its plan says."""
+"""A rank that trains a tiny GPT on megatron-core, as a user's own loop does, with the faults of its plan."""
 
 from __future__ import annotations
 

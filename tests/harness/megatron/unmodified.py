@@ -1,7 +1,7 @@
 """Runs an unmodified Megatron-LM script on CPU and gloo, as `python -m nvrx_megatron` does: no file of it is changed.
 
 Its tree is in NVRX_TEST_MEGATRON_LM; folders with what it imports may follow. What stands in for a GPU is set up first;
-then `nvrx_megatron.__main__` runs. The faults strike in `train_step`, counted over the whole process.
+then `nvrx_megatron.__main__` runs. The faults are injected in `train_step`, counted over the whole process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ me = os.environ["RANK"]
 
 
 def fake_device() -> None:
-    """Has torch.cuda say what Megatron-LM asks for at its start."""
+    """Fake the torch.cuda calls that Megatron-LM makes at its start."""
     cuda: Any = torch.cuda
     on_cpu.install()
     cuda.is_available = lambda: True
@@ -63,7 +63,7 @@ def fake_device() -> None:
 
 
 def fake_build(tree: Path) -> None:
-    """Stands in for what wants a compiler of CUDA, or a newer Python."""
+    """Fake what requires a CUDA compiler or a newer Python."""
     from tests.harness.megatron.site import sitecustomize  # noqa: F401 - the template was not started with it
 
     if (tree / "megatron/legacy/fused_kernels/__init__.py").exists():
@@ -71,7 +71,7 @@ def fake_build(tree: Path) -> None:
 
 
 def watch_training() -> None:
-    """Records each start, and each step with its loss; breaks a step where a fault is due."""
+    """Record each start, and each step with its loss; inject a fault into a step where one is due."""
     import megatron.training as package
     from megatron.training import training
 

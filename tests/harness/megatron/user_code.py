@@ -1,4 +1,4 @@
-"""A rank that trains on megatron-core in a way that users do; the first word of its command line says which."""
+"""A rank that trains on megatron-core in one of the ways of users, named by its first argument."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def train(call: CallWrapper) -> None:
 
 
 def average(group: Any, iteration: int) -> None:
-    """Rank 0's thread waits in a collective that rank 1's thread never begins."""
+    """Rank 0's thread blocks in a collective that rank 1's thread never enters."""
     if me == 0:
         record("averages", iteration=iteration)
         dist.all_reduce(torch.ones(1), group=group)

@@ -1,1 +1,1 @@
-"""Real jobs: the processes, stores and networks that the tests of tests/process run on, and what they look at."""
+"""Real jobs: processes, stores and networks for tests/process, and the checks of their results."""

@@ -1,8 +1,8 @@
-"""A rank that is slower than the others, to find the tests that count on all ranks being equally fast.
+"""A rank that is slower than the others, to find tests that assume equally fast ranks.
 
 `NVRX_TEST_DELAY_RANK=RANK:SECONDS` in the environment of pytest delays one initial rank of every job: its start, and
 its first entries into the function. `RANK:SECONDS@POINT` delays it at another failpoint instead of the entry. No test
-may fail for it.
+may fail because of it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["DELAY", "delay_rank"]
 
 DELAY = "NVRX_TEST_DELAY_RANK"
 ITERATIONS = 4
-"""Iterations that are delayed; a job of a hundred restarts does not last a hundred delays longer."""
+"""Maximum number of delayed iterations, so that a job of a hundred restarts is not delayed a hundred times."""
 
 
 def delay_rank() -> None:
-    """Delay this process where it is the rank that the environment names."""
+    """Delay this process if it is the rank named by the environment."""
     text, _, point = os.environ.get(DELAY, "").partition("@")
     rank, _, seconds = text.partition(":")
     if rank and rank == os.environ.get("RANK"):
@@ -29,7 +29,7 @@ def delay_rank() -> None:
 
 
 def delay_at(point: str, seconds: float) -> None:
-    """Sleep at a failpoint, before whatever a test injects there."""
+    """Sleep at a failpoint, before the fault that a test injects there."""
     install = failpoint.install
 
     def hook(name: str, iteration: int, then: failpoint.Hook | None = None) -> None:

@@ -8,7 +8,7 @@ import resource
 
 __all__ = ["FIRST_USER", "few_processes"]
 
-FIRST_USER = 1_000_000  # nobody else has processes as the user of this number and a pid
+FIRST_USER = 1_000_000  # a user id, unique by the pid, that has no other processes
 PR_SET_KEEPCAPS = 8
 CAPABILITY_VERSION_3 = 0x20080522
 PR_CAP_AMBIENT, RAISE = 47, 2

@@ -1,4 +1,4 @@
-"""What happened in a job, for people: printed when a test fails."""
+"""The history of a job as text, printed when a test fails."""
 
 from __future__ import annotations
 

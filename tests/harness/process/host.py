@@ -1,7 +1,7 @@
 """The machine under the tests, as seen from the test process: sweeping and reaping of processes.
 
-The test process is a subreaper (`tests/conftest.py`), so no process of a job can get away from it, and every process
-of a job carries a tag in its environment: what still has the tag is still there.
+The test process is a subreaper (`tests/conftest.py`), so no process of a job can escape it. Every process of a job
+carries a tag in its environment, by which surviving ones are found.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def alive(pid: int) -> bool:
 
 
 def reap_orphans(ours: Iterable[int]) -> None:
-    """Collects the dead among the adopted; `ours` are waited for by whoever started them."""
+    """Reap exited adopted processes, except `ours`, which their starters wait for."""
     tasks = Path("/proc/self/task").iterdir()
     children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
     for pid in children - set(ours):
@@ -72,19 +72,19 @@ def parent(pid: int) -> int:
 
 
 def switches(pid: int) -> int:
-    """How often the threads of a process have gone to sleep by themselves so far."""
+    """The number of voluntary context switches of a process's threads."""
     texts = ((task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
     return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
 
 
 def cpu_seconds(pid: int) -> float:
-    """The time that the threads of a process have run so far, without its children's."""
+    """The CPU time of a process's threads, without that of its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def eventually(truth: Callable[[], object], seconds: float) -> bool:
-    """Whether `truth` comes to hold within a bound that only a hang exceeds."""
+    """Whether `truth` becomes true within a timeout that only a hang exceeds."""
     end = time.monotonic() + seconds
     while not (held := bool(truth())) and time.monotonic() < end:
         time.sleep(0.02)
@@ -92,7 +92,7 @@ def eventually(truth: Callable[[], object], seconds: float) -> bool:
 
 
 def free_ports(number: int = BLOCK) -> int:
-    """The first of some consecutive ports that nobody listens on, below those that the kernel hands out by itself.
+    """The first of some consecutive unused ports below the kernel's ephemeral range.
 
     Calls take the ports in turn, so that jobs side by side do not take each other's; nor does another test process on
     this machine, between the draw and the first use.

@@ -1,4 +1,4 @@
-"""What a stranger may send to a rank monitor's socket: each message ends its own connection, and no more."""
+"""Malformed messages to a rank monitor's socket: each closes its own connection only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUESTION = json.dumps({"type": "progress"}).encode()
 
 
 def messages(rng: random.Random) -> Iterator[bytes]:
-    """Malformed, half, oversized and foreign messages, without end."""
+    """Malformed, truncated, oversized and foreign messages, endlessly."""
     half = [QUESTION[:length] for length in range(1, len(QUESTION))]
     foreign = [
         b"GET / HTTP/1.1\r\n\r\n",
@@ -65,14 +65,15 @@ def hostile(path: Path) -> Iterator[socket.socket]:
 
 
 def inundate(path: Path, number: int, seed: int, every: int, *, ask: Callable[[Path], float] | None = None) -> float:
-    """Send so many messages, each over a connection of its own; returns the longest time of an honest answer, seconds.
+    """Send malformed messages, each on its own connection; return the longest response time to a valid request,
+    seconds.
 
     Args:
         path: where the monitor listens.
         number: of messages.
         seed: of what is sent.
-        every: so many messages are sent between two honest questions.
-        ask: asks one; None: `ask_monitor`.
+        every: the number of messages between two valid requests.
+        ask: sends a valid request; None: `ask_monitor`.
     """
     source, longest = messages(random.Random(seed)), 0.0
     for turn in range(number):
@@ -87,12 +88,12 @@ def inundate(path: Path, number: int, seed: int, every: int, *, ask: Callable[[P
 
 
 def ask_monitor(path: Path) -> float:
-    """Ask a monitor an honest question; returns the seconds until its answer."""
+    """Send a monitor a valid request; return its response time, seconds."""
     return _ask(path, {"rank", "steps", "heartbeats"})
 
 
 def ask_launcher(path: Path) -> float:
-    """Ask a launcher an honest question; returns the seconds until its answer."""
+    """Send a launcher a valid request; return its response time, seconds."""
     return _ask(path, {"type", "ranks"})
 
 
@@ -105,7 +106,7 @@ def _ask(path: Path, fields: set[str]) -> float:
 
 
 def send_descriptors(path: Path, message: bytes, number: int) -> None:
-    """Send a message with descriptors, which are of no use to a monitor."""
+    """Send a message with file descriptors, which a monitor must ignore."""
     with hostile(path) as channel, open(os.devnull, "rb") as file:
         socket.send_fds(channel, [message], [file.fileno()] * number)
         with suppress(ConnectionResetError):

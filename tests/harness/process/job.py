@@ -1,8 +1,8 @@
 """A distributed job of real processes: launched, watched, and brought to an end within a hard limit.
 
 Ranks come from the template (or from any command, for torchrun); the store is a process of its own, so that rank 0 can
-be a target like any other, or lives in rank 0. What the ranks lived through is in their records and in the wrapper's
-events; `oracle` says whether that is what should have been.
+be a target like any other, or lives in rank 0. The ranks' records and the wrapper's events tell what happened; `oracle`
+checks it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Template:
             raise RuntimeError("the template process ended before it was ready")
 
     def environment(self) -> dict[str, str]:
-        """What every process of a job starts from."""
+        """The base environment of every process of a job."""
         kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         return {**kept, **single, "PYTHONPATH": os.pathsep.join(map(str, PATHS)), host.TAG: self.tag}
@@ -66,12 +66,12 @@ class Template:
         return int(self._answers.readline())
 
     def leftovers(self) -> dict[int, str]:
-        """What is still there of any job."""
+        """The surviving processes of any job."""
         host.reap_orphans([self.pid])
         return {pid: command for pid, command in host.tagged(self.tag).items() if pid != self.pid}
 
     def sweep(self) -> None:
-        """Kills what is still there."""
+        """Kill the surviving processes."""
         while left := self.leftovers():
             for pid in left:
                 with suppress(ProcessLookupError):
@@ -95,7 +95,7 @@ class Job:
         self.codes: dict[int, int] = {}
         self.store_pid: int | None = None
         self.endpoint: str | None = None
-        self.others = set[int]()  # processes of another job, that may be there when this one has ended
+        self.others = set[int]()  # processes of another job, which may outlive this one
         self.routes: dict[int, str] = {}  # initial rank: the endpoint by which it reaches the store
         for name in ("records", "events", "checkpoints"):
             (directory / name).mkdir(parents=True)
@@ -140,7 +140,7 @@ class Job:
         self.endpoint = said.read_text().splitlines()[0]
 
     def run_command(self, name: str, *arguments: str, key: int = -1, **more: str) -> None:
-        """Starts a program of its own, such as torchrun, in the place of the ranks; `key` names it in `codes`."""
+        """Start another program, such as torchrun, in place of the ranks; `key` names it in `codes`."""
         error = os.open(self.directory / f"{name}.err", os.O_WRONLY | os.O_CREAT, 0o600)
         actions = [(os.POSIX_SPAWN_DUP2, error, 1), (os.POSIX_SPAWN_DUP2, error, 2)]
         environment = self.environment(**more)
@@ -164,7 +164,7 @@ class Job:
         return _select(sorted(lines, key=lambda line: line["monotonic"]), {"event": event} if event else {}, fields)
 
     def struck(self) -> list[str]:
-        """The failpoints at which a fault has struck, as a schedule writes them."""
+        """The failpoints at which a fault was injected, in the notation of a schedule."""
         return [line["hit"] for line in failpoints.read_record(self.directory / "strikes")]
 
     def errors(self, name: int | str) -> str:
@@ -216,7 +216,7 @@ class Job:
         time.sleep(0.5)
 
     def stop_store(self) -> Job:
-        """Ends the store; that it also ends in peace is a test of its own."""
+        """Kill the store; its regular shutdown has its own test."""
         if self.store_pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.store_pid, signal.SIGKILL)

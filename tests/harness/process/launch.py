@@ -1,4 +1,4 @@
-"""Starts launchers, and reads what their workers print."""
+"""Starts launchers, and reads the output of their workers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Launch:
         return self.process.returncode, self.log + errors
 
     def take(self, out: str) -> None:
-        """Take what its workers have said out of what they have printed."""
+        """Parse the events in the workers' output."""
         self.events += [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
     def pids(self) -> list[int]:
@@ -108,7 +108,7 @@ def events_of(folder: Path, event: str) -> list[dict[str, Any]]:
 
 
 def meeting_place(endpoint: str = "") -> tuple[str, ...]:
-    """Return the options by which launchers meet, at a free port unless an endpoint is given."""
+    """Return the rendezvous options of launchers, with a free port unless an endpoint is given."""
     return ("--rdzv-endpoint", endpoint or f"127.0.0.1:{host.free_ports()}", "--rdzv-id", "job")
 
 

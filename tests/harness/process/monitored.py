@@ -41,7 +41,7 @@ class MonitoredRank:
         self.lines = list[dict[str, Any]]()
 
     def tell(self) -> None:
-        """Have it go on."""
+        """Let it continue."""
         assert self.process.stdin is not None
         self.process.stdin.write("x")
         self.process.stdin.flush()
@@ -76,7 +76,7 @@ class MonitoredRank:
 
 
 def environment_of(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of this process, without what would place it in a job; sockets of monitors are in a folder."""
+    """The environment of this process without the variables of a job; sockets of monitors are in a folder."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
     return {**clean, "PYTHONPATH": os.pathsep.join(sys.path), RUNTIME: str(folder / "run"), **more}
 

@@ -1,4 +1,4 @@
-"""Hosts on one machine: network namespaces with an address each, on a switch whose cables can be pulled. For root."""
+"""Hosts on one machine: network namespaces with an address each, on a switch with links that can be cut. Needs root."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class Network:
         return f"{self._name}h{number}"
 
     def command(self, number: int) -> list[str]:
-        """Return what is put before a command to run it on a host."""
+        """Return the command prefix that runs a command on a host."""
         return ["ip", "netns", "exec", self.host(number)]
 
     def cut(self, number: int) -> None:
-        """Pull a host's cable: nothing gets through, and nothing is answered."""
+        """Cut a host's link: no packet passes, and none is answered."""
         self._in(self._name, f"ip link set port{number} down")
 
     def heal(self, number: int) -> None:
-        """Plug it in again."""
+        """Restore the link."""
         self._in(self._name, f"ip link set port{number} up")
 
     def cut_one_way(self, number: int, *, outgoing: bool) -> None:
-        """Lose whatever a host sends, or whatever is sent to it."""
+        """Drop all packets from a host, or all packets to it."""
         self._shape(number, "blackhole", outgoing=outgoing)
 
     def slow(self, number: int) -> None:
-        """Let 8 kB a second through to a host and from it, up to 0.2 s late."""
+        """Limit a host's link to 8 kB/s each way, with up to 0.2 s latency."""
         for outgoing in (True, False):
             self._shape(number, "tbf rate 64kbit burst 1600 latency 200ms", outgoing=outgoing)
 
@@ -75,7 +75,7 @@ class Network:
             self._in(host, f"ip link set {device} up")
 
     def _shape(self, number: int, queue: str, *, outgoing: bool) -> None:
-        """Set how packets queue on one side of a host's cable."""
+        """Set the queueing discipline on one side of a host's link."""
         namespace, device = (self.host(number), "eth0") if outgoing else (self._name, f"port{number}")
         self._in(namespace, f"tc qdisc replace dev {device} root {queue}")
 

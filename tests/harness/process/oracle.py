@@ -1,11 +1,11 @@
-"""Was anything lost? The checks that every job must pass, whatever struck it.
+"""The checks that every job must pass, whatever faults were injected.
 
-No process outlives its job, no file is left in its temporary directory, nobody listens on its ports; the ids of an
-iteration are unique and, once it runs, complete; nobody enters an iteration before all living ranks left the one
-before; an atomic section runs to its end; the finishing iteration does each step once; the checkpoint is whole; exit
-codes are as documented; one restart for each set of faults, with its cause and culprit in every survivor's events and
-in a line of the log; the wrapper's own events keep its promises; and the phases of a restart add up to the time that
-the ranks themselves measured.
+No process outlives its job, no file is left in its temporary directory, no process listens on its ports. The ranks of
+an iteration are unique and, once it runs, complete. No rank enters an iteration before all living ranks left the
+previous one. An atomic section runs to its end. The final iteration does each step once. The checkpoint is complete.
+Exit codes are as documented. There is one restart for each set of faults, with its cause and culprit in every
+survivor's events and in a log line. The wrapper's events satisfy its guarantees. The phases of a restart add up to the
+time that the ranks measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 ENDED_WITHIN = 5.0
 """Seconds; monitor processes end a moment after their ranks."""
 TOLD_WITHIN = 20
-"""The lines from the end of a log in which the last restart is told."""
+"""The lines at the end of a log that must contain the last restart."""
 
 Line = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Restart(NamedTuple):
 def restart(causes: str, by: Iterable[int] | None, lost: Iterable[int] = (), discarded: Iterable[int] = ()) -> Restart:
     """A restart with one of `causes` (words), the initial ranks to blame (None: not asserted), and the ranks lost.
 
-    Those that the rank assignment discards leave with this restart; the next one names them among the lost.
+    Ranks that the rank assignment discards leave with this restart; the next restart names them among the lost.
     """
     culprits = None if by is None else frozenset(by)
     return Restart(frozenset(causes.split()), culprits, frozenset(lost), frozenset(discarded))
@@ -61,13 +61,13 @@ def assert_nothing_lost(
     spares: int = 0,
     call: int = 0,
 ) -> None:
-    """Asserts that the finished job went as it should have.
+    """Assert that the finished job behaved as specified.
 
     Args:
-        restarts: what each restart must say, in order; there must be no other.
+        restarts: the expected restarts, in order; there must be no other.
         codes: exit codes by initial rank; a rank that is not named must end with 0.
         absent: the initial ranks that were lost before the first iteration.
-        spares: how many of the last iteration's living ranks are reserves.
+        spares: how many of the last iteration's living ranks are spares.
         call: the call of the wrapped function whose iterations are checked.
     """
     assert_nothing_left(job)
@@ -84,7 +84,7 @@ def assert_nothing_lost(
 
 
 def assert_nothing_left(job: Job) -> None:
-    """Nothing on the machine tells of the job any more, but its own directories."""
+    """Nothing of the job is left on the machine except its own directories."""
     assert_no_process_left(job)
     assert not list(job.temporary.iterdir()), "files are left in the temporary directory"
     assert not host.listening() & {job.port, job.port + 1}, "somebody still listens"
@@ -98,7 +98,7 @@ def assert_no_process_left(job: Job) -> None:
 
 
 def assert_restarts(job: Job, expected: Iterable[Restart], call: int = 0, absent: Collection[int] = ()) -> None:
-    """Every living rank tells of every restart, and all tell the same; one that dies on entry may not."""
+    """Every living rank reports every restart, and all reports agree; a rank that dies on entry may not report."""
     living = set(range(job.world)) - set(absent)
     told, restarts = told_restarts(job, call), list(expected)
     discarded = frozenset[int]()
@@ -141,26 +141,26 @@ def assert_phases(line: Line) -> None:
 
 
 def assert_latency_agrees(job: Job, *, witnessed: bool = False, within: float = 0.002) -> None:
-    """The phases add up to the time from the injector's stamp to the slowest rank's first line in the function.
+    """The phases add up to the time from the injection to the slowest rank's entry into the function.
 
-    Of several restarts the closest counts: on a busy machine a wait for a core lies between two stamps now and then;
-    what is wrong in the accounting is wrong in each of them. A death is `witnessed` by another process, which may wait
-    for its core every time: there the phases begin after the stamp, end before the line, and leave nothing out between.
+    Of several restarts the closest counts: on a busy machine a process may wait for a CPU between two timestamps,
+        whereas an accounting error appears in each restart. A death is `witnessed` by another process, which may wait
+        for a CPU every time: then the phases begin after the injection, end before the entry, and have no gaps.
     """
-    strikes = job.lines("strike", call=0)
+    injections = job.lines("strike", call=0)
     told = timeline.restarts(timeline.read(job.directory / "events"))
     entered = [max(line["at"] for line in job.lines("enter", iteration=each.iteration, call=0)) for each in told]
-    seconds = [end - strike["at"] for end, strike in zip(entered, strikes, strict=True)]
+    seconds = [end - injection["at"] for end, injection in zip(entered, injections, strict=True)]
     missed = [measured - sum(restart.phases.values()) for restart, measured in zip(told, seconds, strict=True)]
     if witnessed:
-        struck = [min(line["marks"]["occurred"] for line in lines) for lines in told_restarts(job, 0).values()]
-        missed = [gap - (at - strike["at"]) for gap, at, strike in zip(missed, struck, strikes, strict=True)]
-        assert all(strike["at"] <= at for strike, at in zip(strikes, struck, strict=True)), "counted before the death"
+        occurred = [min(line["marks"]["occurred"] for line in lines) for lines in told_restarts(job, 0).values()]
+        missed = [gap - (at - injection["at"]) for gap, at, injection in zip(missed, occurred, injections, strict=True)]
+        assert all(each["at"] <= at for each, at in zip(injections, occurred, strict=True)), "counted before the death"
     assert min(map(abs, missed)) < within, f"the phases leave out, seconds: {missed}; measured: {seconds}"
 
 
 def assert_ids(job: Job, call: int, living: int, spares: int) -> None:
-    """Unique ids 0..W-1 in each iteration, and all of them in the last."""
+    """Ranks 0..W-1 are unique in each iteration, and complete in the last."""
     entries: dict[int, list[Line]] = {}
     for line in job.lines("enter", call=call):
         entries.setdefault(line["iteration"], []).append(line)
@@ -174,9 +174,9 @@ def assert_ids(job: Job, call: int, living: int, spares: int) -> None:
 
 
 def assert_order(job: Job, call: int, cut_off: Collection[int] = ()) -> None:
-    """Iterations only go up, and none is entered before every living rank left the one before.
+    """Iterations only increase, and none is entered before every living rank left the previous one.
 
-    One that is cut off cannot be told to leave; it must not come back.
+    A rank that is cut off cannot be told to leave; it must not come back.
     """
     left: dict[int, float] = {}
     for line in (line for line in job.lines("leave", call=call) if line["initial_rank"] not in cut_off):
@@ -189,14 +189,14 @@ def assert_order(job: Job, call: int, cut_off: Collection[int] = ()) -> None:
 
 
 def assert_sections(job: Job) -> None:
-    """An atomic section ends, unless its process did."""
+    """An atomic section ends, unless its process died."""
     ended = {(line["initial_rank"], line["iteration"]) for line in job.lines("atomic_end")}
     for line in job.lines("atomic"):
         assert (line["initial_rank"], line["iteration"]) in ended or job.codes[line["initial_rank"]] != 0, line
 
 
 def assert_steps(job: Job, call: int) -> None:
-    """Each rank that came to the end did each step of the last iteration once, from its last checkpoint on."""
+    """Each rank that completed did each step of the last iteration once, from its last checkpoint on."""
     last = max(line["iteration"] for line in job.lines("enter", call=call))
     first = max((line["step"] for line in job.lines("resume", call=call, iteration=last)), default=0)
     for done in job.lines("done", call=call):
@@ -208,20 +208,20 @@ def assert_steps(job: Job, call: int) -> None:
 
 
 def assert_redone(job: Job, call: int, rank: int, iteration: int, first: int) -> None:
-    """No more is done again than lay behind the last checkpoint; two intervals, where that was damaged."""
+    """No more steps are repeated than since the last checkpoint; two intervals, if that was damaged."""
     before = [line["step"] + 1 for line in job.lines("step", call=call, initial_rank=rank, iteration=iteration - 1)]
     if job.plan.save_every:
         assert max(before, default=0) - first <= 2 * job.plan.save_every, f"{before} done, resumed from {first}"
 
 
 def assert_checkpoint(folder: Path, steps: int) -> None:
-    """The last checkpoint is whole, has counted each step once, and nothing unfinished lies beside it."""
+    """The last checkpoint is complete, has counted each step once, and there are no partial files beside it."""
     assert load(folder) == steps
     assert not list(folder.glob("*.unfinished"))
 
 
 def assert_promises(job: Job, call: int = 0) -> None:
-    """What the events say of S1, S2, S4 and S5 (docs/explanation/restart-protocol.md); S3 is `assert_sections`."""
+    """The events satisfy S1, S2, S4 and S5 (docs/explanation/restart-protocol.md); S3 is `assert_sections`."""
     left: dict[int, int] = {}
     for iteration, lines in sorted(told_restarts(job, call).items()):
         ranks = [line["rank"] for line in lines]
@@ -237,7 +237,7 @@ def assert_promises(job: Job, call: int = 0) -> None:
 
 
 def assert_said(job: Job, call: int) -> None:
-    """The last restart is told at the end of the log: kind, rank, host, process and iteration."""
+    """The end of the log reports the last restart: kind, rank, host, process and iteration."""
     told = told_restarts(job, call)
     for line in told.get(max(told, default=0), []):
         if line["rank"] == 0 and call == job.plan.calls - 1:

@@ -1,7 +1,7 @@
-"""A network between a rank and the store: a proxy for TCP that is slow, or falls silent and heals.
+"""A network between a rank and the store: a TCP proxy that can be slow, or cut off and healed.
 
-A proxy that is cut off keeps its connections open and forwards nothing, as a network does whose other end vanished. It
-can also reset the connections that it has, or forget them, as a machine does that was switched off and on.
+A proxy that is cut off keeps its connections open and forwards nothing, like a network whose other end has vanished. It
+can also reset its connections, or drop them silently, like a machine that was power-cycled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import TracebackType
 __all__ = ["Proxy"]
 
 CHUNK = 1 << 16
-TCP_REPAIR = 19  # a connection that is closed under repair ends without a word; see linux/tcp.h
+TCP_REPAIR = 19  # a connection closed in repair mode sends no FIN or RST; see linux/tcp.h
 
 
 class Proxy:
@@ -61,21 +61,21 @@ class Proxy:
         os.close(self._wake)
 
     def cut(self) -> None:
-        """From now on nothing gets through."""
+        """Stop forwarding."""
         self._cut = True
         os.eventfd_write(self._wake, 1)
 
     def heal(self) -> None:
-        """What was held up gets through, and all that follows."""
+        """Forward the delayed data, and all that follows."""
         self._cut = False
         os.eventfd_write(self._wake, 1)
 
     def reset(self) -> None:
-        """The connections of now are reset; new ones are accepted."""
+        """Reset the current connections; new ones are accepted."""
         self._carry_out("reset")
 
     def forget(self) -> None:
-        """The connections of now are gone, and those at their other ends are not told; new ones are accepted."""
+        """Drop the current connections without notifying their peers; new ones are accepted."""
         self._carry_out("forget")
 
     def _carry_out(self, order: str) -> None:

@@ -72,7 +72,7 @@ def _orphan(writer: int) -> bool:
 def become(request: Mapping[str, Any]) -> None:
     """Makes this process the rank that the request describes, and runs its module.
 
-    A shell starts what runs in its background with Ctrl-C ignored; a rank must hear it.
+    A shell starts background processes with SIGINT ignored; a rank must receive it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
@@ -91,7 +91,7 @@ def _redirect(path: str, descriptor: int) -> None:
 
 
 def preload() -> None:
-    """Imports what `Wrapper` imports, once for all ranks, and nothing that a rank would import later than that."""
+    """Import what `Wrapper` imports, once for all ranks, and nothing that a rank would import later."""
     from nvrx_core import inprocess
 
     _ = inprocess.Wrapper

@@ -1,7 +1,7 @@
 """An explicit-state checker: every interleaving of a small job, over the real machines of a round.
 
-`Checker.explore` visits every reachable state and asserts the invariants on the way. In the end every state from which
-nothing can happen must be one in which all is over, and no run may go round in circles: so every run ends well.
+`Checker.explore` visits every reachable state and asserts the invariants on the way. At the end, every state without
+successors must be a final one, and the graph must be acyclic: so every run terminates properly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Figures:
-    """What an exploration came upon."""
+    """The totals of an exploration."""
 
     states: int = 0
     transitions: int = 0
@@ -55,7 +55,7 @@ class Checker:
             Violation: when an invariant breaks, or a run neither goes on nor is over.
         """
         collects = gc.isenabled()
-        gc.disable()  # nothing here is garbage, and looking for it takes most of the time
+        gc.disable()  # there is no garbage here, and collections would take most of the time
         try:
             return self._explore(limit)
         finally:
@@ -99,7 +99,7 @@ def _story(here: int, parents: array[int], labels: list[str]) -> str:
 
 
 def _forbid_circles(edges: list[array[int]]) -> None:
-    """Take states without an untaken predecessor, over and over; what is left lies on a circle."""
+    """Remove states without predecessors repeatedly; the rest lies on a cycle."""
     entering = array("q", bytes(8 * len(edges)))
     for out in edges:
         for number in out:

@@ -1,4 +1,4 @@
-"""A small job as the checker sees it: what may strike, and a state of the whole as a value.
+"""A small job as the checker sees it: the faults that may be injected, and the whole state as a value.
 
 Members, actions and store records are numbers, so that a state is cheap to compare and to keep.
 """
@@ -16,7 +16,7 @@ __all__ = ["Config", "Job", "Step", "fault_of"]
 
 @dataclass(frozen=True)
 class Config:
-    """One job to explore: how many of each trouble may strike, anywhere and at any time.
+    """One job to explore: how many faults of each kind may be injected, anywhere and at any time.
 
     Attributes:
         ranks: how many members.
@@ -33,7 +33,7 @@ class Config:
         discards: (iteration, member): whom the rank assignment discards.
         errors: (iteration, member): on whom alone the rank assignment fails.
         fails: (plug-in, iteration, member): whose "keys", "initialize" or "recover" fails, and when.
-        breaks: times that Ctrl-C strikes a main thread that waits for the others.
+        breaks: times that Ctrl-C interrupts a main thread that waits for the others.
         quits: timeouts of a barrier or a completion, however short.
         limit: how many restarts without progress there may be; 0 for any number.
         asks: whether the ranks ask the store where to meet; else the decision tells.
@@ -80,7 +80,7 @@ class Job(NamedTuple):
     Attributes:
         members: each by the number of `members.Members`.
         records: those of rounds -1, 0, ..., by number.
-        budget: how many of each trouble may still strike.
+        budget: how many faults of each kind may still be injected.
         ghosts: for each member, an operation of its dead process under way: the number of its action, and its round.
         gone: how many have counted themselves out of the completed call.
         over: all have.

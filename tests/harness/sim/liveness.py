@@ -1,7 +1,7 @@
-"""Which local variables of a suspended function are still to be read.
+"""Liveness analysis of the local variables of a suspended function.
 
-Two suspended flows that differ in a variable that neither reads again do the same from here on, and are one state of a
-search. An exception handler counts as reading nothing but its exception: those of the flows do.
+Two suspended flows that differ only in dead variables behave identically, and are one state of a search. An exception
+handler counts as reading nothing but its exception: those of the flows do.
 """
 
 from __future__ import annotations

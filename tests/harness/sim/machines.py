@@ -1,6 +1,6 @@
-"""State machines for hypothesis: any order of inputs to one shipped machine, shrunk to the shortest that breaks a rule.
+"""Hypothesis state machines: any order of inputs to a production machine, shrunk to the shortest that breaks a rule.
 
-Slower than the checker and the simulation by far; what they give is a failure that a person can read.
+They are much slower than the checker and the simulation, but give failures that are easy to read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST = 3
 
 
 class Rounds(RuleBasedStateMachine):
-    """Rounds of up to three members on one store; who dies has an obituary, and in the end all is over."""
+    """Rounds of up to three members on one store; each death is reported, and in the end all members finish."""
 
     @initialize(size=st.integers(2, MOST))
     def begin(self, size: int) -> None:
@@ -178,7 +178,7 @@ class Rounds(RuleBasedStateMachine):
         assert len(finished) <= 1, f"I11: {finished}"
 
     def teardown(self) -> None:
-        """No more faults: everybody comes to an end."""
+        """No more faults: every member must finish."""
         for _ in range(40 if hasattr(self, "rounds") else 0):
             self.mourn()
             for member in self.living():
@@ -271,7 +271,7 @@ class Interrupting(RuleBasedStateMachine):
 
 
 class Leases(RuleBasedStateMachine):
-    """Two members whose leases move by clocks of their own, of which the observer knows nothing."""
+    """Two members that renew leases by their own clocks, which the observer does not know."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""One member of a small job: the shipped flows of its threads and its monitor process, one input at a time.
+"""One member of a small job: the production flows of its threads and its monitor process, one input at a time.
 
-What a flow asks for is either local, and done at once, or pending until the checker lets it happen. `fingerprint` tells
-two members apart: where each flow stands, with its local variables, and what the flows share. Generators cannot be
-copied, so a member is made again from the inputs that it has had.
+An effect of a flow is either local, and done at once, or pending until the checker lets it happen. `fingerprint`
+identifies a member's state: the position and local variables of each flow, and what the flows share. Generators cannot
+be copied, so a member is recreated by replaying its inputs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Leaves(BaseException):
 
 
 class Chosen:
-    """The verdicts of a monitor process's machines, which are the checker's: each once."""
+    """The verdicts of a monitor process's machines, chosen by the checker, each once."""
 
     def __init__(self, member: int) -> None:
         self.stalls, self.silent = False, tuple[int, ...]()
@@ -110,7 +110,7 @@ class _Ring(SiblingRing):
 
 
 class _Page:
-    """What a member says of itself."""
+    """The progress page of a member."""
 
     inside, look_within, meetings, collectives, exited = False, math.inf, 0, 0, None
 
@@ -212,7 +212,7 @@ class Member:
         self.section = 2
 
     def _waits_no_longer(self, _: None) -> None:
-        """The deadline of what the main thread waits for is over."""
+        """The deadline of the main thread's wait has passed."""
         self.time = math.inf
         self._resume(MAIN, None)
         self.time = 0.0
@@ -458,10 +458,10 @@ class Member:
     def _do_LoseStore(self, effect: effects.LoseStore) -> StoreLost:  # noqa: N802
         return StoreLost("node0", 1)
 
-    # What tells members apart
+    # The identity of a state
 
     def fingerprint(self) -> tuple[object, ...]:
-        """All that decides what this member does next, hashable."""
+        """Everything that determines this member's next steps, hashable."""
         state, flow = self.state, self.flow
         whole = (state.rank, state.world_size, state.iteration, self.iteration, self.known, self.section)
         alive = (
@@ -481,7 +481,7 @@ def _nothing(effect: effects.Effect) -> None:
 
 
 def _stand(flow: Generator[Any, Any, Any] | None) -> tuple[object, ...]:
-    """Where a flow stands: its frames, from the outermost, each with its place and its local variables."""
+    """The position of a flow: its frames, from the outermost, each with its instruction and its local variables."""
     frames: list[object] = []
     while flow is not None and flow.gi_frame is not None:
         at, values = flow.gi_frame.f_lasti, flow.gi_frame.f_locals

@@ -1,4 +1,4 @@
-"""Every way in which one rank, its monitor and a peer can go on, a tick at a time, until nothing new comes.
+"""An explicit-state checker of one rank, its monitor and a peer, tick by tick, over all reachable states.
 
 In a tick the rank moves or does not, the peer gets ahead or falls behind, and the monitor is lost, is woken, or is not.
 The policy is rebuilt from its state in every step, so that the state is shown to be all that it depends on.

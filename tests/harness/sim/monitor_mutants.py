@@ -1,4 +1,4 @@
-"""Mistakes that are easy to make in the rules of rank monitors; each must be found."""
+"""Mutants of the rules of rank monitors; each must be detected."""
 
 from __future__ import annotations
 

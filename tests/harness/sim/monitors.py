@@ -1,7 +1,7 @@
 """Rank monitors in virtual time: ranks that train together, hang or are slow, and monitors that are lost and replaced.
 
-The machine and the flow of a turn are the shipped ones; a turn begins when the policy wants to, and waits for the
-answers of the monitors beside it. A monitor that is lost forgets everything; its replacement has only the page.
+The machine and the flow of a turn are the production ones. A turn begins at the policy's deadline, and waits for the
+answers of the peer monitors. A lost monitor loses its state; its replacement has only the page.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Final
 __all__ = ["LOST_FOR", "SURVEY", "Failure", "Host", "Scenario"]
 
 SURVEY: Final = 0.2
-"""Seconds that the monitors beside one take to answer, at most."""
+"""Maximum response time of a peer monitor, seconds."""
 LOST_FOR: Final = 2.0
-"""Seconds without a monitor, at most, when one is lost."""
+"""Maximum time until a lost monitor is replaced, seconds."""
 FIRST_LOOK: Final = 1.0
 """Seconds for which a rank is excused that is overdue when a monitor first sees it, at most."""
 TICK: Final = 0.05
@@ -26,7 +26,7 @@ GRACE: Final = 15.0
 
 
 class Failure(AssertionError):
-    """What must not happen, and the scenario in which it did."""
+    """A violated rule, and its scenario."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Scenario:
 
 @dataclass
 class Rank:
-    """One rank, by what its page says."""
+    """One rank, as its page describes it."""
 
     step: int = 1
     moved_at: float = 0.0

@@ -1,4 +1,4 @@
-"""Mistakes that are easy to make in a round's protocol; each must be found.
+"""Mutants of a round's protocol; each must be detected.
 
 A mistake is a change of the text of a shipped module. `mutated` compiles the changed text, puts it in the place of the
 module, and loads the checker, the simulation and the machines of this folder anew on top of it, for as long as its

@@ -1,7 +1,7 @@
-"""Values by number, and each step of a member or a store record taken once.
+"""Interned values, and memoized steps of members and store records.
 
-So a job's state is a tuple of small numbers, and a search costs look-ups instead of calls; what the tables hold comes
-from the shipped code.
+So a job's state is a tuple of small integers, and a search does look-ups instead of calls; the production code computes
+the entries of the tables.
 """
 
 from __future__ import annotations

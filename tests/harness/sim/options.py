@@ -1,4 +1,4 @@
-"""What strikes in one simulated schedule, drawn from its seed; printed whole when the schedule fails."""
+"""The faults of one simulated schedule, drawn from its seed; printed whole when the schedule fails."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Options:
     Attributes:
         seed: all else, and all delays, follow from it.
         ranks: how many members.
-        crashes, nodes, faults, leaves, hangs: how many strike, at least two in all; see `job.Config`.
+        crashes, nodes, faults, leaves, hangs: how many are injected, at least two in all; see `job.Config`.
         kills: monitor processes killed, and replaced after a while.
         suspicions: members that live and are taken for dead.
         atomic: how likely a function is in an atomic section.
         discards: members discarded by the rank assignment.
         errors: members on whom alone the rank assignment fails.
-        active: the most ranks that may be active; the others are reserves.
+        active: the maximum number of active ranks; the others are spares.
         stubborn: how likely a function does not react to an interruption, or swallows it.
         slow: factor of the store's delays.
         completion: seconds within which all must complete; short ones in small jobs only, where all can.
         last_call: seconds from the event to the abort.
         shift: `ShiftRanks`, or else `FillGaps`.
-        active_for: seconds during which troubles strike.
+        active_for: seconds during which faults are injected.
         hold: the first atomic section of member 0 lasts for longer than a barrier waits.
         asks: the ranks ask the store where to meet, or else the decision tells, as far as all know the new rank 0.
         exits: functions that exit with code 0.
-        wedges: functions that nothing but their monitor process ends.
+        wedges: functions that only their monitor process can end.
         plug_ins: plug-ins that fail once: a key function, initialize, or finalize.
     """
 

@@ -1,7 +1,7 @@
-"""One simulated rank: the shipped flows of its main thread, monitor thread and monitor process, on virtual time.
+"""One simulated rank: the production flows of its main thread, monitor thread and monitor process, in virtual time.
 
-A rule for each effect stands for what the shell of that flow does in production: at once, or after a while. What a
-user's function does is drawn by chance.
+For each effect a rule models what the shell of that flow does in production, at once or after a delay. The behaviour of
+the user's function is random.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Leaves(BaseException):
 
 
 class Stage(enum.Enum):
-    """How it stands with a rank."""
+    """The state of a rank."""
 
     ALIVE = "alive"
     FINISHED = "finished"
@@ -65,9 +65,9 @@ class Rank:
     """One rank.
 
     Args:
-        schedule: what it lives in.
+        schedule: the schedule that it belongs to.
         member: its initial rank.
-        members: those of all.
+        members: the initial ranks of all members.
     """
 
     def __init__(self, schedule: Schedule, member: int, members: frozenset[int]) -> None:
@@ -78,7 +78,7 @@ class Rank:
         self.gone = False  # with its monitor process
         self.iteration, self.lost = -1, frozenset[int]()  # the progress page
         self.inside: int | None = None
-        self.strike: BaseException | None = None
+        self.injected: BaseException | None = None
         self.hangs = self.wedges = self.wedged = False
         self.hung_at: float | None = None
         self.noticed = self.aborting = -2  # as the progress page has them
@@ -94,7 +94,7 @@ class Rank:
         self.depth = self.raised = self.swallows = 0
 
     def poke(self) -> None:
-        """What one of its threads may wait for has changed."""
+        """Notify its threads that a condition may have changed."""
         self.main.poke()
         self.thread.poke()
 
@@ -112,16 +112,16 @@ class Rank:
         return self.stage is Stage.DEAD
 
     def enter(self, about: About) -> None:
-        """Say on the page what the main thread is about; the monitor process looks when something may hang."""
+        """Set the stage on the page; the monitor process looks when something may hang."""
         self.about = about
         if self.schedule.hangs or about is About.LEFT:
             self.woken = True
             self.monitor.poke()
 
-    # What strikes it
+    # Injected faults
 
     def die(self, *, node: bool) -> None:
-        """The process ends, wherever it is."""
+        """Kill the process at its current position."""
         if self.stage is Stage.ALIVE:
             self.world.note(self.member, "dies with its node" if node else "dies", self.iteration)
             self.stage, self.gone = Stage.DEAD, node
@@ -133,7 +133,7 @@ class Rank:
             self.monitor.poke()
 
     def replace_monitor(self) -> None:
-        """The monitor process is killed; after a while there is another one, which knows what the page says."""
+        """Kill the monitor process; after a while another one starts from the state on the page."""
         if self.gone or not self.monitor.alive:
             return
         self.world.note(f"{self.member}'s monitor", "is killed", self.iteration)
@@ -152,11 +152,11 @@ class Rank:
         return Running(self, flow.run(), MAIN, self._over)
 
     def pause_monitor(self, seconds: float) -> None:
-        """The monitor process is stopped, or its lease does not reach the store, for so long."""
+        """Stop the monitor process, or the renewal of its lease, for a while."""
         self.paused_until = self.world.now + seconds
 
     def resume_monitor(self) -> None:
-        """It goes on."""
+        """Resume it."""
         if self.paused_until > self.world.now:
             self.paused_until = self.world.now
             self.monitor.poke()
@@ -292,10 +292,10 @@ class Rank:
             yield Until(lambda: self._disturbed() or self._met())
         if self.raising:
             return IterationResult(Outcome.INTERRUPTED)
-        return (yield from self._work()) if self._met() else self._struck()
+        return (yield from self._work()) if self._met() else self._end_by_injected()
 
     def _work(self) -> Generator[Any, Any, IterationResult]:
-        """Work until all troubles are over, or something happens."""
+        """Work until no more faults are due, or something happens."""
         rng, options = self.world.rng, self.schedule.options
         early = rng.random() < 0.1
         while early or self.world.now < options.active_for:
@@ -322,19 +322,19 @@ class Rank:
             if self.raising:
                 yield rng.uniform(0.0, 0.002)
                 return IterationResult(Outcome.INTERRUPTED)
-            if self.strike is not None:
-                return self._struck()
+            if self.injected is not None:
+                return self._end_by_injected()
         return IterationResult(Outcome.RETURNED)
 
-    def _struck(self) -> IterationResult:
-        error, self.strike = self.strike, None
+    def _end_by_injected(self) -> IterationResult:
+        error, self.injected = self.injected, None
         assert error is not None
         if isinstance(error, SystemExit):
             return IterationResult(Outcome.EXITED, error=error)
         return IterationResult(Outcome.FAILED if isinstance(error, Exception) else Outcome.LEFT, error=error)
 
     def _disturbed(self) -> bool:
-        return self.raising or self.strike is not None
+        return self.raising or self.injected is not None
 
     def masked(self) -> bool:
         """It is in an atomic section."""

@@ -1,4 +1,4 @@
-"""What the store knows of one round, as a value, and what each action of a machine does to it: one atomic operation.
+"""The store's record of one round as a value, and the effect of each action of a machine: one atomic operation.
 
 The actions are carried out by the shipped `RoundOperations`, on a store that is a dictionary. The answer names the
 method of the machine that is told the outcome, so that a search can deliver it later, or never.

@@ -1,4 +1,4 @@
-"""Rendezvous in virtual time: a coordinator and its nodes over a store, with every delay and loss that a network has.
+"""Rendezvous in virtual time: a coordinator and its nodes over a store, with network delays and losses.
 
 The machines are the shipped ones. Around them is what their shells do: messages and decisions are numbered keys, which
 each node reads after a delay of its own; a node that is cut off reads and writes nothing; leases are moved each beat by
@@ -24,17 +24,17 @@ __all__ = ["Failure", "Job"]
 BEAT: Final = 1.0
 LOST_AFTER: Final = 5
 REQUEST: Final = 0.3
-"""Seconds that a request takes at most, there or back."""
+"""Maximum one-way latency of a request, seconds."""
 DIES_WITHIN: Final = 0.5
 """Seconds from a SIGKILL to the end of a worker, at most; less than a beat."""
 STOPS_WITHIN: Final = 3.0
 """Seconds from a SIGTERM to the end of a worker, at most."""
 CLAIMS_AFTER: Final = 6.0
-"""Seconds after which a coordinator that is lost has a successor."""
+"""Seconds until a lost coordinator is replaced."""
 
 
 class Failure(AssertionError):
-    """What must not happen, and the scenario in which it did."""
+    """A violated rule, and its scenario."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Job:
 
     Args:
         scenario: what happens.
-        machines: what decides.
+        machines: the machines under test.
     """
 
     def __init__(self, scenario: Scenario, machines: Machines) -> None:
@@ -152,7 +152,7 @@ class Job:
         self._soon(moved)
 
     def _look(self, number: int) -> None:
-        """Take the lease for lost, when its deadline has come."""
+        """Treat the lease as expired, when its deadline has passed."""
         node = self.nodes[number]
         if node.code is None and node.lease.is_lost(now=self.now):
             node.lease.release()
@@ -200,7 +200,7 @@ class Job:
         self._at(self.now + self.scenario.length, lambda: self._end_worker(number, cycle, 0))
 
     def _forget(self, number: int) -> None:
-        """The worker of a node is gone."""
+        """A worker of a node has exited."""
         self.running.subtract(self.nodes[number].workers.values())
         self.nodes[number].workers = {}
 
@@ -277,7 +277,7 @@ class Job:
     # Coordinator
 
     def _succeed(self) -> None:
-        """Go on from the state of the last decision, and take the messages after it."""
+        """Continue from the state of the last decision, and handle the messages after it."""
         state, self.handled = self.checkpoint
         self.coordinator = self.machines.coordinator.Coordinator.from_state(self.coordinator.rules, state, now=self.now)
         self.leases, self.is_led = LeaseTable(BEAT * LOST_AFTER), True
@@ -317,7 +317,7 @@ class Job:
         raise Failure(f"at {self.now:.2f} s {what}: {self.scenario}\n" + "\n".join(self.history[-40:]))
 
     def _check_end(self) -> None:
-        """All launchers end alike; a job fails only for its workers, or for want of nodes."""
+        """All launchers exit with the same code; a job fails only if its workers fail or nodes are missing."""
         codes = {node.code for node in self.nodes.values() if node.code != -9}
         if len(codes) > 1 or None in codes:
             self._break(f"the launchers end with {codes}")

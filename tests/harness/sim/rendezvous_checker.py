@@ -1,7 +1,7 @@
-"""Every way in which a coordinator and a few launchers can go on, in any order of events, until nothing new comes.
+"""An explicit-state checker of a coordinator and a few launchers: any order of events, over all reachable states.
 
-Time is what it guarantees and no more: a node is taken for lost only when it has vanished, or when it was cut off and
-its lease has ended for itself, too. The coordinator is rebuilt from its state in every step.
+Time is modelled by its guarantees only: a node is declared lost only if it has vanished, or if it was cut off and has
+seen its own lease expire. The coordinator is rebuilt from its state in every step.
 """
 
 from __future__ import annotations

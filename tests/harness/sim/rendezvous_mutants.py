@@ -1,4 +1,4 @@
-"""Mistakes that are easy to make in the rules of the rendezvous; each must be found."""
+"""Mutants of the rules of the rendezvous; each must be detected."""
 
 from __future__ import annotations
 

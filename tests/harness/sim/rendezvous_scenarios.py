@@ -1,4 +1,4 @@
-"""What happens in a job, and what decides in it."""
+"""The scenario of a job, and the machines under test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shipped flow that runs on virtual time: each effect is carried out by its rule."""
+"""A production flow in virtual time: each effect is carried out by its rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Rules", "Running", "Waits", "rules_of"]
 Waits = Generator[Any, Any, Any]
 Rule = Callable[[Any, Any], Any]
 Rules = Mapping[type[Effect], tuple[int, Rule]]
-"""For each effect, what kind of rule carries it out, and that."""
+"""For each effect, the kind of its rule, and the rule."""
 
 AT_ONCE: Final = 0
 WISH: Final = 1

@@ -1,7 +1,7 @@
-"""One simulated schedule: a job, what strikes it, and what must hold.
+"""One simulated schedule: a job, its injected faults, and the invariants.
 
-First troubles strike and the invariants are checked at each step (safety); then the troubles end, and every rank that
-lives must come to the same end (liveness).
+First faults are injected and the invariants are checked at each step (safety); then no more faults are injected, and
+every living rank must come to the same end (liveness).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Schedule:
         remembers: whether the history is kept, for the message of a failure.
 
     Attributes:
-        struck: how often each trouble struck.
+        injected: how often each fault was injected.
         recovering: how many of them during a recovery.
     """
 
@@ -78,7 +78,7 @@ class Schedule:
         self.entries: dict[int, dict[int, tuple[int, int]]] = {}
         self.held: dict[int, dict[int, int]] = {}
         self.inside = Counter[int]()
-        self.struck = Counter[str]()
+        self.injected = Counter[str]()
         self.recovering = self.recovery = 0
         self.hangs = bool(options.hangs or options.wedges)
         self._living: dict[frozenset[int], list[int]] = {}
@@ -99,16 +99,16 @@ class Schedule:
         return None if self.discards else _leader(self.options.shift, world_size, terminated)
 
     def _plan(self) -> None:
-        """Choose when the troubles strike: at a time, after a number of operations, or in the midst of a recovery."""
+        """Choose when faults are injected: at a time, after a number of operations, or during a recovery."""
         options, rng = self.options, self.world.rng
-        strikes = {
+        injections = {
             "crash": options.crashes, "node": options.nodes, "fault": options.faults, "leave": options.leaves,
             "hang": options.hangs, "kill": options.kills, "suspect": options.suspicions, "exit": options.exits,
             "wedge": options.wedges,
         }  # fmt: skip
         self._at: list[tuple[int, str]] = []
         self._in_recovery: list[tuple[int, str]] = []
-        for what, times in strikes.items():
+        for what, times in injections.items():
             for _ in range(times):
                 chance = rng.random()
                 if what in ("crash", "node", "kill") and chance < 0.3:
@@ -116,7 +116,7 @@ class Schedule:
                 elif what in ("crash", "node", "kill", "suspect") and chance < 0.7:
                     self._in_recovery.append((rng.randrange(6 * options.ranks), what))
                 else:
-                    self._strike_later(rng.uniform(0.0, options.active_for), what)
+                    self._inject_later(rng.uniform(0.0, options.active_for), what)
         self._at.sort(reverse=True)
         self._in_recovery.sort(reverse=True)
         if self._at or self._in_recovery:
@@ -127,19 +127,19 @@ class Schedule:
         for rank in self.ranks:
             rank.main.poke()
 
-    def _strike_later(self, seconds: float, what: str) -> None:
-        self.world.after(seconds, lambda: self._strike(what))
+    def _inject_later(self, seconds: float, what: str) -> None:
+        self.world.after(seconds, lambda: self._inject(what))
 
     def _operated(self, iteration: int) -> None:
         """An operation was carried out; one of a round that has its event is part of a recovery."""
         while self._at and self.world.operations >= self._at[-1][0]:
-            self._strike_later(0.0, self._at.pop()[1])
+            self._inject_later(0.0, self._at.pop()[1])
         if iteration >= 0 and self.world.slots[iteration].event and self._in_recovery:
             self.recovery += 1
             while self._in_recovery and self.recovery >= self._in_recovery[-1][0]:
-                self._strike_later(0.0, self._in_recovery.pop()[1])
+                self._inject_later(0.0, self._in_recovery.pop()[1])
 
-    def _strike(self, what: str) -> None:
+    def _inject(self, what: str) -> None:
         rng = self.world.rng
         living = [rank for rank in self.ranks if rank.stage is Stage.ALIVE]
         if not living or (what in ("crash", "node") and len(living) == 1):
@@ -147,17 +147,17 @@ class Schedule:
         rank = rng.choice(living)
         if what == "node" and rank.member not in self.world.leases and self.world.slots[-1].decision is None:
             what = "crash"  # on entry, before its first lease, only `barrier_timeout` ends the wait for a node
-        self.struck[what] += 1
+        self.injected[what] += 1
         last = self.world.slots.get(max(self.entries, default=-1))
         self.recovering += last is not None and bool(last.event and last.event[0])
         match what:
             case "crash" | "node":
                 rank.die(node=what == "node")
             case "fault" | "leave":
-                rank.strike = Failed() if what == "fault" else Leaves()
+                rank.injected = Failed() if what == "fault" else Leaves()
                 rank.main.poke()
             case "exit":
-                rank.strike = SystemExit(0)
+                rank.injected = SystemExit(0)
                 rank.main.poke()
             case "hang":
                 rank.hangs = True
@@ -209,7 +209,7 @@ class Schedule:
         self.plug_ins.discard(turn)
         return Failed()
 
-    # What must hold
+    # The invariants
 
     def enters(self, rank: Rank) -> None:
         """A rank enters the function."""

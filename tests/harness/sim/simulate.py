@@ -1,6 +1,6 @@
 """Runs simulated schedules: `python -m tests.harness.sim.simulate --schedules 200000 --jobs 2`.
 
-A schedule that fails is run again with its history, and kept in `tests/harness/sim/seeds` for ever.
+A schedule that fails is run again with its history, and its seed is kept in `tests/harness/sim/seeds`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Ranks = tuple[int, int]
 
 @dataclass
 class Figures:
-    """What schedules came upon."""
+    """The totals of schedules."""
 
     schedules: int = 0
     restarts: int = 0
     events: int = 0
     recovering: int = 0
     ranks: Counter[int] = field(default_factory=Counter)
-    struck: Counter[str] = field(default_factory=Counter)
+    injected: Counter[str] = field(default_factory=Counter)
 
     def add(self, schedule: Schedule) -> None:
         """Count a schedule."""
@@ -48,20 +48,20 @@ class Figures:
         self.events += schedule.world.events
         self.recovering += schedule.recovering
         self.ranks[schedule.options.ranks] += 1
-        self.struck.update(schedule.struck)
+        self.injected.update(schedule.injected)
 
     def __add__(self, other: Figures) -> Figures:
         both = zip(vars(self).items(), vars(other).values(), strict=True)
         return Figures(**{name: mine + theirs for (name, mine), theirs in both})
 
     def text(self, seconds: float) -> str:
-        """The figures, for people."""
+        """The totals as text."""
         ranks = ", ".join(f"{ranks}: {self.ranks[ranks] / self.schedules:.1%}" for ranks in sorted(self.ranks))
-        faults = ", ".join(f"{what} {times:,}" for what, times in self.struck.most_common())
+        faults = ", ".join(f"{what} {times:,}" for what, times in self.injected.most_common())
         return (
             f"{self.schedules:,} schedules in {seconds:.1f} s: {self.schedules / seconds:,.0f} schedules/s, "
             f"{self.events:,} events, {self.events / seconds:,.0f} events/s\n"
-            f"  {self.struck.total():,} faults, {self.recovering:,} of them during a recovery ({faults}), "
+            f"  {self.injected.total():,} faults, {self.recovering:,} of them during a recovery ({faults}), "
             f"{self.restarts:,} restarts\n  ranks {ranks}"
         )
 
@@ -96,7 +96,7 @@ def _told(options: Options, failure: Failure) -> Failure:
 
 
 def keep(seed: int, ranks: Ranks, why: str, folder: pathlib.Path = SEEDS) -> pathlib.Path:
-    """Keep a seed for ever: `test_a_kept_seed_passes` runs it."""
+    """Keep a seed: `test_a_kept_seed_passes` runs it."""
     path = folder / f"{ranks[0]}-{ranks[1]}-{seed}.json"
     path.write_text(json.dumps({"seed": seed, "ranks": ranks, "why": why}, indent=1) + "\n")
     return path

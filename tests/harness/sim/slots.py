@@ -1,4 +1,4 @@
-"""What the store knows of one round of a simulated job, and what each action does to it: one atomic operation.
+"""The store's keys of one round of a simulated job, and the effect of each action: one atomic operation.
 
 The rules of `inprocess/coordination/round_operations.py`, on a value instead of a server; `test_slots.py` holds the two
 against each other. The answer names the method of the machine that is told the outcome.

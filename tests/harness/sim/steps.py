@@ -1,6 +1,6 @@
 """Every step that a small job can take from one of its states.
 
-A step lets one pending effect of a member's flows happen, or one trouble strike. The invariants are asserted where a
+A step lets one pending effect of a member's flows happen, or injects one fault. The invariants are asserted where a
 step could break them.
 """
 
@@ -258,8 +258,8 @@ class Steps:
             inside = found.iteration < k and isinstance(found.main, effects.RunFunction)
             assert not inside, f"I3: member {member} enters {k} before {other} has left {found.iteration}"
         assert self._record(job, k - 1).event != (None,), f"I11: member {member} enters {k} after a completed round"
-        struck = sum(self.config.budget()) - sum(job.budget) + len(self.config.errors) + len(self.config.fails)
-        assert k <= struck, f"I9: member {member} enters {k} after {struck} troubles"
+        injected = sum(self.config.budget()) - sum(job.budget) + len(self.config.errors) + len(self.config.fails)
+        assert k <= injected, f"I9: member {member} enters {k} after {injected} troubles"
 
     def _check_finish(self, job: Job, member: int, k: int) -> None:
         for other in self._members(job, k):

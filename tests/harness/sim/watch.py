@@ -36,7 +36,7 @@ HARD: Final = 2.0
 
 
 class SimulatedPage:
-    """What a simulated rank says of itself."""
+    """The progress page of a simulated rank."""
 
     store_lost_at = 0.0
     hosts_store = inside = False

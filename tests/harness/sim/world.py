@@ -1,9 +1,9 @@
 """Virtual time: a heap of events, tasks that are generators, and a store of which every operation is atomic.
 
 A task yields what it waits for and is resumed when that is there: seconds, an operation on the store, a key of a round,
-or a condition of its own rank. Operations reach the store after a delay and are answered after another; that of a task
-that has ended meanwhile is carried out or lost, as chance will have it. Who changes what a task of the same rank may
-wait for, pokes the rank.
+or a condition of its own rank. Operations reach the store after a delay and are answered after another; the operation
+of a task that has ended meanwhile is carried out or lost, at random. Code that changes a condition for which a task of
+the same rank may wait must poke the rank.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class World:
         self._order = itertools.count()
 
     def note(self, who: object, what: object, iteration: int) -> None:
-        """Keep in mind what happened; an action stands for its name."""
+        """Record an event; an action is recorded by its name."""
         if self.remembers:
             self._history.append((self.now, str(who), what, iteration))
 

@@ -1,4 +1,4 @@
-"""Ends trainings in each way there is, one after another in one process: `endings.py FOLDER`."""
+"""Ends trainings in every possible way, one after another in one process: `endings.py FOLDER`."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ INITIAL_RANK = initial_rank()
 
 
 class Faults:
-    """Strikes where the setting says, each fault once."""
+    """Injects the faults of the setting, each once."""
 
     def __init__(self, setting: Setting, record: Record) -> None:
         self.setting, self.record = setting, record
@@ -66,10 +66,10 @@ class Faults:
             if here and fault.attempt in (None, attempt):
                 if fault.attempt is not None:
                     self.left.remove(fault)
-                self.strike(fault)
+                self.inject(fault)
                 return
 
-    def strike(self, fault: Fault) -> None:
+    def inject(self, fault: Fault) -> None:
         self.record("fault", kind=fault.kind, step=fault.step, where=fault.where)
         if self.setting.spoil:
             spoil(self.setting.spoil)
@@ -200,7 +200,7 @@ class ShardedModel(Model):
 
 
 class Observer(Callback):
-    """Notes what callbacks hear, and strikes at their hooks."""
+    """Records the callback hooks, and injects faults in them."""
 
     def __init__(self, faults: Faults, record: Record) -> None:
         self.faults, self.record = faults, record
@@ -246,7 +246,7 @@ class Observer(Callback):
 
 
 class InterruptedForward(Callback):
-    """Strikes between the replacement of `forward` and the call, as the broadcast of DDP's buffers does."""
+    """Fails between the replacement of `forward` and the call, where DDP broadcasts its buffers."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -274,7 +274,7 @@ CALLBACKS: dict[str, Any] = {
 
 
 class SlowIO(TorchCheckpointIO):
-    """Its writes take long, and others wait for their begin."""
+    """Its writes take long, and the other ranks wait for their start."""
 
     record: Record
 

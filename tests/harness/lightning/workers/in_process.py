@@ -26,7 +26,7 @@ BUSY = float(os.environ.get("NVRX_TEST_BUSY", "0"))
 
 
 class Spy(pl.Callback):  # type: ignore[misc,name-defined]
-    """Says what the page has, and what is left, at the end of the training; keeps a validation run busy."""
+    """Prints the progress page, and leftovers, at the end of the training; keeps a validation run busy."""
 
     def __init__(self) -> None:
         self.restarts = list[int]()

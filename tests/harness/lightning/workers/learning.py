@@ -1,4 +1,4 @@
-"""Says which timeouts two ranks know at the start of a training, and at its end: `learning.py FOLDER`."""
+"""Prints the timeouts of two ranks at the start of a training, and at its end: `learning.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness.lightning.trainings import Model, loader, pl, say, trainer
 
 
 class Spy(pl.Callback):  # type: ignore[misc,name-defined]
-    """Says what is in force."""
+    """Prints the timeouts in force."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         tell("start")

@@ -1,4 +1,4 @@
-"""The data of a fit, in all the ways in which a user may load it."""
+"""The data of a fit, in every way in which a user may load it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pairs(BatchSampler):
 
 
 class StatefulLoader:
-    """A loader of the user's that keeps its position; after the last batch it stands at the next epoch's begin."""
+    """A loader of the user's that keeps its position; after the last batch it is at the start of the next epoch."""
 
     def __init__(self, samples: Samples, batch: int) -> None:
         share = list(range(initial_rank(), len(samples), dist_size()))
@@ -89,7 +89,7 @@ class Data(pl.LightningDataModule):
 
 
 def shards(setting: Setting) -> bool:
-    """Whether Lightning deals the data out to the ranks."""
+    """Whether Lightning distributes the data over the ranks."""
     return setting.data not in ("own_sampler", "drawn", "generator")
 
 

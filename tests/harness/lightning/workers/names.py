@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def missing(family: str) -> list[str]:
-    """The names that have moved."""
+    """The names that are missing."""
     found = []
     for path, attributes in PRIVATE_NAMES.items():
         try:
@@ -68,7 +68,7 @@ def kinds(family: str) -> dict[str, bool]:
 
 
 def options_of(family: str) -> dict[str, Any]:
-    """What in_process() makes of a class, of an instance, and of mistakes."""
+    """The results of in_process() for a class, an instance, and invalid arguments."""
     base, single = lookup(family, "strategies.DDPStrategy"), lookup(family, "strategies.SingleDeviceStrategy")
     made = strategy.in_process(base, max_restarts=3)
     instance = base(find_unused_parameters=True)
@@ -90,7 +90,7 @@ def options_of(family: str) -> dict[str, Any]:
 
 
 def refusal(act: Any, *args: Any, **kwargs: Any) -> str:
-    """What an act is refused with."""
+    """The error that a call raises."""
     try:
         act(*args, **kwargs)
     except (TypeError, ValueError) as error:

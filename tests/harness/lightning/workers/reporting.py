@@ -14,7 +14,7 @@ from tests.harness.lightning.trainings import Model, loader, pl, say, trainer
 
 
 class Spy(pl.Callback):  # type: ignore[misc,name-defined]
-    """Says what the page has, at the end of the training."""
+    """Prints the progress page at the end of the training."""
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if (rank := monitored.current()) is None:
@@ -28,7 +28,7 @@ class Spy(pl.Callback):  # type: ignore[misc,name-defined]
 
 
 class Recording(pl.profilers.Profiler):  # type: ignore[misc,name-defined]
-    """The user's profiler: notes which actions it is told of."""
+    """The user's profiler: records the actions reported to it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Two ranks that go on from their last checkpoint after a fault (NVRX_TEST_FAULTS): `surviving.py FOLDER`."""
+"""Two ranks that resume from their last checkpoint after a fault (NVRX_TEST_FAULTS): `surviving.py FOLDER`."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def in_completion(call: inprocess.CallWrapper) -> str:
 
 
 def waiting(call: inprocess.CallWrapper) -> str:
-    """Rank 0 is struck while it waits for the completion of rank 1."""
+    """A fault is injected into rank 0 while it waits for the completion of rank 1."""
     record("enter", iteration=call.iteration)
     if call.iteration == 0:
         if me == 0:

@@ -1,4 +1,4 @@
-"""`torch.distributed.checkpoint`: a sharded tensor is saved again and again, and a fault strikes inside of a save.
+"""`torch.distributed.checkpoint`: a sharded tensor is saved repeatedly, and a fault is injected inside a save.
 
 All elements of the tensor are the number of the save. A checkpoint is there when torch has written its `.metadata`; the
 next iteration loads the last one and asserts that it is of one save and not older than the last one that ended.
@@ -53,11 +53,11 @@ class Saves:
         self.mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         first = self.load() + 1
         for number in range(first, first + 3) if call.iteration else count(1):
-            struck = self.me == TARGET and number == STRUCK and not call.iteration
-            if struck and self.place == "before":
+            fails = self.me == TARGET and number == STRUCK and not call.iteration
+            if fails and self.place == "before":
                 self.inject()
             with call.atomic() if self.atomic else nullcontext():
-                self.save(number, struck and self.place == "inside")
+                self.save(number, fails and self.place == "inside")
             self.record("saved", number=number, iteration=call.iteration)
         assert self.load() == first + 2
         dist.destroy_process_group()
@@ -65,8 +65,8 @@ class Saves:
     def state(self, number: int) -> dict[str, Any]:
         return {"numbers": distribute_tensor(torch.full((24, 4), float(number)), self.mesh, [Shard(0)])}
 
-    def save(self, number: int, struck: bool) -> None:
-        writer = Struck(self) if struck else dcp.FileSystemWriter(self.path(number))
+    def save(self, number: int, fails: bool) -> None:
+        writer = FailingWriter(self) if fails else dcp.FileSystemWriter(self.path(number))
         if self.asynchronous:
             dcp.async_save(self.state(number), storage_writer=writer).result()
         else:
@@ -91,8 +91,8 @@ class Saves:
         inject(self.fault)
 
 
-class Struck(dcp.FileSystemWriter):
-    """Writes its part, and is struck before torch knows of it."""
+class FailingWriter(dcp.FileSystemWriter):
+    """Writes its part, and fails before torch records it."""
 
     def __init__(self, saves: Saves) -> None:
         super().__init__(saves.path(STRUCK))

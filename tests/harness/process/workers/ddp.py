@@ -1,8 +1,8 @@
 """A training as users write it: DDP and SGD made inside the function, a checkpoint in an atomic section, and faults.
 
 torch imports most of itself when the first optimizer and the first DDP are made, so the first second of a job is an
-import. A fault strikes so many seconds after the entry: in the main thread, before or after the optimizer is made, or
-from another thread, wherever the main thread is.
+import. A fault is injected a number of seconds after the entry: in the main thread, before or after the optimizer is
+made, or from another thread, wherever the main thread is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     training = Training(plan_of(plan["seed"]), plan["steps"])
     settings = {name: timedelta(seconds=value) for name, value in plan["wrapper"].items()}
     settle()
-    threading.Thread(target=training.strike_from_aside, daemon=True).start()
+    threading.Thread(target=training.inject_from_aside, daemon=True).start()
     before = usage()
     result = Wrapper(no_progress_limit=None, **settings)(training.function)()
     gc.collect()
@@ -72,16 +72,16 @@ class Training:
         self.due = entered + self.mine.after if self.mine else float("inf")
         if self.mine and self.mine.place == "aside":
             self.aside.put((iteration, self.due, self.mine))
-        self.strike_at("entry")
+        self.inject_at("entry")
         dist.init_process_group("gloo")
         torch.manual_seed(7)
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
-        self.strike_at("optimizer")
+        self.inject_at("optimizer")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         step = self.resume(iteration, model)
         while step < self.steps or planned:
             if time.monotonic() >= self.due:
-                self.strike_at("step")
+                self.inject_at("step")
             optimizer.zero_grad()
             model(torch.ones(4, 16) * (rank + 1)).square().mean().backward()
             optimizer.step()
@@ -128,13 +128,13 @@ class Training:
 
     # Faults
 
-    def strike_at(self, place: str) -> None:
+    def inject_at(self, place: str) -> None:
         """In the main thread; one that comes before the time waits for it."""
         if self.mine and self.mine.place == place:
             time.sleep(max(0.0, self.due - time.monotonic()))
             self.inject(self.mine)
 
-    def strike_from_aside(self) -> None:
+    def inject_from_aside(self) -> None:
         while True:
             iteration, due, fault = self.aside.get()
             time.sleep(max(0.0, due - time.monotonic()))

@@ -63,7 +63,7 @@ class Checkpoints:
     """The checkpoints of one rank, with what goes wrong with their disk.
 
     Args:
-        trouble: "full", "fsync", "kill" and "hang" strike in the last save that iteration 0 does; "flip", "truncate",
+        trouble: "full", "fsync", "kill" and "hang" are injected in the last save of iteration 0; "flip", "truncate",
             "tear" and "empty" are done to the newest checkpoint before iteration 1.
         record: where the rank tells of itself.
     """

@@ -171,13 +171,13 @@ class Rank:
             sys.argv = [str(self.script), str(call.iteration)]
             runpy.run_path(str(self.script))
         elif call.iteration == 0 and self.case != "signalled":
-            self.strike(call)
+            self.inject(call)
         if self.held:
             with call.atomic():
                 self.held.pop().close()
         return "done"
 
-    def strike(self, call: inprocess.CallWrapper) -> None:
+    def inject(self, call: inprocess.CallWrapper) -> None:
         if me == 0 and self.case == "suspended":
             suspended(call, self.held)
         if me == 0:

@@ -1,4 +1,4 @@
-"""Random faults of all kinds, drawn from a seed: who, in which iteration, when, and where the target is then."""
+"""Random faults of all kinds, drawn from a seed: target, iteration, time, and location."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Planned(NamedTuple):
     """One fault.
 
     Attributes:
-        iteration: the iteration that it strikes.
-        initial_rank: whom.
+        iteration: the iteration in which it is injected.
+        initial_rank: its target.
         after: seconds from the entry of that rank.
         place: "entry", "optimizer" or "step" for the main thread there, or "aside" for another thread.
         kind: the value of a `Fault`.
@@ -45,7 +45,7 @@ class Planned(NamedTuple):
 
 
 def plan_of(seed: int) -> list[Planned]:
-    """The faults of one job. Each iteration has one that ends it; a rank that was to die is no target again."""
+    """The faults of one job. Each iteration has one that ends it; a rank that was killed is not a target again."""
     rng, mortal, planned = random.Random(seed), set[int](), list[Planned]()
     for iteration in range(ITERATIONS):
         targets = rng.sample([rank for rank in range(WORLD) if rank not in mortal], 2)

@@ -59,7 +59,7 @@ class Tour:
         _USES[name](self.step, steps)
 
     def step(self, number: int, steps: int) -> None:
-        """Called before each step; one that has no end is struck before its third."""
+        """Called before each step; a training without an end gets its fault before the third."""
         if steps == ENDLESS and number == 2 and self.me == TARGET:
             self.record("strike", kind=self.fault)
             inject(self.fault)

@@ -21,7 +21,7 @@ WITHIN: Final = 2
 
 
 def regex() -> None:
-    """Backtracks for years; looks for signals now and then."""
+    """Backtracks practically forever; checks for signals occasionally."""
     re.match(r"(a+)+$", "a" * 64 + "b")
 
 
@@ -31,7 +31,7 @@ def sleep() -> None:
 
 
 def deaf() -> None:
-    """Heeds no signal, for longer than a main thread has to come out where it may be interrupted."""
+    """Handles no signal, for longer than the time a main thread has to reach an interruptible point."""
     held = ctypes.PyDLL(None)
     mutex, until = ctypes.create_string_buffer(64), (ctypes.c_int64 * 2)(int(time.time()) + 17, 0)
     held.pthread_mutex_lock(mutex)

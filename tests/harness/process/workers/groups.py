@@ -45,7 +45,7 @@ def fixed_address(rank: Rank, init_method: str) -> None:
         reduce_once()
         if rank.is_due("kill", iteration):
             os.kill(os.getpid(), 9)
-        rank.strike("function", iteration)
+        rank.inject("function", iteration)
         while iteration < rank.broken:
             reduce_once()
             time.sleep(0.001)
@@ -74,7 +74,7 @@ def made_twice(rank: Rank) -> None:
             dist.new_group()
             reduce_once()
             dist.destroy_process_group()
-        rank.strike("function", call_wrapper.iteration)
+        rank.inject("function", call_wrapper.iteration)
         return call_wrapper.iteration
 
     rank.run(train)
@@ -87,7 +87,7 @@ def half_made(rank: Rank) -> None:
     def train(call_wrapper: CallWrapper) -> int:
         rank.enter(call_wrapper)
         dist.init_process_group("gloo")
-        rank.strike("function", call_wrapper.iteration)
+        rank.inject("function", call_wrapper.iteration)
         while call_wrapper.iteration < rank.broken:
             reduce_once()
         dist.destroy_process_group()
@@ -232,7 +232,7 @@ def atomic_collective(rank: Rank) -> None:
         reduce_once()
         if call_wrapper.iteration == 0 and rank.me:
             c10d._get_default_store().wait(["atomic"])
-        rank.strike("function", call_wrapper.iteration)
+        rank.inject("function", call_wrapper.iteration)
         if call_wrapper.iteration == 0:
             wait_for_all(call_wrapper, rank)
         dist.destroy_process_group()
@@ -249,7 +249,7 @@ def receive_from_any(rank: Rank) -> None:
         rank.enter(call_wrapper)
         dist.init_process_group("gloo", timeout=GROUP_TIMEOUT)
         reduce_once()
-        strike_those_who_wait(rank, call_wrapper.iteration)
+        fail_while_others_wait(rank, call_wrapper.iteration)
         message = torch.zeros(1)
         if rank.me != 1:
             rank.record("waits", iteration=call_wrapper.iteration)
@@ -277,7 +277,7 @@ def many_groups(rank: Rank) -> None:
         groups += [dist.new_group([0]) for _ in range(20)]
         for group in groups[:20]:
             dist.all_reduce(torch.ones(1), group=group)
-        rank.strike("function", call_wrapper.iteration)
+        rank.inject("function", call_wrapper.iteration)
         while call_wrapper.iteration < rank.broken:
             dist.all_reduce(torch.ones(1), group=groups[7])
         dist.destroy_process_group()
@@ -300,7 +300,7 @@ def early_store(rank: Rank) -> None:
         if rank.is_due("wait", iteration):
             rank.record("waits", iteration=iteration)
             wait_in(holder) if rank.me else store.wait(["never"])
-        strike_those_who_wait(rank, iteration)
+        fail_while_others_wait(rank, iteration)
         mine = dist.PrefixStore(str(iteration), store)
         dist.init_process_group("gloo", store=mine, rank=rank.me, world_size=int(os.environ["WORLD_SIZE"]))
         reduce_once()
@@ -314,12 +314,12 @@ def wait_in(holder: SimpleNamespace) -> None:
     holder.stores[0].get("never")
 
 
-def strike_those_who_wait(rank: Rank, iteration: int) -> None:
+def fail_while_others_wait(rank: Rank, iteration: int) -> None:
     """Fail if that is due, but not before the others have said that they begin to wait, and a moment later."""
     if rank.is_due("function", iteration):
         rank.record.await_others(int(os.environ["WORLD_SIZE"]) - 1, "waits", iteration=iteration)
         time.sleep(0.3)
-    rank.strike("function", iteration)
+    rank.inject("function", iteration)
 
 
 def wait_for_all(call: CallWrapper, rank: Rank) -> None:

@@ -1,8 +1,8 @@
 """Ranks that run shapes of user code in a loop, and one more that raises at random instants.
 
-The last rank strikes: it waits until the first one says that it loops, then for a random while, and raises. Each
-iteration interrupts one shape; the next one checks in an atomic section what that has left, and that a pass still
-works. One strike in eight does not wait for the word, and so lands in the entry or in that check.
+The last rank injects the faults: it waits until the first rank reports that it loops, then for a random time, and
+raises. Each iteration interrupts one shape; the next one checks in an atomic section the state that this left, and that
+a pass still works. One fault in eight does not wait for the report, and so interrupts the entry or that check.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def name(shape: Shape) -> str:
 
 
 def interruptions(error: BaseException) -> int:
-    """How many interruptions an exception has in its history; more than one: the second one struck a cleanup."""
+    """How many interruptions an exception has in its history; more than one: the second one interrupted a cleanup."""
     found, ahead = dict[int, BaseException](), [error]
     while ahead:
         one = ahead.pop()

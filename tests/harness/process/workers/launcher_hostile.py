@@ -1,4 +1,4 @@
-"""A worker that does what no worker should, another thing in each cycle: `launcher_hostile.py CASE,CASE,...`.
+"""A misbehaving worker, with another case in each cycle: `launcher_hostile.py CASE,CASE,...`.
 
 After the last one it is done. Rank 1 fails at the end of each case, unless it is said otherwise.
 """
@@ -22,7 +22,7 @@ ARGUMENTS = sys.argv[2:]
 
 
 def linger() -> None:
-    """Be there, whatever is asked."""
+    """Keep running and ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(FOREVER)
     os._exit(0)

@@ -1,7 +1,7 @@
 """A training under launchers that is disturbed: `launcher_training.py SCHEDULE`, a JSON object of STEP: [KIND, RANK].
 
 The gradients of all ranks are averaged by a collective. Rank 0 saves every few steps; whoever is started goes on from
-there. A fault strikes once. KIND `node` kills the launcher of the rank and all its workers.
+there. Each fault is injected once. KIND `node` kills the launcher of the rank and all its workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rank that runs out of something: files, processes, memory. `NVRX_TEST_CASE` names the function below that says how.
+"""A rank that exhausts a resource: files, processes, memory. `NVRX_TEST_CASE` names the function below that says how.
 
 Where a limit has a number, `NVRX_TEST_LIMIT` has it; the rank that it is for is initial rank 1.
 """

@@ -56,13 +56,13 @@ class Rank:
     def is_due(self, place: str, moment: int) -> bool:
         return [self.me, moment] in self.harm.get(place, [])
 
-    def strike(self, place: str, moment: int) -> None:
+    def inject(self, place: str, moment: int) -> None:
         if self.is_due(place, moment):
             raise ValueError(f"planted in {place}")
 
     def visit(self, place: str) -> None:
         self.visits[place] += 1
-        self.strike(place, self.visits[place] - 1)
+        self.inject(place, self.visits[place] - 1)
 
     def train(self, call_wrapper: CallWrapper) -> int:
         """The function of most cases; returns its iteration."""
@@ -74,7 +74,7 @@ class Rank:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.is_due("interrupt", iteration):
             raise KeyboardInterrupt("planted")
-        self.strike(place, iteration)
+        self.inject(place, iteration)
         if iteration < self.broken:
             time.sleep(60)
         return iteration

@@ -1,7 +1,7 @@
-"""What a test wants of its ranks, handed over as JSON in the environment.
+"""The plan of a test for its ranks, passed as JSON in the environment.
 
-The test process writes a `Plan`, each rank reads the same one. It says which faults strike, what the ranks do
-meanwhile, and with which settings the function is wrapped.
+The test process writes a `Plan`, each rank reads the same one. It defines the faults to inject, what the ranks do
+meanwhile, and the settings of the wrapper.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nvrx_core.testing.faults import kind_of
 __all__ = ["BEFORE_GROUP", "BEFORE_INIT", "ON_ENTRY", "STRIKES", "Plan"]
 
 ENVIRONMENT = "NVRX_TEST_PLAN"
-STRIKES = "NVRX_TEST_STRIKES"  # the file that tells which failpoints were struck
-ON_ENTRY = -2  # the step of a fault that strikes as the function's first act
-BEFORE_INIT = -3  # the step of a fault that strikes between the connection to the group's store and its creation
-BEFORE_GROUP = -1  # the step of a fault that strikes while the others are inside init_process_group
+STRIKES = "NVRX_TEST_STRIKES"  # the file that records the failpoints with an injected fault
+ON_ENTRY = -2  # the step of a fault injected at the function's entry
+BEFORE_INIT = -3  # the step of a fault injected between the connection to the group's store and its creation
+BEFORE_GROUP = -1  # the step of a fault injected while the others are inside init_process_group
 _ENDS_THE_RANK_ONLY = (FaultKind.EXIT_0,)
 
 
@@ -44,7 +44,7 @@ class Plan:
     active: int | None = None  # MaxActiveWorldSize
     assignment: str = ""  # a name in `workers.assignments`
     die_in_assignment: dict[str, int] = field(default_factory=dict)  # initial rank: iteration whose assignment kills it
-    atomic: dict[str, float] = field(default_factory=dict)  # initial rank: seconds of its atomic section, from a strike
+    atomic: dict[str, float] = field(default_factory=dict)  # initial rank: seconds of its atomic section, from a fault
     unprotected: dict[str, float] = field(default_factory=dict)  # initial rank: seconds asleep without hang protection
     late: dict[str, float] = field(default_factory=dict)  # initial rank: seconds before it joins the first group
     slow: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it adds to step 1

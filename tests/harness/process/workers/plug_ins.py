@@ -59,7 +59,7 @@ def reducing(rank: Rank) -> None:
         for step in range(10_000):
             dist.all_reduce(ones.fill_(1))
             if step == 5:
-                rank.strike("function", iteration)
+                rank.inject("function", iteration)
             if step == 10 and iteration >= rank.broken:
                 break
             time.sleep(0.001)

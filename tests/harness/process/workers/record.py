@@ -1,4 +1,4 @@
-"""The rank's own account of what it lived through: one JSON line a thing, written at once.
+"""The rank's own record of its events: one JSON line per event, written immediately.
 
 It is independent of the wrapper's events; the oracle compares the two.
 """
@@ -38,7 +38,7 @@ class Record:
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
     def await_others(self, others: int, what: str, **fields: object) -> None:
-        """Waits until so many other ranks have written such a line in this call: a fault is to meet them there.
+        """Wait until a number of other ranks have written such a line in this call, so that a fault finds them there.
 
         A restart interrupts it.
         """
@@ -52,7 +52,7 @@ class Record:
 
 
 def settle() -> None:
-    """Opens what torch opens once and keeps, so that it is not counted as the wrapper's."""
+    """Open what torch opens once and keeps, so that it does not count as the wrapper's."""
     import torch.distributed as dist
 
     dist.TCPStore("127.0.0.1", 0, is_master=True)
@@ -61,7 +61,7 @@ def settle() -> None:
 def usage_after(
     before: dict[str, int], seconds: float = 5.0, kept: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, int]:
-    """What is held once what is on its way out is gone, such as threads that the kernel is not done with yet.
+    """The resources in use after pending cleanup, such as of threads that the kernel has not released yet.
 
     `kept` says how much more than before may remain.
     """
@@ -73,11 +73,11 @@ def usage_after(
 
 
 def descriptors() -> list[str]:
-    """What this process has open, to name it when it is one too many; sockets with their addresses."""
+    """The open files of this process, to report leaks; sockets with their addresses."""
     sockets = {line.split()[9]: " ".join(line.split()[1:4]) for line in _tcp()}
     found = []
     for number in sorted(map(int, os.listdir("/proc/self/fd"))):
-        with suppress(OSError):  # the listing's own
+        with suppress(OSError):  # the descriptor of the listing
             target = os.readlink(f"/proc/self/fd/{number}")
             inode = target.removeprefix("socket:[").removesuffix("]")
             found.append(f"{number} {target} {sockets.get(inode, '')}".strip())
@@ -91,7 +91,7 @@ def _tcp() -> list[str]:
 
 
 def usage() -> dict[str, int]:
-    """What this process holds: threads, open files, children, and resident pages."""
+    """The resources of this process: threads, open files, children, and resident pages."""
     tasks = os.listdir("/proc/self/task")
     children = [_children(task) for task in tasks]
     return {

@@ -1,4 +1,4 @@
-"""What scripts do to their own process: signals, descriptors, limits, globals of the interpreter.
+"""Changes of scripts to their own process: signals, descriptors, limits, globals of the interpreter.
 
 `BEFORE` happens before the call. `INSIDE` is what rank 0 does in iteration 0 until rank 1 fails; both do a collective
 in iteration 1.

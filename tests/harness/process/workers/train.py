@@ -1,6 +1,6 @@
-"""A rank that trains: steps, collectives where the plan wants them, and the faults of the plan.
+"""A training rank: steps, collectives if the plan has them, and the faults of the plan.
 
-What a user would write, plus a line of record for everything that happens. Nothing here helps the wrapper: the process
+The code that a user would write, plus a record of every event. Nothing here helps the wrapper: the process
 group is made by a plain `init_process_group`, and only a function that returns destroys it.
 """
 
@@ -110,7 +110,7 @@ def mortal(plan: Plan, record: Record) -> Any:
 
 
 def slow_abort(seconds: float, record: Record) -> Any:
-    """An abort that takes its time before it does what it should."""
+    """An abort that is delayed."""
     from nvrx_core.inprocess.abort import AbortTorchDistributed
 
     class Slow(AbortTorchDistributed):
@@ -130,7 +130,7 @@ class Failing(Finalize):
 
 
 class Untidy:
-    """An object whose end raises."""
+    """An object whose destructor raises."""
 
     def __del__(self) -> None:
         fail("in __del__")
@@ -141,7 +141,7 @@ def fail(where: str) -> None:
 
 
 class Trainer:
-    """The wrapped function, with what it needs to know."""
+    """The wrapped function and its state."""
 
     def __init__(self, plan: Plan, record: Record, initial_rank: int) -> None:
         self.plan, self.record, self.me = plan, record, initial_rank
@@ -214,7 +214,7 @@ class Trainer:
         if (seconds := self.plan.atomic.get(str(self.me), 0.0)) and self.iteration == 0:
             with self.call.atomic():
                 self.record("atomic", iteration=self.iteration)
-                if self.struck_at_a_step():
+                if self.injects_at_a_step():
                     self.record.await_others(1, "strike")
                 nap(seconds)
                 self.record("atomic_end", iteration=self.iteration)
@@ -247,7 +247,7 @@ class Trainer:
                     self.checkpoints.save(done, self.iteration)
                     self.record("atomic_end", iteration=self.iteration)
 
-    def struck_at_a_step(self) -> bool:
+    def injects_at_a_step(self) -> bool:
         return any(isinstance(place, Point) for place in self.schedule.of_iteration(self.iteration))
 
     def inject(self, step: int) -> None:
@@ -296,7 +296,7 @@ def common_moment(path: Path, ranks: int) -> float:
 
 
 def nap(seconds: float) -> None:
-    """Sleeps as a busy interpreter does: it runs bytecode all the while."""
+    """Sleep like a busy interpreter, while running bytecode."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.01)

@@ -62,7 +62,7 @@ class Rank:
         return call_wrapper.iteration
 
     def fork(self) -> None:
-        """A child is no rank: what it does with the client, nobody is told."""
+        """A child is not a rank: its calls of the client are not reported."""
         if (child := os.fork()) == 0:
             self.client.start_section("step")
             os._exit(0)

@@ -1,4 +1,4 @@
-"""A life that ends while it saves: it goes on from the last checkpoint, and saves after each step until it is killed.
+"""A process that is killed while it saves: it resumes from the last checkpoint, and saves after each step.
 
 Run with the folder of the checkpoints, the file of its account, and the line of code, counted in its second save, at
 which it kills itself (0: it waits to be killed).

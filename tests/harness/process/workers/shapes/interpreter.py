@@ -1,4 +1,4 @@
-"""Code that leans on the interpreter: handlers, hooks, callbacks from C, deep stacks."""
+"""Code that depends on the interpreter: handlers, hooks, callbacks from C, deep stacks."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class DeepRecursion(Shape):
 
 
 class RecursionLimit(Shape):
-    """To the end of the stack, where a handler has no room."""
+    """Recursion to the limit, where a handler has no stack left."""
 
     def descend(self) -> None:
         self.descend()

@@ -1,4 +1,4 @@
-"""What a shape of user code is, and what all of them need to look at themselves after an interruption."""
+"""The base class of shapes of user code, and checks of their state after an interruption."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _HELPERS = ("resource_tracker", "forkserver")  # what multiprocessing starts onc
 
 
 class Shape:
-    """One shape of user code. `run` is interrupted anywhere; `check` raises for what that has broken.
+    """One shape of user code. `run` is interrupted anywhere; `check` raises if that has broken its state.
 
     Attributes:
-        span: the interruption is announced within so many seconds from the start of a loop of `run`.
-        every: it is interrupted in each so-manieth round, for shapes that take long.
-        rehearsed: whether a pass without an interruption comes before each loop, to see that it still works.
+        span: the interruption comes within this number of seconds from the start of a loop of `run`.
+        every: the shape is interrupted in every n-th round, for shapes that take long.
+        rehearsed: whether a pass without an interruption precedes each loop, to check that it still works.
         targets: how many ranks run it together.
         entered: how often code that needs a cleanup was entered.
         cleaned: how often that cleanup ran.
@@ -44,7 +44,7 @@ class Shape:
         self.prepare()
 
     def prepare(self) -> None:
-        """What is made once, before the function is entered."""
+        """Set up once, before the function is entered."""
 
     def run(self, call: Any) -> None:
         """One pass of the user's code."""
@@ -65,7 +65,7 @@ def theme(name: str) -> tuple[type[Shape], ...]:
 
 
 def work(times: int = 20) -> int:
-    """A little bytecode: calls and loops, in which a signal is answered."""
+    """Run some bytecode: calls and loops, in which signals are handled."""
     total = 0
     for number in range(times):
         total += sum(range(number))
@@ -118,7 +118,7 @@ def _children() -> list[str]:
 
 
 def _command(pid: str) -> str:
-    """Empty for a zombie: it has ended, its parent may collect it whenever it likes."""
+    """The command line of a process; empty for a zombie."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     return ""

@@ -1,4 +1,4 @@
-"""When which shape is interrupted: drawn from a seed, the same for all ranks of a job."""
+"""The schedule of interruptions: drawn from a seed, the same for all ranks of a job."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["PLAN", "Strike", "planned"]
 
 PLAN = "NVRX_TEST_SHAPES"
 UNTIMELY = 8
-"""One strike in so many comes without waiting for the loop; a shape's first one waits, and so meets it."""
+"""One in this number of interruptions does not wait for the loop; a shape's first one waits, and so interrupts it."""
 
 
 class Strike(NamedTuple):
     """When which shape is interrupted.
 
     Attributes:
-        shape: its place in the theme.
-        after: seconds.
-        waits: whether they count from the start of the loop, and not from the entry of the rank that strikes.
+        shape: the index of the shape in its theme.
+        after: the delay in seconds.
+        waits: whether the delay starts with the loop, and not with the entry of the rank that raises.
     """
 
     shape: int
@@ -29,7 +29,7 @@ class Strike(NamedTuple):
 
 
 def planned(name: str, seed: int, rounds: int) -> list[Strike]:
-    """The strikes of one job: the same for the same seed."""
+    """The interruptions of one job: the same for the same seed."""
     rng = random.Random(f"{name} {seed}")
     return [
         Strike(number, rng.uniform(0, shape.span), rng.randrange(UNTIMELY) > 0 or round_ + 1 == shape.every)

@@ -1,4 +1,4 @@
-"""Code that takes an interruption for something else."""
+"""Code that swallows or converts an interruption."""
 
 from __future__ import annotations
 
