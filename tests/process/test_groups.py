@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness.process.job import Job
-from tests.harness.process.oracle import assert_restarts, restart
+from tests.harness.process.oracle import assert_nothing_lost, assert_restarts, restart
 
 from .conftest import Launch
 from .test_options import by_rank, results, run_prepared
@@ -40,6 +40,14 @@ def test_a_group_that_becomes_the_default_one_after_the_abort_is_no_group_of_the
     job = run(prepare, "half_made", {"function": [[1, 0]], "stand": [[0, 0]]})
     assert results(job) == {0: 1, 1: 1, 2: 1}
     assert_restarts(job, [EXCEPTION])
+
+
+def test_a_rank_that_connects_lazily_to_a_peer_that_has_failed_is_kept(prepare: Launch) -> None:
+    """gloo connects in the first collective, which no observer of torch's functions sees."""
+    bounds = {"soft_timeout": 1.5, "hard_timeout": 6.0}
+    job = prepare({(1, 0, 0): "hang_sleep"}, world=2, collective=True, group=True, wrapper=bounds)
+    job.start(TORCH_GLOO_LAZY_INIT="1").finish()
+    assert_nothing_lost(job, restart("SOFT_TIMEOUT", by=None))
 
 
 @pytest.mark.parametrize("faults", [40, pytest.param(200, marks=pytest.mark.nightly)])

@@ -56,6 +56,8 @@ _ITERATION: Final = int(ProgressField.ITERATION)
 _COUNT: Final = int(ProgressField.RENDEZVOUS_COUNT)
 _AT: Final = int(ProgressField.RENDEZVOUS_AT)
 _DEPTH: Final = int(ProgressField.RENDEZVOUS_DEPTH)
+STUCK_AFTER: Final = 0.3
+"""Seconds after which a main thread that nothing has unblocked may wait for a peer in a place that is not observed."""
 
 __all__ = ["GroupObserver", "abort_groups", "free_reserve"]
 
@@ -91,6 +93,7 @@ class GroupObserver:
         self._default: Any = None
         self._defaults = 0
         self._reserve: list[int] = []
+        self._stuck_since = 0.0
 
     def install(self) -> None:
         """Start observing."""
@@ -225,9 +228,17 @@ class GroupObserver:
     def unblock(self) -> int:
         """Shut down what the main thread may block in if it does not react to signals; return how many connections."""
         closed = self._gloo.cut() + self._cut_stores() + self._read.cut(now=time.monotonic())
-        if closed or not self.page.words[_DEPTH]:  # gloo keeps what it is offered as long as the group exists
+        self._stuck_since = self._stuck_since or time.monotonic()
+        if closed or not self._may_wait_for_peers():
             return closed
         return self._gloo.offer(self.page[ProgressField.WORLD_SIZE], older=self._before_function)
+
+    def _may_wait_for_peers(self) -> bool:
+        """Whether the main thread creates a group, or may do so unobserved: gloo connects lazily, and has constructors.
+
+        A thread that is merely slow is not offered connections: gloo keeps them as long as the group exists.
+        """
+        return bool(self.page.words[_DEPTH]) or time.monotonic() - self._stuck_since >= STUCK_AFTER
 
     def _cut_stores(self) -> int:
         """Shut down the client connections of the function's own stores."""
@@ -246,7 +257,7 @@ class GroupObserver:
     def release(self) -> None:
         """Release the groups and connections of the ended round, and the exception hooks of its default groups."""
         self._held.clear()
-        self._default = None
+        self._default, self._stuck_since = None, 0.0
         self._gloo.release()
         undo_exception_hooks()
 

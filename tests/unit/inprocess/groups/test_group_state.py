@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from nvrx_core.inprocess.groups import torch_groups
+from nvrx_core.inprocess.groups import observer as module, torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -164,3 +164,14 @@ def test_only_a_group_that_is_being_created_is_offered_connections(observer):
     with observer._rendezvous():
         observer.page[ProgressField.WORLD_SIZE] = 5
         assert (observer.unblock(), asked) == (5, [5])
+
+
+def test_a_main_thread_that_stays_is_offered_connections_wherever_it_waits(observer, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    observer._gloo = SimpleNamespace(cut=lambda: 0, offer=lambda size, older: 1, release=lambda: None)
+    assert observer.unblock() == 0
+    now += 2 * module.STUCK_AFTER
+    assert observer.unblock() == 1
+    observer.release()
+    assert observer.unblock() == 0
