@@ -10,6 +10,7 @@ from typing import Any, Final
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.process.bounded import call_bounded, cuda_device
 from nvrx_core.rank_assignment.base import FrozenState
+from nvrx_megatron.script_objects import drop_objects
 from nvrx_megatron.state import GlobalState, drop_state, each_alone
 from nvrx_megatron.writers import forget_saves
 
@@ -42,6 +43,7 @@ class MegatronFinalize(Finalize):
             TimeoutError: nvrx's, if it takes too long while CUDA is in use.
         """
         each_alone("dropping background saves", forget_saves)
+        each_alone("dropping the script's objects", drop_objects)
         self._drop()
         each_alone("signal handlers", self._restore_handlers)
         if self.empty_cuda_cache and cuda_device() is not None:

@@ -13,8 +13,6 @@ import logging
 import multiprocessing
 import runpy
 import sys
-import traceback
-import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +23,7 @@ from nvrx_core.compatible_names import activate
 from nvrx_core.inprocess.wrap import current_call
 from nvrx_megatron.once import compute_once
 from nvrx_megatron.restart import inprocess_restart
+from nvrx_megatron.script_objects import remember
 from nvrx_megatron.tails import protect_tails
 from nvrx_megatron.wiring import wire
 
@@ -33,7 +32,6 @@ __all__ = ["enable", "run_script"]
 log = logging.getLogger("nvrx_megatron")
 
 _SAVES_OF_PEER: Final = "nvidia_resiliency_ext.checkpointing.async_ckpt"
-_KEPT: Final = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 _running: list[str] = []
 """The running script."""
 
@@ -103,23 +101,10 @@ def run_once(script: str) -> None:
     except SystemExit:
         raise
     except BaseException as error:  # boundary: whatever ends the iteration; it goes on
-        _drop_objects(error, script)
+        remember(error, script)
         raise
     finally:
         _running.clear()
-
-
-def _drop_objects(error: BaseException, script: str) -> None:
-    """Drop the objects among the script's global variables; keep its functions, classes and modules.
-
-    The configuration of a model refers to its optimizer, which refers to process groups. The functions of the script
-    make the variables part of a reference cycle, and the frames of an exception keep them alive after the iteration.
-    """
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name == "<module>" and frame.f_code.co_filename == script:
-            space = frame.f_globals
-            for name in [key for key, value in space.items() if not (key.startswith("__") or isinstance(value, _KEPT))]:
-                del space[name]
 
 
 def _named(script: str) -> Callable[[], None]:

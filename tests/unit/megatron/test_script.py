@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from nvrx_megatron import script
+from nvrx_megatron.script_objects import drop_objects
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,9 @@ def test_a_package_whose_parent_is_not_there_cannot_be_imported():
 
 
 SCRIPT = """
-import collections
+import torch
 
-class Configuration:
+class Configuration(torch.nn.Module):
     ended = False
 
     def __del__(self):
@@ -40,18 +41,21 @@ def train():
     raise END
 
 configuration = Configuration()
-kinds = collections.OrderedDict(configuration=Configuration)
+vocabulary = {"size": 8}
 train()
 """
 
 
 @pytest.mark.parametrize(("end", "dropped"), [("ValueError", True), ("KeyboardInterrupt", True), ("SystemExit", False)])
-def test_the_objects_of_a_script_end_with_it_while_its_exception_lives(tmp_path, monkeypatch, end, dropped):
+def test_the_objects_of_a_script_are_dropped_when_the_fault_has_been_handled(tmp_path, monkeypatch, end, dropped):
+    """Not earlier: what they free may take long, and the others must hear of the fault first."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT.replace("END", end))
     with pytest.raises(BaseException) as caught:  # noqa: PT011
         script.run_once("train.py")
     space = caught.traceback[-1].frame.f_globals
+    assert not space["Configuration"].ended
+    drop_objects()
     assert space["Configuration"].ended is dropped
-    assert {"train", "Configuration", "collections", "__name__"} <= set(space)
-    assert ("kinds" in space) is not dropped
+    assert {"train", "Configuration", "torch", "vocabulary", "__name__"} <= set(space)
+    assert ("configuration" in space) is not dropped
