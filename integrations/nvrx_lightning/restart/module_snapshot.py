@@ -21,6 +21,7 @@ _HOOKS: Final = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
     "_forward_pre_hooks_with_kwargs", "_state_dict_hooks", "_state_dict_pre_hooks",
 )  # fmt: skip
+_PLAIN: Final = (type(None), bool, int, float, str)
 
 
 class ModuleSnapshot:
@@ -89,7 +90,7 @@ class _Structure:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._parts = [(part, type(part), _contents(part), _without(part)) for part in module.modules()]
+        self._parts = [(part, type(part), _contents(part), _plain(part)) for part in module.modules()]
 
     def restore(self, *, wholly: bool) -> None:
         """Restore what was removed.
@@ -97,22 +98,26 @@ class _Structure:
         Args:
             wholly: also remove what was added.
         """
-        for part, kind, contents, without in self._parts:
+        for part, kind, contents, plain in self._parts:
             if _lacks(part, contents) or (wholly and _has_more(part, contents)):
                 part.__class__ = kind
                 for name in (name for members in _MEMBERS for name in contents[members]):
                     vars(part).pop(name, None)  # the tensor that a hook computes
                 vars(part).update({name: copy.copy(each) for name, each in contents.items()})
-                vars(part).update({name: None for name in without if name not in vars(part)})
+                missing = {name: each for name, each in plain.items() if each is None and name not in vars(part)}
+                vars(part).update(plain if wholly else missing)
 
 
 def _contents(part: torch.nn.Module) -> dict[str, dict[str, Any]]:
     return {name: copy.copy(vars(part)[name]) for name in (*_MEMBERS, *_HOOKS) if name in vars(part)}
 
 
-def _without(part: torch.nn.Module) -> list[str]:
-    """Return the attributes that are None: an assigned layer moves such an attribute to the submodules."""
-    return [name for name, each in vars(part).items() if each is None]
+def _plain(part: torch.nn.Module) -> dict[str, Any]:
+    """Return the attributes of a plain type, such as the flag that a layer is created.
+
+    A layer that is assigned to an attribute that is None moves it to the submodules.
+    """
+    return {name: each for name, each in vars(part).items() if not name.startswith("_") and type(each) in _PLAIN}
 
 
 def _lacks(part: torch.nn.Module, contents: dict[str, dict[str, Any]]) -> bool:

@@ -155,6 +155,29 @@ def test_a_layer_that_setup_makes_is_made_anew_unless_a_checkpoint_has_its_weigh
     assert "head" in dict(model.named_modules())
 
 
+class Guarded(torch.nn.Module):
+    """Creates a buffer in its first step, and notes that in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_ready = False
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        if not self.is_ready:
+            self.register_buffer("mask", torch.ones(2))
+            self.is_ready = True
+        return batch * self.mask
+
+
+def test_the_flag_that_guards_a_buffer_is_restored_with_it():
+    model = Guarded()
+    snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)
+    for _ in range(2):
+        assert model(torch.ones(2)).sum() == 2
+        snapshot.restore(weights=True)
+        assert not model.is_ready
+
+
 @pytest.mark.parametrize("weights", [False, True])
 def test_a_parameter_that_was_renamed_has_its_name_again(weights):
     model = model_of()
