@@ -31,12 +31,13 @@ _CHECK: Final = 0
 class Orphan:
     """A handle to leave the process that forked this one; created before the fork.
 
-    Creating it takes the dynamic loader's lock, which another thread may hold at the fork; in the child it would never
-    be released.
+    Creating it takes the dynamic loader's lock, to look up functions; another thread may hold the lock at the fork, and
+    in the child it would never be released.
     """
 
     def __init__(self) -> None:
-        self._library, self._call = ctypes.PyDLL(None), _SET_TID_ADDRESS.get(os.uname().machine)
+        library, self._call = ctypes.PyDLL(None), _SET_TID_ADDRESS.get(os.uname().machine)
+        self._vfork, self._syscall = getattr(library, "vfork", None), library.syscall
 
     def become(self) -> None:
         """Continue in a process whose parent has exited; for a single-threaded process.
@@ -53,8 +54,9 @@ class Orphan:
 
     def _is_in_child(self, parent: int) -> bool:
         """Return True in a child that shares this process's memory; False in this process if vfork failed."""
-        with suppress(OSError, AttributeError):  # the parent cannot be killed and would run again; no vfork
+        if self._vfork is None or self._call is None:
+            return False
+        with suppress(OSError):  # the parent cannot be killed and would run again
             signal.pidfd_send_signal(parent, _CHECK)
-            vfork = self._library.vfork
-            return self._call is not None and self._library.syscall(self._call, None) > 0 and bool(vfork() == 0)
+            return bool(self._syscall(self._call, None) > 0 and self._vfork() == 0)
         return False
