@@ -182,7 +182,9 @@ RUN = Decision(Verdict.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2,
 
 
 def test_a_node_starts_its_workers_at_its_place():
-    assert node().decided(RUN) == (StartWorkers(RUN, 1, Member(0, 2, 2)),)
+    (start,) = node().decided(RUN)
+    assert start == StartWorkers(RUN, 1, Member(0, 2, 2))
+    assert start.reason == RUN.reason
 
 
 def test_a_node_that_runs_does_not_start_again():
