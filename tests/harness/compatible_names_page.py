@@ -6,6 +6,8 @@ Regenerate: python -m tests.harness.compatible_names_page > docs/reference/compa
 import ast
 from pathlib import Path
 
+from tests.harness.compatible_faults_section import section
+
 __all__ = ["page"]
 
 FOLDER = Path(__file__).parents[2] / "integrations" / "nvrx_compat" / "on-path"
@@ -23,7 +25,7 @@ names. `inprocess` and `fault_tolerance` also have their modules as attributes.
 
 def page() -> str:
     files = sorted(FOLDER.rglob("*.py"), key=lambda path: path.relative_to(FOLDER).with_suffix("").parts)
-    return HEAD + "".join(filter(None, map(row, files)))
+    return HEAD + "".join(filter(None, map(row, files))) + section()
 
 
 def row(path: Path) -> str:
