@@ -1,4 +1,4 @@
-"""A tiny GPT of megatron-core, its optimizer, its data, and one step of training."""
+"""A tiny GPT of megatron-core, its optimizer, its data, one step of training, and what is around the steps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import (
     DistributedDataParallel,
@@ -16,13 +17,30 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from tests.harness.megatron.plan import Plan
 
-__all__ = ["Training"]
+__all__ = ["Training", "begin", "end"]
 
 LENGTH, WORDS, BATCH, MICROBATCHES = 32, 64, 2, 2
+SEED = 123
+
+
+def begin(plan: Plan) -> Training:
+    """Make the process groups and the model of an iteration."""
+    dist.init_process_group("gloo")
+    parallel_state.initialize_model_parallel(plan.tp, plan.pp)
+    torch.manual_seed(SEED)
+    model_parallel_cuda_manual_seed(SEED)
+    return Training(plan)
+
+
+def end() -> None:
+    """Drop the process groups of an iteration whose training is done."""
+    parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()
 
 
 class Training:
@@ -75,6 +93,10 @@ class Training:
         self.optimizer.step()
         losses = [each["loss"].item() for each in reduced]
         return sum(losses) / len(losses) if losses else None
+
+    def weights(self) -> float:
+        """The sum of this rank's weights."""
+        return sum(parameter.double().sum().item() for parameter in self.model.parameters())
 
     def forward(self, data: Iterator[tuple[torch.Tensor, torch.Tensor]], model: Any) -> tuple[Any, Any]:
         words, labels = next(data)

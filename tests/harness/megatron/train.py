@@ -13,8 +13,6 @@ import time
 import nvrx_megatron
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from examples.megatron import on_cpu
 from nvrx_core.inprocess import CallWrapper
@@ -33,16 +31,12 @@ written: list[int] = []
 
 
 def train(call: CallWrapper) -> float | None:
-    from tests.harness.megatron.model import Training
+    from tests.harness.megatron.model import begin, end
     from tests.harness.megatron.saves import Saves
 
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     record("enter", iteration=call.iteration, rank=rank, world=world, groups=nvrx_megatron.state_report())
-    dist.init_process_group("gloo")
-    parallel_state.initialize_model_parallel(plan.tp, plan.pp)
-    torch.manual_seed(123)
-    model_parallel_cuda_manual_seed(123)
-    training = Training(plan)
+    training = begin(plan)
     saves = Saves(plan, training)
     if plan.stop_writers:
         record("writers", iteration=call.iteration, gone=not any(map(host.alive, written)))
@@ -62,9 +56,8 @@ def train(call: CallWrapper) -> float | None:
     saves.poll(wait=True)
     saves.queue.close()
     dist.barrier()
-    record("weights", sum=sum(parameter.double().sum().item() for parameter in training.model.parameters()))
-    parallel_state.destroy_model_parallel()
-    dist.destroy_process_group()
+    record("weights", sum=training.weights())
+    end()
     return loss
 
 

@@ -13,8 +13,6 @@ from typing import Any
 import nvrx_megatron
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from examples.megatron import on_cpu
 from nvrx_core.inprocess import CallWrapper
@@ -33,16 +31,12 @@ EXITS = {"exit": 3, "clean exit": 0}
 
 
 def train(call: CallWrapper) -> None:
-    from tests.harness.megatron.model import Training
+    from tests.harness.megatron.model import begin, end
     from tests.harness.megatron.saves import Saves
 
     rank = os.environ["RANK"]
     record("enter", iteration=call.iteration, rank=rank, groups=nvrx_megatron.state_report())
-    dist.init_process_group("gloo")
-    parallel_state.initialize_model_parallel(plan.tp, plan.pp)
-    torch.manual_seed(123)
-    model_parallel_cuda_manual_seed(123)
-    training = Training(plan)
+    training = begin(plan)
     saves = Saves(plan, training)
     if way == "thread":
         threading.Thread(target=average, args=[dist.new_group(), call.iteration], daemon=True).start()
@@ -55,9 +49,8 @@ def train(call: CallWrapper) -> None:
         if plan.save_every and (step + 1) % plan.save_every == 0:
             saves.save(step + 1)
     dist.barrier()
-    record("weights", sum=sum(parameter.double().sum().item() for parameter in training.model.parameters()))
-    parallel_state.destroy_model_parallel()
-    dist.destroy_process_group()
+    record("weights", sum=training.weights())
+    end()
 
 
 def average(group: Any, iteration: int) -> None:
