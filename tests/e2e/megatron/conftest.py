@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness.megatron.job import TEMPLATE, TRAIN, Launch, MegatronJob
+from tests.harness.megatron.job import TEMPLATE, TRAIN, Launch, MegatronJob, MegatronLMJob, Train
 from tests.harness.megatron.plan import Plan
 from tests.harness.process.job import Template
+
+LIMIT = 300
+"""Seconds for a run of pretrain_gpt.py."""
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +53,35 @@ def run(megatron: Template, tmp_path: Path) -> Iterator[Launch]:
     end(megatron, jobs)
 
 
-def end(template: Template, jobs: list[MegatronJob]) -> None:
+@pytest.fixture(scope="session")
+def plain() -> Iterator[Template]:
+    """A template that has not imported a megatron-core: that of the checkout is used."""
+    template = Template()
+    try:
+        yield template
+    finally:
+        template.close()
+
+
+@pytest.fixture
+def train(plain: Template, tmp_path: Path) -> Iterator[Train]:
+    """Runs pretrain_gpt.py of the checkout to its end, `also` with these folders of packages."""
+    jobs: list[MegatronLMJob] = []
+
+    def train(
+        *more: str, faults: str = "", world: int = 2, also: Sequence[Path] = (), saves: bool = True
+    ) -> MegatronLMJob:
+        path = os.pathsep.join([os.environ["NVRX_TEST_MEGATRON_LM"], *map(str, also)])
+        jobs.append(MegatronLMJob(plain, tmp_path / f"job-{len(jobs)}", Plan(), world=world))
+        jobs[-1].train(path, "--inprocess-restart", *more, faults=faults, saves=saves)
+        jobs[-1].finish(LIMIT)
+        return jobs[-1]
+
+    yield train
+    end(plain, jobs)
+
+
+def end(template: Template, jobs: Sequence[MegatronJob]) -> None:
     """Ends what is left of the jobs."""
     template.sweep()
     for job in jobs:

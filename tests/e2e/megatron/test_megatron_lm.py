@@ -7,48 +7,21 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from tests.harness.megatron.job import MegatronLMJob
+from tests.harness.megatron.job import MegatronLMJob, Train
 from tests.harness.megatron.plan import Plan
 from tests.harness.process.job import Template
 from tests.harness.process.workers.record import HELD
 
 TREE = os.environ.get("NVRX_TEST_MEGATRON_LM", "")
 pytestmark = pytest.mark.skipif(not TREE, reason="NVRX_TEST_MEGATRON_LM names no checkout of Megatron-LM")
-Train = Callable[..., MegatronLMJob]
 LIMIT = 300
 OWN_THREADS = 4
 """A rank has at most so many more than at its first entry; a process group would have eight."""
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[Template]:
-    template = Template()
-    try:
-        yield template
-    finally:
-        template.close()
-
-
-@pytest.fixture
-def train(plain: Template, tmp_path: Path) -> Iterator[Train]:
-    made: list[MegatronLMJob] = []
-
-    def train(*more: str, faults: str = "", world: int = 2) -> MegatronLMJob:
-        job = MegatronLMJob(plain, tmp_path / f"job-{len(made)}", Plan(), world=world)
-        made.append(job)
-        job.train(TREE, "--inprocess-restart", *more, faults=faults).finish(LIMIT)
-        return job
-
-    yield train
-    plain.sweep()
-    for job in made:
-        job.clear()
 
 
 def test_a_fault_restarts_pretrain_and_the_losses_are_those_of_the_undisturbed_run(train: Train) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 from tests.harness.megatron.plan import Plan
 from tests.harness.process.job import PATHS, Job, Template
 
-__all__ = ["TEMPLATE", "TRAIN", "Launch", "MegatronJob", "MegatronLMJob"]
+__all__ = ["APEX", "TEMPLATE", "TRAIN", "Launch", "MegatronJob", "MegatronLMJob", "Train"]
 
 SITE = Path(__file__).with_name("site")
+APEX = Path(__file__).with_name("packages")
+"""A folder with what Megatron-LM imports of Apex to train sequence parallel."""
 TEMPLATE = Path(__file__).with_name("template.py")
 TRAIN = "tests.harness.megatron.train"
 
@@ -58,27 +60,32 @@ class MegatronJob(Job):
 
 COMMAND = """\
 --use-mcore-models --transformer-impl local --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32
---max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 4 --train-iters 6 --lr 1e-3
+--max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 4 --lr 1e-3
 --lr-decay-style constant --tokenizer-type NullTokenizer --vocab-size 64 --mock-data --split 99,1,0 --eval-iters 0
 --eval-interval 1000 --distributed-backend gloo --use-cpu-initialization --no-gradient-accumulation-fusion
 --no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-persist-layer-norm --hidden-dropout 0
 --attention-dropout 0 --log-interval 1 --no-one-logger --num-workers 0 --attention-backend unfused
---distributed-timeout-minutes 1 --tensor-model-parallel-size 2 --save-interval 2 --inprocess-granularity rank
+--distributed-timeout-minutes 1 --tensor-model-parallel-size 2 --inprocess-granularity rank
 """
-"""The smallest training of pretrain_gpt.py."""
+"""The smallest training of pretrain_gpt.py, without its length and its checkpoints."""
+STEPS = ("--train-iters", "6")
 
 
 class MegatronLMJob(MegatronJob):
     """Ranks that run an unmodified pretrain_gpt.py; the template must not have imported a megatron-core."""
 
-    def train(self, tree: str, *more: str, faults: str = "", launched: Sequence[str] = ()) -> MegatronLMJob:
+    def train(
+        self, tree: str, *more: str, faults: str = "", launched: Sequence[str] = (), saves: bool = True
+    ) -> MegatronLMJob:
         """Starts it, from a tree of Megatron-LM."""
-        saves = str(self.directory / "saves")
-        words = [*COMMAND.split(), "--save", saves, "--load", saves, *more]
+        folder = str(self.directory / "saves")
+        length = () if "--train-samples" in more else STEPS
+        kept = ("--save", folder, "--load", folder, "--save-interval", "2") if saves else ()
+        words = [*COMMAND.split(), *length, *kept, *more]
         environment = {
             "NVRX_TEST_MEGATRON_LM": tree, "NVRX_TEST_MEGATRON_FAULTS": faults, "TORCHDYNAMO_DISABLE": "1",
             "CUDA_DEVICE_MAX_CONNECTIONS": "1", "TORCH_CPP_LOG_LEVEL": "error", "LOCAL_WORLD_SIZE": str(self.world),
-            "PYTHONPATH": os.pathsep.join(map(str, (SITE, *PATHS))),
+            "PYTHONPATH": os.pathsep.join(map(str, (SITE, *PATHS, tree))),  # for multiprocessing's fork server
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }  # fmt: skip
         if launched:
@@ -101,3 +108,4 @@ class MegatronLMJob(MegatronJob):
 
 
 Launch = Callable[..., MegatronJob]
+Train = Callable[..., MegatronLMJob]
