@@ -12,8 +12,10 @@ import hashlib
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Collection, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import torch.distributed as dist
@@ -155,6 +157,15 @@ class EtcdStore(StoreMixin, dist.Store):
         ours, clients = (int(answer["response_range"].get("count", 0)) for answer in self._keys.each(ranges))
         return ours - clients
 
+    def list_keys(self) -> list[str]:
+        """Return all keys of the store."""
+        names, more, end = [self.prefix], True, after_prefix(self.prefix)
+        while more:
+            answer = self._keys.each([range_of(f"{names[-1]}\0", range_end=end, keys_only=True)])[0]["response_range"]
+            found, more = answer.get("kvs", ()), bool(answer.get("more"))
+            names += [b64decode(each["key"]).decode() for each in found]
+        return [name.removeprefix(self.prefix) for name in names[1:] if not name.startswith(self._clients)]
+
     # Writing
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -175,19 +186,14 @@ class EtcdStore(StoreMixin, dist.Store):
         name, before, after = self.prefix + key, _bytes(expected), _bytes(desired)
         compare = comparison(name, "VALUE", value=encoded(before)) if before else comparison(name, "CREATE")
         while True:
-            done, value = self._swap(name, compare, after)
-            if done:
+            exchange = partial(self._keys.transaction, [compare], [self._keys.put(name, after)], [range_of(name)])
+            answer = self._keys.written(exchange)
+            if answer.get("succeeded"):
                 return after
+            value = found_in(answer["responses"][0])
             if value is None or value.shown != before:
                 return before if value is None else value.shown
             compare = comparison(name, "MOD", mod_revision=value.modified)
-
-    def _swap(self, name: str, compare: Op, after: bytes) -> tuple[bool, Value | None]:
-        answer = self._keys.written(
-            lambda: self._keys.transaction([compare], [self._keys.put(name, after)], [range_of(name)])
-        )
-        done = bool(answer.get("succeeded"))
-        return done, None if done else found_in(answer["responses"][0])
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number that a key holds, 0 at first; return the sum."""
@@ -245,11 +251,13 @@ class EtcdStore(StoreMixin, dist.Store):
 
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815 (the names by which torch's C++ asks, from a PrefixStore)
 
-    def forget(self, prefix: str) -> bool:
-        """Delete all keys that begin with `prefix`."""
-        names = self.prefix + prefix, self._clients + prefix
-        ranges = [{"key": encoded(name), "range_end": encoded(after_prefix(name))} for name in names]
-        self._keys.transaction([], [{"request_delete_range": each} for each in ranges])
+    def forget_except(self, prefix: str, keys: Collection[str]) -> bool:
+        """Delete all keys that begin with `prefix`, except these."""
+        stay = sorted(self.prefix + key for key in keys if key.startswith(prefix))
+        begins = [self._clients + prefix, self.prefix + prefix, *(f"{name}\0" for name in stay)]
+        ends = [after_prefix(begins[0]), *stay, after_prefix(begins[1])]
+        ranges = [{"key": encoded(a), "range_end": encoded(b)} for a, b in zip(begins, ends, strict=True)]
+        self._keys.each([{"request_delete_range": each} for each in ranges])
         return True
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["LauncherKeys", "StoreKeys", "kept"]
+__all__ = ["LauncherKeys", "RoundKeys", "StoreKeys"]
 
 
 class StoreKeys:
@@ -46,33 +46,9 @@ class StoreKeys:
         """How many claims were counted."""
         return f"{self.prefix}/claims"
 
-    def event(self, iteration: int) -> str:
-        """What ended the round: its first fault, or its completion."""
-        return f"{self.prefix}/{iteration}/event"
-
-    def arrival(self, iteration: int, member: InitialRank) -> str:
-        """A member's record at the round's barrier."""
-        return f"{self.prefix}/{iteration}/arrival/{member}"
-
-    def arrivals(self, iteration: int, block: int) -> str:
-        """The records of a block of members at the round's barrier, where the store can append to a key."""
-        return f"{self.prefix}/{iteration}/arrivals/{block}"
-
-    def arrived(self, iteration: int) -> str:
-        """How many arrivals were counted."""
-        return f"{self.prefix}/{iteration}/arrived"
-
-    def completed(self, iteration: int) -> str:
-        """How many members have completed the round."""
-        return f"{self.prefix}/{iteration}/completed"
-
-    def decision(self, iteration: int) -> str:
-        """The round's one decision."""
-        return f"{self.prefix}/{iteration}/decision"
-
-    def master(self, iteration: int) -> str:
-        """Where the ranks of the round's process group meet: `host:port` of its rank 0, or "-" when that is lost."""
-        return f"{self.prefix}/{iteration}/master"
+    def round(self, iteration: int) -> RoundKeys:
+        """The keys of one round of the call."""
+        return RoundKeys(f"{self.prefix}/{iteration}")
 
     def lease(self, member: InitialRank) -> str:
         """A member's lease: a counter that its monitor process increments."""
@@ -94,18 +70,50 @@ class StoreKeys:
         """The iteration that was completed, once all that have completed it count as gone."""
         return f"{self.prefix}/over"
 
-    def user(self, iteration: int) -> str:
+    def kept(self) -> str:
+        """Set when a member of the call that was silent is lost: it may read its decision late."""
+        return f"{self.prefix}/kept"
+
+
+class RoundKeys:
+    """The keys of one round of a call.
+
+    Args:
+        prefix: what all of them begin with, without the slash that follows.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.event = f"{prefix}/event"
+        """What ended the round: its first fault, or its completion."""
+        self.arrived = f"{prefix}/arrived"
+        """How many arrivals were counted."""
+        self.completed = f"{prefix}/completed"
+        """How many members have completed the round."""
+        self.decision = f"{prefix}/decision"
+        """The round's one decision."""
+        self.master = f"{prefix}/master"
+        """Where the ranks of the round's process group meet: `host:port` of its rank 0, or "-" when that is lost."""
+        self.user = f"{prefix}/user"
         """The prefix of the stores handed to the user; as a key, it is set when they may have keys."""
-        return f"{self.prefix}/{iteration}/user"
 
-    def round(self, iteration: int) -> tuple[str, ...]:
-        """All keys of a round but the arrivals."""
-        return tuple(key(iteration) for key in (self.event, self.arrived, self.completed, self.decision, self.master))
+    def arrival(self, member: InitialRank) -> str:
+        """A member's record at the round's barrier."""
+        return f"{self.prefix}/arrival/{member}"
 
+    def arrivals(self, block: int) -> str:
+        """The records of a block of members at the round's barrier, where the store can append to a key."""
+        return f"{self.prefix}/arrivals/{block}"
 
-def kept(keys: StoreKeys) -> str:
-    """Set when a member of the call that was silent is lost: it may read its decision late."""
-    return f"{keys.prefix}/kept"
+    @property
+    def read_late(self) -> tuple[str, ...]:
+        """The keys that a member reads to learn what became of the round; the others it may read no longer."""
+        return self.event, self.decision, self.master
+
+    @property
+    def of_all(self) -> tuple[str, ...]:
+        """All keys of the round but the arrivals and the user's."""
+        return *self.read_late, self.arrived, self.completed
 
 
 class LauncherKeys:

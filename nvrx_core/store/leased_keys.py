@@ -23,6 +23,8 @@ LEASE: Final = 60
 """Seconds that keys outlive the last rank of their job."""
 AT_ONCE: Final = 100
 """Operations in one transaction; etcd allows 128 by default."""
+LISTED: Final = 5_000
+"""Keys in one answer that lists them."""
 COUNTER: Final = b"\0nvrx counter"
 """The value of a counter: what it stands at is how often it was written."""
 NOT_FOUND: Final = 5
@@ -99,9 +101,13 @@ def found_in(answer: Op) -> Value | None:
     return None
 
 
-def range_of(name: str, *, range_end: str = "", revision: int = 0, count_only: bool = False) -> Op:
-    """The request that reads a key, or a range of keys."""
+def range_of(
+    name: str, *, range_end: str = "", revision: int = 0, count_only: bool = False, keys_only: bool = False
+) -> Op:
+    """The request that reads a key, or a range of keys; without their values, up to `LISTED` of them."""
     options: Op = {"range_end": encoded(range_end)} if range_end else {}
+    if keys_only:
+        options |= {"keys_only": True, "limit": LISTED}
     return {"request_range": {"key": encoded(name), "revision": revision, "count_only": count_only, **options}}
 
 

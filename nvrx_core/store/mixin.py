@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -67,6 +67,10 @@ class StoreMixin:
 
     def forget(self, prefix: str) -> bool:
         """Delete all keys that begin with `prefix`; False when the store cannot."""
+        return self.forget_except(prefix, ())
+
+    def forget_except(self, prefix: str, keys: Collection[str]) -> bool:
+        """Delete all keys that begin with `prefix`, except these; False when the store cannot."""
         return False
 
     def send_state(self, state: State | FrozenState, rank: int | None = None) -> None:

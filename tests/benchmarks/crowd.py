@@ -101,7 +101,7 @@ class Crowd:
     def barrier(self, iteration: int) -> None:
         """All arrive; the last one decides; all take the push of the decision, and read it."""
         for rank in self.ranks:
-            rank.wire.ask(KEYS.decision(iteration))
+            rank.wire.ask(KEYS.round(iteration).decision)
             rank.wire.send(b"".join(rank.wire.outbox))
             rank.wire.outbox.clear()
         for rank in self._in_turn():
@@ -110,7 +110,7 @@ class Crowd:
                 begin = time.monotonic()
                 played(self.decider, rank.round, more)
                 self.closing = time.monotonic() - begin
-        self._read(KEYS.decision(iteration))
+        self._read(KEYS.round(iteration).decision)
 
     def enter(self, iteration: int) -> None:
         """All act on the decision."""
@@ -120,7 +120,7 @@ class Crowd:
     def wait(self, iteration: int) -> None:
         """All wait for the event of the round they are in."""
         for rank in self.ranks:
-            rank.wire.ask(KEYS.event(iteration))
+            rank.wire.ask(KEYS.round(iteration).event)
 
     def beat(self, number: int) -> None:
         """What the monitor processes of all ranks ask of the store in a second: each moves its lease on."""

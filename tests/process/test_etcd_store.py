@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -196,6 +197,25 @@ def test_all_keys_hang_on_one_lease_and_can_be_forgotten(running: Etcd, store: E
     assert store.forget("call/")
     assert store.num_keys() == 1
     other.cut()
+
+
+def test_a_prefix_is_forgotten_except_some_keys(store: EtcdStore) -> None:
+    client, stay = store.clone(), ["call/-1/event", "call/0/event", "call/10"]
+    store.multi_set([*stay, "call/0/decision", "call/1", "call/0/event/x", "other"], [""] * 7)
+    client.add("call/0/arrived", 1)
+    assert len(store.list_keys()) == store.num_keys() == 8
+    assert store.forget_except("call/", [*stay, "elsewhere"])
+    assert sorted(store.list_keys()) == sorted([*stay, "other"])
+    everything = {"key": "AA==", "range_end": "AA==", "keys_only": True}
+    found = [b64decode(each["key"]).decode() for each in store._etcd.call("/kv/range", everything)["kvs"]]
+    assert [name for name in found if name.startswith(store.prefix) and "client" in name] == []
+    client.cut()
+
+
+def test_many_keys_are_listed_in_parts(store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvrx_core.store.leased_keys.LISTED", 2)
+    store.multi_set(list("abcde"), [""] * 5)
+    assert store.list_keys() == list("abcde")
 
 
 def test_clients_that_count_leave_nothing_when_their_rounds_are_forgotten(store: EtcdStore) -> None:

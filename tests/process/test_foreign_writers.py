@@ -41,12 +41,16 @@ def write(job: Job, key: str, value: bytes) -> None:
 
 
 def test_values_written_a_second_time_change_nothing(launch: Launch, tmp_path: Path) -> None:
-    keys = [KEYS.arrivals(0, 0), KEYS.lease(1), KEYS.left(1)]
+    keys = [KEYS.round(0).arrivals(0), KEYS.lease(1), KEYS.left(1)]
     for job in struck_by(launch, tmp_path, [(key, GARBAGE) for key in keys]).values():
         assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
 
 
-EVENTS = [(KEYS.event(0), GARBAGE), (KEYS.event(0), b'{"interruption": "EXCEPTION"}'), (KEYS.event(1), GARBAGE)]
+EVENTS = [
+    (KEYS.round(0).event, GARBAGE),
+    (KEYS.round(0).event, b'{"interruption": "EXCEPTION"}'),
+    (KEYS.round(1).event, GARBAGE),
+]
 
 
 def test_a_malformed_event_costs_one_restart(launch: Launch, tmp_path: Path) -> None:
@@ -57,7 +61,7 @@ def test_a_malformed_event_costs_one_restart(launch: Launch, tmp_path: Path) -> 
 
 
 def test_ranks_that_read_a_malformed_rendezvous_exit_and_the_others_continue(launch: Launch, tmp_path: Path) -> None:
-    (job,) = struck_by(launch, tmp_path, [(KEYS.master(1), GARBAGE)]).values()
+    (job,) = struck_by(launch, tmp_path, [(KEYS.round(1).master, GARBAGE)]).values()
     assert job.codes[0] == 0
     assert set(job.codes.values()) <= {0, STORE_LOST}
     assert_promises(job)
@@ -65,10 +69,10 @@ def test_ranks_that_read_a_malformed_rendezvous_exit_and_the_others_continue(lau
 
 
 UNREADABLE = [
-    (KEYS.decision(0), GARBAGE),
-    (KEYS.decision(0), b'{"iteration": 0}'),
-    (KEYS.arrived(0), GARBAGE),
-    (KEYS.completed(1), GARBAGE),
+    (KEYS.round(0).decision, GARBAGE),
+    (KEYS.round(0).decision, b'{"iteration": 0}'),
+    (KEYS.round(0).arrived, GARBAGE),
+    (KEYS.round(1).completed, GARBAGE),
 ]
 
 
@@ -88,7 +92,7 @@ DECISIONS = [
 
 
 def test_a_foreign_decision_ends_the_job_with_a_clear_error(launch: Launch, tmp_path: Path) -> None:
-    for writing, job in struck_by(launch, tmp_path, [(KEYS.decision(0), text) for text in DECISIONS]).items():
+    for writing, job in struck_by(launch, tmp_path, [(KEYS.round(0).decision, text) for text in DECISIONS]).items():
         assert 0 not in job.codes.values(), writing
         assert all(job.errors(rank).strip() for rank in range(3)), writing
         assert_nothing_left(job)

@@ -111,6 +111,7 @@ state               State.copy_from                           both   unit/rank_a
 store               StoreMixin                                both   process/test_options.py::test_another_store_serves_as_well
 store               StoreMixin.critical_ranks                 both   process/test_options.py::test_another_store_serves_as_well
 store               StoreMixin.forget                         nvrx   unit/store/test_mixin.py::test_a_store_says_who_hosts_it_and_which_side_it_is
+store               StoreMixin.forget_except                  nvrx   unit/store/test_mixin.py::test_a_store_says_who_hosts_it_and_which_side_it_is
 store               StoreMixin.send_state                     both   unit/store/test_mixin.py::test_states_travel_without_their_exceptions
 store               StoreMixin.get_states                     both   unit/store/test_mixin.py::test_states_travel_without_their_exceptions
 store               StoreMixin.send_key                       both   unit/store/test_mixin.py::test_what_travels_is_json

@@ -32,9 +32,9 @@ class Arrivals:
         """Write a member's arrival; it replaces an earlier one."""
         member = arrival.initial_rank
         if self._in_blocks(iteration):
-            self.store.append(self.keys.arrivals(iteration, member // BATCH), f"\n{arrival.encode()}")
+            self.store.append(self.keys.round(iteration).arrivals(member // BATCH), f"\n{arrival.encode()}")
         else:
-            self.store.put(self.keys.arrival(iteration, member), arrival.encode())
+            self.store.put(self.keys.round(iteration).arrival(member), arrival.encode())
 
     def read(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[InitialRank, Arrival]:
         """Return the members' arrivals; none when one is missing.
@@ -57,7 +57,9 @@ class Arrivals:
     def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
         """Return the members whose arrival is not there."""
         if not self._in_blocks(iteration):
-            return [member for member in sorted(members) if not self.store.has([self.keys.arrival(iteration, member)])]
+            return [
+                member for member in sorted(members) if not self.store.has([self.keys.round(iteration).arrival(member)])
+            ]
         keys = [key for key in self._of(iteration, members) if self.store.has([key])]
         return sorted(members - _arrivals_in(self.store.read_all(keys), []).keys())
 
@@ -67,8 +69,8 @@ class Arrivals:
 
     def _of(self, iteration: int, members: Iterable[InitialRank]) -> Iterable[str]:
         if self._in_blocks(iteration):
-            return (self.keys.arrivals(iteration, block) for block in sorted({m // BATCH for m in members}))
-        return (self.keys.arrival(iteration, member) for member in sorted(members))
+            return (self.keys.round(iteration).arrivals(block) for block in sorted({m // BATCH for m in members}))
+        return (self.keys.round(iteration).arrival(member) for member in sorted(members))
 
     def _in_blocks(self, iteration: int) -> bool:
         return self.store.appends and iteration >= 0

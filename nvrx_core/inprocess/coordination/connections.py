@@ -173,7 +173,7 @@ class Connections:
 
     def assignment_store(self, iteration: int) -> AssignmentStore:
         """Return the store that a user's rank assignment may use before this iteration."""
-        mark = self.keys.user(iteration)
+        mark = self.keys.round(iteration).user
         return AssignmentStore(f"{mark}/assignment", self.store, mark)
 
     def another_store(self) -> dist.Store:
@@ -200,12 +200,12 @@ class Connections:
         """
         if self.is_torch_store:
             connection = self.another_store()
-            connection.set(self.keys.user(iteration), "")
+            connection.set(self.keys.round(iteration).user, "")
         elif place is None:
             raise dist.DistStoreError("rank 0 of this iteration, which was to host its store, is lost")
         else:
             connection = dist.TCPStore(*place, is_master=False, wait_for_workers=False)
-        return dist.PrefixStore(self.keys.user(iteration), connection)
+        return dist.PrefixStore(self.keys.round(iteration).user, connection)
 
     def offer_rendezvous(self) -> str:
         """Return the `host:port` at which this rank can host the next rendezvous, "" if it cannot.

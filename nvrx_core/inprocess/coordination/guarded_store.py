@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast
@@ -135,11 +135,11 @@ class GuardedStore:
         except (RuntimeError, OSError):
             return False
 
-    def forget(self, prefix: str) -> bool:
-        """Delete all keys that begin with `prefix` at once; False where the store cannot."""
-        forget = getattr(self.store, "forget", None)
+    def forget(self, prefix: str, stay: Collection[str] = ()) -> bool:
+        """Delete all keys that begin with `prefix` at once, but those that stay; False where the store cannot."""
+        forget = getattr(self.store, "forget_except" if stay else "forget", None)
         with guard():
-            return forget is not None and bool(forget(prefix))
+            return forget is not None and bool(forget(prefix, stay) if stay else forget(prefix))
 
     def listed(self, prefix: str) -> list[str]:
         """Return the keys that begin with `prefix`; none where the store does not list its keys."""

@@ -17,7 +17,7 @@ from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
-from nvrx_core.inprocess.protocol.retention import rounds_read_late
+from nvrx_core.inprocess.protocol.retention import kept_in_call
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page
 from nvrx_core.store.keys import LauncherKeys
@@ -55,10 +55,7 @@ class Housekeeping:
 
     def decided(self, rank: int, decision: Decision) -> None:
         """A round has ended, in which this rank was `rank`."""
-        if decision.silent:
-            self._read_late |= rounds_read_late([decision.iteration])
-        if decision.lost:  # one that leaves by itself waits for it, and nobody waits for that one
-            self._read_late |= {decision.iteration}
+        self._read_late |= kept_in_call(decision)
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
             read_late, deletion = ended in self._read_late, self.control_store.deletion

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
-from nvrx_core.inprocess.protocol.retention import rounds_read_late
+from nvrx_core.inprocess.protocol.retention import kept_after_call
 from nvrx_core.rank_assignment.identity import initial_ranks
-from nvrx_core.store.keys import LauncherKeys, StoreKeys, kept
+from nvrx_core.store.keys import LauncherKeys, StoreKeys
 
 __all__ = ["KeyDeletion"]
 
@@ -35,15 +36,16 @@ class KeyDeletion:
         Args:
             iteration: the round.
             members: how many there were at first.
-            read_late: its event and decision stay.
+            read_late: what a late reader reads of it stays.
         """
-        prefix, stay = f"{self.keys.prefix}/{iteration}/", self._read_late([iteration] if read_late else [])
+        round_keys = self.keys.round(iteration)
+        prefix, stay = f"{round_keys.prefix}/", frozenset(round_keys.read_late if read_late else ())
         with suppress(StoreFailure):
-            if not read_late and self.store.forget(prefix):
+            if self.store.forget(prefix, stay):
                 return
-        self.store.delete(key for key in self._of_round(iteration, members) if key not in stay)
-        if self.store.delete([self.keys.user(iteration)]):
-            self.store.delete(key for key in self.store.listed(prefix) if key not in stay)
+        self._delete(self._of_round(iteration, members), stay)
+        if self.store.delete([round_keys.user]):
+            self._delete(self.store.listed(prefix), stay)
 
     def count_out(self, iteration: int, living: int, members: int) -> None:
         """Count this member as gone from the completed call; the last one deletes the call's keys.
@@ -72,25 +74,43 @@ class KeyDeletion:
                 self._delete_unread(int(iteration), members)
 
     def _delete_unread(self, iteration: int, members: int) -> None:
-        """Delete the call's keys, unless a member that left earlier, or its monitor process, still has to read some."""
-        if not self.store.has([self.keys.left(member) for member in initial_ranks(members)]):
+        """Delete the call's keys, unless a member that left earlier, or its monitor process, still has to read some.
+
+        What silent members may read late stays. Several members may do this at a time: the mark of that is deleted last
+        of all, and each of them looks for it while nothing is deleted yet.
+        """
+        if not self._have_left(members):
             return
-        prefix = f"{self.keys.prefix}/"
-        if self.store.has([kept(self.keys)]):
-            stay = self._read_late(self._rounds_read_late(iteration))
-            self.store.delete(key for key in self._of_call(iteration, members) if key not in stay)
-        elif not self.store.forget(prefix):
-            self.store.delete(self.store.listed(prefix) or self._of_call(iteration, members))
-        self.store.delete(self._beside())
+        prefix, stay = f"{self.keys.prefix}/", self._read_late(iteration)
+        if not self._have_left(members):
+            return
+        if not self.store.forget(prefix, stay):
+            found = self.store.listed(prefix) or self._of_call(iteration, members)
+            self._delete(found, stay | {self.keys.kept()})
+        self.store.delete([*self._beside(), self.keys.kept()])
 
-    def _rounds_read_late(self, iteration: int) -> Iterable[int]:
-        """Return which of the last rounds of a completed call are read late; earlier ones are left as they are."""
-        found = ((k, self.store.try_get(self.keys.decision(k))) for k in _last_rounds(iteration)[:-1])
+    def _have_left(self, members: int) -> bool:
+        return self.store.has([self.keys.left(member) for member in initial_ranks(members)])
+
+    def _delete(self, keys: Iterable[str], stay: Collection[str]) -> None:
+        self.store.delete(key for key in keys if key not in stay)
+
+    def _read_late(self, iteration: int) -> frozenset[str]:
+        """Return the keys of a completed call that are read late."""
+        if not self.store.has([self.keys.kept()]):
+            return frozenset()
         with guard():
-            return rounds_read_late(k for k, text in found if text is not None and Decision.decode(text).silent)
+            kept = map(kept_after_call, self._decisions(iteration))
+            return frozenset(key for rounds in kept for k in rounds for key in self.keys.round(k).read_late)
 
-    def _read_late(self, rounds: Iterable[int]) -> frozenset[str]:
-        return frozenset(key(k) for k in rounds for key in (self.keys.event, self.keys.decision))
+    def _decisions(self, iteration: int) -> Iterator[Decision]:
+        """Read the decisions of a completed call, those of the last rounds only where the store lists no keys."""
+        decision = re.compile(f"{re.escape(self.keys.prefix)}/(-?[0-9]+)/decision")
+        listed = map(decision.fullmatch, self.store.listed(f"{self.keys.prefix}/"))
+        for k in sorted({*_last_rounds(iteration), *(int(found[1]) for found in listed if found)}):
+            text = self.store.try_get(self.keys.round(k).decision)
+            if text is not None:
+                yield Decision.decode(text)
 
     def _beside(self) -> Iterable[str]:
         """Return the call's keys outside of a generation: those for the launcher, and the verdict on this generation.
@@ -102,14 +122,14 @@ class KeyDeletion:
         return (launcher.announce(), launcher.entered(), keys.verdict(keys.generation))
 
     def _of_round(self, iteration: int, members: int) -> Iterable[str]:
-        return (*self.keys.round(iteration), *self._arrivals.keys_of(iteration, members))
+        return (*self.keys.round(iteration).of_all, *self._arrivals.keys_of(iteration, members))
 
     def _of_call(self, iteration: int, members: int) -> Iterable[str]:
         """Return all keys of a call that was completed in this iteration, except those of rounds deleted already."""
         keys = self.keys
         rounds = (key for ended in _last_rounds(iteration) for key in self._of_round(ended, members))
         of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in initial_ranks(members))
-        return (*rounds, *of_members, keys.gone(), keys.over(), kept(keys), keys.claims(), keys.terms())
+        return (*rounds, *of_members, keys.gone(), keys.over(), keys.claims(), keys.terms())
 
 
 def _last_rounds(iteration: int) -> list[int]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore, batches
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.rank_assignment.identity import InitialRank
-from nvrx_core.store.keys import StoreKeys, kept
+from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Membership"]
 
@@ -53,7 +53,7 @@ class Membership:
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
         """Write that the member no longer needs the store; first, that one who was silent reads its decision late."""
         if silent:
-            self.store.put(kept(self.keys), "1")
+            self.store.put(self.keys.kept(), "1")
         self.store.put_once(self.keys.left(member), "1")  # in one exchange: its host may close it at once
 
     def have_left(self, members: Iterable[InitialRank]) -> bool:

@@ -51,28 +51,28 @@ class RoundOperations:
         store, keys = self.store, self.keys
         match action:
             case Announce(fault):
-                return "announced", _event(store.put_once(keys.event(k), fault.encode()), fault)
+                return "announced", _event(store.put_once(keys.round(k).event, fault.encode()), fault)
             case CountCompletion():
-                return "completion_counted", store.count(keys.completed(k))
+                return "completion_counted", store.count(keys.round(k).completed)
             case CloseCompleted():
-                store.put_once(keys.event(k), encode_completion())
+                store.put_once(keys.round(k).event, encode_completion())
             case ReadEvent():
-                return "event", decode_event(store.try_get(keys.event(k)) or b"")
+                return "event", decode_event(store.try_get(keys.round(k).event) or b"")
             case PutArrival(arrival):
                 self._arrivals.put(k, arrival)
             case CountArrival():
-                return "arrival_counted", store.count(keys.arrived(k))
+                return "arrival_counted", store.count(keys.round(k).arrived)
             case ReadArrivals(members):
                 return "arrivals_read", self._arrivals.read(k, members), self._first_fault(k)
             case Publish(decision):
-                store.put_once(keys.decision(k), decision.encode())
+                store.put_once(keys.round(k).decision, decision.encode())
             case _:
                 raise AssertionError(action)
         return None
 
     def _first_fault(self, iteration: int) -> FaultRecord | None:
         """Return the fault that is the round's event; None while there is none, and for a malformed one."""
-        key = self.keys.event(iteration)
+        key = self.keys.round(iteration).event
         if not self.store.has([key]):  # a look at the key itself would end the others' waits for it
             return None
         return _event(self.store.try_get(key) or b"", None)
@@ -88,16 +88,16 @@ class RoundOperations:
 
     def wait_event(self, iteration: int) -> None:
         """Block until the round has its event; a missing one is never read."""
-        self.store.wait_signal(self.keys.event(iteration))
+        self.store.wait_signal(self.keys.round(iteration).event)
 
     def has_event(self, iteration: int) -> bool:
         """Return whether the round has its event; ends no wait for it."""
-        return self.store.has([self.keys.event(iteration)])
+        return self.store.has([self.keys.round(iteration).event])
 
     def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
         """Block until the round has its decision."""
         with guard():
-            decision = Decision.decode(self.store.wait_value(self.keys.decision(iteration), timeout))
+            decision = Decision.decode(self.store.wait_value(self.keys.round(iteration).decision, timeout))
             if decision.iteration != iteration:
                 raise ValueError(f"the decision of round {iteration} is of round {decision.iteration}")
             return decision
@@ -105,20 +105,20 @@ class RoundOperations:
     def decision(self, iteration: int) -> Decision | None:
         """Return the round's decision, None while it has none."""
         with guard():
-            text = self.store.try_get(self.keys.decision(iteration))
+            text = self.store.try_get(self.keys.round(iteration).decision)
             return None if text is None else Decision.decode(text)
 
     def set_rendezvous(self, iteration: int, address: str) -> None:
         """Write the rendezvous of the round's process group; "": there is none, because its rank 0 is lost."""
         if address:
-            self.store.put(self.keys.master(iteration), address)
+            self.store.put(self.keys.round(iteration).master, address)
         else:
-            self.store.put_once(self.keys.master(iteration), NOTHING)
+            self.store.put_once(self.keys.round(iteration).master, NOTHING)
 
     def wait_rendezvous(self, iteration: int) -> tuple[str, int] | None:
         """Block until the rendezvous of the round's process group is written; None when its rank 0 is lost."""
         with guard():
-            text = self.store.wait_value(self.keys.master(iteration))
+            text = self.store.wait_value(self.keys.round(iteration).master)
             return None if text == NOTHING.encode() else address(text)
 
 

@@ -1,24 +1,33 @@
-"""Rounds whose event and decision must be kept for late readers. Pure.
+"""Which rounds must be kept for late readers: their event, decision and rendezvous. Pure.
 
-A member whose lease is not renewed for `heartbeat_timeout` is declared lost, but its process may be alive: its node was
-stopped or disconnected. When it continues, it must find the decision that declared it lost; otherwise it would make a
-decision of its own and continue alone.
+Two kinds of members read a decision later than the others, who do not wait for them:
+
+* A member that leaves waits for the decision of the round in which it leaves. It reads it before it marks itself as
+  left, so that round is kept while the call runs.
+* A member whose lease is not renewed for `heartbeat_timeout` is declared lost, but its process may be alive: its node
+  was stopped or disconnected. When it continues, it must find the decision that declared it lost; otherwise it would
+  make a decision of its own and continue alone. Nobody knows when that is, so those rounds outlive the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from nvrx_core.inprocess.protocol.decision import Decision
 
-__all__ = ["rounds_read_late"]
+__all__ = ["kept_after_call", "kept_in_call"]
 
 
-def rounds_read_late(silent_losses: Iterable[int]) -> frozenset[int]:
-    """Return the rounds whose event and decision are kept.
+def kept_in_call(decision: Decision) -> frozenset[int]:
+    """Return the rounds that a decision requires to be kept while the call runs."""
+    left = {decision.iteration} if decision.lost else frozenset[int]()
+    return kept_after_call(decision) | left
 
-    A member that is lost in a round has arrived in the previous one, whose decision it may not have read yet; it has
-    read all earlier decisions.
 
-    Args:
-        silent_losses: the rounds whose decision declared a silent member lost.
+def kept_after_call(decision: Decision) -> frozenset[int]:
+    """Return the rounds that a decision requires to be kept even when the call is completed.
+
+    A silent member that is lost in a round has arrived in the previous one, whose decision it may not have read yet; it
+    has read all earlier decisions.
     """
-    return frozenset(iteration - back for iteration in silent_losses for back in (0, 1))
+    if not decision.silent:
+        return frozenset()
+    return frozenset({decision.iteration - 1, decision.iteration})

@@ -278,10 +278,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, suspicions=1), simulated=False,
     ),
     "the decision on a silent member is deleted": Mutant(
-        (("retention", "for back in (0, 1)", "for back in (1,)"),), Config(ranks=2, suspicions=1), simulated=False,
+        (("retention", "{decision.iteration - 1, decision.iteration}", "{decision.iteration - 1}"),),
+        Config(ranks=2, suspicions=1), simulated=False,
     ),
     "the decision that a silent member has arrived for is deleted": Mutant(
-        (("retention", "for back in (0, 1)", "for back in (0,)"),), Config(ranks=2, suspicions=1), simulated=False,
+        (("retention", "{decision.iteration - 1, decision.iteration}", "{decision.iteration}"),),
+        Config(ranks=2, suspicions=1), simulated=False,
     ),
     "a death is reported in one round only": Mutant(
         (("death_report", "AwaitDecision(report.iteration)\n        report = _following(report, decision, now)\n",

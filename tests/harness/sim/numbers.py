@@ -41,9 +41,9 @@ class Records:
         self._operations: dict[tuple[int, int], tuple[int, Answer]] = {}
 
     def shortened(self, record: int) -> int:
-        """A record of which only event and decision are left."""
+        """A record of which only that is left which is read late."""
         whole: Record = self.records.values[record]
-        return self.records(Record(event=whole.event, decision=whole.decision))
+        return self.records(Record(event=whole.event, decision=whole.decision, master=whole.master))
 
     def perform(self, record: int, action: int) -> tuple[int, Answer]:
         """A record after an action of the store, and the answer."""

@@ -112,31 +112,31 @@ def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Reco
 def _values(record: Record) -> dict[str, bytes]:
     values = dict[str, bytes]()
     if record.arrivals:
-        values[KEYS.arrivals(ROUND, 0)] = b"".join(b"\n" + _encoded(arrival) for _, arrival in record.arrivals)
+        values[KEYS.round(ROUND).arrivals(0)] = b"".join(b"\n" + _encoded(arrival) for _, arrival in record.arrivals)
     if record.event:
-        values[KEYS.event(ROUND)] = _encoded(record.event[0])
+        values[KEYS.round(ROUND).event] = _encoded(record.event[0])
     if record.arrived:
-        values[KEYS.arrived(ROUND)] = b"%d" % record.arrived
+        values[KEYS.round(ROUND).arrived] = b"%d" % record.arrived
     if record.completed:
-        values[KEYS.completed(ROUND)] = b"%d" % record.completed
+        values[KEYS.round(ROUND).completed] = b"%d" % record.completed
     if record.decision is not None:
-        values[KEYS.decision(ROUND)] = _encoded(record.decision)
+        values[KEYS.round(ROUND).decision] = _encoded(record.decision)
     if record.master:
-        values[KEYS.master(ROUND)] = record.master.encode()
+        values[KEYS.round(ROUND).master] = record.master.encode()
     return values
 
 
 def _record(values: dict[str, bytes]) -> Record:
-    event, decision = values.get(KEYS.event(ROUND)), values.get(KEYS.decision(ROUND))
-    lines = values.get(KEYS.arrivals(ROUND, 0), b"").split(b"\n")[1:]
+    event, decision = values.get(KEYS.round(ROUND).event), values.get(KEYS.round(ROUND).decision)
+    lines = values.get(KEYS.round(ROUND).arrivals(0), b"").split(b"\n")[1:]
     arrivals = {arrival.initial_rank: arrival for arrival in map(_arrival, lines)}
     return Record(
         event=(_event(event),) if event else (),
         arrivals=tuple(sorted(arrivals.items(), key=itemgetter(0))),
-        arrived=int(values.get(KEYS.arrived(ROUND), b"0")),
-        completed=int(values.get(KEYS.completed(ROUND), b"0")),
+        arrived=int(values.get(KEYS.round(ROUND).arrived, b"0")),
+        completed=int(values.get(KEYS.round(ROUND).completed, b"0")),
         decision=_decision(decision) if decision else None,
-        master=values.get(KEYS.master(ROUND), b"").decode(),
+        master=values.get(KEYS.round(ROUND).master, b"").decode(),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from nvrx_core.inprocess.monitor.watch_effects import Sleep
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.retention import rounds_read_late
+from nvrx_core.inprocess.protocol.retention import kept_after_call
 from nvrx_core.inprocess.protocol.transitions import Phase
 
 from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Config, Job, Step
@@ -164,8 +164,8 @@ class Steps:
     def _delete_unread(self, job: Job) -> Job:
         if not job.over or not all(seen.left or seen.end == "gone" for seen in self._all(job)):
             return job
-        decisions = ((k, self._record(job, k).decision) for k in range(-1, len(job.records) - 1))
-        stay = rounds_read_late(k for k, decision in decisions if decision is not None and decision.silent)
+        decisions = (self._record(job, k).decision for k in range(-1, len(job.records) - 1))
+        stay = frozenset[int]().union(*(kept_after_call(decision) for decision in decisions if decision is not None))
         records = (
             self.records.shortened(n) if k in stay else self.records.empty for k, n in enumerate(job.records, -1)
         )

@@ -8,9 +8,9 @@ OF_ROUND = ("event", "arrived", "completed", "decision", "master", "user")
 
 
 def all_keys(keys):
-    yield from (getattr(keys, name)(iteration) for name in OF_ROUND for iteration in range(-1, 3))
-    for of in (keys.arrival, keys.arrivals):
-        yield from (of(iteration, member) for iteration in range(-1, 3) for member in range(3))
+    for of_round in map(keys.round, range(-1, 3)):
+        yield from (getattr(of_round, name) for name in OF_ROUND)
+        yield from (of(member) for of in (of_round.arrival, of_round.arrivals) for member in range(3))
     yield from (of(member) for of in (keys.lease, keys.left) for member in range(-1, 3))
 
 
@@ -22,13 +22,13 @@ def test_no_two_keys_are_the_same():
 
 def test_a_key_says_whose_it_is():
     keys = StoreKeys("my job", 2, 1)
-    assert keys.arrival(4, 7) == "nvrx/my job/2/1/4/arrival/7"
+    assert keys.round(4).arrival(7) == "nvrx/my job/2/1/4/arrival/7"
     assert all(key.startswith("nvrx/my job/2/1/") for key in all_keys(keys))
 
 
 def test_the_keys_of_an_ended_round_are_all_but_the_user_s_and_the_arrivals():
-    keys = StoreKeys("job", 0, 0)
-    assert set(keys.round(5)) == {getattr(keys, name)(5) for name in OF_ROUND[:-1]}
+    keys = StoreKeys("job", 0, 0).round(5)
+    assert set(keys.of_all) == {getattr(keys, name) for name in OF_ROUND[:-1]}
 
 
 def test_what_a_launcher_reads_lies_under_no_generation():

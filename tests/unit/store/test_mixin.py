@@ -67,6 +67,7 @@ def test_the_barriers_of_two_rounds_are_separate():
 def test_a_store_says_who_hosts_it_and_which_side_it_is():
     assert list(StoreMixin().critical_ranks) == []
     assert not StoreMixin().forget("nvrx/")
+    assert not StoreMixin().forget_except("nvrx/", ["nvrx/kept"])
     assert issubclass(TCPStore, StoreMixin)
     assert issubclass(FileStore, StoreMixin)
     assert not client_only()

@@ -102,7 +102,7 @@ def test_all_keys_are_known(store, iteration):
 @pytest.mark.parametrize("text", ["garbage", "1", "{}", '{"initial_rank": null}', '{}, {"a": 1}'])
 def test_what_is_no_arrival_is_passed_over_while_all_members_are_there(text):
     store = dist.HashStore()
-    store.set(KEYS.arrivals(0, 0), text)
+    store.set(KEYS.round(0).arrivals(0), text)
     arrivals = arrivals_in(store)
     arrivals.put(0, arrival(0))
     with pytest.raises(ValueError, match="no arrival"):
@@ -116,7 +116,7 @@ def test_what_is_no_arrival_in_a_key_of_its_own_is_refused(text):
     store = Plain()
     arrivals = arrivals_in(store)
     arrivals.put(0, arrival(1))
-    store.set(KEYS.arrival(0, 0), text)
+    store.set(KEYS.round(0).arrival(0), text)
     with pytest.raises(ValueError, match=r"not |missing"):
         arrivals.read(0, PAIR)
 
@@ -125,7 +125,7 @@ def test_an_arrival_of_somebody_else_is_refused():
     store = Plain()
     arrivals = arrivals_in(store)
     arrivals.put(0, arrival(1))
-    store.set(KEYS.arrival(0, 0), json.dumps(json.loads(arrival(1).encode())))
+    store.set(KEYS.round(0).arrival(0), json.dumps(json.loads(arrival(1).encode())))
     with pytest.raises(ValueError, match="those of others"):
         arrivals.read(0, PAIR)
 
@@ -140,4 +140,4 @@ def test_a_store_that_says_nothing_of_append_is_not_asked_to():
 
     store = Old()
     arrivals_in(store).put(0, arrival(0))
-    assert list(store.values) == [KEYS.arrival(0, 0)]
+    assert list(store.values) == [KEYS.round(0).arrival(0)]

@@ -74,7 +74,7 @@ def test_the_last_completion_is_the_event(control_store):
 def test_the_last_arrival_publishes_the_decision(control_store):
     control_store.rounds.announce(0, fault(1))
     assert arrive(control_store, new(0)) == []
-    assert not control_store.store.store.check([KEYS.decision(0)])
+    assert not control_store.store.store.check([KEYS.round(0).decision])
     arrive(control_store, new(1))
     assert control_store.rounds.wait_decision(0) == Decision(
         iteration=0, lost=(), terminated=(), cause=fault(1), culprits=(1,), step=-1
@@ -85,7 +85,7 @@ def test_a_member_counted_twice_does_not_close_the_barrier(control_store):
     machine = new(0)
     for _ in range(3):
         played(control_store, machine, new(0).arrive(arrival(0), now=1.0))
-    assert not control_store.store.store.check([KEYS.decision(0)])
+    assert not control_store.store.store.check([KEYS.round(0).decision])
     arrive(control_store, new(1))
     assert control_store.rounds.wait_decision(0).lost == ()
 
@@ -120,13 +120,13 @@ def test_what_is_not_the_store_s_is_handed_back(control_store):
 
 
 def test_garbage_in_the_store_is_a_failure_of_the_store(control_store):
-    control_store.store.store.set(KEYS.event(0), "garbage")
+    control_store.store.store.set(KEYS.round(0).event, "garbage")
     with pytest.raises(StoreFailure, match="not JSON"):
         event(control_store)
 
 
 def test_an_event_that_cannot_be_read_ends_the_round_and_is_no_cause(control_store):
-    control_store.store.store.set(KEYS.event(0), "garbage")
+    control_store.store.store.set(KEYS.round(0).event, "garbage")
     for member in MEMBERS:
         arrive(control_store, new(member))
     assert control_store.rounds.wait_decision(0).cause is None
@@ -261,7 +261,7 @@ def test_more_arrivals_than_are_asked_for_at_once(control_store):
 
 
 def test_a_decision_of_another_round_is_a_failure_of_the_store(control_store):
-    control_store.store.store.set(KEYS.decision(0), decide(3, {0: arrival(0)}, None).encode())
+    control_store.store.store.set(KEYS.round(0).decision, decide(3, {0: arrival(0)}, None).encode())
     with pytest.raises(StoreFailure, match="of round 3"):
         control_store.rounds.wait_decision(0)
 
@@ -270,7 +270,7 @@ def test_a_decision_of_another_round_is_a_failure_of_the_store(control_store):
     "text", ["", "host", "host:", ":1", "host:0", "host:65536", "ho st:1", "h\u00f6st:1", "host:²"]
 )
 def test_a_malformed_rendezvous_is_a_failure_of_the_store(control_store, text):
-    control_store.store.store.set(KEYS.master(0), text)
+    control_store.store.store.set(KEYS.round(0).master, text)
     with pytest.raises(StoreFailure):
         control_store.rounds.wait_rendezvous(0)
 
@@ -398,19 +398,19 @@ def test_keys_that_a_member_has_yet_to_read_are_deleted_when_it_has_left(control
 def test_the_arrivals_lie_in_the_generation_that_the_ranks_agree_on(control_store):
     control_store = ControlStore(control_store.store, KEYS.of(1))
     arrive(control_store, new(0, -1))
-    assert [control_store.store.has([keys.arrival(-1, 0)]) for keys in (KEYS, KEYS.of(1))] == [False, True]
+    assert [control_store.store.has([keys.round(-1).arrival(0)]) for keys in (KEYS, KEYS.of(1))] == [False, True]
 
 
 @pytest.mark.parametrize("kind", [dist.HashStore, WithoutList], ids=["lists its keys", "lists none"])
 def test_the_user_s_keys_of_a_round_are_deleted_where_the_store_lists_its_keys(kind):
     control_store = ControlStore(GuardedStore(kind()), KEYS)
-    asked = AssignmentStore(f"{KEYS.user(0)}/assignment", control_store.store.store, KEYS.user(0))
+    asked = AssignmentStore(f"{KEYS.round(0).user}/assignment", control_store.store.store, KEYS.round(0).user)
     asked.set("fact", "1")
     asked.add("number", 1)
-    control_store.store.store.set(f"{KEYS.user(1)}/kept", "")
+    control_store.store.store.set(f"{KEYS.round(1).user}/kept", "")
     control_store.deletion.delete_round(0, 2)
     assert control_store.store.store.num_keys() == (1 if kind is dist.HashStore else 3)
-    assert control_store.store.store.check([f"{KEYS.user(1)}/kept"])
+    assert control_store.store.store.check([f"{KEYS.round(1).user}/kept"])
 
 
 def test_the_keys_of_the_store_are_listed_only_if_the_user_has_some():
@@ -461,7 +461,7 @@ def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
     for _ in range(20):
         assert looking.rounds.decision(0) is None
         thread.join(0.01)
-    server.set(KEYS.decision(0), decision.encode())
+    server.set(KEYS.round(0).decision, decision.encode())
     thread.join(5.0)
     assert found == [decision]
 
@@ -486,6 +486,6 @@ def test_a_read_of_a_missing_event_ends_no_wait_for_it():
 
 def test_arrivals_that_cannot_be_read_are_a_failure_of_the_store(control_store):
     played(control_store, new(0), new(0).arrive(arrival(0), now=1.0))
-    control_store.store.store.set(KEYS.arrivals(0, 0), "garbage")
+    control_store.store.store.set(KEYS.round(0).arrivals(0), "garbage")
     with pytest.raises(StoreFailure, match="no arrival"):
         arrive(control_store, new(1))

@@ -25,7 +25,16 @@ class Forgetful(dist.HashStore):
         return True
 
 
-@pytest.fixture(params=[dist.HashStore, Forgetful])
+class Excepting(Forgetful):
+    """A store that can spare some of them."""
+
+    def forget_except(self, prefix, keys):
+        for key in [key for key in self.list_keys() if key.startswith(prefix) and key not in keys]:
+            self.delete_key(key)
+        return True
+
+
+@pytest.fixture(params=[dist.HashStore, Forgetful, Excepting])
 def control_store(request):
     return ControlStore(GuardedStore(request.param()), KEYS)
 
@@ -44,11 +53,14 @@ def end_round(control_store, iteration, *, silent=False):
     decision = decision_of(iteration, silent=silent)
     control_store.rounds.perform(Announce(SILENCE), iteration)
     control_store.rounds.perform(Publish(decision), iteration)
+    for key in ("", "/a", "/decision"):
+        control_store.store.put(f"{KEYS.round(iteration).user}{key}", "the user's")
+    control_store.store.put(KEYS.survey(iteration), "a survey")
     return decision
 
 
 def keys_of(*rounds):
-    return {key(k) for k in rounds for key in (KEYS.event, KEYS.decision)}
+    return {key for k in rounds for key in KEYS.round(k).read_late[:2]}
 
 
 def test_the_decision_names_who_was_silent():
@@ -62,7 +74,7 @@ def test_the_decision_on_a_silent_member_outlives_its_round_and_the_call(control
     for iteration in range(7):
         housekeeping.decided(0, end_round(control_store, iteration, silent=iteration == 1))
     assert control_store.store.has(sorted(keys_of(0, 1)))
-    assert not control_store.store.has([KEYS.event(2)])
+    assert not control_store.store.has([KEYS.round(2).event])
     control_store.membership.mark_left(0)
     control_store.membership.mark_left(1, silent=True)
     control_store.deletion.count_out(7, 1, 2)
@@ -77,6 +89,44 @@ def test_the_decision_on_a_silent_member_outlives_a_call_that_is_completed_at_on
     control_store.membership.mark_left(1, silent=True)
     control_store.deletion.count_out(1, 1, 2)
     assert set(control_store.store.listed("")) == keys_of(-1, 0)
+
+
+def test_where_a_silent_member_is_to_meet_outlives_the_call(control_store):
+    """It may wait for that, where the ranks cannot tell who is rank 0, before it learns that it is lost."""
+    for iteration in (-1, 0):
+        control_store.rounds.set_rendezvous(iteration, "node0:1")
+        end_round(control_store, iteration, silent=iteration == 0)
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1, silent=True)
+    control_store.deletion.count_out(1, 1, 2)
+    assert control_store.rounds.wait_rendezvous(0) == ("node0", 1)
+
+
+def test_a_member_that_deletes_after_another_spares_what_is_read_late(control_store, monkeypatch):
+    """Both find that all have left, and the first has deleted the mark of late readers before the second looks."""
+    end_round(control_store, 0, silent=True)
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1, silent=True)
+    look, deletion = control_store.deletion._read_late, control_store.deletion
+
+    def overtaken(iteration):
+        monkeypatch.undo()
+        deletion.count_out(0, 1, 2)
+        return look(iteration)
+
+    monkeypatch.setattr(deletion, "_read_late", overtaken)
+    deletion._delete_unread(0, 2)
+    assert set(control_store.store.listed("")) == keys_of(0)
+
+
+def test_the_decision_on_a_member_that_leaves_goes_with_the_call(control_store):
+    """Its round was kept for it alone, and it has read it; the decision on a silent one stays."""
+    for iteration in range(7):
+        end_round(control_store, iteration, silent=iteration == 4)
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1, silent=True)
+    control_store.deletion.count_out(6, 1, 2)
+    assert set(control_store.store.listed("")) == keys_of(3, 4)
 
 
 def test_the_decision_on_a_member_that_leaves_outlives_its_round(control_store):
