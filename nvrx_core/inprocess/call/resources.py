@@ -81,7 +81,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
-    entrant = Entrant(state.initial_rank, environment.restarts_all_ranks(), terms=_terms(p, state))
+    entrant = Entrant(state.initial_rank, environment.restarts_all_ranks(), p.lease_interval, _terms(p, state))
     freeze_on_entry()
     cleanup.enter_context(environment.restored())
     cleanup.enter_context(own_stream_handlers())

@@ -22,8 +22,8 @@ from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Duplicate", "end_job"]
 
-YOUNG: Final = 60
-"""Renewals of a lease, one each `lease_interval` of the parameters, within which a job has just begun."""
+YOUNG: Final = 60.0
+"""Seconds after its start in which a job has just begun."""
 
 
 class Duplicate:
@@ -55,10 +55,16 @@ class Duplicate:
         self.due = time.monotonic() + self._every
         return bool(before) and before != self._lease
 
-    def end_young_job(self, text: str) -> None:
-        """End the job on all ranks, if it has just begun."""
+    def end_young_job(self, text: str, lease_interval: float) -> None:
+        """End the job on all ranks, if it has just begun.
+
+        Args:
+            text: why, for people.
+            lease_interval: seconds between two renewals of a lease; their number says how long the job has run, which
+                the clocks of two hosts do not.
+        """
         renewals = self._lease.partition(b"/")[0]
-        if renewals.isdigit() and int(renewals) <= YOUNG:
+        if renewals.isdigit() and int(renewals) * lease_interval <= YOUNG:
             end_job(self._store, self._keys, self._member, text)
 
 

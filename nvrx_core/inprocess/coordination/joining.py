@@ -65,12 +65,14 @@ class Entrant:
     Attributes:
         member: its initial rank.
         restarts: a launcher starts all ranks again when one has ended.
+        lease_interval: seconds between two renewals of its lease.
         terms: what must agree between the ranks of the job, as JSON.
         incarnation: what tells this call of this process from any other one; for people, with host and pid.
     """
 
     member: InitialRank
     restarts: bool
+    lease_interval: float = 1.0
     terms: str = ""
     incarnation: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
 
@@ -88,7 +90,7 @@ class Joining:
     def __init__(self, links: Connections, page: Page, entrant: Entrant, reminders: Reminders = REMINDERS) -> None:
         self.links, self.store, self.keys = links, links.main_store, links.keys
         self.page, self.member, self.reminders = page, entrant.member, reminders
-        self.size = page.world_size
+        self.size, self.lease_interval = page.world_size, entrant.lease_interval
         self.join = Join(self.size, entrant.incarnation, terms=entrant.terms, unique=not entrant.restarts)
 
     def run(self, timeout: timedelta) -> StoreKeys:
@@ -155,7 +157,7 @@ class Joining:
     def _contradict(self, generation: int, duplicate: Duplicate) -> str:
         """End this process, because another one with its RANK is in the job; end a job that has just begun as well."""
         text = self.join.shared_with(duplicate.claim)
-        duplicate.end_young_job(text)
+        duplicate.end_young_job(text, self.lease_interval)
         return self.store.put_once(self.keys.verdict(generation), f"{CONFLICT}{text}").decode()
 
     def _presence(self, generation: int) -> Presence:

@@ -38,6 +38,8 @@ class LeaseKeeper:
         """
         self._beats += 1
         self._lease = self.store.connect().membership.move_lease(self.plan.member, self._lease, self._next())
+        beats = self._lease.partition("/")[0]
+        self._beats = int(beats) if beats.isdigit() else self._beats  # a replacement goes on counting
         if not self.page[ProgressField.MONITOR_BEAT]:
             os.eventfd_write(self.plan.linked, 1)
         self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()

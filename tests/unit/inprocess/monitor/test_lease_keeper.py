@@ -1,0 +1,49 @@
+"""A rank's lease: how often it was renewed says how long the rank has been in the job."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.inprocess.monitor.lease_keeper import LeaseKeeper
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.progress.page import Page
+from nvrx_core.store.keys import StoreKeys
+
+KEYS = StoreKeys("job", 0, 0)
+
+
+@pytest.fixture
+def control_store():
+    return ControlStore(GuardedStore(dist.HashStore()), KEYS)
+
+
+@pytest.fixture
+def keeper_of(control_store):
+    linked = os.eventfd(0)
+    plan, link = SimpleNamespace(member=1, soft=60.0, linked=linked), SimpleNamespace(connect=lambda: control_store)
+    yield lambda: LeaseKeeper(plan, Page(2), link, AwakeClock())
+    os.close(linked)
+
+
+def renewals(control_store):
+    return control_store.membership.leases([1])[1].partition("/")[0]
+
+
+def test_a_monitor_process_that_replaces_another_goes_on_counting(keeper_of, control_store):
+    for _ in range(2):
+        keeper = keeper_of()
+        for _ in range(4):
+            keeper.move()
+    assert renewals(control_store) == "7"  # the first move of the second reads how far the first has come
+
+
+def test_a_strange_lease_is_replaced(keeper_of, control_store):
+    control_store.store.put(KEYS.lease(1), "strange")
+    keeper = keeper_of()
+    for _ in range(2):
+        keeper.move()
+    assert renewals(control_store) == "2"
