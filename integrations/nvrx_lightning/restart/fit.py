@@ -205,7 +205,9 @@ class RestartableFit(Finalize):
     def group_made(self, strategy: Any) -> None:
         """Share the state that only rank 0 had, and stand in for lost ranks: the process group exists."""
         trainer = self._trainer
-        use_logger_versions(trainer, strategy.broadcast(logger_versions(trainer) if strategy.is_global_zero else None))
+        told = (logger_versions(trainer), self._rows.at_entry) if strategy.is_global_zero else None
+        versions, self._rows.at_entry = strategy.broadcast(told)
+        use_logger_versions(trainer, versions)
         if self.attempt == 0:
             return
         if strategy.is_global_zero:

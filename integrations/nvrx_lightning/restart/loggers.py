@@ -36,11 +36,15 @@ def use_logger_versions(trainer: Any, versions: list[Any]) -> None:
 
 
 class CsvRows:
-    """The rows in the files of a Trainer's `CSVLogger`s; only rank 0 has any."""
+    """The rows in the files of a Trainer's `CSVLogger`s; only rank 0 has any.
+
+    Attributes:
+        at_entry: the rows from before the fit, as rank 0 has counted them; None on a rank that has not been told.
+    """
 
     def __init__(self, trainer: Any, family: str) -> None:
         self._trainer, self._kind = trainer, lookup(family, "loggers.CSVLogger")
-        self._at_entry = self.counted(-1)
+        self.at_entry = self.counted(-1) if trainer.is_global_zero else None
 
     def counted(self, step: int) -> dict[str, Any]:
         """Return the number of rows of each file, including rows that are not yet written.
@@ -53,10 +57,10 @@ class CsvRows:
 
     def begin_attempt(self, *, anew: bool) -> None:
         """Keep the existing rows; without a checkpoint of this fit (`anew`), only those from before the fit."""
-        if anew:
-            self.go_back(self._at_entry)
         for each in self._loggers():
             _take_over(each)
+        if anew:
+            self.go_back(self.at_entry)
 
     def go_back(self, counted: dict[str, Any] | None) -> None:
         """Drop the rows of the steps that are rolled back.
@@ -93,9 +97,9 @@ def _take_over(logger: Any) -> None:
 
 def _go_back(file: Path, writer: Any, count: int, step: int) -> None:
     rows = _read(file)
-    later = [row for row in rows[count:] if row.get(RESTARTS) or _step(row) <= step]
+    later = [row for row in rows[count:] if _is_of_restart(row) or _step(row) <= step]
     _replace(file, [*rows[:count], *later], writer.metrics_keys)
-    become(writer, logging_once).nvrx_logged = frozenset(_key(row) for row in later if not row.get(RESTARTS))
+    become(writer, logging_once).nvrx_logged = frozenset(_key(row) for row in later if not _is_of_restart(row))
 
 
 def logging_once(kind: Any) -> type[Any]:
@@ -131,6 +135,11 @@ def _replace(file: Path, rows: list[Row], names: list[str]) -> None:
         writer.writeheader()
         writer.writerows(rows)
     os.replace(partial, file)
+
+
+def _is_of_restart(row: Row) -> bool:
+    """Return whether a restart has logged the row; a logger may put a prefix before each name."""
+    return any(value for name, value in row.items() if name.endswith(RESTARTS))
 
 
 def _step(row: Row) -> int:

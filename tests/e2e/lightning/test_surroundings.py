@@ -36,6 +36,13 @@ def test_a_new_rank_0_logs_where_the_old_one_did(run):
     assert len(list((job.directory / "logs" / "tensorboard").iterdir())) == 1
 
 
+def test_a_new_rank_0_without_a_checkpoint_logs_each_step_once(run):
+    job = run(Setting(faults=(Fault(0, 8, "kill"),), loggers=("csv",), checkpoint={"every_n_epochs": 9}))
+    rows = rows_of(job)
+    assert [int(row["step"]) for row in rows if row["loss"]] == list(range(len([row for row in rows if row["loss"]])))
+    assert [row["nvrx/restarts"] for row in rows if row["nvrx/restarts"]] == ["1.0"]
+
+
 @pytest.mark.parametrize("bar", ["tqdm", "rich"])
 def test_progress_bars_go_on(bar, run, undisturbed):
     setting = Setting(faults=(Fault(0, 8), Fault(1, 13, attempt=1)), bar=bar, validate=True)

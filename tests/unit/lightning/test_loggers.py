@@ -48,7 +48,21 @@ def trainer(monkeypatch, writer, tmp_path):
     module = ModuleType(f"{FAMILY}.loggers")
     module.CSVLogger = CSVLogger  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, f"{FAMILY}.loggers", module)
-    return SimpleNamespace(loggers=[object(), CSVLogger(writer)])
+    return SimpleNamespace(loggers=[object(), CSVLogger(writer)], is_global_zero=True)
+
+
+def new_logger(trainer, writer):
+    """The logger of another rank, which begins a file anew when it first writes."""
+
+    class Beginning(type(trainer.loggers[1])):  # type: ignore[misc]
+        @property
+        def experiment(self) -> Writer:
+            if self._experiment is None:
+                Path(writer.metrics_file_path).unlink()
+                self._experiment = Writer(Path(writer.metrics_file_path))
+            return self._experiment
+
+    return Beginning(None)
 
 
 def logged(writer):
@@ -100,6 +114,31 @@ def test_without_a_checkpoint_all_rows_of_the_fit_go_and_those_before_it_stay(tr
     writer.log_metrics({"loss": 1.0}, 0)
     rows.begin_attempt(anew=True)
     assert logged(writer) == [(9, "loss")]
+
+
+def test_a_new_rank_0_takes_back_what_the_old_one_has_logged_in_the_fit(trainer, writer):
+    """It has no writer yet, and it knows from the old one how many rows the fit began with."""
+    writer.log_metrics({"loss": 1.0}, 9)
+    at_entry = CsvRows(trainer, FAMILY).at_entry
+    writer.log_metrics({"loss": 1.0}, 0)
+    writer.save()
+    logger = trainer.loggers[1] = new_logger(trainer, writer)
+    trainer.is_global_zero = False
+    rows = CsvRows(trainer, FAMILY)
+    assert rows.at_entry is None
+    rows.at_entry = at_entry
+    rows.begin_attempt(anew=True)
+    assert logged(logger.experiment) == [(9, "loss")]
+
+
+def test_the_rows_of_restarts_stay_under_a_prefix_too(rows, writer):
+    name = f"mine-{RESTARTS}"
+    writer.metrics_keys.insert(0, name)
+    counted = rows.counted(-1)
+    for metrics in ({"loss": 1.0}, {name: 1.0}):
+        writer.log_metrics(metrics, 3)
+    rows.go_back(counted)
+    assert logged(writer) == [(3, name)]
 
 
 def test_nothing_is_made_where_nothing_was_written(rows, writer):
