@@ -110,6 +110,12 @@ def _reset_signals() -> None:
 def _serve(work: Work, channel: socket.socket, dies_with_server: bool) -> None:
     death_signal = ParentDeathSignal(os.getpid()) if dies_with_server else None
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    finished = os.eventfd(0)
+
+    def noted(ready: Callable[[], None]) -> None:
+        work(ready)
+        os.eventfd_write(finished, 1)
+
     signal.signal(signal.SIGCHLD, lambda *_: None)  # also where the caller ignores it: the worker's status is needed
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     pause, short_lives = 0.0, 0
@@ -117,9 +123,13 @@ def _serve(work: Work, channel: socket.socket, dies_with_server: bool) -> None:
         born = time.monotonic()
         worker = os.fork()
         if worker == 0:
-            _become_worker(work, channel, (wake_read, wake_write), death_signal)
+            _become_worker(noted, channel, (wake_read, wake_write), death_signal)
         why = _await_end(worker, channel, wake_read)
         if why is None:
+            return
+        if readable([finished], 0):  # lost when its work was done
+            with suppress(OSError):
+                channel.send(DONE, socket.MSG_DONTWAIT)
             return
         short_lives = short_lives + 1 if time.monotonic() - born < SHORT_LIFE else 0
         pause = 2 * pause + 0.01 if short_lives else 0.0

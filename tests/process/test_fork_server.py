@@ -95,6 +95,22 @@ def test_a_fork_server_that_has_done_its_work_has_ended(started: Callable[..., F
     assert fork_server.done
 
 
+def test_a_worker_that_is_killed_when_its_work_is_done_is_not_replaced(
+    started: Callable[..., ForkServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvrx_core.process.fork_server_process.LINGERS", 60.0)
+    fork_server = started(lambda ready: ready())
+    worker = fork_server.worker
+    while not fork_server.done:
+        assert select.select([fork_server.channel], [], [], 10)[0], "no news"
+        assert fork_server.poll() is None
+    os.kill(worker, signal.SIGKILL)
+    while not fork_server.ended:
+        assert select.select([fork_server.channel], [], [], 10)[0], "no news"
+        assert fork_server.poll() is None
+    assert fork_server.worker == worker
+
+
 def test_a_worker_that_ends_with_code_0_before_its_work_is_done_is_replaced(
     started: Callable[..., ForkServer], pipe: tuple[int, int]
 ) -> None:
