@@ -1,6 +1,8 @@
-"""Release of descriptors that another owner may close later: each is replaced by /dev/null.
+"""Release of descriptors that have, or have had, another owner.
 
-If it were closed instead, its number could be reused, and the later close would close an unrelated file.
+One that another owner may close later is replaced by /dev/null: if it were closed instead, its number could be reused,
+and the later close would close an unrelated file. One that another owner may have closed is closed only if it is still
+the same file.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-__all__ = ["give_up"]
+__all__ = ["close_if_left", "give_up"]
 
 
 def give_up(fds: Iterable[int]) -> None:
@@ -20,3 +22,10 @@ def give_up(fds: Iterable[int]) -> None:
             os.fstat(fd)
             os.dup2(null, fd, inheritable=False)
     os.close(null)
+
+
+def close_if_left(fd: int, inode: int) -> None:
+    """Close a descriptor whose owner has failed, unless that owner has closed it."""
+    with suppress(OSError):
+        if os.fstat(fd).st_ino == inode:
+            os.close(fd)

@@ -7,6 +7,7 @@ shut down, and one that has none is waited for in short turns.
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from nvrx_core.errors import StoreLost
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.process.descriptors import give_up
+from nvrx_core.process.descriptors import close_if_left, give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.settings.environment import with_environment_as_now
@@ -226,12 +227,14 @@ class Connections:
             StoreConnectionError: when it cannot be hosted, as for lack of descriptors.
         """
         listener, self._offered = self._listener(), None
-        port = listener.getsockname()[1]
+        port, inode = listener.getsockname()[1], os.fstat(listener.fileno()).st_ino
+        fd = listener.detach()
         try:
             self._meeting = dist.TCPStore(
-                self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+                self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=fd
             )
         except dist.DistError as error:
+            close_if_left(fd, inode)
             limit, reason = resource.getrlimit(resource.RLIMIT_NOFILE)[0], str(error).partition("\n")[0]
             raise StoreConnectionError(
                 f"cannot host the store of the next process group on {self._address}:{port}: {reason}; are "

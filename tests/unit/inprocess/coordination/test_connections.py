@@ -61,6 +61,29 @@ def test_a_lack_of_descriptors_is_named_with_its_limit(served, monkeypatch):
     links.close()
 
 
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_rendezvous_that_cannot_be_hosted_leaves_no_descriptor(served, monkeypatch, closes):
+    """torch has closed the listener or not, by where it failed; its number may be another file's by then."""
+    links, taken = Connections(Named, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1)), []
+
+    def failing(*arguments, master_listen_fd, **named):
+        if closes:
+            os.close(master_listen_fd)
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+            assert taken == [master_listen_fd]
+        raise dist.DistStoreError("Failed to init uv loop")
+
+    links.offer_rendezvous()
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(dist, "TCPStore", failing)
+    with pytest.raises(StoreConnectionError):
+        links.host_rendezvous()
+    assert len(before) - len(os.listdir("/proc/self/fd")) == (0 if closes else 1)
+    for fd in taken:
+        os.close(fd)
+    links.close()
+
+
 def test_closed_connections_fail_for_all_that_hold_them(served):
     servers_own = connected(served)
     links = Connections(Named, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1))
