@@ -56,9 +56,9 @@ class Following:
 
     def _end_hang(self) -> None:
         """What an operator does who finds a job standing still: the process that hangs is killed."""
-        strike, now = self._story.pending, time.monotonic()
-        if strike is None or strike in self._story.cut_off or now < strike.at + CUT_OFF:
+        injection, now = self._story.pending, time.monotonic()
+        if injection is None or injection in self._story.cut_off or now < injection.at + CUT_OFF:
             return
-        if self._run.kill(strike.pid):
-            self._story.cut_off[strike] = now
-            self._view.cut_off(strike, now - strike.at)
+        if self._run.kill(injection.pid):
+            self._story.cut_off[injection] = now
+            self._view.cut_off(injection, now - injection.at)

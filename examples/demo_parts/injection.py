@@ -1,7 +1,7 @@
 """The faults of the schedule, in a rank: each is injected once, at the start of its step.
 
 A step is repeated after a restart, by another process where the rank was lost. Whoever creates the fault's file first
-is struck; all others pass.
+has the fault injected; all others pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Injection:
 
     Args:
         settings: of the run.
-        journal: gets a line `struck` with the moment of the fault.
+        journal: gets a line `fault_injected` with the moment of the fault.
     """
 
     def __init__(self, settings: Settings, journal: Journal) -> None:
@@ -43,11 +43,11 @@ class Injection:
         if fault is None or fault.rank != rank or not self._is_first(step):
             return
         told = {"kind": fault.kind, "rank": rank, "step": step, "iteration": call.iteration, "pid": os.getpid()}
-        faults.inject(fault.kind, stamp=lambda moment: self._journal.write("struck", monotonic=moment, **told))
+        faults.inject(fault.kind, stamp=lambda moment: self._journal.write("fault_injected", monotonic=moment, **told))
 
     def _is_first(self, step: int) -> bool:
         try:
-            (self._folder / f"struck-at-step-{step}").touch(exist_ok=False)
+            (self._folder / f"injected-at-step-{step}").touch(exist_ok=False)
         except FileExistsError:
             return False
         return True

@@ -26,10 +26,10 @@ class Options:
         spares: how many more wait in reserve.
         steps: of each run.
         seed: of weights, samples and targets.
-        faults: what strikes.
+        faults: which to inject.
         output: the folder for all that is written.
         undisturbed: whether a run without faults comes first.
-        torchrun: whether the same faults strike a run under torchrun, too.
+        torchrun: whether the same faults are injected into a run under torchrun, too.
         play: whether the viewer breaks the run, instead of the schedule.
         svg: where the demo is drawn, if it is.
     """

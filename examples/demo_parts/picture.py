@@ -28,13 +28,13 @@ polyline{fill:none;stroke-width:2.2;stroke-linejoin:round}.still{fill:none;strok
 .undisturbed{stroke:#8c959f}.nvrx{stroke:#0969da}.torchrun{stroke:#bc4c00}
 text.undisturbed{fill:#656d76;stroke:#fff}text.nvrx{fill:#0969da;stroke:#fff}text.torchrun{fill:#bc4c00;stroke:#fff}
 .trains{fill:#0969da}.reserve{fill:#d0d7de}.lost{stroke:#cf222e;stroke-width:3;fill:none}
-.struck{fill:#cf222e;stroke:#fff;stroke-width:1.5}
+.injected{fill:#cf222e;stroke:#fff;stroke-width:1.5}
 @media (prefers-color-scheme:dark){
 .card{fill:#0d1117;stroke:#30363d}.ink,.bold{fill:#e6edf3}.faint{fill:#8d96a0}.grid{stroke:#21262d}
 text,text.undisturbed,text.nvrx,text.torchrun{stroke:#0d1117}
 .undisturbed{stroke:#6e7681}.nvrx{stroke:#4493f8}.torchrun{stroke:#f0883e}
 text.undisturbed{fill:#8d96a0}text.nvrx{fill:#4493f8}text.torchrun{fill:#f0883e}
-.trains{fill:#4493f8}.reserve{fill:#30363d}.lost{stroke:#f85149}.struck{fill:#f85149;stroke:#0d1117}}
+.trains{fill:#4493f8}.reserve{fill:#30363d}.lost{stroke:#f85149}.injected{fill:#f85149;stroke:#0d1117}}
 """
 
 
@@ -63,7 +63,7 @@ def draw_runs(stories: Mapping[str, Story]) -> str:
     )
     lanes = TOP + PLOT_HEIGHT + 74
     height = lanes + LANE * (nvrx.ranks + nvrx.spares) + 16
-    faults = len(nvrx.strikes)
+    faults = len(nvrx.injections)
     title = f"The same training, the same {faults} faults: restarted by nvrx, and by torchrun"
     if "torchrun" not in stories:
         title = f"A training that nvrx restarts after {faults} faults"
@@ -126,9 +126,9 @@ def _labels(frame: Frame, name: str, story: Story) -> Iterator[str]:
 
 
 def _label(story: Story, recovery: Recovery) -> str:
-    strike = recovery.strike
-    fault = KINDS[strike.kind].name if strike else recovery.name
-    killed = ", then killed" if strike in story.cut_off else ""
+    injection = recovery.injection
+    fault = KINDS[injection.kind].name if injection else recovery.name
+    killed = ", then killed" if injection in story.cut_off else ""
     return f"{fault}{killed}: {duration(recovery.resumed)}"
 
 
@@ -144,11 +144,11 @@ def _lanes(frame: Frame, story: Story, top: float) -> Iterator[str]:
         yield svg.text(LEFT - 8, y + 10, f"{name} {initial_rank}", "faint", anchor="end")
         yield svg.rectangle(frame.x(0), y, frame.x(joined) - frame.x(0), LANE - 8, kind="reserve", rounded=2)
         yield svg.rectangle(frame.x(joined), y, frame.x(end) - frame.x(joined), LANE - 8, kind="trains", rounded=2)
-        for strike in story.strikes:
-            if strike.initial_rank == initial_rank:
-                recovery, x = story.recovery_after(strike), frame.x(strike.at - begin)
+        for injection in story.injections:
+            if injection.initial_rank == initial_rank:
+                recovery, x = story.recovery_after(injection), frame.x(injection.at - begin)
                 lost = recovery is not None and initial_rank in recovery.lost
-                yield svg.mark(x, y + (LANE - 8) / 2, "lost" if lost else "struck", cross=lost)
+                yield svg.mark(x, y + (LANE - 8) / 2, "lost" if lost else "injected", cross=lost)
 
 
 def _joined(story: Story, initial_rank: int, end: float) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from demo_parts.durations import duration
 from demo_parts.runs import TorchrunRun
 from demo_parts.schedule import CUT_OFF, HARD_TIMEOUT, KINDS, SOFT_TIMEOUT, PlannedFault
-from demo_parts.story import Recovery, Story, Strike
+from demo_parts.story import Injection, Recovery, Story
 from demo_parts.view import measured
 
 __all__ = ["Outcome", "aligned", "failures_of", "fault_table", "legend", "run_table"]
@@ -40,11 +40,11 @@ def fault_table(story: Story, torchrun: Story | None) -> list[str]:
     """A row for each fault: what it cost under nvrx, phase by phase, and under torchrun."""
     heads = ["fault", "rank", "step", "noticed", "back in", "next step", "process", *(["torchrun"] if torchrun else [])]
     rows = [heads]
-    for strike in story.strikes:
-        other = [_under_torchrun(torchrun, strike)] if torchrun else []
-        recovery = story.recovery_after(strike)
-        rows.append([KINDS[strike.kind].name, str(strike.rank), str(strike.step), *_cells(recovery), *other])
-    rows += [_unplanned(recovery) for recovery in story.recoveries if recovery.strike is None]
+    for injection in story.injections:
+        other = [_under_torchrun(torchrun, injection)] if torchrun else []
+        recovery = story.recovery_after(injection)
+        rows.append([KINDS[injection.kind].name, str(injection.rank), str(injection.step), *_cells(recovery), *other])
+    rows += [_unplanned(recovery) for recovery in story.recoveries if recovery.injection is None]
     return aligned(rows, left=(0, 6))
 
 
@@ -77,7 +77,7 @@ def failures_of(
     for fault in faults:
         if missing := _missing(story, fault):
             yield f"{fault.kind} on rank {fault.rank} at step {fault.step} {missing}"
-    lost = {strike.initial_rank for strike in story.strikes if KINDS[strike.kind].lethal}
+    lost = {injection.initial_rank for injection in story.injections if KINDS[injection.kind].lethal}
     for rank, code in enumerate(exit_codes):
         if rank not in lost and (code != 0 or rank not in story.finished):
             end = "was still there" if code is None else f"ended with code {code}"
@@ -85,14 +85,14 @@ def failures_of(
 
 
 def _missing(story: Story, fault: PlannedFault) -> str:
-    """What a scheduled fault lacks; nothing when it struck and was answered as it should be."""
-    strike = next((strike for strike in story.strikes if strike.is_planned(fault)), None)
-    if strike is None:
-        return "did not strike"
-    recovery = story.recovery_after(strike)
+    """What a scheduled fault lacks; nothing when it was injected and answered as it should be."""
+    injection = next((injection for injection in story.injections if injection.is_planned(fault)), None)
+    if injection is None:
+        return "was not injected"
+    recovery = story.recovery_after(injection)
     if recovery is None:
         return "was followed by no restart"
-    if (strike.initial_rank in recovery.lost) != KINDS[fault.kind].lethal:
+    if (injection.initial_rank in recovery.lost) != KINDS[fault.kind].lethal:
         expected = "ended" if KINDS[fault.kind].lethal else "spared"
         return f"should have {expected} its process; lost are {list(recovery.lost)}"
     return ""
@@ -106,7 +106,7 @@ def _cells(recovery: Recovery | None) -> list[str]:
 
 
 def _process(recovery: Recovery) -> str:
-    """What became of the process that was struck, and of its rank."""
+    """What became of the faulty process, and of its rank."""
     if not recovery.lost:
         return "kept"
     if recovery.took_over:
@@ -119,9 +119,10 @@ def _unplanned(recovery: Recovery) -> list[str]:
     return [recovery.name, str(recovery.cause.get("rank", "?")), "", *_cells(recovery)]
 
 
-def _under_torchrun(story: Story, strike: Strike) -> str:
+def _under_torchrun(story: Story, injection: Injection) -> str:
     """What the same fault cost there: recovered, hung first, crashed again, or never recovered."""
-    same = next((other for other in story.strikes if (other.kind, other.step) == (strike.kind, strike.step)), None)
+    planned = injection.kind, injection.step
+    same = next((other for other in story.injections if (other.kind, other.step) == planned), None)
     if same is None:
         return "never came to it"
     recovery = story.recovery_after(same)

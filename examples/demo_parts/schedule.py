@@ -1,4 +1,4 @@
-"""The faults of a run: which kind strikes which rank at which step.
+"""The faults of a run: which kind is injected into which rank at which step.
 
 Written `KIND[:RANK][@STEP]`, separated by commas. What is left open is filled in here, before a run starts: steps are
 spread evenly, targets are drawn by the seed, and the first to be lost is rank 0. A rank is a place in the process
@@ -53,7 +53,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """`kind` strikes the process that is `rank` when it comes to `step` for the first time."""
+    """`kind` is injected into the process that is `rank` when it comes to `step` for the first time."""
 
     kind: str
     rank: int
@@ -99,7 +99,7 @@ def _number(text: str | None) -> int | None:
 def _check(asked: Sequence[_Asked], processes: int, steps: int) -> None:
     for fault in asked:
         if not 0 < fault.step < steps:
-            raise ValueError(f"{fault.kind} at step {fault.step}: it can strike steps 1 to {steps - 1}")
+            raise ValueError(f"{fault.kind} at step {fault.step}: choose one of steps 1 to {steps - 1}")
     if len({fault.step for fault in asked}) < len(asked):
         raise ValueError("two faults at one step: each needs a step of its own")
     losses = [fault.kind for fault in asked if KINDS[fault.kind].lethal]

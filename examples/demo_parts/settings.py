@@ -21,7 +21,7 @@ class Settings:
         ranks: how many ranks train; further processes wait in reserve.
         steps: how many steps the training takes.
         seed: of the model's first weights and of the order of the samples.
-        faults: what strikes it.
+        faults: which to inject.
         checkpoint_every: steps between two checkpoints.
     """
 

@@ -1,7 +1,7 @@
 """What happened in a run, told by the lines its ranks wrote.
 
-The journals tell of steps, and of faults as they struck; the wrapper's events tell of restarts. No clock and no files
-here. All times are seconds of the one monotonic clock that the processes of a machine share.
+The journals tell of steps, and of injected faults; the wrapper's events tell of restarts. No clock and no files here.
+All times are seconds of the one monotonic clock that the processes of a machine share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from demo_parts.journal import Line
 from demo_parts.schedule import PlannedFault
 
-__all__ = ["Began", "Happening", "Point", "Recovery", "Story", "Strike", "is_timeout"]
+__all__ = ["Began", "Happening", "Injection", "Point", "Recovery", "Story", "is_timeout"]
 
 ENDED_BY = "process ended by "
 """How the wrapper begins to tell of a process that a signal has ended."""
@@ -35,7 +35,7 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Strike:
+class Injection:
     """A fault of the schedule, as its target told of it a moment before."""
 
     at: float
@@ -56,9 +56,9 @@ class Recovery:
     """How a run went on after a fault. Durations are seconds from the fault, on the slowest rank.
 
     Attributes:
-        strike: the fault, when it was one of the schedule.
+        injection: the fault, when it was one of the schedule.
         cause: what the wrapper says had happened, and to which initial rank; nothing without a wrapper.
-        since: when the fault struck; for a hang that a timeout ended, its last sign of life before.
+        since: when the fault was injected; for a hang that a timeout ended, its last sign of life before.
         iteration: of the training that followed.
         noticed: until it knew of the fault; None without a wrapper.
         entered: until it was back in the training function; None without a wrapper.
@@ -70,7 +70,7 @@ class Recovery:
         took_over: the initial ranks that have left the reserve, each with its rank.
     """
 
-    strike: Strike | None
+    injection: Injection | None
     cause: Mapping[str, object]
     since: float
     iteration: int
@@ -102,7 +102,7 @@ def is_timeout(cause: Mapping[str, object]) -> bool:
     return str(cause.get("interruption")).endswith("TIMEOUT")
 
 
-Happening = Began | Strike | Recovery
+Happening = Began | Injection | Recovery
 """What a viewer wants to hear of."""
 
 
@@ -119,8 +119,8 @@ class _Round:
         return steps and (events or not restarted)
 
     @property
-    def struck(self) -> float:
-        """When the fault struck, as the wrapper knows it."""
+    def occurred(self) -> float:
+        """When the fault occurred, as the wrapper knows it."""
         return min(float(entry["marks"]["occurred"]) for entry in self.entries)
 
     def last(self, mark: str) -> float:
@@ -151,10 +151,10 @@ class Story:
     spares: int = 0
     protected: bool = True
     points: list[Point] = field(default_factory=list)
-    strikes: list[Strike] = field(default_factory=list)
+    injections: list[Injection] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     lost: dict[int, float] = field(default_factory=dict)
-    cut_off: dict[Strike, float] = field(default_factory=dict)
+    cut_off: dict[Injection, float] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     weights: str = ""
     world_size: int = 0
@@ -174,8 +174,8 @@ class Story:
             match str(line["event"]):
                 case "step":
                     self.points.append(Point(line["monotonic"], line["step"], line["loss"], line["iteration"]))
-                case "struck":
-                    yield self._struck(line)
+                case "fault_injected":
+                    yield self._injected(line)
                 case "resumed":
                     yield from self._heard(line, self._rounds[line["iteration"]].resumed)
                 case "restart":
@@ -193,10 +193,10 @@ class Story:
         return self._reached_before(max((point.iteration for point in self.points), default=0) + 1)
 
     @property
-    def pending(self) -> Strike | None:
+    def pending(self) -> Injection | None:
         """The last fault, while the run has not gone on after it."""
         answered = self.recoveries[-1].iteration if self.recoveries else 0
-        return self.strikes[-1] if self.strikes and self.strikes[-1].iteration >= answered else None
+        return self.injections[-1] if self.injections and self.injections[-1].iteration >= answered else None
 
     @property
     def reserve(self) -> list[int]:
@@ -208,17 +208,17 @@ class Story:
         """Whether as many ranks as at first have trained all the time."""
         return all(recovery.world_size == self.ranks for recovery in self.recoveries)
 
-    def recovery_after(self, strike: Strike) -> Recovery | None:
+    def recovery_after(self, injection: Injection) -> Recovery | None:
         """How the run went on after a fault of the schedule."""
-        return next((recovery for recovery in self.recoveries if recovery.iteration > strike.iteration), None)
+        return next((recovery for recovery in self.recoveries if recovery.iteration > injection.iteration), None)
 
     def _reached_before(self, iteration: int) -> int:
         return max((point.step + 1 for point in self.points if point.iteration < iteration), default=0)
 
-    def _struck(self, line: Line) -> Strike:
+    def _injected(self, line: Line) -> Injection:
         told = {name: line[name] for name in ("kind", "rank", "initial_rank", "step", "iteration", "pid")}
-        self.strikes.append(Strike(line["monotonic"], **told))
-        return self.strikes[-1]
+        self.injections.append(Injection(line["monotonic"], **told))
+        return self.injections[-1]
 
     def _heard(self, line: Line, heard: list[Line]) -> Iterator[Began | Recovery]:
         """A restart is told of when its events and the first step of each rank are known."""
@@ -233,11 +233,11 @@ class Story:
             yield self.recoveries[-1]
 
     def _recovery(self, iteration: int, round_: _Round) -> Recovery:
-        strike, cause = self.pending, round_.entries[0]["cause"] if round_.entries else {}
-        since = strike.at if strike and not is_timeout(cause) else round_.struck
+        injection, cause = self.pending, round_.entries[0]["cause"] if round_.entries else {}
+        since = injection.at if injection and not is_timeout(cause) else round_.occurred
         lost, took_over = self._regroup(round_.entries, since) if round_.entries else ((), {})
         return Recovery(
-            strike=strike,
+            injection=injection,
             cause=cause,
             since=since,
             iteration=iteration,

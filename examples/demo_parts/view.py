@@ -1,4 +1,4 @@
-"""A run while it goes on: its bar, each fault as it strikes, and how the run went on after it."""
+"""A run while it goes on: its bar, each fault as it is injected, and how the run went on after it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from demo_parts.durations import after_timeout, duration
 from demo_parts.schedule import HARD_TIMEOUT, KINDS, SOFT_TIMEOUT
-from demo_parts.story import Began, Happening, Recovery, Story, Strike, is_timeout
+from demo_parts.story import Began, Happening, Injection, Recovery, Story, is_timeout
 from demo_parts.terminal import Style, Terminal
 
 __all__ = ["View", "measured"]
@@ -38,14 +38,14 @@ class View:
         match happening:
             case Began():
                 pass
-            case Strike():
-                self._strike(happening)
+            case Injection():
+                self._injected(happening)
             case Recovery():
                 self._recovery(happening)
 
-    def cut_off(self, strike: Strike, seconds: float) -> None:
+    def cut_off(self, injection: Injection, seconds: float) -> None:
         """Says that the demo had to end a process."""
-        text = f"    still hung after {duration(seconds)}: the demo ends process {strike.pid}, as an operator would"
+        text = f"    still hung after {duration(seconds)}: the demo ends process {injection.pid}, as an operator would"
         self._terminal.say(text, Style.YELLOW)
 
     def progress(self) -> None:
@@ -97,15 +97,15 @@ class View:
             return styled("✗", Style.RED)
         return styled("●", Style.GREEN) if initial_rank in self._story.places else styled("○", Style.DIM)
 
-    def _strike(self, strike: Strike) -> None:
-        self._terminal.say(f"  ✗ step {strike.step}, rank {strike.rank}: {KINDS[strike.kind].text}", Style.RED)
+    def _injected(self, injection: Injection) -> None:
+        self._terminal.say(f"  ✗ step {injection.step}, rank {injection.rank}: {KINDS[injection.kind].text}", Style.RED)
 
     def _recovery(self, recovery: Recovery) -> None:
         if recovery.noticed is None or recovery.entered is None:
             resumed = f"first step after {duration(recovery.resumed)}, {_resumed(recovery)}"
             self._terminal.say(f"  ✓ {resumed}", Style.GREEN)
             return
-        if recovery.strike is None:
+        if recovery.injection is None:
             cause = recovery.cause
             message = str(cause["message"]).strip(" :")
             self._terminal.say(f"  ✗ process {cause['initial_rank']}: {message}", Style.RED)

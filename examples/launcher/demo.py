@@ -1,8 +1,8 @@
 """Breaks a launched training on purpose and shows how it recovers: `make demo-launcher`.
 
 Two launchers with two ranks each train a small model on this machine, and a third launcher waits. The same faults
-strike three runs: under `ft_launcher`, under `ft_launcher` with a wrapped training function, and under torchrun. At the
-end stand what each fault cost, and what each run came to.
+are injected into three runs: under `ft_launcher`, under `ft_launcher` with a wrapped training function, and under
+torchrun. The report says what each fault cost, and how each run ended.
 
 Exit codes: 0 when every fault was followed by a restart under ft_launcher, the training was finished and no process
 was left behind; 1 otherwise; 2 for wrong options; 128 + n after signal n.
@@ -26,7 +26,7 @@ from demo_parts.terminal import Style, Terminal
 from launcher_parts.plan import CUT_OFF, FAULTS, LAYERS, NODES, RANKS, WORKERS, planned
 from launcher_parts.report import LEGEND, failures_of, fault_table, run_table
 from launcher_parts.runs import LaunchedRun
-from launcher_parts.story import Recovery, Story, Strike
+from launcher_parts.story import Injection, Recovery, Story
 
 __all__ = ["main"]
 
@@ -107,7 +107,7 @@ def run(layer: str, options: argparse.Namespace, terminal: Terminal) -> tuple[St
     return story, [f"{each}; see {folder}" for each in failed]
 
 
-def follow(launched: LaunchedRun, story: Story, terminal: Terminal) -> Iterator[Strike | Recovery]:
+def follow(launched: LaunchedRun, story: Story, terminal: Terminal) -> Iterator[Injection | Recovery]:
     """What happens in a run, until it is over or nothing is heard of it any more."""
     follower, heard, running = Follower(launched.settings.records), time.monotonic(), True
     while running and time.monotonic() < heard + SILENCE:
@@ -124,18 +124,18 @@ def follow(launched: LaunchedRun, story: Story, terminal: Terminal) -> Iterator[
 
 def end_hang(launched: LaunchedRun, story: Story, terminal: Terminal) -> None:
     """What an operator does who finds a job standing still: the process that hangs is killed."""
-    strike = story.pending
-    if strike is None or strike in story.cut_off or not strike.kind.startswith("hang"):
+    injection = story.pending
+    if injection is None or injection in story.cut_off or not injection.kind.startswith("hang"):
         return
-    if time.monotonic() > strike.at + CUT_OFF and launched.kill(strike.pid):
-        story.cut_off.add(strike)
-        terminal.say(f"    still hung: the demo ends process {strike.pid}, as an operator would", Style.YELLOW)
+    if time.monotonic() > injection.at + CUT_OFF and launched.kill(injection.pid):
+        story.cut_off.add(injection)
+        terminal.say(f"    still hung: the demo ends process {injection.pid}, as an operator would", Style.YELLOW)
 
 
-def tell(happening: Strike | Recovery, terminal: Terminal) -> None:
+def tell(happening: Injection | Recovery, terminal: Terminal) -> None:
     """Says what has just happened."""
     match happening:
-        case Strike(kind=kind, rank=rank, step=step):
+        case Injection(kind=kind, rank=rank, step=step):
             terminal.say(f"  ✗ step {step}, rank {rank}: {FAULTS[kind].text}", Style.RED)
         case Recovery():
             how = "in process" if not happening.processes else f"in {happening.processes} new processes"

@@ -66,7 +66,7 @@ class Story:
     def read(self, lines: Sequence[Line]) -> Iterator[Line | Recovery]:
         """Take in lines; yields faults and recoveries."""
         for line in lines:
-            if line["event"] == "struck":
+            if line["event"] == "fault_injected":
                 self.fault = line
                 yield line
             elif line["event"] == "finished":

@@ -51,7 +51,7 @@ class Digits(LightningModule):
 
 
 class Journal(Callback):
-    """Tells the demo of each step, and strikes at those of the schedule, each once in the job.
+    """Tells the demo of each step, and injects a fault at those of the schedule, each once in the job.
 
     Args:
         folder: of the run.
@@ -70,10 +70,10 @@ class Journal(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
         rank, kind = self._faults.get(str(trainer.global_step), [None, ""])
-        if trainer.global_rank == rank and not (marker := self._folder / f"struck-{trainer.global_step}").exists():
+        if trainer.global_rank == rank and not (marker := self._folder / f"injected-{trainer.global_step}").exists():
             marker.touch()
-            self.write("struck", step=trainer.global_step, rank=rank, kind=kind)
-            strike(kind)
+            self.write("fault_injected", step=trainer.global_step, rank=rank, kind=kind)
+            inject_fault(kind)
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, *_: object) -> None:
         call = inprocess.current_call()
@@ -82,7 +82,7 @@ class Journal(Callback):
         self.write("step", rank=trainer.global_rank, attempt=attempt, step=step, loss=loss, of=trainer.max_steps)
 
 
-def strike(kind: str) -> None:
+def inject_fault(kind: str) -> None:
     """Break this rank."""
     match kind:
         case "exception":

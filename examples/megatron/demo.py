@@ -80,11 +80,11 @@ def show(shape: str, undisturbed: list[dict], broken: list[dict], steps: int) ->
 def main() -> int:
     """Run the demo; returns an exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=40, help="at least 35, so that both faults strike; default 40")
+    parser.add_argument("--steps", type=int, default=40, help="at least 35, for both faults to be injected; default 40")
     parser.add_argument("--shape", choices=SHAPES, action="append", help="default both")
     args = parser.parse_args()
     if args.steps < 35:
-        parser.error("--steps must be at least 35, so that both faults strike")
+        parser.error("--steps must be at least 35, so that both faults are injected")
     equal = True
     with tempfile.TemporaryDirectory(prefix="megatron-") as folder:
         for shape in args.shape or SHAPES:

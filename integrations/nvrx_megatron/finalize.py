@@ -11,7 +11,7 @@ from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.process.bounded import call_bounded, cuda_device
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_megatron.script_objects import drop_objects
-from nvrx_megatron.state import GlobalState, drop_state, each_alone
+from nvrx_megatron.state import GlobalState, attempt, drop_state
 from nvrx_megatron.writers import forget_saves
 
 __all__ = ["MegatronFinalize"]
@@ -42,10 +42,10 @@ class MegatronFinalize(Finalize):
         Raises:
             TimeoutError: nvrx's, if it takes too long while CUDA is in use.
         """
-        each_alone("dropping background saves", forget_saves)
-        each_alone("dropping the script's objects", drop_objects)
+        attempt("dropping background saves", forget_saves)
+        attempt("dropping the script's objects", drop_objects)
         self._drop()
-        each_alone("signal handlers", self._restore_handlers)
+        attempt("signal handlers", self._restore_handlers)
         if self.empty_cuda_cache and cuda_device() is not None:
             call_bounded(sys.modules["torch"].cuda.empty_cache, self.timeout, "empty_cache")
         return state

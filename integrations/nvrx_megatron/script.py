@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from nvrx_core.compatible_names import activate
 from nvrx_core.inprocess.wrap import current_call
+from nvrx_megatron.atomic_writes import protect_checkpoint_files
 from nvrx_megatron.once import compute_once
 from nvrx_megatron.restart import inprocess_restart
 from nvrx_megatron.script_objects import remember
-from nvrx_megatron.tails import protect_tails
 from nvrx_megatron.wiring import wire
 
 __all__ = ["enable", "run_script"]
@@ -80,7 +80,7 @@ def prepare(script: str) -> Any:
     args = parse_args(ignore_unknown_args=True)
     _choose_async_strategy(args)
     wire()
-    protect_tails()
+    protect_checkpoint_files()
     return args
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from nvrx_megatron import internals
 
-__all__ = ["GlobalState", "drop_state", "each_alone", "state_report"]
+__all__ = ["GlobalState", "attempt", "drop_state", "state_report"]
 
 log = logging.getLogger("nvrx_megatron")
 
@@ -82,7 +82,7 @@ def drop_state(before: GlobalState) -> None:
     """Drop the state of a run: first by Megatron's own functions, then the state that they leave."""
     close_client()
     for name, destroy in internals.destroyers():
-        each_alone(name, destroy)
+        attempt(name, destroy)
     before.restore()
 
 
@@ -90,10 +90,10 @@ def close_client() -> None:
     """Close Megatron-LM's client of the rank monitor; the next iteration creates its own."""
     client = internals.ft_client()
     if client is not None:
-        each_alone("the client of the rank monitor", client.shutdown_workload_monitoring)
+        attempt("the client of the rank monitor", client.shutdown_workload_monitoring)
 
 
-def each_alone(name: str, step: Any, *arguments: Any) -> bool:
+def attempt(name: str, step: Any, *arguments: Any) -> bool:
     """Run a step of a teardown; a failure is logged and does not keep the following steps from running."""
     try:
         step(*arguments)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from nvrx_core.inprocess.abort import Abort
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_megatron import internals
-from nvrx_megatron.state import each_alone
+from nvrx_megatron.state import attempt
 
 __all__ = ["AbortCheckpointWriters", "forget_saves", "observe_saves"]
 
@@ -85,7 +85,7 @@ class AbortCheckpointWriters(Abort):
         """Kill them."""
         processes = [*_background_writers(), *_writers_of_this_process()]
         for process in processes:
-            each_alone("ending a checkpoint writer", _kill_with_children, process)
+            attempt("ending a checkpoint writer", _kill_with_children, process)
         if processes:
             log.warning("ended %d checkpoint writer process(es) of iteration %d", len(processes), state.iteration)
         return state
@@ -193,7 +193,7 @@ def _refresh_results_queue() -> None:
     """
     for module in (internals.results_queue_module(), internals.loaded("megatron.training.async_utils")):
         queue = getattr(module, "_results_queue", None)
-        if queue is not None and not each_alone("emptying the writers' results queue", _empty, queue):
+        if queue is not None and not attempt("emptying the writers' results queue", _empty, queue):
             module._results_queue = None
 
 

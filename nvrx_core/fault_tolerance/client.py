@@ -26,7 +26,7 @@ from nvrx_core.fault_tolerance.data import (
     WorkloadControlRequest,
 )
 from nvrx_core.fault_tolerance.rank_timeouts import RankTimeouts
-from nvrx_core.fault_tolerance.recorder import NotMonitored, Recorder, SignsOfLife
+from nvrx_core.fault_tolerance.recorder import NotMonitored, ProgressRecorder, Recorder
 from nvrx_core.fault_tolerance.timeouts import LEAST_LEARNED, Measured
 from nvrx_core.fault_tolerance.wire import close_all
 from nvrx_core.progress import monitored
@@ -60,7 +60,7 @@ class RankMonitorClient:
         self.local_monitor: LocalMonitor | None = None
         self._strict = strict_sections
         self._rank: AttachedRank | None = None
-        self._signs: SignsOfLife = NotMonitored()
+        self._recorder: ProgressRecorder = NotMonitored()
         self._timeouts = RankTimeouts()
 
     @property
@@ -75,7 +75,7 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: before `init_workload_monitoring`.
         """
-        return self._signs.page
+        return self._recorder.page
 
     @property
     def hb_timeouts(self) -> HeartbeatTimeouts:
@@ -94,7 +94,7 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: before `init_workload_monitoring`.
         """
-        return self._signs.measured()
+        return self._recorder.measured()
 
     def init_workload_monitoring(self, num_warmup_iters: int | None = None) -> None:
         """Connect to the rank monitor of this process, which watches it from here on.
@@ -126,7 +126,7 @@ class RankMonitorClient:
             recorder = self._configure(page, FaultToleranceConfig.from_dict(config), num_warmup_iters)
             self._rank = AttachedRank(self, path, recorder, self.rank_info, stacks=stacks)
             failing.pop_all()
-        self._signs = self._rank.recorder
+        self._recorder = self._rank.recorder
         self._rank.begin()
 
     def send_heartbeat(self) -> None:
@@ -137,7 +137,7 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: before `init_workload_monitoring`.
         """
-        self._signs.heartbeat()
+        self._recorder.heartbeat()
 
     def start_section(self, section: str) -> None:
         """Open a section. Sections may nest and overlap.
@@ -149,7 +149,7 @@ class RankMonitorClient:
             RankMonitorClientError: when it is open already, the name is not possible, there is no room for one more,
                 or it is not configured and `strict_sections` is set; before `init_workload_monitoring`.
         """
-        self._signs.open(section)
+        self._recorder.open(section)
 
     def end_section(self, section: str) -> None:
         """Close a section.
@@ -160,7 +160,7 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: when it is not open; before `init_workload_monitoring`.
         """
-        self._signs.close(section)
+        self._recorder.close(section)
 
     def abandon_section(self, section: str) -> None:
         """Close a section that an exception or a restart has ended: no timeout is learned from its duration.
@@ -171,12 +171,12 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: when it is not open; before `init_workload_monitoring`.
         """
-        self._signs.abandon(section)
+        self._recorder.abandon(section)
 
     def end_all_sections(self) -> None:
         """Close all open sections, if there are any."""
-        for section in self._signs.open_sections():
-            self._signs.close(section)
+        for section in self._recorder.open_sections():
+            self._recorder.close(section)
 
     def shutdown_workload_monitoring(self) -> None:
         """Stop monitoring: no timeout applies to this process any more. A second call does nothing.
@@ -184,7 +184,7 @@ class RankMonitorClient:
         A monitor that `start_local_monitor` has started ends. That of a launcher waits for the next process.
         """
         if self._rank is not None:
-            rank, self._rank, self._signs = self._rank, None, NotMonitored()
+            rank, self._rank, self._recorder = self._rank, None, NotMonitored()
             rank.end()
 
     def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:

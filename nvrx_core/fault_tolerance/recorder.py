@@ -1,4 +1,4 @@
-"""A rank's signs of life on its progress page: heartbeats and sections, and the longest intervals between them.
+"""A rank's progress on its page: heartbeats and sections, and the longest intervals between them.
 
 Each call is a few stores to memory, without a lock or a system call. The time of a change is written before the change
 itself, so that whoever reads in between sees a rank that has just moved.
@@ -15,7 +15,7 @@ from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, RankMonitorClientE
 from nvrx_core.fault_tolerance.timeouts import Measured, in_force
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 
-__all__ = ["NotMonitored", "Recorder", "SignsOfLife", "nanoseconds"]
+__all__ = ["NotMonitored", "ProgressRecorder", "Recorder", "nanoseconds"]
 
 MAX_SECONDS: Final = 1e9
 """Seconds of a timeout at most: a word of the page holds no more than 292 years in nanoseconds."""
@@ -32,7 +32,7 @@ _HEARTBEATS: Final = int(ProgressField.HEARTBEATS)
 _LONGEST_HEARTBEAT: Final = int(ProgressField.LONGEST_HEARTBEAT)
 
 
-class SignsOfLife(Protocol):
+class ProgressRecorder(Protocol):
     """The receiver of a client's calls."""
 
     def heartbeat(self) -> None:
@@ -59,7 +59,7 @@ class SignsOfLife(Protocol):
 
 
 class NotMonitored:
-    """The signs of life of a client that is not initialised: each is refused."""
+    """The recorder of a client that is not initialised: each is refused."""
 
     def heartbeat(self, _: str = "") -> NoReturn:
         """Refuse.

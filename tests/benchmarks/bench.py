@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--reps", type=int, default=5, help="samples of each figure at least (default: 5)")
     parser.add_argument("--many", type=int, default=200, help="samples for rows of the slowest of a hundred (200)")
     parser.add_argument("--quick", action="store_true", help="one round of each figure, peer at its defaults only")
-    parser.add_argument("--seed", type=int, default=1, help="of the moments at which faults strike")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments at which faults are injected")
     parser.add_argument("--patience", type=float, default=0.0, help="seconds to wait for a calm machine, each launch")
     parser.add_argument("--json", metavar="FILE", help="write all samples there")
     options = parser.parse_args()

@@ -29,7 +29,7 @@ from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks
 from nvrx_core.store.keys import StoreKeys
-from tests.harness.played import played
+from tests.harness.store_actions import carry_out
 
 __all__ = ["KEYS", "TIMEOUTS"]
 
@@ -61,7 +61,7 @@ class Rank:
             initial_rank=state.initial_rank, rank=state.rank, status=ArrivalStatus.ALIVE, world_size=state.world_size,
             step=1234, progress=Progress(3, 0, 56789, 1235),
         )  # fmt: skip
-        played(self.control_store, self.round, self.round.arrive(arrival, now=time.monotonic()))
+        carry_out(self.control_store, self.round, self.round.arrive(arrival, now=time.monotonic()))
 
     def enter(self) -> None:
         """What the rank does with the decision, up to its new place."""
@@ -108,7 +108,7 @@ class Crowd:
             more = rank.round.arrival_counted(rank.wire.take_count(), now=time.monotonic())
             if more:
                 begin = time.monotonic()
-                played(self.decider, rank.round, more)
+                carry_out(self.decider, rank.round, more)
                 self.closing = time.monotonic() - begin
         self._read(KEYS.round(iteration).decision)
 

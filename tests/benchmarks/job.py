@@ -18,7 +18,7 @@ RUN = 1000
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that strikes the target `after` seconds into its iteration.
+    """A fault injected into the target `after` seconds into its iteration.
 
     Attributes:
         kind: `exception`, `kill`, `sleep`, `lock`, `recv` or `gil`.

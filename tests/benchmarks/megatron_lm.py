@@ -76,12 +76,13 @@ def measured(template: Template, path: Sequence[pathlib.Path], restarts: int) ->
 
 def times_of(job: MegatronLMJob) -> Times:
     """Returns the times between each fault and what both ranks have recorded of the iteration after it."""
-    strikes = sorted(line["at"] for line in job.lines("strike"))
+    injections = sorted(line["at"] for line in job.lines("fault_injected"))
 
     def taken(what: str) -> list[float]:
-        entries = [[line["at"] for line in job.lines(what, iteration=number)] for number in range(1, len(strikes) + 1)]
-        both = [(at, max(each)) for at, each in zip(strikes, entries, strict=True) if len(each) == job.world]
-        return [(entered - struck) * 1e3 for struck, entered in both]
+        numbers = range(1, len(injections) + 1)
+        entries = [[line["at"] for line in job.lines(what, iteration=number)] for number in numbers]
+        both = [(at, max(each)) for at, each in zip(injections, entries, strict=True) if len(each) == job.world]
+        return [(entered - injected) * 1e3 for injected, entered in both]
 
     return Times(taken("pretrain"), taken("enter"))
 

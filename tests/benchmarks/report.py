@@ -28,7 +28,7 @@ Results = Mapping[str, list[Sample]]
 NOTES = """\
 Latency: the injector's stamp to the first line of the function on the slowest rank; median (least .. most). p99: the
 slowest of a hundred, of as many restarts as the row says (`--many`), for ours alone.
-4 ranks, each a new process; the target is rank 1, rank 0 hosts the store; faults strike at a random moment of a second.
+4 ranks, each a new process; the target is rank 1, rank 0 hosts the store; faults come at a random moment of a second.
 Peer: group timeouts of 10 s and 2 s; `fastest` is intervals of 10 ms, `last_call_wait` and `termination_grace_time` 0,
 heartbeats every 0.1 s. Its function builds a store on a new port in each iteration; ours calls `init_process_group()`.
 P4, P5: soft timeout 1.5 s; hard timeout 3 s, in P4 ours 30 s. A timeout counts from the last sign of progress, so the

@@ -61,17 +61,17 @@ def stamps(launch: Launch, event: str, after: int, needed: set[int]) -> dict[int
 
 def restart(launch: Launch, iteration: int, fault: Fault, metric: str) -> list[Sample]:
     """Returns the samples of one fault: re-entry, and the first step after it."""
-    struck = [stamp.at for stamp in launch.events if stamp.event == "fault" and stamp.iteration == iteration]
+    injected = [stamp.at for stamp in launch.events if stamp.event == "fault" and stamp.iteration == iteration]
     needed = set(range(launch.ranks))
     if fault.kind in LOSING + MAY_LOSE:
         needed -= {launch.job.target}
     samples = []
     for event, name in (("entered", metric), ("stepped", f"{metric}.step")):
         found = stamps(launch, event, iteration, needed)
-        if struck and found:
-            samples.append(Sample(name, max(found.values()) - struck[0], kept=launch.job.target in found))
+        if injected and found:
+            samples.append(Sample(name, max(found.values()) - injected[0], kept=launch.job.target in found))
         else:
-            what = "no re-entry" if struck else "the fault did not strike"
+            what = "no re-entry" if injected else "no fault was injected"
             samples.append(Sample(name, None, f"{what}; {ended(launch)}"))
     return samples
 

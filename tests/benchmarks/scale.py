@@ -36,7 +36,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.protocol.death_report import DeathReport
-from tests.harness.played import played
+from tests.harness.store_actions import carry_out
 
 __all__ = ["Measured", "Restart", "measure", "report"]
 
@@ -191,7 +191,7 @@ class Field:
             announced=now, wall=time.time(), boot_id="e8a06dc0-7a0c-4b5c-b2a8-1d5b7f2a4c11", host="node-0", pid=1,
         )  # fmt: skip
         obituary = DeathReport(iteration, member, self.members, fault)
-        played(ControlStore(GuardedStore(self.client), KEYS), obituary, obituary.died(now=now))
+        carry_out(ControlStore(GuardedStore(self.client), KEYS), obituary, obituary.died(now=now))
         self.members -= {member}
 
     def restart(self, iteration: int, member: int) -> Restart:

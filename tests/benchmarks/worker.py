@@ -70,7 +70,7 @@ def lock_twice() -> None:
     lock.acquire()
 
 
-def strike(kind: str) -> None:
+def inject_fault(kind: str) -> None:
     """Lets the fault happen; returns only if it is none."""
     if kind == "exception":
         raise RuntimeError("injected")
@@ -101,7 +101,7 @@ def join_group(job: Job, iteration: int) -> None:
 
 
 class Training:
-    """Steps until the fault strikes, or ten steps in the iteration after the last fault."""
+    """Steps until the fault is injected, or ten steps in the iteration after the last fault."""
 
     def __init__(self, job: Job, trace: Trace, iteration: int) -> None:
         self.trace, self.iteration = trace, iteration
@@ -124,7 +124,7 @@ class Training:
         self.steps += 1
         if self.fault is not None and time.monotonic() - self.begin >= self.fault.after:
             self.trace.stamp("fault", iteration=self.iteration)
-            strike(self.fault.kind)
+            inject_fault(self.fault.kind)
         return not (self.ending and self.steps == LAST_STEPS)
 
 

@@ -104,7 +104,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(options: tuple[str, ...], 
 
 
 class Viewer:
-    """Watches `--play` on a terminal of its own, and strikes."""
+    """Watches `--play` on a terminal of its own, and presses keys."""
 
     def __init__(self, folder: Path) -> None:
         self._terminal, child = pty.openpty()
@@ -201,9 +201,9 @@ def test_no_process_is_left_of_a_killed_demo(tmp_path: Path) -> None:
         (["--faults", "boom"], "'boom' is no kind of fault; there are exception,"),
         (["--faults", "kill@"], "'kill@' is not KIND[:RANK][@STEP]"),
         (["--faults", ""], "'' is not KIND[:RANK][@STEP]"),
-        (["--faults", "kill@0"], "kill at step 0: it can strike steps 1 to 399"),
-        (["--faults", "kill@400"], "it can strike steps 1 to 399"),
-        (["--faults", "kill@160", "--quick"], "it can strike steps 1 to 159"),
+        (["--faults", "kill@0"], "kill at step 0: choose one of steps 1 to 399"),
+        (["--faults", "kill@400"], "choose one of steps 1 to 399"),
+        (["--faults", "kill@160", "--quick"], "choose one of steps 1 to 159"),
         (["--faults", "exception@7,hang_recv@7"], "two faults at one step"),
         (["--faults", "kill:4"], "kill at step 200: there are ranks 0 to 3 by then"),
         (["--faults", "kill:1,exception:3", "--spares", "0"], "there are ranks 0 to 2 by then"),

@@ -14,7 +14,7 @@ from demo_parts.durations import after_timeout, duration
 from demo_parts.picture import draw_runs
 from demo_parts.recording import draw_terminal
 from demo_parts.report import Outcome, fault_table, run_table
-from demo_parts.story import Began, Recovery, Story, Strike
+from demo_parts.story import Began, Injection, Recovery, Story
 from demo_parts.terminal import Recording, Style, Terminal
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,15 +30,15 @@ def resumed(at: float, rank: int, number: int, iteration: int, world_size: int =
     return {"event": "resumed", "initial_rank": rank, "monotonic": at, **fields}
 
 
-def struck(at: float, kind: str, rank: int, number: int, iteration: int = 0) -> Line:
+def injected(at: float, kind: str, rank: int, number: int, iteration: int = 0) -> Line:
     fields = {"kind": kind, "rank": rank, "step": number, "iteration": iteration, "pid": 77}
-    return {"event": "struck", "initial_rank": rank, "monotonic": at, **fields}
+    return {"event": "fault_injected", "initial_rank": rank, "monotonic": at, **fields}
 
 
 def restart(
     initial_rank: int, rank: int, at: float, *, cause: str, world_size: int, active: bool = True, iteration: int = 1
 ) -> Line:
-    """`at` is when the rank was back in the function; it had noticed the fault 10 ms before, which struck at 0.9 s."""
+    """`at` is when the rank was back in the function; it had noticed the fault, of 0.9 s, 10 ms before."""
     fields = {"iteration": iteration, "rank": rank, "world_size": world_size, "active": active}
     marks = {"occurred": 0.9, "noticed": at - 0.01, "entered": at}
     told = {"cause": {"interruption": cause, "rank": 0, "initial_rank": 0, "message": "m"}, "marks": marks}
@@ -60,7 +60,7 @@ def replaced() -> tuple[Story, list[object]]:
     story = Story(ranks=2, spares=2)
     lines = [
         *began(),
-        struck(1.0, "kill", 0, 10),
+        injected(1.0, "kill", 0, 10),
         restart(1, 1, 1.2, cause="TERMINATED", world_size=3),
         restart(3, 0, 1.3, cause="TERMINATED", world_size=3),
         restart(2, 2, 1.9, cause="TERMINATED", world_size=3, active=False),
@@ -75,7 +75,7 @@ def replaced() -> tuple[Story, list[object]]:
 
 def test_a_recovery_lasts_from_the_fault_to_the_slowest_rank_that_trains() -> None:
     story, happenings = replaced()
-    assert [type(happening) for happening in happenings] == [Began, Strike, Recovery]
+    assert [type(happening) for happening in happenings] == [Began, Injection, Recovery]
     (recovery,) = story.recoveries
     assert recovery.noticed is not None
     assert recovery.entered is not None
@@ -96,7 +96,7 @@ def test_the_table_names_the_spare_that_took_over() -> None:
 def test_a_timeout_is_shown_apart_from_what_came_after_it_and_counts_from_the_last_sign_of_life() -> None:
     story = Story(ranks=2)
     entries = [restart(rank, rank, 2.93, cause="SOFT_TIMEOUT", world_size=2) for rank in range(2)]
-    assert len(list(story.read([*began(), struck(1.0, "hang_recv", 1, 10), *entries]))) == 2
+    assert len(list(story.read([*began(), injected(1.0, "hang_recv", 1, 10), *entries]))) == 2
     list(story.read([resumed(2.95, rank, 8, 1) for rank in range(2)]))
     assert "2 s + 20 ms  2 s + 30 ms  2 s + 50 ms" in fault_table(story, None)[1]
     assert [after_timeout(seconds) for seconds in (1.994, 2.018, 4.2)] == ["2.0 s", "2 s + 18 ms", "4 s + 200 ms"]
@@ -129,13 +129,13 @@ def under_torchrun(*lines: Line) -> Story:
 
 def test_the_reaction_of_torchrun_to_a_fault_is_reported() -> None:
     nvrx, _ = replaced()
-    fault = struck(1.0, "kill", 0, 10)
+    fault = injected(1.0, "kill", 0, 10)
     recovered = under_torchrun(fault, resumed(9.0, 0, 8, 1), resumed(10.2, 1, 8, 1))
     twice = under_torchrun(fault, resumed(9.0, 0, 8, 1), resumed(20.0, 0, 8, 2), resumed(20.0, 1, 8, 2))
     gave_up, silent = (under_torchrun(fault, resumed(9.0, 0, 8, 1)) for _ in range(2))
     gave_up.over, silent.over, silent.silent = 13.34, 55.0, True
     hung = under_torchrun(fault, resumed(15.0, 0, 8, 1), resumed(15.0, 1, 8, 1))
-    hung.cut_off[hung.strikes[0]] = 6.0
+    hung.cut_off[hung.injections[0]] = 6.0
     never = under_torchrun()
     told = [
         fault_table(nvrx, story)[1].partition("spare 3")[2].strip()
@@ -152,7 +152,7 @@ def test_weights_are_compared_where_no_rank_was_missing() -> None:
     other = under_torchrun(trained("cd" * 32))
     fewer = Story(ranks=2)
     entry = restart(1, 0, 1.3, cause="TERMINATED", world_size=1)
-    lines = [*began(), struck(1.0, "kill", 0, 10), entry, resumed(1.4, 1, 8, 1, world_size=1), trained("ef" * 32)]
+    lines = [*began(), injected(1.0, "kill", 0, 10), entry, resumed(1.4, 1, 8, 1, world_size=1), trained("ef" * 32)]
     list(fewer.read(lines))
     stories = {"undisturbed": undisturbed, "nvrx": same, "torchrun": other, "fewer": fewer, "none": under_torchrun()}
     rows = run_table([Outcome(name, story) for name, story in stories.items()])

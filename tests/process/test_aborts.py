@@ -18,9 +18,9 @@ FOREVER = 1e6
 def test_a_restart_waits_for_an_abort_that_takes_long(launch: Launch) -> None:
     job = launch({(1, 0, 3): "exception"}, collective=True, abort={"0": 0.6}).finish()
     assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
-    (struck,), (aborted,) = job.lines("strike"), job.lines("abort")
+    (injected,), (aborted,) = job.lines("fault_injected"), job.lines("abort")
     assert all(line["at"] > aborted["at"] + 0.6 for line in job.lines("enter", iteration=1))
-    assert aborted["at"] < struck["at"] + 5, "the abort has waited for a timeout"
+    assert aborted["at"] < injected["at"] + 5, "the abort has waited for a timeout"
 
 
 @pytest.mark.parametrize("stuck", [0, 1], ids=["on another rank", "on the rank that failed"])

@@ -39,9 +39,9 @@ def test_nothing_is_lost(prepare: Launch, seconds: float) -> None:
 
 
 def assert_nothing_lost(job: Job) -> None:
-    strikes = job.lines("strike")
-    assert strikes, "no fault has struck"
-    lethal = {line["initial_rank"]: line["kind"] for line in strikes if line["kind"] in LETHAL}
+    injections = job.lines("fault_injected")
+    assert injections, "no fault was injected"
+    lethal = {line["initial_rank"]: line["kind"] for line in injections if line["kind"] in LETHAL}
     for rank, code in job.codes.items():
         assert code in (LETHAL[lethal[rank]] if rank in lethal else (0,)), f"rank {rank} ended with {code}: {lethal}"
     oracle.assert_nothing_left(job)
@@ -56,12 +56,12 @@ def assert_nothing_lost(job: Job) -> None:
 
 def assert_restarts(job: Job, lethal: dict[int, str]) -> None:
     """Each restart has a fault as its cause, and there are no more of them than faults."""
-    ending = [line for line in job.lines("strike") if not line["kind"].startswith(("monitor", "thread"))]
+    ending = [line for line in job.lines("fault_injected") if not line["kind"].startswith(("monitor", "thread"))]
     told = oracle.told_restarts(job, 0)
     assert len(told) <= len(ending), f"{len(told)} restarts for {len(ending)} faults"
     for iteration, (line, *_) in told.items():
-        struck = {strike["initial_rank"] for strike in ending if strike["iteration"] < iteration}
-        assert set(line["culprits"]) <= struck, f"restart {iteration} blames {line['culprits']}: {line['cause']}"
+        faulty = {line["initial_rank"] for line in ending if line["iteration"] < iteration}
+        assert set(line["culprits"]) <= faulty, f"restart {iteration} blames {line['culprits']}: {line['cause']}"
     assert {rank for lines in told.values() for line in lines for rank in line["lost"]} == set(lethal)
 
 

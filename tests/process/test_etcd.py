@@ -37,7 +37,7 @@ def test_an_outage_in_a_restart_is_survived(launch: Launch, etcd: Etcd, tmp_path
     job.await_line("step", initial_rank=0, step=1)
     etcd.kill()
     gate.touch()
-    job.await_line("strike")
+    job.await_line("fault_injected")
     time.sleep(1.0)
     etcd.start()
     assert_nothing_lost(job.finish(), restart("EXCEPTION", {1}))

@@ -1,7 +1,7 @@
-"""Every failpoint of the wrapper, struck in every way: nothing is lost but, at most, the rank that was struck.
+"""A fault of every kind at every failpoint of the wrapper: nothing is lost but, at most, the faulty rank.
 
-One case of each point runs in `make test`, all in `make test-all`. Rank 1 is struck. Where a point is passed only in a
-restart, rank 0 fails first.
+One case of each point runs in `make test`, all in `make test-all`. Rank 1 is the faulty one. Where a point is passed
+only in a restart, rank 0 fails first.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def cases() -> list[Any]:
 def test_a_fault_at_a_failpoint_costs_at_most_the_faulty_rank(launch: Launch, case: Case, kind: str) -> None:
     place = (1, case.iteration, case.point)
     job = launch({**case.faults, place: KINDS[kind]}, wrapper=QUICK if kind == "stop" else {}, **case.plan).finish()
-    assert job.struck() == [f"1:{case.iteration}@{case.point}"]
+    assert job.injections() == [f"1:{case.iteration}@{case.point}"]
     absent = case.lost(kind) if case.iteration < 0 and case.point == "store-connect" else ()
     expected = CODES["kill"] if case.point.startswith("monitor-") else CODES[kind]
     code = job.codes[1]
@@ -111,7 +111,7 @@ def test_a_thread_that_holds_the_interpreter_while_its_rank_waits_ends_the_rank(
 def test_a_rank_that_is_late_at_a_failpoint_costs_nothing(launch: Launch, case: Case) -> None:
     place = (1, case.iteration, case.point)
     job = launch({**case.faults, place: "delay:0.4"}, **case.plan).finish()
-    assert job.struck() == [f"1:{case.iteration}@{case.point}"]
+    assert job.injections() == [f"1:{case.iteration}@{case.point}"]
     if case.point.startswith("monitor-"):
         assert_nothing_lost(job, *case.restarts("kill"), codes={1: CODES["kill"][0]})
     else:

@@ -20,7 +20,7 @@ QUICK = {"heartbeat_interval": 0.1, "heartbeat_timeout": 2.0}
 GARBAGE = b"\xff{garbage"
 
 
-def struck_by(launch: Launch, tmp_path: Path, writings: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], Job]:
+def jobs_with(launch: Launch, tmp_path: Path, writings: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], Job]:
     """For each of the writings a job whose rank 1 fails after the stranger has written; side by side."""
     go = tmp_path / "go"
     jobs = {writing: launch({(1, 0, 3): "exception"}, gate=str(go), wrapper=QUICK) for writing in writings}
@@ -42,7 +42,7 @@ def write(job: Job, key: str, value: bytes) -> None:
 
 def test_values_written_a_second_time_change_nothing(launch: Launch, tmp_path: Path) -> None:
     keys = [KEYS.round(0).arrivals(0), KEYS.lease(1), KEYS.left(1)]
-    for job in struck_by(launch, tmp_path, [(key, GARBAGE) for key in keys]).values():
+    for job in jobs_with(launch, tmp_path, [(key, GARBAGE) for key in keys]).values():
         assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
 
 
@@ -54,14 +54,14 @@ EVENTS = [
 
 
 def test_a_malformed_event_costs_one_restart(launch: Launch, tmp_path: Path) -> None:
-    for writing, job in struck_by(launch, tmp_path, EVENTS).items():
+    for writing, job in jobs_with(launch, tmp_path, EVENTS).items():
         assert set(job.codes.values()) == {0}, writing
         assert_promises(job)
         assert_nothing_left(job)
 
 
 def test_ranks_that_read_a_malformed_rendezvous_exit_and_the_others_continue(launch: Launch, tmp_path: Path) -> None:
-    (job,) = struck_by(launch, tmp_path, [(KEYS.round(1).master, GARBAGE)]).values()
+    (job,) = jobs_with(launch, tmp_path, [(KEYS.round(1).master, GARBAGE)]).values()
     assert job.codes[0] == 0
     assert set(job.codes.values()) <= {0, STORE_LOST}
     assert_promises(job)
@@ -77,7 +77,7 @@ UNREADABLE = [
 
 
 def test_a_malformed_value_ends_the_job_with_a_clear_error(launch: Launch, tmp_path: Path) -> None:
-    for writing, job in struck_by(launch, tmp_path, UNREADABLE).items():
+    for writing, job in jobs_with(launch, tmp_path, UNREADABLE).items():
         assert set(job.codes.values()) == {STORE_LOST}, writing
         assert all("the control store at" in job.errors(rank) for rank in range(3)), writing
         assert_promises(job)
@@ -92,7 +92,7 @@ DECISIONS = [
 
 
 def test_a_foreign_decision_ends_the_job_with_a_clear_error(launch: Launch, tmp_path: Path) -> None:
-    for writing, job in struck_by(launch, tmp_path, [(KEYS.round(0).decision, text) for text in DECISIONS]).items():
+    for writing, job in jobs_with(launch, tmp_path, [(KEYS.round(0).decision, text) for text in DECISIONS]).items():
         assert 0 not in job.codes.values(), writing
         assert all(job.errors(rank).strip() for rank in range(3)), writing
         assert_nothing_left(job)

@@ -19,8 +19,8 @@ def test_the_others_do_not_wait_for_its_soft_timeout(prepare: Launch, call: str)
     assert_no_process_left(job)
     assert job.codes == {0: 0, 1: 0}
     assert {line["initial_rank"]: line["world_size"] for line in job.lines("enter", iteration=1)} == {0: 2, 1: 2}
-    struck = job.lines("fails")[0]["at"]
-    assert max(line["at"] for line in job.lines("enter", iteration=1)) - struck < 30
+    injected = job.lines("fails")[0]["at"]
+    assert max(line["at"] for line in job.lines("enter", iteration=1)) - injected < 30
 
 
 def test_a_section_that_holds_the_lock_is_waited_for(prepare: Launch) -> None:

@@ -117,24 +117,24 @@ def test_waiting_for_a_slow_peer_is_not_a_hang(launch: Launch) -> None:
 def test_a_fault_elsewhere_lets_an_atomic_section_end_first(launch: Launch) -> None:
     job = launch({(0, 0, 3): "exception"}, atomic={"1": 0.8}).finish()
     assert_nothing_lost(job, restart("EXCEPTION", by=[0]))
-    (struck,), (ended,) = job.lines("strike"), job.lines("atomic_end")
-    assert struck["at"] < ended["at"], "the fault came too late to be of interest"
+    (injected,), (ended,) = job.lines("fault_injected"), job.lines("atomic_end")
+    assert injected["at"] < ended["at"], "the fault came too late to be of interest"
 
 
 def test_an_atomic_section_longer_than_a_barrier_waits_loses_nobody(launch: Launch) -> None:
     short = {"soft_timeout": 1.2, "hard_timeout": 1.7, "heartbeat_timeout": 1.5, "barrier_timeout": 2.0}
     job = launch({(0, 0, 3): "exception"}, atomic={"1": 6.0}, wrapper=short | {"heartbeat_interval": 0.5}).finish()
     assert_nothing_lost(job, restart("EXCEPTION", by=[0]))
-    (struck,), (ended,) = job.lines("strike"), job.lines("atomic_end")
-    assert ended["at"] - struck["at"] > short["barrier_timeout"], "the section was too short to be of interest"
+    (injected,), (ended,) = job.lines("fault_injected"), job.lines("atomic_end")
+    assert ended["at"] - injected["at"] > short["barrier_timeout"], "the section was too short to be of interest"
     assert "waiting for initial ranks [1], in an atomic section" in job.errors(0)
 
 
 def test_a_death_elsewhere_lets_an_atomic_section_end_first(launch: Launch) -> None:
     job = launch({(0, 0, 3): "kill"}, atomic={"1": 0.8}).finish()
     assert_nothing_lost(job, restart("TERMINATED", by=[0], lost=[0]), codes={0: -signal.SIGKILL})
-    (struck,), (ended,) = job.lines("strike"), job.lines("atomic_end")
-    assert struck["at"] < ended["at"], "the fault came too late to be of interest"
+    (injected,), (ended,) = job.lines("fault_injected"), job.lines("atomic_end")
+    assert injected["at"] < ended["at"], "the fault came too late to be of interest"
 
 
 def test_a_function_that_runs_in_another_thread_is_no_hang(prepare: Launch) -> None:

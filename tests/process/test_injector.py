@@ -1,4 +1,4 @@
-"""The fault injector itself, as far as it leaves the process alive; the rest strikes in the other tests."""
+"""The fault injector itself, as far as it leaves the process alive; the other tests inject the rest."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import pytest
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import assert_nothing_left
 from tests.harness.process.workers.in_thread import RESTARTS
+from tests.harness.process.workers.shapes.injections import PLAN, planned
 from tests.harness.process.workers.shapes.shape import THEMES, theme
-from tests.harness.process.workers.shapes.strikes import PLAN, planned
 
 from .conftest import Launch
 
@@ -22,8 +22,8 @@ ROUNDS, NIGHTLY_ROUNDS = 11, 220
 SHORT = {"soft_timeout": 30.0, "hard_timeout": 45.0}
 
 
-def strike_at_random(prepare: Launch, tmp_path: Path, name: str, rounds: int) -> Job:
-    """A job of the shapes of one theme, and one rank more that strikes."""
+def interrupt_at_random(prepare: Launch, tmp_path: Path, name: str, rounds: int) -> Job:
+    """A job of the shapes of one theme, and one rank more that injects the interruptions."""
     seed = int(os.environ.get("NVRX_TEST_SEED", random.randrange(1 << 32)))
     print(f"NVRX_TEST_SEED={seed}")
     go = tmp_path / "go"
@@ -34,17 +34,17 @@ def strike_at_random(prepare: Launch, tmp_path: Path, name: str, rounds: int) ->
 
 
 def assert_nothing_broken(job: Job, name: str, rounds: int) -> None:
-    strikes = planned(name, 0, rounds)
-    shapes = [theme(name)[number] for number in {strike.shape for strike in strikes}]
+    injections = planned(name, 0, rounds)
+    shapes = [theme(name)[number] for number in {injection.shape for injection in injections}]
     broken = Counter((line["shape"], line["when"].split(" of ")[0], line["error"]) for line in job.lines("broken"))
-    assert not broken, f"{broken} in {len(strikes)} interruptions"
+    assert not broken, f"{broken} in {len(injections)} interruptions"
     assert set(job.codes.values()) == {0}
     left = job.lines("left", initial_rank=0)
     assert all(line["interruptions"] <= 1 for line in left), [line for line in left if line["interruptions"] > 1]
     restarts = {line["iteration"] for line in job.events("restart")}
-    assert restarts == set(range(1, len(strikes) + 1))
+    assert restarts == set(range(1, len(injections) + 1))
     interrupted = Counter(line["shape"] for line in left)
-    assert len(left) >= len(strikes) // 2, f"{len(left)} of {len(strikes)} strikes met a shape"
+    assert len(left) >= len(injections) // 2, f"{len(left)} of {len(injections)} interruptions met a shape"
     assert set(interrupted) == {shape.__name__ for shape in shapes}, "a shape was never interrupted"
     assert sum(line["passes"] for line in left) >= len(shapes)
     assert_nothing_left(job)
@@ -59,7 +59,7 @@ def test_there_are_thirty_shapes_and_five_hundred_interruptions() -> None:
 @pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(NIGHTLY_ROUNDS, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", THEMES)
 def test_whatever_is_interrupted_works_afterwards(prepare: Launch, tmp_path: Path, name: str, rounds: int) -> None:
-    job = strike_at_random(prepare, tmp_path, name, rounds).finish(60 + rounds * 4)
+    job = interrupt_at_random(prepare, tmp_path, name, rounds).finish(60 + rounds * 4)
     assert_nothing_broken(job, name, rounds)
 
 

@@ -13,7 +13,7 @@ from nvrx_core.testing import failpoints
 from tests.harness.process.host import alive, eventually
 from tests.harness.process.launch import Launch, Start, left_in, meeting_place
 
-Strike = Callable[[str, str], Launch]
+StartFaulty = Callable[[str, str], Launch]
 OF_COORDINATOR = ("coordinator-lead", "decision-write")
 """Those that only a launcher of several nodes passes."""
 BEFORE_ANY_CYCLE = ("guardian-spawn", "monitor-spawn", "rendezvous-join", "coordinator-lead")
@@ -21,7 +21,7 @@ IN_FIRST_CYCLE = ("term-kill-gap", "worker-reap", "signal-received", "decision-w
 SECOND_TIME = ("worker-spawn", "monitor-spawn")
 AT_FAILPOINTS = "tests.harness.process.launcher_at_failpoints"
 KINDS = {"kill": -9, "exception": 1, "delay:0.3": 0}
-"""What strikes, and how a launcher ends by it."""
+"""What is injected, and how a launcher ends by it."""
 WITHIN = 10.0
 
 
@@ -33,10 +33,10 @@ def schedule(folder: Path, point: str, fault: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def strike(launcher: Start, tmp_path: Path) -> Strike:
-    """Starts the launcher of a job of one node, with one restart, and something that strikes it."""
+def start_faulty(launcher: Start, tmp_path: Path) -> StartFaulty:
+    """Starts the launcher of a job of one node, with one restart and an injected fault."""
 
-    def strike(point: str, fault: str) -> Launch:
+    def start_faulty(point: str, fault: str) -> Launch:
         is_signalled = point == "signal-received"
         variables = schedule(tmp_path, point, fault)
         case = "waits" if is_signalled else "killed"
@@ -46,7 +46,7 @@ def strike(launcher: Start, tmp_path: Path) -> Strike:
             job.process.send_signal(signal.SIGTERM)
         return job
 
-    return strike
+    return start_faulty
 
 
 NIGHT = pytest.mark.nightly
@@ -65,13 +65,13 @@ ON_SEVERAL = [
 
 @pytest.mark.parametrize(("point", "kind"), ON_ONE_NODE)
 def test_no_process_is_left_of_a_launcher_that_fails_there(
-    strike: Strike, tmp_path: Path, point: str, kind: str
+    start_faulty: StartFaulty, tmp_path: Path, point: str, kind: str
 ) -> None:
-    job = strike(point, kind)
+    job = start_faulty(point, kind)
     code, log = job.finish()
     is_late_for_a_signal = (point, KINDS[kind]) == ("signal-received", 0)
     assert code == (128 + signal.SIGTERM if is_late_for_a_signal else KINDS[kind]), log
-    assert struck(tmp_path) == [point]
+    assert injections(tmp_path) == [point]
     assert eventually(lambda: not left_in(tmp_path) and not any(map(alive, job.pids())), WITHIN)
 
 
@@ -88,8 +88,8 @@ def test_a_coordinator_that_fails_there_has_a_successor(
     (code, log), *ends = [job.finish() for job in jobs]
     assert code == KINDS[kind], log
     assert [code for code, _ in ends] == [0, 0], ends
-    assert struck(tmp_path) == [point]
+    assert injections(tmp_path) == [point]
 
 
-def struck(folder: Path) -> list[str]:
+def injections(folder: Path) -> list[str]:
     return [each["hit"].partition("@")[2].partition("#")[0] for each in failpoints.read_record(folder / "record")]

@@ -21,9 +21,9 @@ FAULTS = (
     ("0:gil_locked", IN_STEP),
     ("1:hang_recv", IN_STEP + r", at injectors\.py:\d+ "),
     ("0:hang_lock", IN_STEP + r", at injectors\.py:\d+ "),
-    ("1:spin", r"was ended by SIGKILL, hung: no heartbeat for .*, at launcher_faults\.py:\d+ strike < "),
+    ("1:spin", r"was ended by SIGKILL, hung: no heartbeat for .*, at launcher_faults\.py:\d+ inject_fault < "),
     ("0:leave", r"has exited with code 0 while it was monitored"),
-    ("0:livelock", IN_STEP + r", at launcher_faults\.py:\d+ strike < "),
+    ("0:livelock", IN_STEP + r", at launcher_faults\.py:\d+ inject_fault < "),
 )
 
 

@@ -37,7 +37,7 @@ def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_
     """One is killed, one stopped, a fork server killed; then a rank and its monitor at once; then a rank hangs."""
     job = start("1:gate,1:gate", "--max-restarts", "2", *QUICK)
     job.read(2, "start")
-    job.read(1, "struck")
+    job.read(1, "fault_injected")
     assert eventually(lambda: len(monitors_of(job.process.pid)) == 4, 20)
     servers, monitors = (monitors_of(job.process.pid)[part] for part in (slice(2), slice(2, 4)))
     os.kill(monitors[0], signal.SIGKILL)
@@ -49,7 +49,7 @@ def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_
     target = next(each["pid"] for each in job.events if (each["event"], each["rank"]) == ("start", 0))
     for pid in (target, monitors_of(job.process.pid)[2]):
         os.kill(pid, signal.SIGKILL)
-    job.read(1, "struck", 1)
+    job.read(1, "fault_injected", 1)
     (tmp_path / "gate").touch()
     code, log = job.finish()
     assert code == 0, log
@@ -72,7 +72,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_reported_as_such(start: St
 
 def test_malformed_messages_on_its_socket_do_not_disturb_a_launcher(start: Start, tmp_path: Path) -> None:
     job = start("1:gate", *QUICK, "--max-restarts", "1")
-    job.read(1, "struck")
+    job.read(1, "fault_injected")
     (path,) = (tmp_path / "run").glob("launcher-*/launcher.ipc")
     assert inundate(path, 2_000, seed=3, every=100, ask=ask_launcher) < 1.0
     assert job.process.poll() is None
@@ -108,7 +108,7 @@ def test_a_rank_that_is_lost_between_store_and_group_costs_one_cycle(start: Star
 def test_leftovers_of_a_killed_job_do_not_disturb_the_next_one(start: Start) -> None:
     """Its folder with sockets is there when the next job of the same name begins."""
     first = start("1:gate", "--rdzv-id", "same", *QUICK)
-    first.read(1, "struck")
+    first.read(1, "fault_injected")
     first.process.kill()
     first.process.wait()
     code, log = start("", "--rdzv-id", "same", *QUICK).finish()

@@ -1,4 +1,4 @@
-"""Faults that strike while a fault is being handled, and restarts that go on for long."""
+"""Faults that occur while a fault is being handled, and restarts that go on for long."""
 
 from __future__ import annotations
 
@@ -146,5 +146,5 @@ def test_a_lost_reserve_costs_one_restart(launch: Launch) -> None:
 def test_last_call_wait_is_honoured(launch: Launch) -> None:
     job = launch({(1, 0, 3): "exception"}, wrapper={"last_call_wait": 1.0}).finish()
     assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
-    (struck,) = job.lines("strike")
-    assert min(line["at"] for line in job.lines("enter", iteration=1)) >= struck["at"] + 1.0
+    (injected,) = job.lines("fault_injected")
+    assert min(line["at"] for line in job.lines("enter", iteration=1)) >= injected["at"] + 1.0

@@ -26,7 +26,7 @@ def standby(kind: str, target: list[str], folder: Path, imports: str = "decimal"
     environment = {**ENVIRONMENT, "RANK": "3", "NAME": "\udcff"}
     waiting = Standby([sys.executable, kind, imports, *target], {**ENVIRONMENT, "GONE": "1"}, None)
     assert readable([waiting.control], 60.0)
-    assert waiting.control.recv(1) == b"r", waiting.last_words()
+    assert waiting.control.recv(1) == b"r", waiting.last_error_line()
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as errors:
         worker = waiting.become((0, 3), environment, Output(out, errors))
     assert worker is not None
@@ -86,7 +86,7 @@ def test_a_standby_whose_imports_fail_says_why(tmp_path: Path) -> None:
     failed = Standby([sys.executable, "script", "no_such_module", PROBE, "returns"], ENVIRONMENT, None)
     assert readable([failed.control], 60.0)
     assert failed.control.recv(1) == b""
-    assert failed.last_words() == "ModuleNotFoundError: No module named 'no_such_module'"
+    assert failed.last_error_line() == "ModuleNotFoundError: No module named 'no_such_module'"
     failed.close()
 
 

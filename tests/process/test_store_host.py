@@ -85,7 +85,7 @@ def test_a_heartbeat_interval_beyond_the_limit_for_a_silent_store_loses_no_rank(
 
 def test_a_rank_that_nothing_interrupts_is_killed_when_the_store_is_lost(launch: Launch) -> None:
     job = launch({(1, 0, 3): "gil_locked"}, world=2)
-    job.await_line("strike", initial_rank=1)
+    job.await_line("fault_injected", initial_rank=1)
     assert job.store_pid is not None
     assert job.endpoint is not None
     os.kill(job.store_pid, signal.SIGKILL)

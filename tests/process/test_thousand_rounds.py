@@ -23,7 +23,7 @@ from nvrx_core.progress.page import Page
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.store.keys import StoreKeys
-from tests.harness.played import played
+from tests.harness.store_actions import carry_out
 
 from .conftest import Launch
 
@@ -49,7 +49,7 @@ class Rank:
         fault = FaultRecord(
             initial_rank=self.round.member, rank=self.state.rank, interruption="EXCEPTION", message="x" * 99
         )
-        played(self.control_store, self.round, self.round.fault(fault, now=CLOCK.now()))
+        carry_out(self.control_store, self.round, self.round.fault(fault, now=CLOCK.now()))
 
     def arrive(self) -> None:
         """Out of the function, into the barrier."""
@@ -59,7 +59,7 @@ class Rank:
         arrival = Arrival(
             initial_rank=self.round.member, rank=self.state.rank, status=ArrivalStatus.ALIVE, world_size=RANKS
         )
-        played(self.control_store, self.round, self.round.arrive(arrival, now=CLOCK.now()))
+        carry_out(self.control_store, self.round, self.round.arrive(arrival, now=CLOCK.now()))
 
     def enter(self) -> None:
         """Out of the barrier, into the next round."""

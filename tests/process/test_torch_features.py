@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import assert_nothing_left
-from tests.harness.process.workers.collective_saves import SAVES, STRUCK
+from tests.harness.process.workers.collective_saves import FAULTY_SAVE, SAVES
 from tests.harness.process.workers.features import FEATURES, TARGET
 
 from .conftest import Launch
@@ -88,4 +88,4 @@ def test_a_collective_save_is_whole_or_not_there(
     plan = {"asynchronous": asynchronous, "atomic": atomic, "fault": fault, "place": place, "wrapper": WRAPPER}
     job.start("tests.harness.process.workers.collective_saves", **{SAVES: json.dumps(plan)}).finish(120)
     assert_went_on(job, 1, fault)
-    assert min(line["number"] for line in job.lines("loaded")) >= STRUCK - 1, "a save that had ended is lost"
+    assert min(line["number"] for line in job.lines("loaded")) >= FAULTY_SAVE - 1, "a save that had ended is lost"

@@ -1,4 +1,4 @@
-"""Simulated schedules in virtual time: the invariants hold while troubles strike, then every rank comes to its end."""
+"""Simulated schedules in virtual time: the invariants hold while faults occur, then every rank comes to its end."""
 
 import json
 import os

@@ -45,10 +45,10 @@ def test_an_unknown_failpoint_raises_under_a_hook(hook):
 
 
 def test_an_exception_of_the_hook_propagates():
-    def strike(name, iteration):
+    def inject(name, iteration):
         raise KeyError(name)
 
-    failpoint.install(strike)
+    failpoint.install(inject)
     try:
         with pytest.raises(KeyError, match="abort-during"):
             failpoint.hit("abort-during", 0)

@@ -1,4 +1,4 @@
-"""The faults of the schedule, in a rank: each strikes once, at the start of its step."""
+"""The faults of the schedule, in a rank: each is injected once, at the start of its step."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Faults:
     """Breaks this process, or its node, where the schedule says so.
 
     Args:
-        schedule: which fault strikes at which step.
-        folder: where it is noted which faults have struck.
-        journal: gets a line `struck` with the moment of the fault.
+        schedule: which fault is injected at which step.
+        folder: where it is noted which faults were injected.
+        journal: gets a line `fault_injected` with the moment of the fault.
     """
 
     def __init__(self, schedule: dict[int, str], folder: Path, journal: Journal) -> None:
@@ -44,17 +44,18 @@ class Faults:
     def inject(self, step: int, rank: int, call: Call) -> None:
         """Begin a step, and break what is to be broken in it."""
         kind = self._schedule.get(step)
-        strikes = kind is not None and self._is_target(kind, rank) and self._is_first(step)
-        if strikes and kind == "hang_heartbeat":
+        is_due = kind is not None and self._is_target(kind, rank) and self._is_first(step)
+        if is_due and kind == "hang_heartbeat":
             self._say(kind, step, rank, call)
             time.sleep(1e6)
         call.begin_step()
-        if strikes and kind is not None:
+        if is_due and kind is not None:
             self._say(kind, step, rank, call)
-            _strike(kind)
+            _inject(kind)
 
     def _say(self, kind: str, step: int, rank: int, call: Call) -> None:
-        self._journal.write("struck", kind=kind, rank=rank, step=step, iteration=call.iteration, pid=os.getpid())
+        fields = {"kind": kind, "rank": rank, "step": step, "iteration": call.iteration, "pid": os.getpid()}
+        self._journal.write("fault_injected", **fields)
 
     @staticmethod
     def _is_target(kind: str, rank: int) -> bool:
@@ -64,13 +65,13 @@ class Faults:
 
     def _is_first(self, step: int) -> bool:
         try:
-            (self._folder / f"struck-at-step-{step}").touch(exist_ok=False)
+            (self._folder / f"injected-at-step-{step}").touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
 
 
-def _strike(kind: str) -> None:
+def _inject(kind: str) -> None:
     if kind == "exception":
         raise RuntimeError("a fault of the schedule")
     if kind == "hang_section":

@@ -1,4 +1,4 @@
-"""What strikes a run, and when; and the timeouts by which hangs are found."""
+"""Which faults are injected into a run, and when; and the timeouts by which hangs are found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fault:
     Attributes:
         name: what a table calls it.
         text: what happens, for people.
-        rank: whom it strikes; for `node` the node that does not host the rendezvous.
+        rank: the target; for `node` the node that does not host the rendezvous.
     """
 
     name: str
@@ -43,7 +43,7 @@ FAULTS: Final = {
 
 
 def planned(names: list[str], steps: int) -> dict[int, str]:
-    """Return which fault strikes at which step, evenly spread.
+    """Return which fault is injected at which step, evenly spread.
 
     Raises:
         ValueError: when there is no such fault, or there are too many.
@@ -51,5 +51,5 @@ def planned(names: list[str], steps: int) -> dict[int, str]:
     if unknown := set(names) - FAULTS.keys():
         raise ValueError(f"no fault {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
     if len(set(names)) < len(names) or len(names) >= steps:
-        raise ValueError("each fault strikes once, at a step of its own")
+        raise ValueError("each fault is injected once, at a step of its own")
     return {round(steps * (place + 1) / (len(names) + 1)): name for place, name in enumerate(names)}

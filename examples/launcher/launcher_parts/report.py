@@ -54,12 +54,12 @@ def failures_of(layer: str, story: Story, kinds: Iterable[str], codes: Sequence[
 
 
 def _cell(story: Story, kind: str) -> str:
-    if all(strike.kind != kind for strike in story.strikes):
+    if all(injection.kind != kind for injection in story.injections):
         return "never came to it"
     recovery = story.recovery_after(kind)
     if recovery is None:
         return "never recovered"
-    hung = "hung, " if recovery.strike in story.cut_off else ""
+    hung = "hung, " if recovery.injection in story.cut_off else ""
     how = "in process" if recovery.started is None else f"started {duration(recovery.started)}"
     ended = f", {recovery.ended} ended" if recovery.ended else ""
     return f"{hung}{duration(recovery.resumed)}, {how}{ended}"

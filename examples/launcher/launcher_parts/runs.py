@@ -33,7 +33,7 @@ class LaunchedRun:
     Args:
         layer: one of `plan.LAYERS`.
         settings: of the training.
-        schedule: which fault strikes at which step.
+        schedule: which fault is injected at which step.
 
     Attributes:
         launchers: the processes of the launchers; the first one hosts the rendezvous.

@@ -9,11 +9,11 @@ from demo_parts.journal import Line
 
 from launcher_parts.plan import RANKS
 
-__all__ = ["Recovery", "Story", "Strike"]
+__all__ = ["Injection", "Recovery", "Story"]
 
 
 @dataclass(frozen=True)
-class Strike:
+class Injection:
     """A fault, as its target told of it a moment before."""
 
     at: float
@@ -28,7 +28,7 @@ class Recovery:
     """How a run went on after a fault. Durations are seconds from the fault.
 
     Attributes:
-        strike: the fault.
+        injection: the fault.
         resumed: until the slowest rank had done its first step.
         step: that step.
         started: until the last of the new processes ran, before it has imported torch; None: it was in process.
@@ -36,7 +36,7 @@ class Recovery:
         ended: how many workers were lost, or ended for a hang, before that.
     """
 
-    strike: Strike
+    injection: Injection
     started: float | None
     resumed: float
     step: int
@@ -61,9 +61,9 @@ class Story:
     weights: str = ""
     first: float = 0.0
     last: float = 0.0
-    strikes: list[Strike] = field(default_factory=list)
+    injections: list[Injection] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
-    cut_off: set[Strike] = field(default_factory=set)
+    cut_off: set[Injection] = field(default_factory=set)
     _resumed: dict[int, Line] = field(default_factory=dict)
     _started: list[float] = field(default_factory=list)
     _ended: int = 0
@@ -74,15 +74,15 @@ class Story:
         return self.first > 0
 
     @property
-    def pending(self) -> Strike | None:
+    def pending(self) -> Injection | None:
         """The last fault, while the run has not gone on after it."""
-        return self.strikes[-1] if len(self.strikes) > len(self.recoveries) else None
+        return self.injections[-1] if len(self.injections) > len(self.recoveries) else None
 
     def recovery_after(self, kind: str) -> Recovery | None:
         """How the run went on after a fault."""
-        return next((recovery for recovery in self.recoveries if recovery.strike.kind == kind), None)
+        return next((recovery for recovery in self.recoveries if recovery.injection.kind == kind), None)
 
-    def read(self, lines: Iterable[Line]) -> Iterator[Strike | Recovery]:
+    def read(self, lines: Iterable[Line]) -> Iterator[Injection | Recovery]:
         """Take in new lines."""
         for line in lines:
             match line["event"]:
@@ -92,8 +92,8 @@ class Story:
                     self._started.append(line["monotonic"])
                 case "worker_failed":
                     self._ended += 1
-                case "struck":
-                    yield self._struck(line)
+                case "fault_injected":
+                    yield self._injected(line)
                 case "resumed" if self.pending is not None and line["monotonic"] > self.pending.at:
                     self._resumed[line["initial_rank"]] = line
                     if len(self._resumed) == RANKS:
@@ -107,15 +107,15 @@ class Story:
         self.first, self.last = self.first or line["monotonic"], line["monotonic"]
         self.reached, self.loss = max(self.reached, line["step"] + 1), line["loss"]
 
-    def _struck(self, line: Line) -> Strike:
-        strike = Strike(line["monotonic"], line["kind"], line["rank"], line["step"], line["pid"])
-        self.strikes.append(strike)
+    def _injected(self, line: Line) -> Injection:
+        injection = Injection(line["monotonic"], line["kind"], line["rank"], line["step"], line["pid"])
+        self.injections.append(injection)
         self._resumed, self._started, self._ended = {}, [], 0
-        return strike
+        return injection
 
-    def _recovered(self, strike: Strike) -> Recovery:
+    def _recovered(self, injection: Injection) -> Recovery:
         lines = self._resumed.values()
-        resumed, step = max(line["monotonic"] for line in lines) - strike.at, min(line["step"] for line in lines)
-        started = max(self._started) - strike.at if self._started else None
-        self.recoveries.append(Recovery(strike, started, resumed, step, len(self._started), self._ended))
+        resumed, step = max(line["monotonic"] for line in lines) - injection.at, min(line["step"] for line in lines)
+        started = max(self._started) - injection.at if self._started else None
+        self.recoveries.append(Recovery(injection, started, resumed, step, len(self._started), self._ended))
         return self.recoveries[-1]

@@ -101,11 +101,11 @@ class SimulatedFaults:
         phases = {place.phase for place in self._faults if place.rank == mine and first_cycle}
 
         def find(phase: str) -> Callable[[], None] | None:
-            return (lambda: self._strike(FaultPlace(mine, step(), phase), call)) if phase in phases else None
+            return (lambda: self._inject(FaultPlace(mine, step(), phase), call)) if phase in phases else None
 
         return find
 
-    def _strike(self, place: FaultPlace, call: Any) -> None:
+    def _inject(self, place: FaultPlace, call: Any) -> None:
         kind = self._faults.pop(place, None)
         if kind is not None:
             from nvrx_core.testing import inject

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nvrx_core.fault_tolerance import RankMonitorClient
 from nvrx_lightning.monitoring import sections
 from nvrx_lightning.monitoring.profiler import Listener, PhaseProfiler
-from nvrx_lightning.monitoring.signs import SignsOfLife
+from nvrx_lightning.monitoring.progress_reporter import ProgressReporter
 
 if TYPE_CHECKING:
     from nvrx_core.inprocess import CallWrapper
@@ -49,7 +49,7 @@ class Training:
         out_of_section = None if config is None else config.rank_out_of_section_timeout
         in_use = sections.sections_in_use(configured, out_of_section)
         self._batch_section = "" if sections.VALIDATION in in_use else sections.STEP
-        self._signs = SignsOfLife(client, call, in_use, heartbeats=heartbeats, log=log)
+        self._reporter = ProgressReporter(client, call, in_use, heartbeats=heartbeats, log=log)
         self._fault_in: Callable[[str], Callable[[], None] | None] = lambda phase: None
         self.learner: Learner | None = None
 
@@ -64,13 +64,13 @@ class Training:
 
     def started(self) -> None:
         """Note that the setup has ended."""
-        self._signs.leave(sections.SETUP)
+        self._reporter.leave(sections.SETUP)
         if self.learner is not None:
             self.learner.started(self._trainer.global_step)
 
     def batch_ended(self) -> None:
         """Note that a batch was trained on."""
-        self._signs.progress(self._trainer.global_step)
+        self._reporter.progress(self._trainer.global_step)
         if self.learner is not None:
             self.learner.batch_ended(self._trainer)
 
@@ -80,22 +80,22 @@ class Training:
 
     def validation_batch_begins(self) -> None:
         """Note that a batch of a validation run begins."""
-        self._signs.beat()
+        self._reporter.beat()
         if self._batch_section:
-            self._signs.enter(self._batch_section)
+            self._reporter.enter(self._batch_section)
 
     def validation_batch_ended(self) -> None:
         """Note that a batch of a validation run has ended."""
         if self._batch_section:
-            self._signs.leave(self._batch_section)
+            self._reporter.leave(self._batch_section)
 
     def validation_ended(self) -> None:
         """Note that a validation run has ended."""
-        self._signs.leave(sections.VALIDATION)
+        self._reporter.leave(sections.VALIDATION)
 
     def finished(self) -> None:
         """Note that the training has ended and that `fit` is about to be torn down. A collective call."""
-        self._signs.leave_all()
+        self._reporter.leave_all()
         if self.learner is not None:
             self.learner.learn(self._trainer)
         self._enter(sections.TEARDOWN)
@@ -104,7 +104,7 @@ class Training:
         """Stop reporting, also after an exception."""
         if isinstance(self._trainer.profiler, PhaseProfiler):
             self._trainer.profiler = self._trainer.profiler.unwrap()
-        self._signs.end()
+        self._reporter.end()
 
     def restarts(self) -> bool:
         """Whether this is an iteration of a wrapped call that has not completed."""
@@ -117,23 +117,24 @@ class Training:
         return False
 
     def _enter(self, section: str) -> None:
-        self._signs.enter(section)
-        if (strike := self._fault_in(section)) is not None:
-            strike()
+        self._reporter.enter(section)
+        if (inject := self._fault_in(section)) is not None:
+            inject()
 
     def _listener(self, action: str) -> Listener | None:
-        signs, section, strike = self._signs, sections.section_of(action), self._fault_in(sections.phase_of(action))
+        reporter, section = self._reporter, sections.section_of(action)
+        inject = self._fault_in(sections.phase_of(action))
         if not section:
-            return None if strike is None else Listener(strike, _nothing, _nothing)
-        leave, abandon = partial(signs.leave, section), partial(signs.abandon, section)
-        if strike is None:
-            return Listener(partial(signs.enter, section), leave, abandon)
+            return None if inject is None else Listener(inject, _nothing, _nothing)
+        leave, abandon = partial(reporter.leave, section), partial(reporter.abandon, section)
+        if inject is None:
+            return Listener(partial(reporter.enter, section), leave, abandon)
 
-        def enter_and_strike() -> None:
-            signs.enter(section)
-            strike()
+        def enter_and_inject() -> None:
+            reporter.enter(section)
+            inject()
 
-        return Listener(enter_and_strike, leave, abandon)
+        return Listener(enter_and_inject, leave, abandon)
 
 
 def _nothing() -> None:

@@ -78,7 +78,7 @@ class Standby:
         self._forget_streams()
         return Worker(ranks, self._process.pid, ended=self._pidfd, wait=self._process.wait)
 
-    def last_words(self) -> str:
+    def last_error_line(self) -> str:
         """Return the last line of its stderr."""
         size = os.fstat(self._printed[1]).st_size
         text = os.pread(self._printed[1], 4096, max(0, size - 4096)).decode(errors="replace")
@@ -199,7 +199,7 @@ class Standbys:
             self._policy.ready(local_rank, now=time.monotonic())
             log.debug("a standby worker for local rank %d is ready", local_rank)
             return
-        why = standby.last_words() or "it was ended"
+        why = standby.last_error_line() or "it was ended"
         self._loop.forget(standby.control.fileno())
         self._standbys.pop(local_rank).close()
         self._policy.lost(local_rank, why, now=time.monotonic())

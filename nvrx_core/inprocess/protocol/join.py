@@ -50,7 +50,7 @@ CONFLICT: Final = "conflict: "
 """Begins the verdict that ends the job; what differs follows."""
 EXPIRED: Final = "expired: "
 """Begins the verdict that not all have come in time; who is missing follows."""
-STRIKES: Final = 3
+MAX_CONFLICTS: Final = 3
 """Generations in a row with other terms, after which they are not those of an earlier start."""
 BY: Final = "by"
 """The field of the terms that says whose they are, and need not agree."""
@@ -156,7 +156,7 @@ class Join:
     ) -> None:
         self.world_size, self.incarnation, self.claimed, self.terms = world_size, incarnation, claimed, terms
         self.unique = unique
-        self._strikes = 0
+        self._conflicts = 0
         self._rival = ""
         self._ended, self._open, self._stride = -1, -1, 1
 
@@ -208,8 +208,8 @@ class Join:
         differences = _differences(parse_object(self.terms), parse_object(terms))
         if not differences:
             return Count(generation)
-        self._strikes += 1
-        return Close(generation, CONFLICT + differences if self._strikes >= STRIKES else MOVED)
+        self._conflicts += 1
+        return Close(generation, CONFLICT + differences if self._conflicts >= MAX_CONFLICTS else MOVED)
 
     def counted(self, generation: int, claims: int) -> Step:
         """So many claims were counted, with this one."""

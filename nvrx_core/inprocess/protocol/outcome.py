@@ -25,7 +25,7 @@ class RankShouldRestart(BaseException):
 
 
 class LoopShouldEnd(RankShouldRestart, KeyboardInterrupt):
-    """The same inside an event loop: asyncio stores every other exception in the task that it strikes."""
+    """The same inside an event loop: asyncio stores every other exception in the task that it interrupts."""
 
 
 class Outcome(enum.Enum):

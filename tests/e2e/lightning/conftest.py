@@ -86,7 +86,7 @@ def start_script(prepare: Callable[..., Job]) -> Callable[[Setting], Job]:
 
 @pytest.fixture(scope="session")
 def undisturbed(lightning_template: Template, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ends]:
-    """How a fit ends when no fault strikes, under Lightning's own strategy."""
+    """How a fit ends when no fault is injected, under Lightning's own strategy."""
     known: dict[str, Ends] = {}
 
     def ends(setting: Setting, world: int = 2) -> Ends:

@@ -45,4 +45,4 @@ def test_ten_restarts_leave_nothing_of_the_callback_behind(tmp_path: Path) -> No
     for page, left in zip(run.said("page"), run.said("left"), strict=True):
         assert page["iteration"] >= 8
         assert page["restarts"] == list(range(1, page["iteration"] + 1))
-        assert left["objects"] == {"Training": 1, "PhaseProfiler": 1, "SignsOfLife": 1}
+        assert left["objects"] == {"Training": 1, "PhaseProfiler": 1, "ProgressReporter": 1}

@@ -105,7 +105,7 @@ CASES = {
         Setting(faults=raises((1, 17)), data="module", trainer={"reload_dataloaders_every_n_epochs": 1}), (15,),
     ),
     "beside the callback": (Setting(faults=raises((1, 13)), callback=True), (10,)),
-    "with dropout, on a rank that is struck before its save": (
+    "with dropout, on a rank that fails before its save": (
         Setting(faults=(Fault(1, 10, "raise during a write", where="dump"),), io="slow", dropout=0.3), (10,),
     ),
     "during a write": (

@@ -32,8 +32,8 @@ def test_a_fault_restarts_pretrain_and_the_losses_are_those_of_the_undisturbed_r
     assert len(job.entered(1)) == 2, job.told()
     assert not job.entered(2), job.told()
     assert job.last_losses() == {key: loss for key, loss in undisturbed.last_losses().items() if key[1] >= 2}
-    strike = job.lines("strike")[0]["at"]
-    print(f"fault to pretrain {[line['at'] - strike for line in job.entered(1)]}")
+    injected = job.lines("fault_injected")[0]["at"]
+    print(f"fault to pretrain {[line['at'] - injected for line in job.entered(1)]}")
 
 
 def test_twenty_restarts_hold_no_more_than_the_first(train: Train) -> None:

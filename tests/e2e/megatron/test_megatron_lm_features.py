@@ -57,6 +57,6 @@ def check(train: Train, planned: str, training: Sequence[str], *more: str) -> No
     assert undisturbed.codes == {0: 0, 1: 0}, undisturbed.told()
     job = train("--save-interval", "1", *training, *more, faults=planned, also=also)
     assert job.codes == {0: 0, 1: 0}, job.told()
-    assert len(job.lines("strike")) == FAULTS, (planned, job.told())
+    assert len(job.lines("fault_injected")) == FAULTS, (planned, job.told())
     assert {line["iteration"] for line in job.lines("enter")} == set(range(FAULTS + 1)), (planned, job.told())
     assert job.losses() == undisturbed.losses(), planned

@@ -71,7 +71,7 @@ def test_a_rank_killed_in_a_save_leaves_a_whole_checkpoint(
         60
     )
     assert job.codes == {0: -signal.SIGKILL, 1: 0, 2: 0}, job.told()
-    assert job.struck() == [f"0:0@{place}#2"]
+    assert job.injections() == [f"0:0@{place}#2"]
     assert job.weights() == undisturbed("torch").weights()
     assert {line["step"] for line in job.lines("resume", iteration=1)} == {4 if place == "checkpoint-marker" else 2}
     assert all(manifest.damage(folder) is None for folder in checkpoints(job))

@@ -47,7 +47,7 @@ def stepped(step: int, loss: float | None) -> None:
     for at in (step + 1, EVERY):
         kind = plan.schedule().due(Point(me, iteration() if at != EVERY else 0, at))
         if kind is not None:
-            inject(kind, stamp=lambda at: record("strike", at=at))
+            inject(kind, stamp=lambda at: record("fault_injected", at=at))
 
 
 def in_tracker() -> None:

@@ -30,7 +30,7 @@ def break_beside() -> None:
         import os
         import signal
 
-        record("strike")
+        record("fault_injected")
         os.kill(os.getpid(), signal.SIGKILL)
 
 

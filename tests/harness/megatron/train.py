@@ -19,7 +19,7 @@ from nvrx_core.inprocess import CallWrapper
 from nvrx_core.testing import Point, failpoints, inject
 from tests.harness.megatron.plan import Plan
 from tests.harness.process import host
-from tests.harness.process.workers.plan import STRIKES
+from tests.harness.process.workers.plan import INJECTIONS
 from tests.harness.process.workers.record import Record
 
 __all__: list[str] = []
@@ -64,7 +64,7 @@ def train(call: CallWrapper) -> float | None:
 def break_down(call: CallWrapper, step: int) -> None:
     kind = plan.schedule().due(Point(me, call.iteration, step))
     if kind is not None:
-        inject(kind, call=call, stamp=lambda at: record("strike", at=at, step=step))
+        inject(kind, call=call, stamp=lambda at: record("fault_injected", at=at, step=step))
 
 
 def save(saves, done: int, iteration: int) -> None:  # type: ignore[no-untyped-def]
@@ -91,7 +91,7 @@ if __name__ == "__main__":
     on_cpu.install()
     if plan.nodes > 1:
         socket.gethostname = lambda node=me // (int(os.environ["WORLD_SIZE"]) // plan.nodes): f"node-{node}"
-    failpoints.install(plan.schedule(), initial_rank=me, record=os.environ[STRIKES])
+    failpoints.install(plan.schedule(), initial_rank=me, record=os.environ[INJECTIONS])
     parser = nvrx_megatron.add_arguments(argparse.ArgumentParser())
     sys.argv[1:] = plan.command_line()
     record("end", loss=nvrx_megatron.inprocess_restart(train, parser.parse_args())())

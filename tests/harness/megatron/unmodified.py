@@ -92,7 +92,7 @@ def watch_training() -> None:
     def train_step(*args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
         if kind := faults.pop(f"{me}:{calls[0]}", None):
-            inject(kind_of(kind), stamp=lambda at: record("strike", at=at, kind=kind))
+            inject(kind_of(kind), stamp=lambda at: record("fault_injected", at=at, kind=kind))
         result = step(*args, **kwargs)
         loss = {name: float(value) for name, value in result[0].items() if "loss" in name}
         done = training.get_args().curr_iteration

@@ -18,7 +18,7 @@ from examples.megatron import on_cpu
 from nvrx_core.inprocess import CallWrapper
 from nvrx_core.testing import failpoints
 from tests.harness.megatron.plan import Plan
-from tests.harness.process.workers.plan import STRIKES
+from tests.harness.process.workers.plan import INJECTIONS
 from tests.harness.process.workers.record import Record
 
 __all__: list[str] = []
@@ -72,7 +72,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     on_cpu.install()
     if way == "signal":  # a scheduler's, in the middle of a save
-        failpoints.install(plan.schedule(), initial_rank=me, record=os.environ[STRIKES])
+        failpoints.install(plan.schedule(), initial_rank=me, record=os.environ[INJECTIONS])
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
     words = sys.argv[2:]
     sys.argv[1:] = [*plan.command_line(), *words]

@@ -26,7 +26,7 @@ from typing import Any
 from nvrx_core.testing import failpoints
 
 from . import host
-from .workers.plan import STRIKES, Plan
+from .workers.plan import INJECTIONS, Plan
 
 __all__ = ["Job", "Template"]
 
@@ -110,7 +110,7 @@ class Job:
             **self.template.environment(),
             **self.plan.environment(),
             "NVRX_TEST_RECORDS": str(self.directory / "records"),
-            STRIKES: str(self.directory / "strikes"),
+            INJECTIONS: str(self.directory / "injections"),
             "NVRX_EVENTS_DIR": str(self.directory / "events"),
             "NVRX_STORE_ENDPOINT": self.endpoint if rank is None else self.routes.get(rank, self.endpoint),
             "NVRX_TEST_CHECKPOINTS": str(self.directory / "checkpoints"),
@@ -163,9 +163,9 @@ class Job:
         lines = [line for path in (self.directory / "events").iterdir() for line in _json_lines(path)]
         return _select(sorted(lines, key=lambda line: line["monotonic"]), {"event": event} if event else {}, fields)
 
-    def struck(self) -> list[str]:
+    def injections(self) -> list[str]:
         """The failpoints at which a fault was injected, in the notation of a schedule."""
-        return [line["hit"] for line in failpoints.read_record(self.directory / "strikes")]
+        return [line["hit"] for line in failpoints.read_record(self.directory / "injections")]
 
     def errors(self, name: int | str) -> str:
         """What a rank, or another process of the job, wrote to stderr."""

@@ -147,7 +147,7 @@ def assert_latency_agrees(job: Job, *, witnessed: bool = False, within: float = 
         whereas an accounting error appears in each restart. A death is `witnessed` by another process, which may wait
         for a CPU every time: then the phases begin after the injection, end before the entry, and have no gaps.
     """
-    injections = job.lines("strike", call=0)
+    injections = job.lines("fault_injected", call=0)
     told = timeline.restarts(timeline.read(job.directory / "events"))
     entered = [max(line["at"] for line in job.lines("enter", iteration=each.iteration, call=0)) for each in told]
     seconds = [end - injection["at"] for end, injection in zip(entered, injections, strict=True)]

@@ -1,4 +1,4 @@
-"""Simulated faults: what is understood, where they strike, how often."""
+"""Simulated faults: what is understood, where they are injected, how often."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def test_a_fault_is_injected_into_its_rank_at_its_step_and_phase_once(given: Any
     assert made("1:3:backward=kill").finder(0, lambda: step, None)("backward") is None
     find = faults.finder(1, lambda: step, None)
     assert find("forward") is None
-    strike = find("backward")
-    assert strike is not None
-    strike()
+    inject = find("backward")
+    assert inject is not None
+    inject()
     step = 3
     with pytest.raises(InjectedFault):
-        strike()
-    strike()
+        inject()
+    inject()
 
 
 def test_a_rank_that_takes_the_place_of_a_lost_one_does_not_inherit_its_faults() -> None:
     faults = made("0:3:data=exception, 1:4:data=exception")
     faults.finder(1, lambda: 3, None)
-    strike = faults.finder(0, lambda: 3, None)("data")
-    assert strike is not None
-    strike()
+    inject = faults.finder(0, lambda: 3, None)("data")
+    assert inject is not None
+    inject()
 
 
 def test_a_fault_is_injected_in_the_first_cycle_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from nvrx_megatron import AtomicCheckpoint, atomic_file, tails
+from nvrx_megatron import AtomicCheckpoint, atomic_file, atomic_writes
 from nvrx_megatron.manifest import NAME
 
 
@@ -142,7 +142,7 @@ def test_a_section_that_holds_for_long_is_named(caplog):
 
 
 def test_only_files_on_which_a_load_gives_up_are_replaced_as_a_whole(tmp_path):
-    opened = tails._opening(open)
+    opened = atomic_writes._opening(open)
     for name in ("latest_checkpointed_iteration.txt", "ft_state.json", "metadata.json", "other.txt"):
         with opened(tmp_path / name, "w") as file:
             file.write("1")
@@ -175,8 +175,8 @@ def test_the_common_state_is_saved_as_a_whole_by_the_rank_that_has_it(tmp_path, 
             (pathlib.Path(folder) / "common.pt").write_text(state)
 
     monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
-    tails._whole(save_common)("state", str(tmp_path))
+    atomic_writes._whole(save_common)("state", str(tmp_path))
     assert told == [rank == 0]
     assert [path.name for path in tmp_path.iterdir()] == ["common.pt"] * (rank == 0)
-    tails._whole(lambda state, folder: told.append(folder))("state", "msc://bucket/folder")
+    atomic_writes._whole(lambda state, folder: told.append(folder))("state", "msc://bucket/folder")
     assert told[1:] == ["msc://bucket/folder"]

@@ -9,7 +9,7 @@ from collections import deque
 import pytest
 import torch.distributed as dist
 from nvrx_megatron import internals
-from nvrx_megatron.state import GlobalState, close_client, drop_state, each_alone, state_report
+from nvrx_megatron.state import GlobalState, attempt, close_client, drop_state, state_report
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def test_globals_with_process_groups_are_reported(module, monkeypatch):
 
 def test_a_step_that_fails_is_logged_and_the_next_one_follows(caplog):
     done = []
-    assert not each_alone("first", lambda: 1 / 0)
-    assert each_alone("second", done.append, 1)
+    assert not attempt("first", lambda: 1 / 0)
+    assert attempt("second", done.append, 1)
     assert done == [1]
     assert caplog.messages == ["first failed; the restart goes on"]
 

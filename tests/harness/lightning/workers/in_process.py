@@ -14,7 +14,7 @@ from typing import Any
 
 from nvrx_lightning import FaultToleranceCallback, InProcessDDPStrategy
 from nvrx_lightning.monitoring.profiler import PhaseProfiler
-from nvrx_lightning.monitoring.signs import SignsOfLife
+from nvrx_lightning.monitoring.progress_reporter import ProgressReporter
 from nvrx_lightning.monitoring.training import Training
 
 from nvrx_core.inprocess import current_call
@@ -49,7 +49,7 @@ class Spy(pl.Callback):  # type: ignore[misc,name-defined]
             say("watched", judged_by_call=words[ProgressField.ITERATION] == call.iteration)
         say("page", sections=sections, iteration=call.iteration, restarts=self.restarts)
         gc.collect()
-        kinds = [type(each) for each in gc.get_objects() if type(each) in (Training, PhaseProfiler, SignsOfLife)]
+        kinds = [type(each) for each in gc.get_objects() if type(each) in (Training, PhaseProfiler, ProgressReporter)]
         say("left", objects=Counter(kind.__name__ for kind in kinds), threads=threading.active_count())
 
 

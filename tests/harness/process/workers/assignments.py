@@ -58,7 +58,7 @@ def fragile_spares(record: Record) -> Any:
 
     def size(ranks: int) -> int:
         if me == "1" and next(rounds) == 1:
-            inject(FaultKind.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
+            inject(FaultKind.KILL, stamp=lambda at: record("fault_injected", at=at, kind="kill"))
         return ranks
 
     me, rounds = os.environ["RANK"], count()

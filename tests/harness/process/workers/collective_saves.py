@@ -27,7 +27,7 @@ from nvrx_core.testing import inject
 from tests.harness.process.workers.record import Record
 
 SAVES = "NVRX_TEST_SAVES"
-TARGET, STRUCK = 1, 3
+TARGET, FAULTY_SAVE = 1, 3
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ class Saves:
         self.mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         first = self.load() + 1
         for number in range(first, first + 3) if call.iteration else count(1):
-            fails = self.me == TARGET and number == STRUCK and not call.iteration
+            fails = self.me == TARGET and number == FAULTY_SAVE and not call.iteration
             if fails and self.place == "before":
                 self.inject()
             with call.atomic() if self.atomic else nullcontext():
@@ -87,7 +87,7 @@ class Saves:
         return max(numbers)
 
     def inject(self) -> None:
-        self.record("strike", kind=self.fault)
+        self.record("fault_injected", kind=self.fault)
         inject(self.fault)
 
 
@@ -95,7 +95,7 @@ class FailingWriter(dcp.FileSystemWriter):
     """Writes its part, and fails before torch records it."""
 
     def __init__(self, saves: Saves) -> None:
-        super().__init__(saves.path(STRUCK))
+        super().__init__(saves.path(FAULTY_SAVE))
         self.saves = saves
 
     def write_data(self, *arguments: Any, **more: Any) -> Any:

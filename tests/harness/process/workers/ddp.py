@@ -143,7 +143,7 @@ class Training:
 
     def inject(self, fault: Planned) -> None:
         kind = FaultKind(fault.kind)
-        self.record("strike", iteration=fault.iteration, kind=kind.value)
+        self.record("fault_injected", iteration=fault.iteration, kind=kind.value)
         inject(kind, call=self.call)
 
 

@@ -61,7 +61,7 @@ class Tour:
     def step(self, number: int, steps: int) -> None:
         """Called before each step; a training without an end gets its fault before the third."""
         if steps == ENDLESS and number == 2 and self.me == TARGET:
-            self.record("strike", kind=self.fault)
+            self.record("fault_injected", kind=self.fault)
             inject(self.fault)
 
 

@@ -24,8 +24,8 @@ from nvrx_core.inprocess import CallWrapper, Wrapper
 from nvrx_core.inprocess.interruption.interrupt import RankShouldRestart
 from nvrx_core.testing import FaultKind, inject
 from tests.harness.process.workers.record import Record
+from tests.harness.process.workers.shapes.injections import PLAN, Injection, planned
 from tests.harness.process.workers.shapes.shape import Shape, theme
-from tests.harness.process.workers.shapes.strikes import PLAN, Strike, planned
 
 
 def main() -> None:
@@ -41,8 +41,8 @@ def main() -> None:
 class Interrupted:
     """One rank."""
 
-    def __init__(self, strikes: list[Strike], shapes: tuple[type[Shape], ...], go: str) -> None:
-        self.record, self.strikes, self.classes = Record.of_environment(), strikes, shapes
+    def __init__(self, injections: list[Injection], shapes: tuple[type[Shape], ...], go: str) -> None:
+        self.record, self.injections, self.classes = Record.of_environment(), injections, shapes
         self.me, self.last = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) - 1
         self.go = os.open(go, os.O_RDWR)
         self.shapes: dict[int, Shape] = {}
@@ -58,7 +58,7 @@ class Interrupted:
             self.hook(unraisable)
 
     def function(self, call: CallWrapper) -> None:
-        due = self.strikes[call.iteration] if call.iteration < len(self.strikes) else None
+        due = self.injections[call.iteration] if call.iteration < len(self.injections) else None
         if self.me == self.last:
             self.inject(call.iteration, due)
             return
@@ -74,7 +74,7 @@ class Interrupted:
         else:
             self.end(call)
 
-    def inject(self, iteration: int, due: Strike | None) -> None:
+    def inject(self, iteration: int, due: Injection | None) -> None:
         if due is None:
             return
         while due.waits and struct.unpack("i", os.read(self.go, 4))[0] != iteration:
@@ -98,7 +98,7 @@ class Interrupted:
             raise
 
     def check(self, iteration: int) -> None:
-        if iteration >= 0 and (shape := self.shapes.get(self.strikes[iteration].shape)) is not None:
+        if iteration >= 0 and (shape := self.shapes.get(self.injections[iteration].shape)) is not None:
             self.attempt(shape, f"after the interruption of iteration {iteration}", shape.check)
 
     def attempt(self, shape: Shape, when: str, act: Any) -> None:
@@ -117,7 +117,7 @@ class Interrupted:
 
     def end(self, call: Any) -> None:
         """The last iteration, which nobody interrupts: each shape works once more."""
-        for number in sorted({due.shape for due in self.strikes}):
+        for number in sorted({due.shape for due in self.injections}):
             shape = self.shape(number)
             if self.me < shape.targets:
                 self.attempt(shape, "at the end", lambda shape=shape: shape.run(call))

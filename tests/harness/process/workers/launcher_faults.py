@@ -1,6 +1,6 @@
 """A worker of a launcher with a fault in each cycle: `launcher_faults.py RANK:KIND,RANK:KIND,...`, one entry a cycle.
 
-KIND is one of `nvrx_core.testing.faults`, or one of `strike`. The ranks take steps on their own; after the
+KIND is one of `nvrx_core.testing.faults`, or one of `inject_fault`. The ranks take steps on their own; after the
 last fault they take five and are done.
 """
 
@@ -20,7 +20,7 @@ STEPS = 5
 LONG = 10_000
 
 
-def strike(client: RankMonitorClient, kind: str) -> None:
+def inject_fault(client: RankMonitorClient, kind: str) -> None:
     match kind:
         case "spin":  # bytecode runs, and no sign of life comes
             client.end_section("step")
@@ -51,8 +51,8 @@ def main() -> None:
     for step in range(STEPS if is_last else LONG):
         client.start_section("step")
         if step == 1 and target == RANK:
-            say("struck", kind=kind)
-            strike(client, kind)
+            say("fault_injected", kind=kind)
+            inject_fault(client, kind)
         time.sleep(0.01)
         client.end_section("step")
         client.send_heartbeat()

@@ -43,12 +43,12 @@ def save(path: Path, step: int, weights: torch.Tensor) -> None:
     unfinished.rename(path)
 
 
-def strike(kind: str, client: object) -> None:
+def inject_fault(kind: str, client: object) -> None:
     from nvrx_core.testing.faults import inject
-    from tests.harness.process.workers.launcher_faults import strike as strike_worker
+    from tests.harness.process.workers.launcher_faults import inject_fault as inject_into_worker
 
     if kind != "node":
-        strike_worker(client, kind)  # type: ignore[arg-type]
+        inject_into_worker(client, kind)  # type: ignore[arg-type]
         inject("kill")
     launcher = os.getppid()
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
@@ -75,9 +75,9 @@ def main() -> None:
     for step in range(state["step"], steps):
         client.start_section("step")
         kind, target = schedule.get(step, ("", -1))
-        if target == RANK and is_first(folder / f"struck-{step}"):
-            say("struck", kind=kind, step=step)
-            strike(kind, client)
+        if target == RANK and is_first(folder / f"injected-{step}"):
+            say("fault_injected", kind=kind, step=step)
+            inject_fault(kind, client)
         own, loss = gradient(weights, step, RANK)
         both = torch.cat([own, loss.reshape(1)])
         dist.all_reduce(both)

@@ -16,10 +16,10 @@ from typing import Any
 from nvrx_core.testing import FailpointTrigger, FaultKind, Point, Schedule
 from nvrx_core.testing.faults import kind_of
 
-__all__ = ["BEFORE_GROUP", "BEFORE_INIT", "ON_ENTRY", "STRIKES", "Plan"]
+__all__ = ["BEFORE_GROUP", "BEFORE_INIT", "INJECTIONS", "ON_ENTRY", "Plan"]
 
 ENVIRONMENT = "NVRX_TEST_PLAN"
-STRIKES = "NVRX_TEST_STRIKES"  # the file that records the failpoints with an injected fault
+INJECTIONS = "NVRX_TEST_INJECTIONS"  # the file that records the failpoints with an injected fault
 ON_ENTRY = -2  # the step of a fault injected at the function's entry
 BEFORE_INIT = -3  # the step of a fault injected between the connection to the group's store and its creation
 BEFORE_GROUP = -1  # the step of a fault injected while the others are inside init_process_group

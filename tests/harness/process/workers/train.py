@@ -26,7 +26,7 @@ from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.testing import FaultKind, Point, failpoints, inject
 from tests.harness.process.workers import assignments
 from tests.harness.process.workers.disk import Checkpoints, Counter
-from tests.harness.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY, STRIKES, Plan, wrapper_settings
+from tests.harness.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, INJECTIONS, ON_ENTRY, Plan, wrapper_settings
 from tests.harness.process.workers.record import Record, settle, usage, usage_after
 from tests.harness.process.workers.stores import store_settings
 
@@ -50,7 +50,7 @@ def main() -> None:
     if plan.untidy:
         atexit.register(fail, "at exit")
     if plan.schedule().hits(initial_rank):
-        failpoints.install(plan.schedule(), initial_rank=initial_rank, record=os.environ[STRIKES])
+        failpoints.install(plan.schedule(), initial_rank=initial_rank, record=os.environ[INJECTIONS])
     train = wrapped(plan, record, initial_rank)
     for record.call in range(plan.calls):
         before, environment = usage(), dict(os.environ)
@@ -102,7 +102,7 @@ def mortal(plan: Plan, record: Record) -> Any:
     class Mortal(inprocess.rank_assignment.RankAssignment):  # type: ignore[misc]
         def __call__(self, ctx):  # type: ignore[no-untyped-def]
             if plan.die_in_assignment.get(str(ctx.state.initial_rank)) == next(assignments):
-                inject(FaultKind.KILL, stamp=lambda at: record("strike", at=at, kind="kill"))
+                inject(FaultKind.KILL, stamp=lambda at: record("fault_injected", at=at, kind="kill"))
             return ctx
 
     assignments = count()
@@ -215,7 +215,7 @@ class Trainer:
             with self.call.atomic():
                 self.record("atomic", iteration=self.iteration)
                 if self.injects_at_a_step():
-                    self.record.await_others(1, "strike")
+                    self.record.await_others(1, "fault_injected")
                 nap(seconds)
                 self.record("atomic_end", iteration=self.iteration)
             nap(seconds)
@@ -261,7 +261,11 @@ class Trainer:
             self.await_others()
         self.meet(kind)
         store = self.call.iteration_store() if kind is FaultKind.HANG_STORE else None
-        inject(kind, call=self.call, store=store, stamp=lambda at: self.record("strike", at=at, kind=kind.value))
+
+        def stamp(at: float) -> None:
+            self.record("fault_injected", at=at, kind=kind.value)
+
+        inject(kind, call=self.call, store=store, stamp=stamp)
 
     def await_others(self) -> None:
         """Waits until a fault meets the others in the iteration, and in the atomic sections that they have in it."""

@@ -18,7 +18,7 @@ from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.liveness.peer_progress import MinimumProgress, PeerProgress
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import StoreKeys
-from tests.harness.played import played
+from tests.harness.store_actions import carry_out
 
 KEYS = StoreKeys("job", 0, 0)
 MEMBERS = frozenset({0, 1})
@@ -48,7 +48,7 @@ def arrival(member, status=ArrivalStatus.ALIVE):
 
 
 def arrive(control_store, machine):
-    return played(control_store, machine, machine.arrive(arrival(machine.member), now=1.0))
+    return carry_out(control_store, machine, machine.arrive(arrival(machine.member), now=1.0))
 
 
 def event(control_store):
@@ -58,7 +58,7 @@ def event(control_store):
 def test_the_first_fault_is_the_event(control_store):
     for member in (1, 0):
         machine = new(member)
-        assert played(control_store, machine, machine.fault(fault(member), now=1.0)) == []
+        assert carry_out(control_store, machine, machine.fault(fault(member), now=1.0)) == []
     control_store.rounds.wait_event(0)
     control_store.rounds.announce(0, fault(0))
     assert event(control_store) == fault(1)
@@ -67,7 +67,7 @@ def test_the_first_fault_is_the_event(control_store):
 def test_the_last_completion_is_the_event(control_store):
     for member in MEMBERS:
         machine = new(member)
-        assert played(control_store, machine, machine.completed(now=1.0)) == []
+        assert carry_out(control_store, machine, machine.completed(now=1.0)) == []
     assert event(control_store) is None
 
 
@@ -84,7 +84,7 @@ def test_the_last_arrival_publishes_the_decision(control_store):
 def test_a_member_counted_twice_does_not_close_the_barrier(control_store):
     machine = new(0)
     for _ in range(3):
-        played(control_store, machine, new(0).arrive(arrival(0), now=1.0))
+        carry_out(control_store, machine, new(0).arrive(arrival(0), now=1.0))
     assert not control_store.store.store.check([KEYS.round(0).decision])
     arrive(control_store, new(1))
     assert control_store.rounds.wait_decision(0).lost == ()
@@ -94,7 +94,7 @@ def test_there_is_one_decision(control_store):
     for member in MEMBERS:
         arrive(control_store, new(member))
     obituary = DeathReport(0, 1, MEMBERS, fault(1))
-    assert played(control_store, obituary, obituary.died(now=1.0)) == []
+    assert carry_out(control_store, obituary, obituary.died(now=1.0)) == []
     assert control_store.rounds.wait_decision(0).lost == ()
     (enter,) = obituary.decided(control_store.rounds.wait_decision(0), now=1.0)
     assert isinstance(enter, Enter)
@@ -103,20 +103,20 @@ def test_there_is_one_decision(control_store):
 def test_the_monitor_process_of_the_dead_may_close_the_barrier(control_store):
     arrive(control_store, new(0))
     obituary = DeathReport(0, 1, MEMBERS, fault(1))
-    played(control_store, obituary, obituary.died(now=1.0))
+    carry_out(control_store, obituary, obituary.died(now=1.0))
     assert control_store.rounds.wait_decision(0).lost == (1,)
 
 
 def test_a_death_report_after_the_completion_gets_the_completion(control_store):
     for member in MEMBERS:
         machine = new(member)
-        played(control_store, machine, machine.completed(now=1.0))
+        carry_out(control_store, machine, machine.completed(now=1.0))
     obituary = DeathReport(0, 1, MEMBERS, fault(1))
-    assert [type(action) for action in played(control_store, obituary, obituary.died(now=1.0))] == [Finish]
+    assert [type(action) for action in carry_out(control_store, obituary, obituary.died(now=1.0))] == [Finish]
 
 
 def test_what_is_not_the_store_s_is_handed_back(control_store):
-    assert played(control_store, new(0), (Finish("done"),)) == [Finish("done")]
+    assert carry_out(control_store, new(0), (Finish("done"),)) == [Finish("done")]
 
 
 def test_garbage_in_the_store_is_a_failure_of_the_store(control_store):
@@ -256,7 +256,7 @@ def test_more_arrivals_than_are_asked_for_at_once(control_store):
     members = frozenset(range(2 * BATCH + 1))
     for member in members:
         machine = Round(0, member, members, RoundTimeouts(60.0, 60.0))
-        played(control_store, machine, machine.arrive(arrival(member, ArrivalStatus.ALIVE), now=1.0))
+        carry_out(control_store, machine, machine.arrive(arrival(member, ArrivalStatus.ALIVE), now=1.0))
     assert control_store.rounds.wait_decision(0).lost == ()
 
 
@@ -485,7 +485,7 @@ def test_a_read_of_a_missing_event_ends_no_wait_for_it():
 
 
 def test_arrivals_that_cannot_be_read_are_a_failure_of_the_store(control_store):
-    played(control_store, new(0), new(0).arrive(arrival(0), now=1.0))
+    carry_out(control_store, new(0), new(0).arrive(arrival(0), now=1.0))
     control_store.store.store.set(KEYS.round(0).arrivals(0), "garbage")
     with pytest.raises(StoreFailure, match="no arrival"):
         arrive(control_store, new(1))

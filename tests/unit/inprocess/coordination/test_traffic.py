@@ -11,7 +11,7 @@ from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.store.keys import StoreKeys
-from tests.harness.played import played
+from tests.harness.store_actions import carry_out
 
 TIMEOUTS = RoundTimeouts(60.0, 60.0)
 EACH = 5
@@ -40,14 +40,14 @@ def restart(ranks):
     rounds = [Round(0, member, members, TIMEOUTS) for member in members]
     store.exchanges.clear()
     fault = FaultRecord(initial_rank=3, rank=3, interruption="EXCEPTION")
-    played(control_store, rounds[3], rounds[3].fault(fault, now=1.0))
+    carry_out(control_store, rounds[3], rounds[3].fault(fault, now=1.0))
     for member, machine in enumerate(rounds):
         control_store.rounds.wait_event(0)
         machine.happened(now=1.0)
         arrival = Arrival(
             initial_rank=member, rank=member, status=ArrivalStatus.ALIVE, world_size=ranks, place="host:1"
         )
-        played(control_store, machine, machine.arrive(arrival, now=1.0))
+        carry_out(control_store, machine, machine.arrive(arrival, now=1.0))
     assert {control_store.rounds.wait_decision(0).place_of(0) for _ in members} == {("host", 1)}
     control_store.deletion.delete_round(0, ranks)
     assert store.store.num_keys() == 0

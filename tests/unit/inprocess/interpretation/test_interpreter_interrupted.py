@@ -1,4 +1,4 @@
-"""Whatever strikes while a flow runs reaches the flow, and what the flow raises keeps nothing of the call alive."""
+"""Whatever is raised while a flow runs reaches the flow, and what the flow raises keeps nothing of the call alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nvrx_core.inprocess.protocol.effects import Abandon, CollectGarbage, Effect
 from nvrx_core.process.forks import EndedInChild
 
 
-class Struck(BaseException):
+class Interrupted(BaseException):
     """A signal handler's."""
 
 
@@ -35,29 +35,29 @@ def flow() -> Flow[str]:
     return "done"
 
 
-def raise_struck(effect: Effect) -> None:
-    raise Struck
+def raise_interrupted(effect: Effect) -> None:
+    raise Interrupted
 
 
-@pytest.mark.parametrize(("strike", "at"), [("before", 2), ("after", 2), ("before", 3)])
-def test_an_interruption_between_two_steps_reaches_the_flow(strike: str, at: int) -> None:
+@pytest.mark.parametrize(("moment", "at"), [("before", 2), ("after", 2), ("before", 3)])
+def test_an_interruption_between_two_steps_reaches_the_flow(moment: str, at: int) -> None:
     done = list[type[Effect]]()
     steps = iter(range(1, 10))
 
     @contextmanager
     def step() -> Iterator[None]:
-        struck = next(steps) == at
-        if struck and strike == "before":
-            raise Struck
+        injected = next(steps) == at
+        if injected and moment == "before":
+            raise Interrupted
         yield
-        if struck and strike == "after":
-            raise Struck
+        if injected and moment == "after":
+            raise Interrupted
 
     def carry_out(effect: Effect) -> None:
         done.append(type(effect))
 
     rules = dict.fromkeys((CollectGarbage, LogWaiting, Abandon), carry_out)
-    with pytest.raises(Struck):
+    with pytest.raises(Interrupted):
         interpret(flow(), rules, step)
     assert done[-1] is Abandon
 
@@ -68,13 +68,13 @@ def test_what_a_flow_raises_keeps_nothing_of_the_call() -> None:
     used = list[int]()
     rules: Rules = {
         CollectGarbage: lambda effect, held=connection: used.append(id(held)),
-        LogWaiting: raise_struck,
+        LogWaiting: raise_interrupted,
         Abandon: lambda effect: None,
     }
     del connection
     gc.disable()
     try:
-        with pytest.raises(Struck) as caught:
+        with pytest.raises(Interrupted) as caught:
             interpret(flow(), rules)
         del rules
         assert len(used) == 1

@@ -139,20 +139,20 @@ def test_both_failpoints_of_a_section_are_passed_while_it_is_open(interrupt):
     assert interrupt.depth == 0
 
 
-@pytest.mark.parametrize("struck", ["atomic-enter", "atomic-exit"])
-def test_a_section_that_is_struck_is_closed(interrupt, struck):
-    def strike(name, iteration):
-        if name == struck:
+@pytest.mark.parametrize("interrupted", ["atomic-enter", "atomic-exit"])
+def test_a_section_that_is_interrupted_is_closed(interrupt, interrupted):
+    def raise_there(name, iteration):
+        if name == interrupted:
             raise KeyError(name)
 
-    failpoint.install(strike)
+    failpoint.install(raise_there)
     try:
         with pytest.raises(KeyError), new_atomic(interrupt, 0):
             requested(interrupt, armed=False)
     finally:
         failpoint.clear()
     assert interrupt.depth == 0
-    assert interrupt.free.is_set() == (struck == "atomic-exit")
+    assert interrupt.free.is_set() == (interrupted == "atomic-exit")
 
 
 def test_no_section_is_entered_after_the_request(interrupt):

@@ -43,14 +43,14 @@ def finish(
     return done
 
 
-def strike(effect: effects.Effect) -> None:
+def interrupt(effect: effects.Effect) -> None:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_what_strikes_while_the_end_is_reported_is_raised_after_the_rank_has_left(finished: bool) -> None:
+def test_what_interrupts_the_report_of_the_end_is_raised_after_the_rank_has_left(finished: bool) -> None:
     ended = IterationResult(Outcome.RETURNED)
-    assert effects.MarkLeft in finish(ended, strike, finished=finished)
+    assert effects.MarkLeft in finish(ended, interrupt, finished=finished)
     assert isinstance(ended.error, KeyboardInterrupt)
 
 

@@ -20,10 +20,10 @@ from typing import Any
 from nvrx_megatron.atomic_file import filling, replacing, section
 from nvrx_megatron.internals import WHOLE_FILES, common_savers, openers
 
-__all__ = ["protect_metadata", "protect_tails"]
+__all__ = ["protect_checkpoint_files", "protect_metadata"]
 
 
-def protect_tails() -> None:
+def protect_checkpoint_files() -> None:
     """Protect the files of Megatron-LM and torch's metadata; a second call does nothing."""
     importlib.import_module("megatron.training.checkpointing")
     for home, name in openers():

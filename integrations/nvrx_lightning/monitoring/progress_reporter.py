@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from nvrx_core.fault_tolerance import RankMonitorClientError
 from nvrx_lightning.monitoring.sections import SETUP, STEP
 
-__all__ = ["Call", "Monitor", "SignsOfLife"]
+__all__ = ["Call", "Monitor", "ProgressReporter"]
 
 WARMUP_STEPS: Final = 5
 """Initial steps of an iteration without `ping`, so that the soft timeout does not apply: they may compile."""
@@ -44,7 +44,7 @@ class Call(Protocol):
         """Report a completed step."""
 
 
-class SignsOfLife:
+class ProgressReporter:
     """Heartbeats and sections of one training. A failure to report never ends the training.
 
     The first heartbeat follows `setup`, so that the initial timeout applies to the setup. Opening an open section, or

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
+from nvrx_lightning.monitoring.progress_reporter import WARMUP_STEPS, ProgressReporter
 from nvrx_lightning.monitoring.sections import SECTIONS
-from nvrx_lightning.monitoring.signs import WARMUP_STEPS, SignsOfLife
 
 from nvrx_core.fault_tolerance import RankMonitorClientError
 
@@ -52,94 +52,94 @@ def told() -> Told:
     return Told()
 
 
-def set_up(told: Told) -> SignsOfLife:
-    signs = SignsOfLife(told, None, SECTIONS, log=LOG)
-    signs.enter("setup")
-    signs.leave("setup")
+def set_up(told: Told) -> ProgressReporter:
+    reporter = ProgressReporter(told, None, SECTIONS, log=LOG)
+    reporter.enter("setup")
+    reporter.leave("setup")
     told.lines.clear()
-    return signs
+    return reporter
 
 
 def test_the_first_heartbeat_follows_the_setup(told: Told) -> None:
-    signs = SignsOfLife(told, None, SECTIONS, log=LOG)
-    signs.enter("setup")
-    signs.beat()
-    signs.enter("data")
-    signs.leave("data")
-    signs.leave("setup")
+    reporter = ProgressReporter(told, None, SECTIONS, log=LOG)
+    reporter.enter("setup")
+    reporter.beat()
+    reporter.enter("data")
+    reporter.leave("data")
+    reporter.leave("setup")
     assert told.lines == ["open setup", "open data", "close data", "close setup", "beat"]
 
 
 def test_a_heartbeat_precedes_each_section_and_follows_it(told: Told) -> None:
-    signs = set_up(told)
-    signs.enter("step")
-    signs.leave("step")
+    reporter = set_up(told)
+    reporter.enter("step")
+    reporter.leave("step")
     assert told.lines == ["beat", "open step", "close step", "beat"]
 
 
 def test_a_section_is_opened_once_and_closed_once(told: Told) -> None:
-    signs = SignsOfLife(told, None, SECTIONS, heartbeats=False, log=LOG)
+    reporter = ProgressReporter(told, None, SECTIONS, heartbeats=False, log=LOG)
     for _ in range(2):
-        signs.enter("step")
-    signs.enter("checkpointing")
+        reporter.enter("step")
+    reporter.enter("checkpointing")
     for _ in range(2):
-        signs.leave("step")
-    signs.leave_all()
+        reporter.leave("step")
+    reporter.leave_all()
     assert told.lines == ["open step", "open checkpointing", "close step", "close checkpointing"]
 
 
 def test_what_an_exception_ends_is_not_measured_and_no_heartbeat_follows(told: Told) -> None:
-    signs = set_up(told)
-    signs.enter("validation")
-    signs.enter("step")
+    reporter = set_up(told)
+    reporter.enter("validation")
+    reporter.enter("step")
     told.lines.clear()
     for _ in range(2):
-        signs.abandon("step")
-    signs.end()
+        reporter.abandon("step")
+    reporter.end()
     assert told.lines == ["abandon step", "abandon validation"]
 
 
 def test_a_section_that_a_new_iteration_has_closed_is_forgotten(told: Told) -> None:
-    signs = set_up(told)
-    signs.enter("step")
+    reporter = set_up(told)
+    reporter.enter("step")
     told.is_lost = True
-    signs.end()
+    reporter.end()
     told.is_lost = False
-    signs.enter("step")
+    reporter.enter("step")
     assert told.lines[-1] == "open step"
 
 
 def test_what_is_not_in_use_is_not_opened(told: Told) -> None:
-    signs = SignsOfLife(told, None, frozenset({"step"}), heartbeats=False, log=LOG)
-    signs.enter("data")
-    signs.leave("data")
+    reporter = ProgressReporter(told, None, frozenset({"step"}), heartbeats=False, log=LOG)
+    reporter.enter("data")
+    reporter.leave("data")
     assert told.lines == []
 
 
 @pytest.mark.parametrize("at", ["beat", "enter", "leave"])
 def test_a_lost_monitor_ends_nothing(told: Told, caplog: pytest.LogCaptureFixture, at: str) -> None:
-    signs = set_up(told)
+    reporter = set_up(told)
     if at == "leave":
-        signs.enter("step")
+        reporter.enter("step")
     told.is_lost = True
     if at == "beat":
-        signs.beat()
+        reporter.beat()
     if at == "enter":
-        signs.enter("step")
-    signs.leave("step")
-    signs.enter("step")
-    signs.leave("step")
-    signs.leave_all()
+        reporter.enter("step")
+    reporter.leave("step")
+    reporter.enter("step")
+    reporter.leave("step")
+    reporter.leave_all()
     assert [record.message for record in caplog.records] == [
         "the progress of this training is no longer reported to the rank monitor: lost"
     ]
 
 
 def test_a_call_is_pinged_in_steps_after_the_warm_up(told: Told) -> None:
-    signs = SignsOfLife(None, told, SECTIONS, log=LOG)
+    reporter = ProgressReporter(None, told, SECTIONS, log=LOG)
     for step in range(1, WARMUP_STEPS + 2):
-        signs.enter("step")
-        signs.leave("step")
-        signs.progress(step)
+        reporter.enter("step")
+        reporter.leave("step")
+        reporter.progress(step)
     warmup = [line for step in range(1, WARMUP_STEPS + 1) for line in ("suspend", f"progress {step}")]
     assert told.lines == [*warmup, "ping", "suspend", "progress 6"]

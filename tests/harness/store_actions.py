@@ -13,9 +13,9 @@ from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.play import play
 from nvrx_core.inprocess.protocol.round import Round
 
-__all__ = ["played"]
+__all__ = ["carry_out"]
 
 
-def played(control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[Action]) -> list[Action]:
+def carry_out(control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[Action]) -> list[Action]:
     """Carry out store actions and feed the answers back; returns those that are not the store's."""
     return interpret(play(machine, actions, time.monotonic), round_rules(control_store.rounds))

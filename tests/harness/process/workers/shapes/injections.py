@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from tests.harness.process.workers.shapes.shape import theme
 
-__all__ = ["PLAN", "Strike", "planned"]
+__all__ = ["PLAN", "Injection", "planned"]
 
 PLAN = "NVRX_TEST_SHAPES"
 UNTIMELY = 8
 """One in this number of interruptions does not wait for the loop; a shape's first one waits, and so interrupts it."""
 
 
-class Strike(NamedTuple):
+class Injection(NamedTuple):
     """When which shape is interrupted.
 
     Attributes:
@@ -28,11 +28,11 @@ class Strike(NamedTuple):
     waits: bool
 
 
-def planned(name: str, seed: int, rounds: int) -> list[Strike]:
+def planned(name: str, seed: int, rounds: int) -> list[Injection]:
     """The interruptions of one job: the same for the same seed."""
     rng = random.Random(f"{name} {seed}")
     return [
-        Strike(number, rng.uniform(0, shape.span), rng.randrange(UNTIMELY) > 0 or round_ + 1 == shape.every)
+        Injection(number, rng.uniform(0, shape.span), rng.randrange(UNTIMELY) > 0 or round_ + 1 == shape.every)
         for round_ in range(rounds)
         for number, shape in enumerate(theme(name))
         if (round_ + 1) % shape.every == 0
