@@ -11,7 +11,7 @@ import pytest
 from nvrx_core.failpoint import LAUNCHER_NAMES
 from nvrx_core.testing import failpoints
 from tests.harness.process.host import alive, eventually
-from tests.harness.process.launch import Launch, Start, left_in, meeting_place
+from tests.harness.process.launch import Launch, Start, events_of, left_in, meeting_place
 
 StartFaulty = Callable[[str, str], Launch]
 OF_COORDINATOR = ("coordinator-lead", "decision-write")
@@ -81,10 +81,14 @@ def test_a_coordinator_that_fails_there_has_a_successor(
 ) -> None:
     """The store is none of the launchers', so that the job needs none of them; a third one waits."""
     where = (*meeting_place(store_endpoint), "--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=0")
-    options = ("killed", *where, "--max-restarts", "1")
+    options = ("weakens", *where, "--max-restarts", "1")
     first = launcher(*options, launcher=AT_FAILPOINTS, **schedule(tmp_path, point, kind))
     first.await_log("this launcher runs the coordinator")
-    jobs = [first, *(launcher(*options) for _ in range(2))]
+    others = [launcher(*options) for _ in range(2)]
+    pids = {job.process.pid for job in others}
+    assert eventually(lambda: pids <= {each["pid"] for each in events_of(tmp_path, "joined")}, 60.0)
+    (tmp_path / "gate").touch()  # a launcher that joins later finds a job that has ended
+    jobs = [first, *others]
     (code, log), *ends = [job.finish() for job in jobs]
     assert code == KINDS[kind], log
     assert [code for code, _ in ends] == [0, 0], ends

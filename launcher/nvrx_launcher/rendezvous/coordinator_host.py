@@ -65,6 +65,7 @@ class CoordinatorHost:
         if checkpoint is not None:
             self._coordinator = Coordinator.from_state(rules, checkpoint.state, now=time.monotonic())
         self._nodes = self._coordinator.nodes
+        self._is_ahead = False  # the coordinator has decided what was not handed on
         self._leases = LeaseTable[int](settings.beat * settings.lost_after)
         self._requests = Requests(connect(), self._watch_leases, settings.beat, failed=_ignore)
         self.inbox = Follower(
@@ -98,12 +99,14 @@ class CoordinatorHost:
     def close(self, loop: EventLoop, node: int) -> None:
         """Leave, with the launcher of a node: the job ends with its store; else another launcher takes over."""
         if self._term.hosts_store:
+            self._is_ahead = False  # nobody takes over: all that counts is that the job ends
             self._publish(self._coordinator.abandon(STORE_LOST, "the launcher that hosts the rendezvous has ended"))
         deadline = time.monotonic() + self._settings.close_timeout
         while self._waits_for(node) and time.monotonic() < deadline:
             loop.turn(deadline)
         if not self._term.hosts_store:
-            self._requests.ask(self._clear if self._coordinator.is_over else self._resign)
+            is_over = self._coordinator.is_over and not self._is_ahead
+            self._requests.ask(self._clear if is_over else self._resign)
         self.stop()
 
     def stop(self) -> None:
@@ -113,6 +116,8 @@ class CoordinatorHost:
 
     def _waits_for(self, node: int) -> bool:
         """Whether somebody has yet to hear of the end, or, if the job goes on, that this node has left."""
+        if self._is_ahead:
+            return False
         return bool(self._coordinator.nodes) if self._coordinator.is_over else node in self._coordinator.nodes
 
     def _resign(self, store: Store) -> None:
@@ -132,15 +137,21 @@ class CoordinatorHost:
         self._publish(self._coordinator.lost(node, reason, now=time.monotonic()))
 
     def _publish(self, decisions: tuple[Decision, ...]) -> None:
-        """Let all nodes know of what was decided, and the other thread of who is in the job."""
+        """Let all nodes know of what was decided, and the other thread of who is in the job.
+
+        Should that fail, the launcher ends, and the coordinator decides no more: what it decided next would build on
+        what nobody else knows. A successor begins with what is known.
+        """
         self._nodes = self._coordinator.nodes
-        if decisions:
+        if decisions and not self._is_ahead:
+            self._is_ahead = True
             failpoint.hit("decision-write", decisions[0].cycle)
             self._decided += 1
             number, named = self._decided, tuple(map(self._with_store, decisions))
             checkpoint = Checkpoint(self._coordinator.state(now=time.monotonic()), self._handled)
             entry = Entry(self._term.number, named).to_text()
             self._requests.ask(lambda store: self._write(store, number, entry, checkpoint))
+            self._is_ahead = False
 
     def _with_store(self, decision: Decision) -> Decision:
         return replace(decision, store=self._control) if decision.verdict is Verdict.RUN else decision
