@@ -91,3 +91,41 @@ def test_a_writer_that_is_gone_already_is_no_failure(saves, caplog):
     writers._queues.add(queue)
     writers.AbortCheckpointWriters()(types.SimpleNamespace(iteration=4))
     assert caplog.messages == ["ended 1 checkpoint writer process(es) of iteration 4"]
+
+
+class ResultsQueue:
+    """A proxy of a queue whose last call was interrupted: its connection holds an answer that nobody has read."""
+
+    def __init__(self, items, connection):
+        self._tls, self.items = types.SimpleNamespace(connection=connection), items
+
+    def empty(self):
+        assert not hasattr(self._tls, "connection"), "would get the answer to the call before"
+        return not self.items
+
+    def get_nowait(self):
+        return self.items.pop()
+
+
+@pytest.fixture
+def results(saves, monkeypatch):
+    saves(PersistentAsyncCaller)
+    module = types.SimpleNamespace()
+    monkeypatch.setattr(internals, "results_queue_module", lambda: module)
+    return module
+
+
+def test_the_results_of_interrupted_writers_are_dropped_on_a_new_connection(results):
+    ours, theirs = multiprocessing.Pipe()
+    results._results_queue = queue = ResultsQueue(["of an interrupted save"], ours)
+    writers.forget_saves()
+    assert (results._results_queue, queue.items, ours.closed) == (queue, [], True)
+    theirs.close()
+
+
+def test_a_results_queue_whose_process_is_gone_is_made_anew(results, caplog):
+    results._results_queue = ResultsQueue(None, None)
+    results._results_queue.empty = lambda: False
+    writers.forget_saves()
+    assert results._results_queue is None
+    assert caplog.messages == ["emptying the writers' results queue failed; the restart goes on"]
