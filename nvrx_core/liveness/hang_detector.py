@@ -2,7 +2,8 @@
 
 The soft timeout restarts all ranks and terminates none. The hard timeout terminates the rank. Both count from the
 oldest sign of life in use: executed bytecode (always), `ping`, and a growing `progress` counter. The hard timeout
-counts from the interruption as well, because a function that swallows the interruption keeps executing bytecode.
+counts from the interruption as well, because a function that swallows the interruption keeps executing bytecode; while
+the interruption waits for an import, it counts from the last module that was added.
 
 A rank that waits for another rank is not hung. Before a rank is reported, the leases of its peers are read; while a
 peer that is behind it makes progress, the rank is excused, at most for the hard timeout. A rank that is being
@@ -51,6 +52,7 @@ class ProgressSample(NamedTuple):
         protected: False while the user has switched hang protection off.
         noticed: the monitor thread has seen this round's event.
         interrupting: the round has ended, and the main thread is being interrupted.
+        imported_at: when an import for which the interruption waits last added a module; `-inf`: none has.
         out_by: when a main thread that holds the GIL must have left the function after its round has ended; `inf` in
             an atomic section, which only the hard timeout ends.
         limit: the limit of a rank's heartbeats and sections that expires first; None for a rank that has none.
@@ -64,6 +66,7 @@ class ProgressSample(NamedTuple):
     protected: bool = True
     noticed: bool = False
     interrupting: bool = False
+    imported_at: float = -math.inf
     out_by: float = math.inf
     limit: Limit | None = None
 
@@ -203,7 +206,7 @@ class HangDetector:
         alive_at = max(sample.alive_at, self._excused_at)
         if sample.interrupting and sample.stage is Stage.RUNNING:
             self._interrupted_at = min(self._interrupted_at, now)
-            alive_at = min(alive_at, self._interrupted_at)
+            alive_at = min(alive_at, max(self._interrupted_at, sample.imported_at))
         out_by = sample.out_by if sample.stage is Stage.RUNNING else math.inf
         return self._hard(alive_at, now, out_by) or self._soft(sample, alive_at, now)
 

@@ -62,6 +62,7 @@ class ProgressField(enum.IntEnum):
     NOTICED = 37               # iteration + 1 whose event the monitor thread has seen
     INTERRUPTING = 38          # iteration + 1 whose function is being interrupted
     ROUND_OVER = 39            # (M) iteration + 1 that is over, for a rank whose threads do not run
+    IMPORTED_AT = 40           # time when an import for which an interruption waits last added a module
 
     # The monitor process
     MONITOR_PID = 44           # (M) its pid

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import Restart, assert_latency_agrees, assert_nothing_lost, restart
+from tests.harness.process.workers import importing
 
 from .conftest import Launch
 
@@ -135,6 +136,17 @@ def test_a_death_elsewhere_lets_an_atomic_section_end_first(launch: Launch) -> N
     assert_nothing_lost(job, restart("TERMINATED", by=[0], lost=[0]), codes={0: -signal.SIGKILL})
     (injected,), (ended,) = job.lines("fault_injected"), job.lines("atomic_end")
     assert injected["at"] < ended["at"], "the fault came too late to be of interest"
+
+
+def test_an_import_that_goes_on_for_longer_than_the_hard_timeout_loses_no_rank(prepare: Launch) -> None:
+    """The interruption waits for it: half of a package would break every later iteration."""
+    job = prepare(world=2).start("tests.harness.process.workers.importing").finish()
+    assert job.codes == {0: 0, 1: 0}, job.errors(1)
+    assert [line["result"] for line in job.lines("done")] == [1, 1]
+    (imported,) = job.lines("done", initial_rank=1)
+    assert imported["modules"] == importing.MODULES
+    lasted = job.lines("importing", iteration=1)[0]["at"] - job.lines("importing", iteration=0)[0]["at"]
+    assert lasted > importing.SHORT["hard_timeout"] + 1, "the import was too short to be of interest"
 
 
 def test_a_function_that_runs_in_another_thread_is_no_hang(prepare: Launch) -> None:

@@ -92,6 +92,10 @@ class MonitorLink:
         """Whether the monitor process has written that the round is over, before any thread of this process noticed."""
         return self.page[ProgressField.ROUND_OVER] == self.page[ProgressField.ITERATION] + 1
 
+    def module_imported(self) -> None:
+        """Record that an import for which an interruption waits makes progress."""
+        self.page[ProgressField.IMPORTED_AT] = time.monotonic_ns()
+
     def end(self) -> None:
         """End the monitor process, unless it reports the exit of a rank that was in the job."""
         if self.speaks_for_rank() and self.entered:

@@ -25,6 +25,7 @@ from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.async_exception import AsyncException
 from nvrx_core.inprocess.interruption.driving import begin, drive
+from nvrx_core.inprocess.interruption.import_progress import ImportProgress
 from nvrx_core.inprocess.interruption.landing import Landing, judge, location
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
 from nvrx_core.inprocess.interruption.swallowed import report_stored, report_swallowed
@@ -50,6 +51,7 @@ class Interrupt:
     Attributes:
         round_is_over: returns whether the monitor process reports the end of the round while no thread of this process
             has noticed it.
+        imports: the progress of an import for which the interruption waits.
         drop: withdraws an exception that was set and not raised; the function's thread calls it right after `armed`
             has become false, with no other call in between.
     """
@@ -75,7 +77,8 @@ class Interrupt:
         self._probe: SystemCallProbe | None = None
         self._machine: InterruptPolicy | None = None
         self._previous: Any = None
-        self._seen_raised = 0
+        self._seen_raised = self._seen_deferred = 0
+        self.imports = ImportProgress()
         self._async = AsyncException(self.thread, self)
         self.drop: Callable[[], Any] = _nothing if self.by_signal else self._async.drop
 
@@ -120,7 +123,7 @@ class Interrupt:
     def reset(self) -> None:
         """Discard an earlier request; only between rounds."""
         self.requested = self.armed = self._insist = self._waits = False
-        self.depth = self.raised = self.deferred = 0
+        self.depth = self.raised = self.deferred = self._seen_deferred = 0
         self.iteration += 1
         self._raised, self._machine = _nothing, None
         self._make = RankShouldRestart
@@ -241,7 +244,9 @@ class Interrupt:
                 unblock()
 
     def _seen(self) -> Seen:
-        self._seen_raised = self.raised
+        if self.deferred > self._seen_deferred and self.landing is Landing.IMPORT:
+            self.imports.observe()
+        self._seen_raised, self._seen_deferred = self.raised, self.deferred
         error = self._raised()
         alive = error is not None and chain_contains(handled_exception(self.thread), error)
         return Seen(

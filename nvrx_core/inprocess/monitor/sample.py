@@ -35,6 +35,7 @@ def take_sample(page: Page, rank_pid: int, awake: AwakeClock, out_by: float = ma
         protected=page[ProgressField.UNPROTECTED] == 0,
         noticed=page[ProgressField.NOTICED] == iteration + 1,
         interrupting=page[ProgressField.INTERRUPTING] == iteration + 1,
+        imported_at=awake.at(page[ProgressField.IMPORTED_AT] / 1e9),
         out_by=math.inf if page[ProgressField.ATOMIC] else out_by,
         limit=earliest(sampling.take_sample(page, awake.at)) if watched else None,
     )

@@ -125,6 +125,14 @@ def test_a_rank_that_is_being_interrupted_asks_for_no_excuse(detector):
     assert isinstance(detector.evaluate(sample(alive_at=HARD, interrupting=True), now=HARD)[0], Terminate)
 
 
+def test_the_hard_timeout_counts_from_the_last_module_of_an_import_that_the_interruption_waits_for(detector):
+    importing = {"interrupting": True, "noticed": True, "imported_at": HARD - 1}
+    assert detector.evaluate(sample(interrupting=True, alive_at=1.0), now=1.0) == ()
+    assert detector.evaluate(sample(alive_at=HARD + 1, **importing), now=HARD + 1) == ()
+    assert detector.deadline == 2 * HARD - 1
+    assert isinstance(detector.evaluate(sample(alive_at=2 * HARD, **importing), now=2 * HARD)[0], Terminate)
+
+
 def test_a_rank_that_ignores_the_interruption_is_terminated(detector):
     moving = {"interrupting": True, "noticed": True}
     assert detector.evaluate(sample(alive_at=5.0, **moving), now=5.0) == ()

@@ -356,6 +356,20 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
     assert len(done) == 4
 
 
+def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_does_not(interrupt, monkeypatch):
+    requested(interrupt)
+    reported = []
+    interrupt.imports.report = lambda: reported.append(len(reported))
+    monkeypatch.setattr(interrupt_module, "judge", lambda *_, **__: landing.Verdict(Landing.IMPORT, "here"))
+    for added, expected in (("a_module_of_a_test", 1), (None, 1), ("another_one_of_a_test", 2)):
+        if added:
+            monkeypatch.setitem(sys.modules, added, landing)
+        fire()
+        assert interrupt._seen().deferred == interrupt.deferred
+        interrupt._seen()
+        assert len(reported) == expected
+
+
 def test_a_second_signal_during_the_first_is_ignored(interrupt, monkeypatch):
     requested(interrupt)
     judged = []
