@@ -41,7 +41,9 @@ class Rounds:
         assert statistics.median(self.seconds) < within
         assert max(self.seconds) < UNWIND / 2
 
-    def interrupt(self, work: Callable[[], object], after: float | None = None, *, begins: bool = False) -> bool:
+    def run_and_interrupt(
+        self, work: Callable[[], object], after: float | None = None, *, begins: bool = False
+    ) -> bool:
         """Run the work and interrupt it after a while; whether that ended it.
 
         The while begins with the work; or, where the work `begins` it, when it sets `begun`.
@@ -127,7 +129,7 @@ def test_a_queue_can_be_used_after_it(rounds: Rounds) -> None:
         items.get()
 
     for _ in range(TIMES):
-        rounds.interrupt(endlessly(work))
+        rounds.run_and_interrupt(endlessly(work))
         assert free(items.mutex)
     rounds.assert_at_once(within=1.0)
 
@@ -137,7 +139,7 @@ def test_a_logging_handler_can_be_used_after_it(rounds: Rounds, tmp_path: Path) 
     logger = logging.getLogger("tests.landings")
     logger.handlers, logger.propagate = [handler], False
     for _ in range(TIMES):
-        rounds.interrupt(endlessly(lambda: logger.warning("a line")))
+        rounds.run_and_interrupt(endlessly(lambda: logger.warning("a line")))
         assert free_elsewhere(handler.lock)
     handler.close()
 
@@ -153,7 +155,7 @@ def test_a_lock_is_given_back_whose_try_follows_its_acquire(rounds: Rounds) -> N
             lock.release()
 
     for _ in range(TIMES):
-        rounds.interrupt(endlessly(work))
+        rounds.run_and_interrupt(endlessly(work))
         assert free(lock)
     rounds.assert_at_once(within=1.0)
 
@@ -184,7 +186,7 @@ def test_a_section_is_entered_and_left_as_a_whole(rounds: Rounds) -> None:
             sum(range(10))
 
     for _ in range(TIMES):
-        rounds.interrupt(endlessly(work))
+        rounds.run_and_interrupt(endlessly(work))
         assert section.entries == section.exits
         assert free(section.lock)
     rounds.assert_at_once(within=1.0)
@@ -203,7 +205,7 @@ def test_a_cleanup_is_done_as_a_whole(rounds: Rounds) -> None:
             done[0] += 1
 
     for _ in range(TIMES):
-        rounds.interrupt(endlessly(work))
+        rounds.run_and_interrupt(endlessly(work))
         assert begun == done
     rounds.assert_at_once(within=1.0)
 
@@ -213,7 +215,7 @@ def test_what_waits_for_a_lock_leaves_at_once(rounds: Rounds) -> None:
     event = threading.Event()
     for work in (lambda: items.get(timeout=30), lambda: event.wait(30), lambda: time.sleep(30)):
         for _ in range(10):
-            rounds.interrupt(work, after=0.01)
+            rounds.run_and_interrupt(work, after=0.01)
             assert free(items.mutex)
     rounds.assert_at_once(within=0.25)
 
@@ -234,9 +236,9 @@ def test_an_import_is_completed_and_the_next_iteration_can_use_it(rounds: Rounds
                 done.append(package_of_a_test.name)
                 time.sleep(30)
 
-            rounds.interrupt(work, after)
+            rounds.run_and_interrupt(work, after)
             assert all(hasattr(sys.modules[name], "name") for name in sys.modules if name.startswith(package.name))
-            rounds.interrupt(work, after=0.2)
+            rounds.run_and_interrupt(work, after=0.2)
             assert done[-1:] == [1]
             for name in [name for name in sys.modules if name.startswith(package.name)]:
                 del sys.modules[name]
@@ -265,7 +267,7 @@ def test_an_event_loop_of_short_tasks_is_left_at_once(rounds: Rounds) -> None:
 
     for main in (busy, waits, several, in_a_group):
         for _ in range(5):
-            assert rounds.interrupt(lambda main=main: asyncio.run(main()), after=0.02)  # type: ignore[misc]
+            assert rounds.run_and_interrupt(lambda main=main: asyncio.run(main()), after=0.02)  # type: ignore[misc]
     rounds.assert_at_once(within=0.5)
 
 
@@ -282,7 +284,7 @@ def test_what_is_kept_is_raised_again_and_its_keeper_is_named(rounds: Rounds, ca
         time.sleep(30)
 
     with caplog.at_level(logging.WARNING):
-        rounds.interrupt(work, after=0.01, begins=True)
+        rounds.run_and_interrupt(work, after=0.01, begins=True)
     assert len(kept) == 3
     rounds.assert_at_once(within=0.5)
     line = work.__code__.co_firstlineno + 4
@@ -301,7 +303,7 @@ def test_a_save_in_a_finally_is_done_while_the_interruption_unwinds(rounds: Roun
                 time.sleep(0.1)
                 done.append("saved")
 
-    rounds.interrupt(work, after=0.01, begins=True)
+    rounds.run_and_interrupt(work, after=0.01, begins=True)
     assert done == ["saved"]
     assert rounds.interrupt.raised == 1
 
@@ -325,7 +327,7 @@ def test_outside_of_the_main_thread_cleanup_is_left_alone() -> None:
     def run() -> None:
         rounds.append(Rounds())
         rounds[0].interrupt.install()
-        rounds[0].interrupt(work, after=0.02, begins=True)
+        rounds[0].run_and_interrupt(work, after=0.02, begins=True)
         raised.append(rounds[0].interrupt.raised)
 
     thread = threading.Thread(target=run)
