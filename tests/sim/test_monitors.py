@@ -60,6 +60,7 @@ def test_every_state_of_a_rank_and_its_monitor_keeps_the_rules(capsys):
     assert explorer.excused
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mistake_is_found(name, capsys):
     with mutated(name) as rules:

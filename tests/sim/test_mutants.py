@@ -10,6 +10,7 @@ SCHEDULES = 2_000
 FOUND = r"(?s)I\d+:|deadlock|still going on|for ever|that is over|circles|internal error"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_detected(name, capsys):
     bug, found = MUTANTS[name], []

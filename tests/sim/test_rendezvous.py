@@ -65,6 +65,7 @@ def test_every_state_of_a_larger_job_keeps_the_rules(case):
     assert Explorer(mutated(None), least, count, faults, policy).explore() > 10_000
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mistake_is_found(name, capsys):
     machines = mutated(name)

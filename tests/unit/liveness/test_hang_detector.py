@@ -107,6 +107,15 @@ def test_a_new_iteration_resets_the_detector(detector):
     assert isinstance(blamed(detector, now=22.0, alive_at=12.0, iteration=1)[0], SoftTimeout)
 
 
+def test_a_detector_rebuilt_from_its_state_answers_the_same(detector):
+    ends = [(SOFT, {}), (SOFT + 1, {"interrupting": True, "noticed": True}), (HARD, {}), (HARD + GRACE, {})]
+    for now, more in ends:
+        rebuilt = HangDetector.from_state(SOFT, HARD, GRACE, detector.state(now=now), now=now)
+        rebuilt.check()
+        assert rebuilt.evaluate(sample(**more), now=now) == detector.evaluate(sample(**more), now=now)
+        assert (rebuilt.deadline, rebuilt.state(now=now)) == (detector.deadline, detector.state(now=now))
+
+
 def test_the_hard_timeout_terminates_the_rank_and_kills_it_after_the_grace(detector):
     (terminate,) = detector.evaluate(sample(), now=HARD)
     assert terminate == Terminate("no progress for 30 s (hard_timeout 30 s)")

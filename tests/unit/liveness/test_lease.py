@@ -36,3 +36,10 @@ def test_only_observed_members_are_kept():
     made = table((1, "1", 0.0), (2, "1", 0.0))
     made.keep([2, 7])
     assert made.stale(now=99.0) == (2,)
+
+
+def test_a_table_rebuilt_from_its_state_answers_the_same():
+    made = table((2, "1", 25.0), (1, "1", 0.0))
+    rebuilt = LeaseTable.from_state(30.0, made.state(now=26.0), now=26.0)
+    assert rebuilt.state(now=26.0) == made.state(now=26.0) == ((1, "1", 26.0), (2, "1", 1.0))
+    assert (rebuilt.deadline, rebuilt.stale(now=31.0)) == (made.deadline, (1,))
