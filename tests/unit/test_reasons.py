@@ -1,41 +1,113 @@
-"""Every action and effect that changes what runs says why."""
+"""Every action and effect that changes what runs says why.
+
+Actions are found where the machines return them: a machine takes the time as the keyword `now`, and answers with a
+tuple. A union named `...Action` has those of a machine without a clock. Effects are found by their base class. One that
+is new has a reason, or it is listed here as one that needs none.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+from collections.abc import Iterator
+
+import nvrx_launcher
 import pytest
-from nvrx_launcher import node_actions
-from nvrx_launcher.workers.standby_policy import StartStandby
 
-from nvrx_core.fault_tolerance import policy as monitor_policy
-from nvrx_core.inprocess.interruption import policy as interruption
-from nvrx_core.inprocess.monitor import watch_effects
-from nvrx_core.inprocess.protocol import monitor_effects
-from nvrx_core.liveness import hang_detector
+import nvrx_core
+from nvrx_core.inprocess.protocol.effects import Effect
 
-CHANGING = (
-    hang_detector.SoftTimeout,
-    hang_detector.SendSignal,
-    hang_detector.Terminate,
-    hang_detector.Kill,
-    watch_effects.InterruptRank,
-    watch_effects.TerminateRank,
-    watch_effects.KillRank,
-    watch_effects.KillWithoutStore,
-    monitor_effects.InterruptFunction,
-    monitor_effects.AbortFunction,
-    interruption.Fire,
-    interruption.Unblock,
-    monitor_policy.TerminateRank,
-    monitor_policy.KillRank,
-    node_actions.StartWorkers,
-    node_actions.StopWorkers,
-    node_actions.JoinAgain,
-    node_actions.EndLaunch,
-    StartStandby,
-)
+PROGRAMS = ("__main__", "_program")
+REASON = {"reason", "why", "fault", "error", "decision"}
+"""Fields that say why; the last three have a reason of their own."""
+WITHOUT = frozenset({
+    # ask, wait, or count
+    "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed", "AwaitLeft", "AwaitMonitorProcess",
+    "AwaitOut", "AwaitRendezvous", "AwaitRound", "AwaitUnmasked", "AskHolders", "CountArrival", "CountCompletion",
+    "DeclareKeys", "DescribeArrival", "DescribeSilence", "FindHolders", "FindProgress", "HasEvent", "HasLeft",
+    "LastCall", "Observe", "ProbeStore", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadDecision", "ReadEvent",
+    "ReadLeases", "Sleep", "TakeSample",
+    # write down what is so
+    "BeginIteration", "CloseCompleted", "CountOut", "DisownPage", "EnterStage", "LoseMembers", "MarkLeft",
+    "MarkRoundOver", "MarkStalled", "MarkStoreLost", "MoveLease", "NoteStragglers", "NoticeEvent", "PutArrival",
+    "ReportDeferred", "ReportPause", "ReportStored", "ReportSwallowed", "RoundDecided", "RoundEnded", "SetRendezvous",
+    "StopHousekeeping", "UseRendezvous",
+    # go the way of every iteration and of every call
+    "ClearFrames", "CollectGarbage", "CollectPostponed", "Complete", "DeleteIfOver", "HostRendezvous", "Initialize",
+    "JoinForDead", "Recover", "ReleaseGroups", "ResetInterrupt", "RunFunction", "StoreOperation", "effects.Terminate",
+    # carry out a firing that has its reason
+    "CloseBlocked",
+})  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", CHANGING, ids=lambda kind: kind.__name__)
-def test_what_changes_what_runs_carries_its_reason(kind):
-    fields = kind.__dataclass_fields__
-    assert "reason" in fields or isinstance(vars(kind).get("reason"), property)
+def modules() -> Iterator[types.ModuleType]:
+    for package in (nvrx_core, nvrx_launcher):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not found.name.endswith(PROGRAMS) and ".testing" not in found.name:
+                yield importlib.import_module(found.name)
+
+
+def answers(kind: type) -> Iterator[object]:
+    """What the methods of a machine return tuples of."""
+    for method in vars(kind).values():
+        if inspect.isfunction(method) and "now" in (method.__kwdefaults__ or method.__annotations__):
+            returned = typing.get_type_hints(method).get("return")
+            if typing.get_origin(returned) is tuple:
+                yield from typing.get_args(returned)
+
+
+def kinds_of(answer: object) -> Iterator[type]:
+    """The types that an annotation stands for, those below a base class included."""
+    if isinstance(answer, types.UnionType):
+        for each in typing.get_args(answer):
+            yield from kinds_of(each)
+    elif isinstance(answer, type):
+        yield answer
+        for below in answer.__subclasses__():
+            yield from kinds_of(below)
+
+
+def actions() -> dict[str, type]:
+    held = [each for module in modules() for each in vars(module).items()]
+    unions = [value for name, value in held if name.endswith("Action") and isinstance(value, types.UnionType)]
+    machines = {kind for _, kind in held if inspect.isclass(kind) and kind.__module__.startswith("nvrx_")}
+    found = {kind for machine in machines for answer in answers(machine) for kind in kinds_of(answer)}
+    found |= {kind for union in (Effect, *unions) for kind in kinds_of(union)}
+    return {
+        f"{kind.__module__}.{kind.__name__}": kind
+        for kind in sorted(found, key=lambda kind: (kind.__module__, kind.__name__))
+        if kind.__module__.startswith("nvrx_") and dataclasses.is_dataclass(kind)
+    }
+
+
+def names(name: str) -> set[str]:
+    """The name, and that with its module, as two kinds may have the same."""
+    return {name.rpartition(".")[2], ".".join(name.split(".")[-2:])}
+
+
+ACTIONS = actions()
+
+
+@pytest.mark.parametrize("name", [name for name in ACTIONS if not names(name) & WITHOUT])
+def test_what_changes_what_runs_carries_its_reason(name):
+    kind = ACTIONS[name]
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert fields & REASON or isinstance(vars(kind).get("reason"), property)
+
+
+def test_what_needs_no_reason_is_an_action():
+    assert set().union(*map(names, ACTIONS)) >= WITHOUT
+
+
+def test_the_actions_of_every_machine_are_found():
+    homes = {kind.__module__ for kind in ACTIONS.values()}
+    assert homes >= {
+        "nvrx_core.fault_tolerance.policy", "nvrx_core.inprocess.interruption.policy",
+        "nvrx_core.inprocess.monitor.gil_stall", "nvrx_core.inprocess.protocol.actions",
+        "nvrx_core.inprocess.protocol.effects", "nvrx_core.liveness.hang_detector", "nvrx_launcher.node_actions",
+        "nvrx_launcher.workers.standby_policy",
+    }  # fmt: skip
