@@ -6,7 +6,7 @@ again.
 
 Objects that will still die must not be frozen. A model and its optimizer die with the frames of the function, without a
 collection, unless they are part of a cycle or referenced from outside. The models and optimizers in the frames are
-therefore watched by weak references. When all of them are dead, there is nothing to collect, and the remaining objects
+therefore watched by weak references, each by itself: an optimizer may be part of a cycle that its model is not. When all of them are dead, there is nothing to collect, and the remaining objects
 are frozen. When one is alive, a full collection follows; one that survives it is referenced from outside, and nothing
 is frozen: Python's own collector frees it once that reference is dropped.
 
@@ -119,19 +119,25 @@ def _kinds() -> tuple[type, ...]:
 
 
 def _training_objects(trace: types.TracebackType | None) -> list[Any]:
-    """Return the models and optimizers reachable from the frames, searched level by level until one is found.
+    """Return the models and optimizers reachable from the frames, searched level by level until one of each is found.
 
-    The frames of a training function often refer only to a trainer object or a closure.
+    The frames of a training function often refer only to a trainer object or a closure, and to an optimizer by way of
+    others than to its model. Further down, the parts of those found lead to no others.
     """
     kinds, level = _kinds(), _held(trace)
     seen, found, depth = dict[int, Any](), list[Any](), 0
-    while kinds and level and len(seen) < MAX_OBJECTS and (depth <= MIN_DEPTH or not found):
+    while level and len(seen) < MAX_OBJECTS and (depth <= MIN_DEPTH or _is_one_missing(kinds, found)):
         new = {id(each): each for each in level if id(each) not in seen}
         seen |= new
         found += [each for each in new.values() if issubclass(type(each), kinds)]
-        level = [part for each in new.values() for part in _parts(each)]
+        searched = (each for each in new.values() if depth < MIN_DEPTH or not issubclass(type(each), kinds))
+        level = [part for each in searched for part in _parts(each)]
         depth += 1
     return found
+
+
+def _is_one_missing(kinds: Iterable[type], found: Iterable[object]) -> bool:
+    return any(not any(issubclass(type(each), kind) for each in found) for kind in kinds)
 
 
 def _held(trace: types.TracebackType | None) -> list[Any]:

@@ -50,6 +50,11 @@ class Model(torch.nn.Linear):
         super().__init__(2, 2)
 
 
+class Optimizer(torch.optim.Optimizer):
+    def __init__(self):
+        """Without what torch imports for its own."""
+
+
 class CyclicModel(Model):
     def __init__(self):
         super().__init__()
@@ -137,6 +142,23 @@ def test_objects_that_die_with_their_frames_cost_no_full_collection(garbage, ful
 
 def test_a_cycle_is_freed_by_one_full_collection(garbage, full):
     assert iterate(garbage, cyclic)() is None
+    assert full == [2]
+
+
+def test_an_optimizer_in_a_cycle_further_down_than_its_model_is_freed(garbage, full):
+    references = []
+
+    def apart(keep):
+        model = Model()
+        keep(model)
+        outer = types.SimpleNamespace(inner=types.SimpleNamespace(core=types.SimpleNamespace()))
+        outer.inner.core.outer, outer.inner.core.optimizer = outer, Optimizer()
+        references.append(weakref.ref(outer.inner.core.optimizer))
+        gc.collect(1)  # it grows old
+        raise ValueError("planted")
+
+    assert iterate(garbage, apart)() is None
+    assert references[0]() is None
     assert full == [2]
 
 
