@@ -2,8 +2,9 @@
 
 The soft timeout restarts all ranks and terminates none. The hard timeout terminates the rank. Both count from the
 oldest sign of life in use: executed bytecode (always), `ping`, and a growing `progress` counter. The hard timeout
-counts from the interruption as well, because a function that swallows the interruption keeps executing bytecode; while
-the interruption waits for an import, it counts from the last module that was added.
+counts from the interruption as well, and from the first signal of the monitor process: a function that swallows the
+interruption keeps executing bytecode, and so does the handler of each signal in a rank whose monitor thread is dead.
+While the interruption waits for an import, it counts from the last module that was added.
 
 A rank that waits for another rank is not hung. Before a rank is reported, the leases of its peers are read; while a
 peer that is behind it makes progress, the rank is excused, at most for the hard timeout. A rank that is being
@@ -204,8 +205,9 @@ class HangDetector:
         if sample.stage in (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED):
             return self._evaluate_waiting(sample, now)
         alive_at = max(sample.alive_at, self._excused_at)
-        if sample.interrupting and sample.stage is Stage.RUNNING:
-            self._interrupted_at = min(self._interrupted_at, now)
+        if sample.stage is Stage.RUNNING:
+            if sample.interrupting:
+                self._interrupted_at = min(self._interrupted_at, now)
             alive_at = min(alive_at, max(self._interrupted_at, sample.imported_at))
         out_by = sample.out_by if sample.stage is Stage.RUNNING else math.inf
         return self._hard(alive_at, now, out_by) or self._soft(sample, alive_at, now)
@@ -277,7 +279,7 @@ class HangDetector:
             return ()
         actions: tuple[HangAction, ...] = ()
         if now >= self._signal_at:
-            self._signal_at = now + 2 * SIGNAL_AFTER
+            self._signal_at, self._interrupted_at = now + 2 * SIGNAL_AFTER, min(self._interrupted_at, now)
             actions = (SendSignal(NOT_NOTICED),)
         self.deadline = min(self.deadline, self._signal_at)
         return actions

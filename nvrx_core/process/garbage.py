@@ -6,9 +6,10 @@ again.
 
 Objects that will still die must not be frozen. A model and its optimizer die with the frames of the function, without a
 collection, unless they are part of a cycle or referenced from outside. The models and optimizers in the frames are
-therefore watched by weak references, each by itself: an optimizer may be part of a cycle that its model is not. When all of them are dead, there is nothing to collect, and the remaining objects
-are frozen. When one is alive, a full collection follows; one that survives it is referenced from outside, and nothing
-is frozen: Python's own collector frees it once that reference is dropped.
+therefore watched by weak references, each by itself: an optimizer may be part of a cycle that its model is not. When
+all of them are dead, there is nothing to collect, and the remaining objects are frozen. When one is alive, a full
+collection follows; one that survives it is referenced from outside, and nothing is frozen: Python's own collector frees
+it once that reference is dropped.
 
 An exception may refer to what it is about: to a trainer, a batch. While it is still needed, what it refers to is alive,
 and a collection is in vain. It is postponed until the exception is released.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.process.oracle import assert_no_process_left
-from tests.harness.process.workers.surroundings import BEFORE, CASE, INSIDE
+from tests.harness.process.workers.surroundings import BEFORE, BROKEN, CASE, INSIDE
 
 from .conftest import Launch
 
@@ -20,4 +20,13 @@ def test_a_restart_costs_no_rank(prepare: Launch, case: str) -> None:
     assert job.codes == {0: 0, 1: 0}, [job.errors(rank)[-2000:] for rank in job.codes]
     assert {line["iteration"] for line in job.lines("enter")} == {0, 1}
     assert [line["result"] for line in job.lines("done")] == [2, 2]
+    assert_no_process_left(job)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_rank_that_breaks_its_interpreter_is_lost_and_holds_nobody_up(prepare: Launch, case: str) -> None:
+    job = prepare(world=2).start("tests.harness.process.workers.surroundings", **{CASE: case}).finish(90)
+    assert (job.codes[0], job.codes[1] != 0) == (0, True), [job.errors(rank)[-2000:] for rank in job.codes]
+    assert [line["result"] for line in job.lines("done")] == [1]
     assert_no_process_left(job)

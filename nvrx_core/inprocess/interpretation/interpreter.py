@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from nvrx_core.inprocess.protocol.effects import Effect, Flow
 from nvrx_core.process.forks import EndedInChild
 
 __all__ = ["Rules", "interpret"]
+
+FAILURES: Final = 100
+"""Steps in a row that fail before the flow goes on, after which it is given up: what surrounds a step is broken."""
 
 Result = TypeVar("Result")
 Rules = Mapping[type[Effect], Callable[[Any], Any]]
@@ -36,17 +39,20 @@ def interpret(
     resume: Callable[[Any], Effect] = flow.send
     outcome: Any = None
     effect: Effect | None = None
+    failures = 0
     try:
         while True:
             try:
                 while True:
+                    failures += 1
                     with step():
                         effect = resume(outcome)
+                        failures = 0
                     resume, outcome = flow.send, rules[type(effect)](effect)
             except EndedInChild:
                 raise
             except BaseException as error:  # boundary: the flow decides what follows, until it has ended
-                if getgeneratorstate(flow) != GEN_CLOSED:
+                if getgeneratorstate(flow) != GEN_CLOSED and failures < FAILURES:
                     resume, outcome = flow.throw, error
                 elif isinstance(error, StopIteration):
                     result: Result = error.value

@@ -19,7 +19,15 @@ from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.inprocess.protocol.transitions import TRANSITIONS, Input, Phase
-from nvrx_core.liveness.hang_detector import HangDetector, Kill, ProgressSample, QueryPeers, SoftTimeout, Terminate
+from nvrx_core.liveness.hang_detector import (
+    HangDetector,
+    Kill,
+    ProgressSample,
+    QueryPeers,
+    SendSignal,
+    SoftTimeout,
+    Terminate,
+)
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.progress.stage import Stage
 
@@ -380,6 +388,8 @@ class Watching(RuleBasedStateMachine):
             assert silent >= self.SOFT - 1e-6, f"I12: reported after {silent} s"
             assert not self.reported, "I12: reported twice"
             self.reported = True
+        elif isinstance(action, SendSignal):  # the handler runs, whoever else is dead
+            self.since, self.alive_at = self.since if self.since is not None else self.now, self.now
         elif isinstance(action, Terminate):
             assert silent >= self.HARD - 1e-6, f"I12: ended after {silent} s"
         elif isinstance(action, Kill):
@@ -388,10 +398,10 @@ class Watching(RuleBasedStateMachine):
 
     @rule()
     def dies_of_silence(self) -> None:
-        """Nothing moves any more: within the hard timeout and the grace, twice for an excuse, the rank is killed."""
+        """Only signals' handlers run: within both timeouts and the grace, twice for an excuse, the rank is killed."""
         if self.stage in (Stage.WAITING, Stage.ARRIVED):
             return
-        end = max(self.now, self.alive_at + self.HARD) + self.HARD + self.GRACE + 2.0
+        end = max(self.now, self.alive_at + self.HARD) + self.SOFT + self.HARD + self.GRACE + 2.0
         while self.now < end:
             for action in self.ask(on_the_way=False):
                 self.judge(action)

@@ -100,6 +100,17 @@ def test_a_rank_whose_threads_do_not_run_is_signalled(detector):
     assert detector.evaluate(sample(noticed=True), now=SOFT + 9 * SIGNAL_AFTER) == ()
 
 
+def test_a_rank_that_only_the_signals_keep_alive_is_terminated(detector):
+    """Its monitor thread is dead: nobody notices the end of the round, and each signal's handler runs."""
+    blamed(detector)
+    first = now = detector.deadline
+    while now < first + HARD:
+        assert detector.evaluate(sample(alive_at=now), now=now) == (SendSignal(NOT_NOTICED),)
+        now = detector.deadline
+    assert isinstance(detector.evaluate(sample(alive_at=now), now=now)[0], Terminate)
+    assert now < first + HARD + 3 * SIGNAL_AFTER
+
+
 def test_a_new_iteration_resets_the_detector(detector):
     blamed(detector)
     assert detector.evaluate(sample(alive_at=12.0, iteration=1), now=13.0) == ()

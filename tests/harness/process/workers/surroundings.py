@@ -6,6 +6,7 @@ in iteration 1.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import faulthandler
 import logging
@@ -205,6 +206,19 @@ INSIDE: dict[str, Callable[[], None]] = {
 }  # fmt: skip
 
 
+def without_len() -> None:
+    builtins.len = None  # type: ignore[assignment]
+    time.sleep(60)
+
+
+def without_next() -> None:
+    builtins.next = None  # type: ignore[assignment]
+
+
+BROKEN: dict[str, Callable[[], None]] = {each.__name__: each for each in (without_len, without_next)}
+"""Costs rank 1 its place in the job."""
+
+
 def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     record, case, rank = Record.of_environment(), os.environ[CASE], int(os.environ["RANK"])
@@ -215,6 +229,10 @@ def main() -> None:
         if call.iteration == 0:
             if rank == 1:
                 pause(1.0)
+                BROKEN.get(case, lambda: None)()
+                raise ValueError("planted")
+            if case in BROKEN:
+                pause(3.0)
                 raise ValueError("planted")
             INSIDE.get(case, lambda: pause(60))()
         dist.init_process_group("gloo")

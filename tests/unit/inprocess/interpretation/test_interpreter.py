@@ -54,6 +54,45 @@ def test_what_a_flow_does_not_catch_comes_out():
         interpret(flow(), RULES)
 
 
+def test_a_flow_whose_steps_cannot_begin_is_given_up():
+    """As when user code has broken what surrounds a step: the flow cannot even be told."""
+    begun = []
+
+    def flow():
+        begun.append(True)
+        yield Double(2)
+
+    @contextmanager
+    def broken():
+        raise TypeError("'NoneType' object is not callable")
+        yield
+
+    with pytest.raises(TypeError, match="not callable"):
+        interpret(flow(), RULES, broken)
+    assert not begun
+
+
+def test_a_step_that_cannot_begin_for_once_tells_the_flow():
+    errors = [KeyboardInterrupt()]
+
+    def flow():
+        try:
+            yield Double(2)
+            yield Double(3)
+        except KeyboardInterrupt:
+            return (yield Double(4))
+
+    @contextmanager
+    def interrupted():
+        if begun and errors:
+            raise errors.pop()
+        begun.append(True)
+        yield
+
+    begun = []
+    assert interpret(flow(), RULES, interrupted) == 8
+
+
 def test_a_child_of_fork_passes_by_the_flow():
     caught = []
 
