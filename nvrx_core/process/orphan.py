@@ -18,6 +18,7 @@ import signal
 from contextlib import suppress
 from typing import Final
 
+from nvrx_core.process.device_mappings import DeviceMappings
 from nvrx_core.process.lifeline import open_pidfd, send
 
 __all__ = ["Orphan"]
@@ -38,9 +39,10 @@ class Orphan:
     def __init__(self) -> None:
         library, self._call = ctypes.PyDLL(None), _SET_TID_ADDRESS.get(os.uname().machine)
         self._vfork, self._syscall = getattr(library, "vfork", None), library.syscall
+        self._devices = DeviceMappings()
 
     def become(self) -> None:
-        """Continue in a process whose parent has exited; for a single-threaded process.
+        """Continue in a process whose parent has exited, without the devices; for a single-threaded process.
 
         Raises:
             OSError: when there can be no further process.
@@ -51,6 +53,7 @@ class Orphan:
         elif os.fork():
             os._exit(0)
         os.close(parent)
+        self._devices.release()
 
     def _is_in_child(self, parent: int) -> bool:
         """Return True in a child that shares this process's memory; False in this process if vfork failed."""
