@@ -16,7 +16,7 @@ import struct
 import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ __all__ = [
     "is_whole",
     "keep_alive",
     "keep_open",
+    "knock",
     "of_descriptor",
     "put_in_place",
     "shut_down",
@@ -89,6 +90,25 @@ def shut_down(found: TcpSocket) -> bool:
         except OSError:
             return False
     return True
+
+
+def knock(fd: int) -> bool:
+    """Wake who waits for a socket: connect to a listener, and close; send a datagram's socket an empty one.
+
+    Returns:
+        Whether the socket takes connections or datagrams.
+    """
+    with _duplicate(fd) as waited_for, suppress(OSError):
+        if waited_for is None:
+            return False
+        kind = waited_for.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
+        if kind == socket.SOCK_DGRAM or waited_for.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            with socket.socket(waited_for.family, kind | socket.SOCK_NONBLOCK) as caller:
+                caller.connect_ex(waited_for.getsockname())
+                if kind == socket.SOCK_DGRAM:
+                    caller.send(b"")
+            return True
+    return False
 
 
 def bound_reading(found: TcpSocket, seconds: int) -> None:

@@ -10,16 +10,25 @@ from __future__ import annotations
 import os
 import platform
 import re
+import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["EpollWait", "Registered", "epoll_wait_of", "registered", "thread_names", "waits_on"]
+__all__ = [
+    "EpollWait", "Poll", "Registered", "awaited", "epoll_wait_of", "is_busy", "poll_of", "registered", "thread_names",
+    "waits_on",
+]  # fmt: skip
 
 _READING: Final = {
     "x86_64": {0, 19, 45, 47},  # read, readv, recvfrom, recvmsg
     "aarch64": {63, 65, 207, 212},
 }
+_PPOLL: Final = {"x86_64": 271, "aarch64": 73}
 _POLLING: Final = {"x86_64": {7, 271}, "aarch64": {73}}  # poll, ppoll
+_ACCEPTING: Final = {"x86_64": {43, 288}, "aarch64": {202, 242}}  # accept, accept4
+_POLLFD, _TIMESPEC = struct.Struct("=ihh"), struct.Struct("=qq")
+MOST_POLLED: Final = 4096
 _TARGET: Final = re.compile(r"^tfd:\s+(\d+).*\bino:([0-9a-f]+)", re.MULTILINE)
 
 
@@ -46,6 +55,19 @@ class EpollWait:
     timeout: int
 
 
+@dataclass(frozen=True)
+class Poll:
+    """A call of poll in which a thread waits.
+
+    Attributes:
+        fds: the descriptors.
+        timeout: the timeout of the call in milliseconds.
+    """
+
+    fds: tuple[int, ...]
+    timeout: int
+
+
 def thread_names() -> dict[int, str]:
     """Return the names of the threads of this process by kernel thread id; the kernel keeps 15 characters."""
     return {int(task): _read(f"/proc/self/task/{task}/comm").rstrip("\n") for task in os.listdir("/proc/self/task")}
@@ -68,7 +90,46 @@ def waits_on(tid: int) -> int | None:
     if len(call) > 2 and call[0] in _READING.get(machine, ()):
         return call[1]
     if len(call) > 2 and call[0] in _POLLING.get(machine, ()) and call[2] == 1:
-        return _polled(call[1])
+        return next(iter(_polled(call[1], 1)), None)
+    return None
+
+
+def poll_of(tid: int) -> Poll | None:
+    """Return the call of poll in which a thread waits; None while it runs or waits in another call."""
+    call = _system_call(tid)
+    if len(call) > 3 and call[0] in _POLLING.get(platform.machine(), ()):
+        return Poll(tuple(fd for fd in _polled(call[1], call[2]) if fd >= 0), _milliseconds(call[0], call[3]))
+    return None
+
+
+def _milliseconds(number: int, timeout: int) -> int:
+    """Return the timeout of a call of poll: its argument, or for ppoll the time at this address."""
+    if number != _PPOLL[platform.machine()]:
+        return timeout
+    time = _memory(timeout, _TIMESPEC.size)
+    return 1000 * _TIMESPEC.unpack(time)[0] + _TIMESPEC.unpack(time)[1] // 1_000_000 if timeout and time else -1
+
+
+def is_busy(tid: int) -> bool:
+    """Return whether a thread runs, or tries to accept a connection."""
+    call = _system_call(tid)
+    return not call or call[0] in _ACCEPTING.get(platform.machine(), ())
+
+
+def awaited() -> set[int]:
+    """Return the descriptors that threads wait for in poll or in a blocking accept, and those registered for epoll."""
+    tids = thread_names().keys()
+    polls = {fd for tid in tids if (poll := poll_of(tid)) is not None for fd in poll.fds}
+    epolls = (fd for fd in map(int, os.listdir("/proc/self/fd")) if _is_epoll(fd))
+    return polls | {each.fd for epoll in epolls for each in registered(epoll)} | {*filter(None, map(_accepts_at, tids))}
+
+
+def _accepts_at(tid: int) -> int | None:
+    """Return the listener at which a thread waits for a connection; one that does not block is tried, not awaited."""
+    call = _system_call(tid)
+    if len(call) > 1 and call[0] in _ACCEPTING.get(platform.machine(), ()):
+        with suppress(OSError):
+            return call[1] if os.get_blocking(call[1]) else None
     return None
 
 
@@ -85,13 +146,19 @@ def _is_epoll(fd: int) -> bool:
         return False
 
 
-def _polled(address: int) -> int | None:
-    """Return the descriptor in a `struct pollfd`; read through /proc, because the memory may be unmapped by now."""
+def _polled(address: int, count: int) -> list[int]:
+    """Return the descriptors of an array of `struct pollfd`."""
+    return [fd for fd, _, _ in _POLLFD.iter_unpack(_memory(address, _POLLFD.size * min(count, MOST_POLLED)))]
+
+
+def _memory(address: int, size: int) -> bytes:
+    """Return memory of this process, b"" if not all of it is mapped by now; thus it is read through /proc."""
     try:
         with open("/proc/self/mem", "rb", buffering=0) as memory:
-            return int.from_bytes(os.pread(memory.fileno(), 4, address), "little", signed=True)
-    except OSError:
-        return None
+            found = os.pread(memory.fileno(), size, address)
+    except (OSError, OverflowError):
+        return b""
+    return found if len(found) == size else b""
 
 
 def _read(path: str) -> str:

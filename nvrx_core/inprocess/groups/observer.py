@@ -26,6 +26,7 @@ from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.groups.blocked_read import BlockedRead
 from nvrx_core.inprocess.groups.gloo_connections import GlooConnections
 from nvrx_core.inprocess.groups.held_groups import HeldGroups
+from nvrx_core.inprocess.groups.nccl_bootstrap import NcclBootstrap
 from nvrx_core.inprocess.groups.receive import interruptible
 from nvrx_core.inprocess.groups.store_clients import (
     STORE_TIMEOUT,
@@ -36,10 +37,12 @@ from nvrx_core.inprocess.groups.store_clients import (
     with_prefix,
 )
 from nvrx_core.inprocess.groups.torch_groups import (
+    close_batch,
     collectives_begun,
     collectives_by_group,
     forget_groups,
     is_registered,
+    name_ranks,
     nccl_timeout,
     observe,
     tables_are_consistent,
@@ -86,7 +89,7 @@ class GroupObserver:
         self.rendezvous_endpoint: tuple[str, int] | None = None
         self._aborted = False
         self._gloo = GlooConnections()
-        self._read = BlockedRead()
+        self._nccl, self._read = NcclBootstrap(), BlockedRead()
         self._before_function: frozenset[int] = frozenset()
         self._observed = ExitStack()
         self._held = HeldGroups(is_registered)
@@ -122,6 +125,8 @@ class GroupObserver:
         at different points would wait for different keys for ever. Consistent groups without an abort belong to the
         user and stay.
         """
+        if self._aborted:
+            close_batch()
         if self._aborted or not tables_are_consistent():
             forget_groups()
         self._aborted = False
@@ -159,6 +164,7 @@ class GroupObserver:
         if not dist.is_initialized():
             self._default = group
             self._defaults += 1
+            name_ranks(group)
         timeout = nccl_timeout(group)
         if timeout is not None:
             self._nccl_timeout(timeout)
@@ -231,7 +237,8 @@ class GroupObserver:
         self._stuck_since = self._stuck_since or time.monotonic()
         if closed or not self._may_wait_for_peers():
             return closed
-        return self._gloo.offer(self.page[ProgressField.WORLD_SIZE], older=self._before_function)
+        offered = self._gloo.offer(self.page[ProgressField.WORLD_SIZE], older=self._before_function)
+        return offered or self._nccl.cut(self._before_function)
 
     def _may_wait_for_peers(self) -> bool:
         """Whether the main thread creates a group, or may do so unobserved: gloo connects lazily, and has constructors.

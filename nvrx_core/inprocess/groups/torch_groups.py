@@ -5,13 +5,15 @@ A canary test fails with a clear message when torch moves one of these names.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import logging
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -20,16 +22,19 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
 
+from nvrx_core.inprocess.groups.nccl_services import services_awake
 from nvrx_core.process.bounded import call_all_bounded
 
 __all__ = [
     "ABORT_WITHIN",
+    "close_batch",
     "collectives_begun",
     "collectives_by_group",
     "flight_recorders",
     "forget_groups",
     "has_groups",
     "is_registered",
+    "name_ranks",
     "nccl_timeout",
     "observe",
     "tables_are_consistent",
@@ -47,6 +52,8 @@ TABLES: Final = (
 """The tables in which torch registers groups; older versions lack some of them."""
 MAX_COUNTED: Final = 32
 """Groups of a rank whose collectives are counted; a rank of a model that is split in five ways has some twenty."""
+BATCHES: Final = "_ZN4c10d16ProcessGroupNCCL23ncclActiveGroupCounter_E"
+"""torch's count of the groups of NCCL operations that a thread has begun and not ended, a variable of each thread."""
 EXCEPTION_HOOK: Final = "init_process_group.<locals>._distributed_excepthook"
 """What `init_process_group` sets as `sys.excepthook`: it calls the former one and puts the rank before each line."""
 
@@ -118,14 +125,27 @@ def forget_groups(within: timedelta = ABORT_WITHIN) -> None:
     not delay the others. The tables are cleared first, so that an abort that hangs does not touch a table of the next
     iteration.
     """
-    errors = call_all_bounded(_aborts(_take_groups()), within)
+    groups = _take_groups()
+    nccl = {group: backend for group in groups if (backend := _nccl(group)) is not None}
+    with services_awake(within.total_seconds()) if nccl else nullcontext():
+        errors = call_all_bounded(_aborts(groups, nccl), within)
     if errors:
         log.error("abort: %s", "; ".join(f"{name}: {type(e).__name__}: {e}" for name, e in errors.items()))
 
 
-def _aborts(groups: dict[Any, str]) -> dict[str, Callable[[], object]]:
+def close_batch() -> None:
+    """Let torch begin no further operation of this thread inside the batch in which an abort has met it.
+
+    `batch_isend_irecv` begins a group of NCCL operations and ends it; when the end fails, torch still counts the group,
+    and each communicator that it makes later fails with "ncclGroupEnd: not in a group call".
+    """
+    library = Path(torch.__file__).with_name("lib") / "libtorch_cuda.so"
+    with suppress(OSError, ValueError):  # there is no CUDA in this torch, or no such count
+        ctypes.c_uint64.in_dll(ctypes.CDLL(str(library)), BATCHES).value = 0
+
+
+def _aborts(groups: dict[Any, str], nccl: dict[Any, Any]) -> dict[str, Callable[[], object]]:
     """Return the functions that abort the groups, by thread name; older versions of torch lack `abort`."""
-    nccl = {group: backend for group in groups if (backend := _nccl(group)) is not None}
     others = [group for group in groups if group not in nccl]
     aborts = {
         f"abort group {groups[group]}": getattr(backend, "abort", None) or backend._shutdown
@@ -154,6 +174,17 @@ def nccl_timeout(group: Any) -> timedelta | None:
         return None
     timeout: timedelta | None = getattr(getattr(_nccl(group), "options", None), "_timeout", None)
     return timeout
+
+
+def name_ranks(group: Any) -> None:
+    """Let NCCL's backend of a default group know the group's ranks, so that it can be split.
+
+    torch knows those of the first group of a process alone. In a later one, `split_group`, and a `DeviceMesh` on a
+    group that has a `device_id`, end the process by SIGSEGV.
+    """
+    options = getattr(_nccl(group), "options", None) if _names_nccl(group) else None
+    if options is not None and not options.global_ranks_in_group:
+        options.global_ranks_in_group = list(range(group.size()))
 
 
 def _names_nccl(group: Any) -> bool:

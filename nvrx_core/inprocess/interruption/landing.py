@@ -20,6 +20,7 @@ from typing import Final
 
 __all__ = ["Landing", "Verdict", "judge", "location"]
 
+_BATCH: Final = ("torch/distributed/distributed_c10d.py", "batch_isend_irecv")
 _STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
 _IMPORT: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 _ENTRIES: Final = frozenset({"__enter__", "__aenter__"})
@@ -42,6 +43,7 @@ class Landing(enum.Enum):
     FRAGILE = "it breaks an invariant, unless the thread waits inside a C call"
     ACQUIRES = "it leaves a lock held that was just acquired"
     CLEANUP = "it cuts a cleanup short"
+    BATCH = "it leaves a group of NCCL operations open"
     IMPORT = "it leaves a partially imported module"
 
 
@@ -67,6 +69,9 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
     importing = next((each for each in reversed(stack) if each.f_code.co_filename in _IMPORT), None)
     if importing is not None:
         return Verdict(Landing.IMPORT, location(importing))
+    batch = next((each for each in stack if _is_batch(each.f_code)), None)
+    if batch is not None:
+        return Verdict(Landing.BATCH, location(batch))
     cleanup = next((each for each in stack if _cleans_up(each)), None)
     if cleanup is not None:
         return Verdict(Landing.CLEANUP, location(cleanup))
@@ -101,6 +106,12 @@ def _is_library(frame: FrameType) -> bool:
         return True
     module = str(frame.f_globals.get("__name__", ""))
     return module.startswith("nvrx_core.") and not module.startswith("nvrx_core.testing")
+
+
+def _is_batch(code: CodeType) -> bool:
+    """Return whether torch begins a group of NCCL operations in this function, and ends it without a `finally`."""
+    path, name = _BATCH
+    return code.co_name == name and code.co_filename.endswith(path)
 
 
 def _cleans_up(frame: FrameType) -> bool:

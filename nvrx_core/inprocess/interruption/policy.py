@@ -208,7 +208,7 @@ class InterruptPolicy:
         self._deferring_since = now if imported else min(self._deferring_since, now)
         self._there_since = min(self._there_since, now) if seen.landing is self._landing else now
         self._landing = seen.landing
-        limit = self.unwind if seen.landing is Landing.CLEANUP else FRAGILE
+        limit = self.unwind if seen.landing in (Landing.CLEANUP, Landing.BATCH) else FRAGILE
         overdue = now >= min(self._there_since + limit, self._deferring_since + self.hold)
         if overdue and seen.landing is not Landing.IMPORT:  # a partial import breaks every later iteration
             return self._fire(Why.OVERDUE, now)

@@ -1,5 +1,6 @@
 """What this process's threads wait for, as the kernel tells it."""
 
+import contextlib
 import os
 import select
 import socket
@@ -7,7 +8,16 @@ import threading
 
 import pytest
 
-from nvrx_core.process.system_calls import epoll_wait_of, registered, thread_names, waits_on
+from nvrx_core.process.system_calls import (
+    Poll,
+    awaited,
+    epoll_wait_of,
+    is_busy,
+    poll_of,
+    registered,
+    thread_names,
+    waits_on,
+)
 
 
 @pytest.fixture
@@ -77,3 +87,52 @@ def test_a_thread_that_runs_or_is_gone_waits_for_nothing():
 
 def test_threads_are_reported_with_their_names():
     assert threading.get_native_id() in thread_names()
+
+
+def test_a_call_of_poll_has_descriptors_and_a_timeout(pair, thread):
+    def block():
+        polling = select.poll()
+        for each in pair[0], pair[1]:
+            polling.register(each, select.POLLIN)
+        polling.poll(50_000)
+
+    fds = tuple(each.fileno() for each in pair)
+    tid = thread(block)
+    assert eventually(lambda: poll_of(tid)) == Poll(fds, 50_000)
+    assert awaited() >= set(fds)
+    pair[0].send(b"x")
+
+
+def test_a_thread_in_a_call_of_poll_is_not_busy_and_one_that_computes_is(pair, thread):
+    tid = thread(lambda: pair[0].recv(1))
+    assert eventually(lambda: not is_busy(tid) or None)
+    assert poll_of(tid) is None
+    over = threading.Event()
+    computing = threading.Thread(target=lambda: [None for _ in iter(over.is_set, True)])
+    computing.start()
+    assert eventually(lambda: is_busy(computing.native_id) or None)
+    over.set()
+    computing.join()
+
+
+@pytest.fixture
+def listeners():
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+
+
+def test_listeners_that_a_thread_accepts_at_or_epoll_has_are_awaited(listeners, thread):
+    """One whose thread tries again and again is not."""
+    accepting, registered_one, tried, other = listeners
+
+    def accept():
+        accepting.accept()[0].close()
+
+    with select.epoll() as epoll:
+        epoll.register(registered_one, select.EPOLLIN)
+        thread(accept)
+        tried.setblocking(False)
+        awaited_ones = eventually(lambda: found if accepting.fileno() in (found := awaited()) else None)
+        assert registered_one.fileno() in awaited_ones
+        assert not {tried.fileno(), other.fileno()} & awaited_ones
+    socket.create_connection(accepting.getsockname()).close()

@@ -365,3 +365,12 @@ def test_a_call_begins_where_3_11_prepares_it():
     calls = [each.offset for each in dis.get_instructions(code) if each.opname == "CALL"]
     prepared = [each.offset for each in dis.get_instructions(code) if each.opname in ("PRECALL", "CALL")]
     assert landing._ahead(code, prepared[0]) == landing._ahead(code, calls[0]) == (True, False)
+
+
+def test_a_batch_of_sends_and_receives_is_ended_by_torch_first():
+    """`batch_isend_irecv` begins a group of NCCL operations; only it can end the group."""
+    text = "def batch_isend_irecv(operation):\n    return operation()\n"
+    for path, expected in (("torch/distributed/distributed_c10d.py", Landing.BATCH), ("train.py", Landing.SAFE)):
+        names = {}
+        exec(compile(text, f"/site-packages/{path}", "exec"), names)
+        assert names["batch_isend_irecv"](here) is expected

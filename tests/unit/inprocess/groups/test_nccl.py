@@ -1,0 +1,131 @@
+"""What ends a wait in NCCL without a communicator: its service threads are woken, the listeners of a creation shut."""
+
+import contextlib
+import select
+import socket
+import threading
+
+import pytest
+
+from nvrx_core.inprocess.groups import nccl_services
+from nvrx_core.inprocess.groups.nccl_bootstrap import NcclBootstrap
+from nvrx_core.inprocess.groups.nccl_services import services_awake, wake
+from nvrx_core.inprocess.groups.torch_groups import close_batch
+from nvrx_core.process.sockets import socket_inodes
+from nvrx_core.process.system_calls import awaited
+
+
+class Service:
+    """A thread that waits as one of NCCL's does, until a call of poll ends early."""
+
+    def __init__(self, waited_for, milliseconds):
+        self._polling, self._milliseconds = select.poll(), milliseconds
+        self._polling.register(waited_for, select.POLLIN)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        while not self._polling.poll(self._milliseconds):
+            pass
+
+
+@pytest.fixture
+def native(monkeypatch):
+    """The threads of Python count as those of a library."""
+    monkeypatch.setattr(nccl_services.threading, "enumerate", list)
+
+
+@pytest.fixture(params=["connections", "datagrams"])
+def waited_for(request):
+    if request.param == "connections":
+        found = socket.create_server(("127.0.0.1", 0))
+    else:
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        found.bind("")  # an address of the kernel's choice
+    with found:
+        yield found
+
+
+def test_a_service_is_woken_while_the_context_is_open(native, waited_for):
+    service = Service(waited_for, nccl_services.WAITS)
+    with services_awake(10.0):
+        service.thread.join(5.0)
+    assert not service.thread.is_alive()
+
+
+def test_other_threads_are_not_woken(waited_for):
+    """Neither those of Python, nor one that waits otherwise."""
+    service = Service(waited_for, nccl_services.WAITS)
+    assert wake() == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nccl_services.threading, "enumerate", list)
+        patch.setattr(nccl_services, "WAITS", nccl_services.WAITS + 1)
+        assert wake() == 0
+    assert service.thread.is_alive()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nccl_services.threading, "enumerate", list)
+        while service.thread.is_alive():
+            wake()
+    service.thread.join()
+
+
+class Waiting:
+    """Threads that wait at a listener each: one as NCCL's creation of a communicator does, the other as a server."""
+
+    def __init__(self):
+        self.older = socket_inodes()
+        self.listener, self.server = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+        self.listener.setblocking(False)
+        self.ready = threading.Event()
+        self.creating, self.serving = (threading.Thread(target=each) for each in (self._create, self._serve))
+        for thread in self.creating, self.serving:
+            thread.start()
+        self.ready.wait()
+        while self.server.fileno() not in awaited():
+            pass
+
+    def _create(self):
+        self.bootstrap = NcclBootstrap()
+        self.ready.set()
+        with contextlib.suppress(OSError):
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    self.listener.accept()
+
+    def _serve(self):
+        self.server.accept()[0].close()
+
+    def fail(self):
+        cut = 0
+        while self.creating.is_alive():
+            cut += self.bootstrap.cut(self.older)
+        return cut
+
+    def close(self):
+        socket.create_connection(self.server.getsockname()).close()
+        for thread in self.creating, self.serving:
+            thread.join()
+        self.listener.close()
+        self.server.close()
+
+
+@pytest.fixture
+def waiting():
+    waiting = Waiting()
+    yield waiting
+    waiting.fail()
+    waiting.close()
+
+
+def test_a_creation_fails_and_what_others_wait_for_goes_on(waiting):
+    assert waiting.fail() == 1
+    assert waiting.serving.is_alive()
+
+
+def test_a_listener_of_before_the_function_stays(waiting):
+    assert waiting.bootstrap.cut(socket_inodes()) == 0
+    assert waiting.creating.is_alive()
+
+
+def test_a_torch_without_nccl_has_no_batch_to_close():
+    close_batch()
