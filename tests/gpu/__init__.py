@@ -1,0 +1,1 @@
+"""Restarts on CUDA devices, over NCCL; skipped without a device."""

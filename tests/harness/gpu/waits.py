@@ -1,0 +1,151 @@
+"""Calls in which a rank waits for a peer that does not come, each by its name in a `Case`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["WAITS"]
+
+ELEMENTS = 1 << 20
+KERNEL_CYCLES = 1 << 31  # about a second
+ENDLESS_CYCLES = 1 << 50
+
+
+def _reduced(group: Any = None) -> torch.Tensor:
+    value = torch.ones(ELEMENTS, device="cuda")
+    dist.all_reduce(value, group=group)
+    return value
+
+
+def _synchronize() -> None:
+    _reduced()
+    torch.cuda.synchronize()
+
+
+def _item() -> None:
+    _reduced().sum().item()
+
+
+def _copy() -> None:
+    torch.empty(ELEMENTS, pin_memory=True).copy_(_reduced())
+
+
+def _event() -> None:
+    _reduced()
+    event = torch.cuda.Event()
+    event.record()
+    event.synchronize()
+
+
+def _busy() -> None:
+    _reduced()
+    while True:
+        sum(range(1000))
+
+
+def _sleep() -> None:
+    _reduced()
+    time.sleep(3600)  # noqa: TID251 - a hang is what is wanted here
+
+
+def _receive() -> None:
+    value = torch.ones(ELEMENTS, device="cuda")
+    dist.recv(value, src=(dist.get_rank() + 1) % dist.get_world_size())
+    torch.cuda.synchronize()
+
+
+def _batched() -> None:
+    here, there = torch.ones(ELEMENTS, device="cuda"), torch.ones(ELEMENTS, device="cuda")
+    world_size, rank = dist.get_world_size(), dist.get_rank()
+    for work in dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, here, (rank + 1) % world_size),
+        dist.P2POp(dist.irecv, there, (rank - 1) % world_size),
+    ]):  # fmt: skip
+        work.wait()
+    torch.cuda.synchronize()
+
+
+def _subgroups() -> None:
+    groups = [dist.new_group() for _ in range(4)]
+    for group in groups:
+        _reduced(group)
+    torch.cuda.synchronize()
+
+
+def _barrier() -> None:
+    dist.barrier()
+
+
+def _gloo() -> None:
+    _reduced()
+    dist.all_reduce(torch.ones(ELEMENTS))
+
+
+def _object() -> None:
+    dist.broadcast_object_list([None], src=1)
+
+
+def _ddp() -> None:
+    """A training with DDP and Adam; the target is not in the backward pass of the others."""
+    layers = [torch.nn.Linear(2048, 2048) for _ in range(8)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda())
+    optimizer = torch.optim.Adam(model.parameters())
+    while True:
+        loss = model(torch.ones(8, 2048, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+
+
+class _InBackward(torch.autograd.Function):
+    """A backward pass in Python, which autograd runs in its thread of the device."""
+
+    @staticmethod
+    def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        _item()
+        return gradient
+
+
+def _backward() -> None:
+    _InBackward.apply(torch.ones(8, device="cuda", requires_grad=True)).sum().backward()
+
+
+def _kernel() -> None:
+    torch.cuda._sleep(KERNEL_CYCLES)
+    _item()
+
+
+def _endless() -> None:
+    torch.cuda._sleep(ENDLESS_CYCLES)
+
+
+WAITS: Final[dict[str, Callable[[], object]]] = {
+    "synchronize": _synchronize,
+    "item": _item,
+    "copy": _copy,
+    "event": _event,
+    "busy": _busy,
+    "sleep": _sleep,
+    "receive": _receive,
+    "batched": _batched,
+    "subgroups": _subgroups,
+    "barrier": _barrier,
+    "gloo": _gloo,
+    "object": _object,
+    "ddp": _ddp,
+    "backward": _backward,
+    "kernel": _kernel,
+    "endless": _endless,
+    "creation": _synchronize,  # of a communicator that no collective has made before
+    "first_batch": _batched,
+}
