@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 
-from nvrx_core.process.sockets import shut_down, tcp_sockets
+from nvrx_core.process.bounded import cuda_device
+from nvrx_core.process.sockets import TcpSocket, shut_down, tcp_sockets
 from nvrx_core.process.system_calls import awaited, is_busy
 
 __all__ = ["NcclBootstrap"]
@@ -20,9 +21,12 @@ class NcclBootstrap:
 
     def __init__(self) -> None:
         self._thread = threading.get_native_id()
+        self._unwaited = frozenset[int]()
 
     def cut(self, older: frozenset[int]) -> int:
-        """Let the thread's creation of a communicator fail, if it is in one.
+        """Let the thread's creation of a communicator fail, if it has been in one for two calls.
+
+        A thread that serves a listener may be busy with a request in one of them.
 
         Args:
             older: the inodes of sockets of before the function.
@@ -30,8 +34,13 @@ class NcclBootstrap:
         Returns:
             How many listeners were shut down.
         """
-        if not is_busy(self._thread):
-            return 0
-        found = [each for each in tcp_sockets(lambda inode: inode not in older) if each.listening]
-        waited_for = awaited() if found else set()
-        return sum(shut_down(each) for each in found if each.fd not in waited_for)
+        found = _unwaited(older) if cuda_device() is not None and is_busy(self._thread) else []
+        before, self._unwaited = self._unwaited, frozenset(each.inode for each in found)
+        return sum(shut_down(each) for each in found if each.inode in before)
+
+
+def _unwaited(older: frozenset[int]) -> list[TcpSocket]:
+    """Return the listeners that no thread waits for."""
+    listeners = [each for each in tcp_sockets(lambda inode: inode not in older) if each.listening]
+    waited_for = awaited() if listeners else set()
+    return [each for each in listeners if each.fd not in waited_for]

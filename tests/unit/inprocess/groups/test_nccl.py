@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from nvrx_core.inprocess.groups import nccl_services
+from nvrx_core.inprocess.groups import nccl_bootstrap, nccl_services
 from nvrx_core.inprocess.groups.nccl_bootstrap import NcclBootstrap
 from nvrx_core.inprocess.groups.nccl_services import services_awake, wake
 from nvrx_core.inprocess.groups.torch_groups import close_batch
@@ -110,7 +110,8 @@ class Waiting:
 
 
 @pytest.fixture
-def waiting():
+def waiting(monkeypatch):
+    monkeypatch.setattr(nccl_bootstrap, "cuda_device", lambda: 0)
     waiting = Waiting()
     yield waiting
     waiting.fail()
@@ -123,8 +124,15 @@ def test_a_creation_fails_and_what_others_wait_for_goes_on(waiting):
 
 
 def test_a_listener_of_before_the_function_stays(waiting):
-    assert waiting.bootstrap.cut(socket_inodes()) == 0
+    assert [waiting.bootstrap.cut(socket_inodes()) for _ in range(10)] == [0] * 10
     assert waiting.creating.is_alive()
+
+
+def test_nothing_is_cut_in_a_process_that_has_not_used_cuda(waiting, monkeypatch):
+    monkeypatch.setattr(nccl_bootstrap, "cuda_device", lambda: None)
+    assert [waiting.bootstrap.cut(waiting.older) for _ in range(10)] == [0] * 10
+    assert waiting.creating.is_alive()
+    monkeypatch.setattr(nccl_bootstrap, "cuda_device", lambda: 0)
 
 
 def test_a_torch_without_nccl_has_no_batch_to_close():
