@@ -70,10 +70,12 @@ class EarlyExit:
         host, port = self._connections.endpoint
         if self._decide(self._connections.lost):
             self._monitor.store_lost()
-            log.error("%s (%s)", self._connections.lost(), why)
-            self._events.write("store_lost", self._state.iteration, endpoint=f"{host}:{port}")
-            self._connections.cut()
-            self._interrupt_main_thread()
+            try:
+                log.error("%s (%s)", self._connections.lost(), why)
+                self._events.write("store_lost", self._state.iteration, endpoint=f"{host}:{port}")
+            finally:  # a handler of the user's may raise
+                self._connections.cut()
+                self._interrupt_main_thread()
         return self._connections.lost()
 
     def watcher_failed(self, error: BaseException) -> None:
@@ -98,8 +100,10 @@ class EarlyExit:
     def _part_lost(self, why: str, error: BaseException | None = None) -> None:
         initial_rank = self._state.initial_rank
         if self._decide(lambda: RestartAbort(why, culprit=initial_rank)):
-            log.error("initial rank %d leaves: %s", initial_rank, why, exc_info=error)
-            self._interrupt_main_thread()
+            try:
+                log.error("initial rank %d leaves: %s", initial_rank, why, exc_info=error)
+            finally:
+                self._interrupt_main_thread()
 
     def _decide(self, reason: Callable[[], BaseException]) -> bool:
         """Record the reason for the exit; return False when there is one already."""

@@ -1,6 +1,8 @@
 """A rank that has lost the store, or a part of the wrapper, leaves for the first reason."""
 
+import logging
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -98,3 +100,23 @@ def test_a_rank_whose_monitor_process_is_replaced_stays():
     leaving = early_exit(part)
     leaving.monitor_replaced("lost to SIGKILL")
     assert (leaving.reason, part.asked) == (None, ["notify"])
+
+
+@pytest.mark.parametrize("error", [StoreFailure("reset"), KeyError("planted")])
+def test_a_log_handler_that_raises_keeps_no_rank_from_leaving(error, monkeypatch):
+    class Hostile(logging.Handler):
+        def handle(self, record):
+            raise SystemExit(5)
+
+    monkeypatch.setattr(logging.getLogger("nvrx_core.inprocess"), "handlers", [Hostile()])
+    part = Part()
+    leaving = early_exit(part)
+
+    def fail():
+        with suppress(SystemExit):
+            leaving.watcher_failed(error)
+
+    elsewhere(fail)
+    with pytest.raises((StoreLost, RestartAbort)):
+        leaving.raise_if_due()
+    assert part.asked[-3:] == ["request", "begin", "drive"]
