@@ -36,6 +36,9 @@ class Options:
         exits: functions that exit with code 0.
         wedges: functions that only their monitor process can end.
         plug_ins: plug-ins that fail once: a key function, initialize, or finalize.
+        pauses: processes that stand still together with their monitor process, and go on when the others may have
+            declared them lost.
+        calls: how many calls follow one another.
     """
 
     seed: int
@@ -62,6 +65,8 @@ class Options:
     exits: int
     plug_ins: int
     wedges: int
+    pauses: int
+    calls: int
 
     @classmethod
     def draw(cls, seed: int, fewest: int = 3, most: int = 16) -> Options:
@@ -86,7 +91,13 @@ class Options:
             shift=rng.random() < 0.7,
             active_for=rng.choice((0.01, 0.03, 0.1)) * (1 if ranks <= 16 else 20), hold=rng.random() < 0.05,
             asks=rng.random() < 0.3, exits=some(0.1, 1), plug_ins=some(0.1), wedges=some(0.05, 1),
+            pauses=some(0.05, 1), calls=2 if rng.random() < 0.1 else 1,
         )  # fmt: skip
+
+    @property
+    def beat(self) -> float:
+        """Seconds between two renewals of a lease; who holds a section does so for minutes."""
+        return 0.3 if self.hold else 0.03 * max(1.0, self.slow)
 
     @property
     def troubles(self) -> int:
@@ -99,7 +110,7 @@ class Options:
             + self.hangs
             + self.suspicions
             + self.errors
-            + (self.exits + self.plug_ins + self.wedges)
+            + (self.exits + self.plug_ins + self.wedges + self.pauses)
         )
 
     def __str__(self) -> str:

@@ -19,7 +19,9 @@ from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_even
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["Host", "MemoryStore", "Record", "SayWhere", "perform"]
+from .memory_store import MemoryStore
+
+__all__ = ["Host", "Record", "SayWhere", "perform"]
 
 KEYS: Final = StoreKeys("job", 0, 0)
 ROUND: Final = 0
@@ -60,40 +62,6 @@ class Host:
     """Host the rendezvous of the round's process group."""
 
     address: str
-
-
-class MemoryStore:
-    """A store, as far as a round uses one."""
-
-    def __init__(self, values: dict[str, bytes]) -> None:
-        self.values = values
-
-    def set(self, key: str, value: str) -> None:
-        self.values[key] = value.encode()
-
-    def get(self, key: str) -> bytes:
-        return self.values[key]
-
-    def append(self, key: str, value: str) -> None:
-        self.values[key] = self.values.get(key, b"") + value.encode()
-
-    def has_extended_api(self) -> bool:
-        return True
-
-    def add(self, key: str, amount: int) -> int:
-        self.values[key] = str(int(self.values.get(key, b"0")) + amount).encode()
-        return int(self.values[key])
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self.values for key in keys)
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        return [self.values[key] for key in keys]
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        if self.values.get(key, b"") == expected.encode():
-            self.values[key] = desired.encode()
-        return self.values.get(key, expected.encode())
 
 
 def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Record, Answer]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_core.inprocess.protocol.effects import Effect, Flow, StoreOperation
+from nvrx_core.inprocess.protocol.effects import Effect, Flow, ReportInternalError, StoreOperation
 
 if TYPE_CHECKING:
     from .rank import Rank
 
-__all__ = ["Rules", "Running", "Waits", "rules_of"]
+__all__ = ["Rules", "Running", "Waits", "fail", "rules_of"]
 
 Waits = Generator[Any, Any, Any]
 Rule = Callable[[Any, Any], Any]
@@ -45,6 +45,11 @@ def rules_of(
 
 def _nothing(_: Rank, effect: Effect) -> None:
     """Only the real shell does something."""
+
+
+def fail(_: Rank, effect: ReportInternalError) -> None:
+    """Report an input that a machine does not have."""
+    raise AssertionError(f"internal error: {effect.reason}")
 
 
 class Running:

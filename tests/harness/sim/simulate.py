@@ -44,7 +44,7 @@ class Figures:
     def add(self, schedule: Schedule) -> None:
         """Count a schedule."""
         self.schedules += 1
-        self.restarts += max(schedule.entries, default=0)
+        self.restarts += schedule.restarts
         self.events += schedule.world.events
         self.recovering += schedule.recovering
         self.ranks[schedule.options.ranks] += 1

@@ -24,7 +24,11 @@ from nvrx_core.inprocess.protocol.actions import (
 )
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision
 
-__all__ = ["RULES", "LookUp", "SayWhere", "Slots"]
+__all__ = ["KEYS", "RULES", "LookUp", "SayWhere", "Slots"]
+
+
+KEYS: Final[dict[str, object]] = {"event": (), "arrived": 0, "completed": 0, "decision": None, "master": None}
+"""The keys of a round that are deleted by name, without a value."""
 
 
 class SayWhere(StoreAction):
@@ -66,6 +70,25 @@ class Slots:
         self.master: bool | None = None
         self.hosted = False
         self.waiting: dict[str, list[Any]] = {}
+
+    def clear(self) -> None:
+        """Delete all keys; who waits for one waits on."""
+        self.event, self.arrivals, self.arrived, self.completed = (), {}, 0, 0
+        self.decision, self.master, self.hosted = None, None, False
+
+    def delete(self, key: str) -> bool:
+        """Delete one key; the arrivals go with their count. Returns whether it existed."""
+        if key not in KEYS:
+            return False
+        existed = getattr(self, key) != KEYS[key]
+        setattr(self, key, KEYS[key])
+        if key == "arrived":
+            self.arrivals = {}
+        return existed
+
+    def is_empty(self) -> bool:
+        """Whether no key has a value."""
+        return all(getattr(self, key) == empty for key, empty in KEYS.items())
 
     def found(self, key: str) -> Any:
         """What a waiter is told; None while the key has no value."""

@@ -20,7 +20,7 @@ from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.stage import Stage
 
-from .running import Waits, rules_of
+from .running import Waits, fail, rules_of
 from .slots import LookUp
 from .world import AwaitKey, Until
 
@@ -56,21 +56,20 @@ class SimulatedPage:
         return self.rank.iteration
 
     def members(self) -> frozenset[int]:
-        return frozenset(self.rank.schedule.living(frozenset(self.rank.lost)))
+        return frozenset(self.rank.call.living(self.rank.lost))
 
     def siblings(self) -> list[int]:
-        living = self.rank.schedule.living(frozenset(self.rank.lost))
+        living = self.rank.call.living(self.rank.lost)
         return [member for member in living if member != self.rank.member] if len(living) < 100 else living[:1]
 
 
 def watch_of(rank: Rank) -> Watch:
     """The watch of a rank: silence counts only in schedules in which something may fall silent."""
-    options = rank.schedule.options
-    beat = 0.3 if options.hold else 0.03 * max(1.0, options.slow)  # who holds a section does so for minutes
-    looks = bool(options.nodes or options.suspicions)
+    options, beat = rank.call.options, rank.call.options.beat
+    looks = bool(options.nodes or options.suspicions or options.pauses)
     judges = Judges(HangDetector(beat, HARD, 1.0), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
-    interval = beat if rank.schedule.hangs else math.inf
+    interval = beat if rank.call.hangs else math.inf
     rank.awake = AwakeClock()
     parts = Parts(judges, schedule, SiblingRing(rank.member, 3.3 * beat), rank.awake, interval)
     return Watch(rank.member, SimulatedPage(rank), parts, rank.now)
@@ -91,27 +90,27 @@ def _sleep(rank: Rank, effect: watch_effects.Sleep) -> Waits:
 
 
 def _take_sample(rank: Rank, effect: watch_effects.TakeSample) -> ProgressSample:
-    alive_at = rank.awake.at(rank.world.now if rank.hung_at is None else rank.hung_at)
+    hung_at = rank.function.hung_at
+    alive_at = rank.awake.at(rank.world.now if hung_at is None else hung_at)
     return ProgressSample(
-        iteration=rank.iteration, stage=rank.about, alive_at=alive_at if rank.schedule.hangs else math.inf,
+        iteration=rank.iteration, stage=rank.about, alive_at=alive_at if rank.call.hangs else math.inf,
         noticed=rank.noticed == rank.iteration, interrupting=rank.aborting == rank.iteration,
     )  # fmt: skip
 
 
 def _move_lease(rank: Rank, _: watch_effects.MoveLease) -> None:
-    leases = rank.world.leases
-    leases[rank.member] = str(int(leases.get(rank.member, "0")) + 1)
+    before = rank.call.membership.leases([rank.member]).get(rank.member, "0")
+    rank.call.control.put(rank.call.keys.lease(rank.member), str(int(before) + 1))
 
 
 def _read_leases(rank: Rank, effect: watch_effects.ReadLeases) -> dict[int, str]:
-    leases = rank.world.leases
-    return {member: leases[member] for member in effect.members if member in leases}
+    return rank.call.membership.leases(effect.members)
 
 
 def _silence(rank: Rank, effect: watch_effects.DescribeSilence) -> FaultRecord:
     """A living member was paused for long enough."""
     rank.world.note(f"{rank.member}'s monitor", f"misses {effect.member}", rank.iteration)
-    rank.schedule.ranks[effect.member].resume_monitor()
+    rank.call.ranks[effect.member].resume_monitor()
     return FaultRecord(
         initial_rank=effect.member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, occurred=rank.world.now
     )
@@ -126,7 +125,7 @@ def _death(rank: Rank, effect: watch_effects.DescribeDeath) -> FaultRecord:
 
 
 def _terminate(rank: Rank, _: watch_effects.TerminateRank) -> None:
-    assert rank.wedged, f"I12: {rank.member} is ended, and is not hung"
+    assert rank.function.wedged, f"I12: {rank.member} is ended, and is not hung"
     rank.die(node=False)
 
 
@@ -135,11 +134,11 @@ def _kill(rank: Rank, _: watch_effects.KillRank) -> None:
 
 
 def _interrupt(rank: Rank, _: watch_effects.InterruptRank) -> None:
-    rank.signal()
+    rank.function.signal()
 
 
 def _mark_left(rank: Rank, effect: effects.MarkLeft) -> float:
-    rank.world.left.add(effect.member)
+    rank.call.membership.mark_left(effect.member, silent=effect.silent)
     return rank.world.delay()
 
 
@@ -155,18 +154,23 @@ def _set_rendezvous(rank: Rank, effect: effects.SetRendezvous) -> effects.StoreO
     return rank.set_rendezvous(effect)
 
 
-def _fail(_: Rank, effect: effects.ReportInternalError) -> None:
-    raise AssertionError(f"internal error: {effect.reason}")
-
-
 def _has_left(rank: Rank, effect: watch_effects.HasLeft) -> bool:
-    return effect.member in rank.world.left
+    return rank.call.membership.have_left([effect.member])
+
+
+def _join_for_dead(rank: Rank, _: watch_effects.JoinForDead) -> bool:
+    return rank.entry.complete_for_dead()
+
+
+def _delete_if_over(rank: Rank, _: effects.DeleteIfOver) -> None:
+    rank.call.deletion.delete_if_over(rank.call.size)
 
 
 MONITOR: Final = rules_of(
-    ignored={effects.DeleteIfOver, watch_effects.DisownPage, watch_effects.MarkStalled, watch_effects.ReportPause},
+    ignored={watch_effects.DisownPage, watch_effects.MarkStalled, watch_effects.ReportPause},
     at_once={
-        effects.ReportInternalError: _fail,
+        effects.DeleteIfOver: _delete_if_over,
+        effects.ReportInternalError: fail,
         watch_effects.DescribeDeath: _death,
         watch_effects.DescribeSilence: _silence,
         watch_effects.DescribeStall: _stall,
@@ -174,7 +178,7 @@ MONITOR: Final = rules_of(
         watch_effects.HasLeft: _has_left,
         watch_effects.InterruptRank: _interrupt,
         watch_effects.KillRank: _kill,
-        watch_effects.JoinForDead: lambda rank, effect: True,
+        watch_effects.JoinForDead: _join_for_dead,
         watch_effects.MoveLease: _move_lease,
         watch_effects.ReadLeases: _read_leases,
         watch_effects.TakeSample: _take_sample,

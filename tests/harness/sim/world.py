@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
@@ -24,6 +24,11 @@ __all__ = ["AwaitKey", "Steps", "Task", "Until", "World"]
 
 # How long a message takes: mostly short, sometimes long. Drawn once: a delay is needed at every turn.
 DELAYS: Final = tuple(((i + 0.5) / 4096) ** -0.7 for i in range(4096))
+
+
+ENDED: Final = -1
+PAUSED: Final = -2
+NEVER: Final = -3
 
 
 class AwaitKey:
@@ -58,32 +63,52 @@ class Task:
     """Something that runs, a thread or a process; begun after a delay.
 
     Attributes:
-        turn: how often it was resumed; -1 when it has ended.
+        turn: how often it was resumed; `ENDED` when it has ended, `PAUSED` while it is paused.
+        slots: the rounds of its call.
         until: what it waits for of its own rank.
     """
 
-    __slots__ = ("name", "send", "steps", "turn", "until", "world")
+    __slots__ = ("held", "name", "paused_turn", "send", "slots", "steps", "turn", "until", "world")
 
-    def __init__(self, world: World, name: str, steps: Steps) -> None:
-        self.world, self.name, self.steps, self.send = world, name, steps, steps.send
-        self.turn = 0
+    def __init__(self, world: World, name: str, steps: Steps, slots: Mapping[int, Slots]) -> None:
+        self.world, self.name, self.steps, self.send, self.slots = world, name, steps, steps.send, slots
+        self.turn, self.paused_turn = 0, NEVER
+        self.held: list[tuple[int, Any]] = []
         self.until: Callable[[], Any] | None = None
         world.resume_soon(self)
 
     @property
     def alive(self) -> bool:
         """It has not ended."""
-        return self.turn >= 0
+        return self.turn != ENDED
 
     def end(self) -> None:
         """End it where it is."""
         if self.alive:
-            self.turn, self.until = -1, None
+            self.turn, self.paused_turn, self.until = ENDED, NEVER, None
             self.steps.close()
+
+    def freeze(self) -> None:
+        """Pause it: what comes for it waits."""
+        if self.turn >= 0:
+            self.paused_turn, self.turn = self.turn, PAUSED
+
+    def thaw(self) -> None:
+        """Go on."""
+        if self.turn == PAUSED:
+            self.turn, self.paused_turn = self.paused_turn, NEVER
+            for turn, value in self.held:
+                self.world.resume_soon(self, value, turn=turn)
+            self.held.clear()
+            self.poke()
+
+    def awaits(self, turn: int) -> bool:
+        """What was begun in this turn is still awaited."""
+        return turn in (self.turn, self.paused_turn)
 
     def poke(self) -> None:
         """Go on if what it waits for holds now."""
-        if self.until is not None and self.until():
+        if self.until is not None and self.turn != PAUSED and self.until():
             self.until = None
             self.world.resume_soon(self, share=0.1)
 
@@ -94,22 +119,25 @@ class World:
     Args:
         seed: of all chance.
         slow: factor of the store's delays.
+        rounds: those of the store, by the prefix of their keys.
         remembers: whether the history is kept.
     """
 
-    def __init__(self, seed: int, slow: float, *, remembers: bool = False) -> None:
+    def __init__(self, seed: int, slow: float, rounds: dict[str, dict[int, Slots]], *, remembers: bool = False) -> None:
         self.rng = random.Random(seed)
         self._bits, self._latency = self.rng.getrandbits, 3e-5 * slow
         self.now, self.events, self.late = 0.0, 0, 0
         self.operations = 0
-        self.on_operation: Callable[[int], None] | None = None
-        self.slots: dict[int, Slots] = defaultdict(Slots)
-        self.left = set[int]()
-        self.leases: dict[int, str] = {}
+        self.on_operation: Callable[[Slots, int], None] | None = None
+        self.rounds = rounds
         self.remembers = remembers
         self._history: list[tuple[float, str, object, int]] = []
         self._heap: list[tuple[float, int, Any, int, Any, Any]] = []
         self._order = itertools.count()
+
+    def rounds_of(self, prefix: str) -> dict[int, Slots]:
+        """The rounds whose keys have the prefix."""
+        return self.rounds.setdefault(prefix, defaultdict(Slots))
 
     def note(self, who: object, what: object, iteration: int) -> None:
         """Record an event; an action is recorded by its name."""
@@ -145,7 +173,9 @@ class World:
             if what is not None:
                 self._happen(at, task, turn, what)
                 continue
-            if task.turn != turn:  # it was resumed before, or has ended
+            if task.turn != turn:  # it was resumed before, has ended, or is paused
+                if task.paused_turn == turn:
+                    task.held.append((turn, value))
                 continue
             assert at < most, f"still going on after {most} s"
             self.now = at
@@ -155,7 +185,7 @@ class World:
             try:
                 wish = task.send(value)
             except StopIteration:
-                task.turn = -1
+                task.turn = ENDED
                 continue
             kind = type(wish)
             if kind is Operation:
@@ -175,7 +205,7 @@ class World:
         self.events += 1
         if task is None:
             what()
-        elif task.turn == turn or self._bits(1):
+        elif task.awaits(turn) or self._bits(1):
             self.resume_soon(task, self._perform(what, task), turn=turn)
 
     def _set_alarm(self, task: Task, deadline: float) -> None:
@@ -185,7 +215,7 @@ class World:
         heappush(self._heap, (max(self.now, deadline), next(self._order), task, task.turn, None, None))
 
     def _wait(self, task: Task, wish: AwaitKey) -> None:
-        slots = self.slots[wish.iteration]
+        slots = task.slots[wish.iteration]
         found = slots.found(wish.key)
         if found is not None:
             self.resume_soon(task, found)
@@ -197,12 +227,12 @@ class World:
     def _perform(self, wish: Operation, task: Task) -> Any:
         """Carry out one operation, and tell those who have waited for it."""
         action, iteration = wish.action, wish.iteration
-        slots = self.slots[iteration]
+        slots = task.slots[iteration]
         event, decision = slots.event, slots.decision
         answer = RULES[type(action)](slots, action)
         self.operations += 1
         if self.on_operation is not None:
-            self.on_operation(iteration)
+            self.on_operation(slots, iteration)
         if self.remembers:
             self._history.append((self.now, task.name, action, iteration))
         if slots.event is not event or slots.decision is not decision or type(action) is SayWhere:
@@ -210,6 +240,6 @@ class World:
             assert not decision or slots.decision is decision, f"I6: a second decision of {iteration}: {slots.decision}"
             for key in [key for key in slots.waiting if slots.found(key) is not None]:
                 for waiting, turn in slots.waiting.pop(key):
-                    if waiting.turn == turn:
-                        self.resume_soon(waiting, slots.found(key))
+                    if waiting.awaits(turn):
+                        self.resume_soon(waiting, slots.found(key), turn=turn)
         return answer

@@ -1,0 +1,244 @@
+"""One call of the wrapped function in a simulated job: its ranks, its keys, and the invariants."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from nvrx_core.errors import RankAssignmentError
+from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
+from nvrx_core.inprocess.coordination.membership import Membership
+from nvrx_core.inprocess.protocol.main_thread import CallRules
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
+from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
+from nvrx_core.rank_assignment.composition import leader
+from nvrx_core.rank_assignment.filters import MaxActiveWorldSize
+from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
+from nvrx_core.store.keys import StoreKeys
+
+from .function import Failed
+from .options import LONG
+from .rank import Rank, Stage
+
+if TYPE_CHECKING:
+    from .schedule import Schedule
+
+__all__ = ["Call"]
+
+BACKS_OFF = 1000
+"""A limit that no schedule reaches: restarts after equal failures back off."""
+MAX_RESTARTS = 200
+"""Restarts where completions may be late, too."""
+
+
+class _Place(RankAssignment):
+    """Discards, moves, and chooses who is active, the same on each rank; it fails where it is told to."""
+
+    def __init__(self, call: Call, iteration: int, member: int) -> None:
+        self.call, self.iteration, self.member = call, iteration, member
+
+    def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
+        options = self.call.options
+        if self.iteration > 0:
+            if (self.iteration, self.member) in self.call.errors:
+                raise RankAssignmentError("injected", rank=ctx.state.rank, world_size=ctx.state.world_size)
+            rank = self.call.discards.get(self.iteration, ctx.state.world_size)
+            if rank < ctx.state.world_size and len(ctx.terminated_ranks | {rank}) < ctx.state.world_size:
+                ctx.terminated_ranks.add(rank)
+        ctx = (ShiftRanks() if options.shift else FillGaps())(ctx)
+        return MaxActiveWorldSize(options.active)(ctx)
+
+
+@functools.lru_cache(maxsize=4096)
+def _leader(shift: bool, world_size: int, terminated: tuple[int, ...]) -> int | None:
+    return leader(ShiftRanks() if shift else FillGaps(), world_size, terminated)
+
+
+class Call:
+    """One call.
+
+    Args:
+        schedule: the schedule that it belongs to.
+        number: which call it is, from 0.
+        size: how many ranks enter it.
+
+    Attributes:
+        ranks: those that have begun to enter, by member.
+        goes_on: another call follows.
+        active_until: functions run until then, at least.
+        completed: a rank has finished it.
+    """
+
+    store: Any = None
+
+    def __init__(self, schedule: Schedule, number: int, size: int) -> None:
+        self.schedule, self.options, self.world = schedule, schedule.options, schedule.world
+        self.number, self.size, self.hangs = number, size, schedule.hangs
+        self.goes_on = number + 1 < self.options.calls
+        self.active_until = self.world.now + self.options.active_for
+        self.control, self.keys = schedule.control, StoreKeys("job", 0, number)
+        self.slots = self.world.rounds_of(self.keys.prefix)
+        self.membership, self.deletion = Membership(self.control, self.keys), KeyDeletion(self.control, self.keys)
+        self.timeouts = RoundTimeouts(LONG, self.options.completion, self.options.last_call)
+        self.entries: dict[int, dict[int, tuple[int, int]]] = {}
+        self.held: dict[int, dict[int, int]] = {}
+        self.inside, self.completed = Counter[int](), False
+        self._living: dict[frozenset[int], list[int]] = {}
+        self._draw_failures()
+        self.rules = CallRules(leader=self.leader, no_progress_limit=BACKS_OFF)
+        self.members = frozenset(range(size))
+        self.ranks: dict[int, Rank] = {}
+
+    def _draw_failures(self) -> None:
+        """Choose which assignments and plug-ins fail; in the first call only."""
+        rng, options, first = self.world.rng, self.options, not self.number
+        discards, errors, plug_ins = (
+            (options.discards, options.errors, options.plug_ins) if first else (0, 0, 0)
+        )  # fmt: skip
+        self.discards = {rng.randint(1, 3): rng.randrange(self.size) for _ in range(discards)}
+        self.errors = {(rng.randint(1, 3), rng.randrange(self.size)) for _ in range(errors)}
+        kinds = ("keys", "initialize", "recovery")
+        self.plug_ins = {
+            (rng.choice(kinds), rng.randint(0, 2), rng.randrange(self.size)) for _ in range(plug_ins)
+        }  # fmt: skip
+
+    def leader(self, world_size: int, terminated: tuple[int, ...]) -> int | None:
+        """Who will be rank 0, where all can tell; whom the assignment discards besides, nobody can."""
+        return None if self.discards else _leader(self.options.shift, world_size, terminated)
+
+    def poke(self) -> None:
+        """Something that ranks may wait for in their functions, or on entry, has happened."""
+        for rank in self.ranks.values():
+            rank.main.poke()
+
+    def living(self, lost: frozenset[int]) -> list[int]:
+        """The members but the lost, in order; kept, as all ranks of a large job ask."""
+        if lost not in self._living:
+            self._living[lost] = [member for member in range(self.size) if member not in lost]
+        return self._living[lost]
+
+    def moves(self, before: int | None, after: int | None) -> None:
+        """A rank goes from one function to another; None: outside."""
+        if before is not None:
+            self.inside[before] -= 1
+        if after is not None:
+            self.inside[after] += 1
+
+    def assignment(self, iteration: int, member: int) -> RankAssignment:
+        """What the user composed."""
+        return _Place(self, iteration, member)
+
+    def fails(self, what: str, rank: Rank) -> BaseException | None:
+        """What a user's plug-in raises, if it is its turn to fail."""
+        turn = what, rank.state.iteration, rank.member
+        if turn not in self.plug_ins:
+            return None
+        self.plug_ins.discard(turn)
+        return Failed()
+
+    # The invariants
+
+    def add(self, member: int, process: int) -> Rank:
+        """A process begins to enter."""
+        assert 0 <= member < self.size, f"I16: process {process} is rank {member} of {self.size} in call {self.number}"
+        other = self.ranks.get(member)
+        assert other is None, f"I16: two processes are rank {member} in call {self.number}"
+        self.ranks[member] = rank = Rank(self, member, process)
+        return rank
+
+    def enters(self, rank: Rank) -> None:
+        """A rank enters the function."""
+        k, state = rank.iteration, rank.state
+        entered = self.entries.setdefault(k, {})
+        most = self.options.troubles if self.options.completion >= LONG else MAX_RESTARTS
+        assert k <= most, f"I9: {rank.member} enters {k}: more restarts than troubles"
+        self.world.note(rank.name, f"enters as {state.rank} of {state.world_size}, {state.mode.name},", k)
+        assert rank.stage is Stage.ALIVE, f"I7: {rank.member} enters {k} and is {rank.stage}"
+        assert rank.member not in entered, f"I7: {rank.member} enters {k} again"
+        assert k == 0 or rank.member in self.entries[k - 1], f"I7: {rank.member} enters {k} and was not in {k - 1}"
+        if self.completed:
+            self._check_late_entry(rank)
+            return
+        for i in range(-1, k):
+            decision = self.slots[i].decision
+            assert decision is not None, f"I6: {rank.member} enters {k}, and {i} has no decision"
+            assert rank.member not in decision.lost, f"I5: {rank.member} was lost in {i}"
+        assert 0 <= state.rank < state.world_size, f"I2: {rank.member} is {state.rank} of {state.world_size} in {k}"
+        held = self.held.setdefault(k, {})
+        other = held.setdefault(state.rank, rank.member)
+        assert other == rank.member, f"I1: {rank.member} and {other} are both rank {state.rank} in {k}"
+        other, (_, size) = next(iter(entered.items()), (rank.member, (0, state.world_size)))
+        assert size == state.world_size, f"I2: {rank.member} and {other} differ in the world size of {k}"
+        entered[rank.member] = state.rank, state.world_size
+        active = min(self.options.active, state.world_size)
+        assert (state.rank < active) == (state.mode is Mode.ACTIVE), f"I2: {rank.member} is {state.mode} in {k}"
+        if any(ranks and i < k for i, ranks in self.inside.items()):
+            for other in rank.rounds.view.round.members:
+                inside = self.ranks[other].inside
+                assert inside is None or inside >= k, f"I3: {rank.member} enters {k} before {other} has left {inside}"
+        assert self.slots[k - 1].event != (None,), f"I11: {rank.member} enters {k} after a completed round"
+
+    def _check_late_entry(self, rank: Rank) -> None:
+        """A rank that the others have declared lost, and that was paused meanwhile, goes on to learn of it."""
+        decision = self.slots[rank.iteration].decision
+        late = decision is not None and rank.member in decision.lost
+        assert late, f"I5: {rank.member} enters {rank.iteration} after the others have completed the call without it"
+
+    def finished(self, rank: Rank) -> None:
+        """A rank has finished the call."""
+        k = rank.iteration
+        assert self.slots[k].decision is None, f"I11: {rank.member} finishes {k}, which ended by a decision"
+        assert max(self.entries) == k, f"I11: {rank.member} finishes {k}, and others are in {max(self.entries)}"
+        self.completed = True
+        self.schedule.completes(self)
+
+    def check_end(self) -> None:
+        """Check how all ranks have ended.
+
+        Raises:
+            AssertionError: when they wait, or have not ended alike.
+        """
+        ranks = self.ranks.values()
+        stages = {rank.member: rank.stage.value for rank in ranks}
+        assert Stage.ALIVE.value not in stages.values(), f"deadlock: {stages}"
+        self._check_entry()
+        monitors = [rank.member for rank in ranks if rank.monitor.alive and not self._waits_in_vain()]
+        assert not monitors, f"the monitor processes of {monitors} wait for ever: {stages}"
+        ends = {rank.iteration for rank in ranks if rank.stage is Stage.FINISHED}
+        assert len(ends) <= 1, f"I11: members finish different iterations: {ends}"
+        for k, entered in self.entries.items():
+            size = next(iter(entered.values()))[1]
+            if len(entered) == size:
+                assert {number for number, _ in entered.values()} == set(range(size)), f"I2: gaps in {k}: {entered}"
+        if ends:
+            self._check_deletion(ends.pop())
+
+    def _waits_in_vain(self) -> bool:
+        """Whether a monitor process may wait for a decision until `barrier_timeout`, or the end of the store.
+
+        Nobody is left who decides; or a replaced monitor process reports a death again after the call's keys were
+        deleted.
+        """
+        if self.completed and self.options.kills:
+            return True
+        return any(
+            rank.expired or (rank.gone and not self.membership.have_left([rank.member])) for rank in self.ranks.values()
+        )
+
+    def _check_entry(self) -> None:
+        """All have entered the call, or none has: it is entered by as many as there are."""
+        expired = [rank.member for rank in self.ranks.values() if rank.expired]
+        assert not (expired and self.entries), f"I16: {expired} give up at the entry of call {self.number}, others run"
+        missing = len(self.ranks) < self.size or any(rank.gone for rank in self.ranks.values())
+        assert missing or not expired, f"I16: {expired} give up at the entry of call {self.number}, and all have come"
+
+    def _check_deletion(self, completed: int) -> None:
+        """The keys of a completed call are deleted, if all have gone out of it one after the other."""
+        options = self.options
+        disturbed = options.hangs or options.suspicions or options.pauses or options.kills or options.nodes
+        if disturbed or any(rank.stage is not Stage.FINISHED for rank in self.ranks.values()):
+            return
+        early = {f"{self.keys.prefix}/{k}" for k in range(completed - 2)}  # deleted while the call ran
+        left = set(self.control.store.keys_under(self.keys.prefix)) - early  # type: ignore[attr-defined]
+        assert not left, f"I13: the keys of call {self.number} are there: {sorted(left)}"

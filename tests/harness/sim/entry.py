@@ -1,0 +1,85 @@
+"""The entry of a simulated rank into a call: the shipped `Join`, on the control store of the job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
+from nvrx_core.inprocess.protocol.join import BY, EXPIRED, Claim, Expired, Join, Joined, Wait
+from nvrx_core.progress.fields import ProgressField
+from nvrx_core.progress.stage import Stage as About
+
+from .options import LONG
+from .world import Until
+
+if TYPE_CHECKING:
+    from .rank import Rank
+
+__all__ = ["Entry"]
+
+
+class _Fields(dict[Any, int]):
+    """The fields of the progress page that an entry writes."""
+
+    def __init__(self, world_size: int) -> None:
+        super().__init__({ProgressField.CLAIMED: 0, ProgressField.GENERATION: 0})
+        self.world_size = world_size
+
+
+class Entry:
+    """The entry of one rank.
+
+    Args:
+        rank: the rank.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank, self.fields = rank, _Fields(rank.call.size)
+        self.terms = json.dumps({BY: rank.name})
+
+    def run(self) -> Generator[Any, Any, None]:
+        """Join the others, and begin; or give up after a while, as they do."""
+        rank, call = self.rank, self.rank.call
+        join = Join(call.size, self._incarnation(), terms=self.terms, unique=True)
+        step: Any = join.start()
+        until = rank.world.now + LONG
+        while not isinstance(step, Joined | Expired):
+            if isinstance(step, Wait):
+                step = join.decided(step.generation, (yield from self._verdict(step.generation, until)))
+                continue
+            if isinstance(step, Claim):
+                self.fields[ProgressField.CLAIMED] = step.generation + 1
+            yield rank.world.delay()
+            step = _carry_out(call.control, call.keys, join, step, member=rank.member)
+            call.poke()
+        rank.world.note(rank.name, type(step).__name__, -1)
+        if isinstance(step, Expired):
+            rank.give_up()
+            return
+        self.fields[ProgressField.GENERATION] = step.generation + 1
+        rank.about = About.STARTING
+        rank.wake_monitor()
+        rank.begin()
+
+    def _verdict(self, generation: int, until: float) -> Generator[Any, Any, str]:
+        call = self.rank.call
+        key = call.keys.verdict(generation)
+        yield Until(lambda: call.control.has([key]), until)
+        verdict = call.control.put_once(key, f"{EXPIRED}nobody")
+        call.poke()
+        return verdict.decode()
+
+    def complete_for_dead(self) -> bool:
+        """What the monitor process does for a rank that has died on entry; returns whether there is a generation."""
+        call = self.rank.call
+        if not call.number:
+            return True
+        entrant = Entrant(self.rank.member, restarts=False, terms=self.terms, incarnation=self._incarnation())
+        keys = join_for_dead(call.control, call.keys, self.fields, entrant)  # type: ignore[arg-type]
+        call.poke()
+        return keys is not None
+
+    def _incarnation(self) -> str:
+        return f"host/{self.rank.process}/{self.rank.call.number}"
