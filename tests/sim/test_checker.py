@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.sim.checker import Checker, Config, Violation
 from tests.harness.sim.job import Step
-from tests.harness.sim.mutants import mutated
+from tests.harness.sim.mutation import mutated
 from tests.harness.sim.steps import Steps
 
 SMALL = (

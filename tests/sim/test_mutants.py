@@ -4,7 +4,8 @@ import hypothesis
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.harness.sim.mutants import MUTANTS, mutated
+from tests.harness.sim.mutants import MUTANTS
+from tests.harness.sim.mutation import mutated
 
 SCHEDULES = 2_000
 FOUND = r"(?s)I\d+:|deadlock|still going on|for ever|that is over|circles|internal error"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.sim.mutants import mutated
+from tests.harness.sim.mutation import mutated
 from tests.harness.sim.options import Options
 from tests.harness.sim.schedule import Schedule
 from tests.harness.sim.simulate import SEEDS, main, replay_command, run, search

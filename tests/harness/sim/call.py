@@ -239,6 +239,6 @@ class Call:
         disturbed = options.hangs or options.suspicions or options.pauses or options.kills or options.nodes
         if disturbed or any(rank.stage is not Stage.FINISHED for rank in self.ranks.values()):
             return
-        early = {f"{self.keys.prefix}/{k}" for k in range(completed - 2)}  # deleted while the call ran
-        left = set(self.control.store.keys_under(self.keys.prefix)) - early  # type: ignore[attr-defined]
+        early = {key for k in range(completed - 2) for key in self.keys.round(k).of_all}  # deleted while the call ran
+        left = set(self.control.store.keys_under(f"{self.keys.prefix}/")) - early  # type: ignore[attr-defined]
         assert not left, f"I13: the keys of call {self.number} are there: {sorted(left)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from .slots import KEYS, Slots
 
 __all__ = ["MemoryStore", "SharedStore"]
@@ -49,7 +51,7 @@ class SharedStore(MemoryStore):
     """The store of a simulated job; the keys of rounds are `Slots`, found by their prefix.
 
     Args:
-        forgets: it deletes all keys of a prefix at once; else each by its name.
+        forgets: it lists its keys, and deletes all of a prefix at once; else each by its name.
     """
 
     def __init__(self, *, forgets: bool) -> None:
@@ -79,18 +81,32 @@ class SharedStore(MemoryStore):
 
     def forget(self, prefix: str) -> bool:
         """Delete all keys that begin with the prefix; False: each must be named."""
+        return self.forget_except(prefix, ())
+
+    def forget_except(self, prefix: str, stay: Collection[str]) -> bool:
+        """The same, but those that stay."""
         if self.forgets:
-            for key in [key for key in self.values if key.startswith(prefix)]:
-                del self.values[key]
-            for home, rounds in self.rounds.items():
-                if f"{home}/".startswith(prefix):
-                    for slots in rounds.values():
-                        slots.clear()
+            for key in self.list_keys():
+                if key.startswith(prefix) and key not in stay:
+                    self.delete_key(key)
         return self.forgets
+
+    def list_keys(self) -> list[str]:
+        """All keys; a store that does not forget does not list them either.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        if not self.forgets:
+            raise RuntimeError
+        return self.keys_under("")
 
     def keys_under(self, prefix: str) -> list[str]:
         """The keys that begin with the prefix."""
-        rounds = self.rounds.get(prefix, {})
-        return [key for key in self.values if key.startswith(f"{prefix}/")] + [
-            f"{prefix}/{iteration}" for iteration, slots in rounds.items() if not slots.is_empty()
-        ]
+        of_rounds = (
+            f"{home}/{iteration}/{name}"
+            for home, rounds in self.rounds.items()
+            for iteration, slots in rounds.items()
+            for name in slots.names()
+        )
+        return [key for key in (*self.values, *of_rounds) if key.startswith(prefix)]

@@ -71,11 +71,6 @@ class Slots:
         self.hosted = False
         self.waiting: dict[str, list[Any]] = {}
 
-    def clear(self) -> None:
-        """Delete all keys; who waits for one waits on."""
-        self.event, self.arrivals, self.arrived, self.completed = (), {}, 0, 0
-        self.decision, self.master, self.hosted = None, None, False
-
     def delete(self, key: str) -> bool:
         """Delete one key; the arrivals go with their count. Returns whether it existed."""
         if key not in KEYS:
@@ -86,9 +81,9 @@ class Slots:
             self.arrivals = {}
         return existed
 
-    def is_empty(self) -> bool:
-        """Whether no key has a value."""
-        return all(getattr(self, key) == empty for key, empty in KEYS.items())
+    def names(self) -> list[str]:
+        """The names of the keys that have a value."""
+        return [key for key, empty in KEYS.items() if getattr(self, key) != empty]
 
     def found(self, key: str) -> Any:
         """What a waiter is told; None while the key has no value."""
@@ -103,6 +98,7 @@ class Slots:
         return "announced", self.event[0]
 
     def read_event(self, _: ReadEvent) -> Answer:
+        assert self.event, "I13: an event is read that is not there"
         return "event", self.event[0]
 
     def count_completion(self, _: CountCompletion) -> Answer:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
+from nvrx_core.inprocess.protocol.actions import ReadEvent
 from nvrx_core.inprocess.protocol.effects import StoreOperation as Operation
 
 from .slots import RULES, SayWhere, Slots
@@ -205,7 +206,7 @@ class World:
         self.events += 1
         if task is None:
             what()
-        elif task.awaits(turn) or self._bits(1):
+        elif task.awaits(turn) or (self._bits(1) and type(what.action) is not ReadEvent):
             self.resume_soon(task, self._perform(what, task), turn=turn)
 
     def _set_alarm(self, task: Task, deadline: float) -> None:

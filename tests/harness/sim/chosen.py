@@ -1,0 +1,87 @@
+"""The machines of a member's monitor process, whose verdicts the checker chooses, and the page that it reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
+from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule, StoreTask
+from nvrx_core.liveness.hang_detector import HangAction, ProgressSample, SoftTimeout
+from nvrx_core.progress.stage import Stage
+
+if TYPE_CHECKING:
+    from .member import Member
+
+__all__ = ["Chosen", "MemberPage"]
+
+
+class Chosen:
+    """The verdicts of a monitor process's machines, chosen by the checker, each once."""
+
+    def __init__(self, member: int) -> None:
+        self.stalls, self.silent = False, tuple[int, ...]()
+        self.deadline, self.no_progress_since = math.inf, None
+        self.schedule, self.ring = _Schedule(self), _Ring(self, member)
+
+    def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[HangAction, ...]:
+        """Judge as is chosen."""
+        stalls, self.stalls = self.stalls, False
+        return (SoftTimeout("chosen"),) if stalls else ()
+
+
+class _Schedule(StoreSchedule):
+    """Has the siblings watched when one is to be silent."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        super().__init__(heartbeat=math.inf, probe=math.inf, siblings=math.inf)
+        self.chosen, self.deadline = chosen, math.inf
+
+    def due(self, *, now: float) -> tuple[StoreTask, ...]:
+        return (StoreTask.WATCH_SIBLINGS,) if self.chosen.silent else ()
+
+
+class _Ring(SiblingRing):
+    """Finds those silent that are chosen."""
+
+    def __init__(self, chosen: Chosen, member: int) -> None:
+        super().__init__(member, math.inf)
+        self.chosen = chosen
+
+    def observe(
+        self, watched: list[int], leases: Mapping[int, str], *, all_have_arrived: bool, now: float
+    ) -> tuple[int, ...]:
+        silent, self.chosen.silent = self.chosen.silent, ()
+        return silent
+
+
+class MemberPage:
+    """The progress page of a member."""
+
+    inside, look_within, meetings, collectives, exited = False, math.inf, 0, 0, None
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+
+    @property
+    def stage(self) -> Stage:
+        return self.member.stage
+
+    @property
+    def iteration(self) -> int:
+        return self.member.iteration
+
+    @property
+    def store_lost_at(self) -> float:
+        return float(self.member.lost_store)
+
+    @property
+    def hosts_store(self) -> bool:
+        return self.member.config.hosted and self.member.member == 0
+
+    def members(self) -> frozenset[int]:
+        return self.member.known
+
+    def siblings(self) -> list[int]:
+        return sorted(self.member.known - {self.member.member})

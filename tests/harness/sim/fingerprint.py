@@ -1,0 +1,62 @@
+"""The identity of a suspended flow: its position, and the values of its live local variables."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final
+
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.death_report import DeathReport
+from nvrx_core.inprocess.protocol.outcome import IterationResult
+from nvrx_core.inprocess.protocol.round import Round
+from nvrx_core.inprocess.protocol.view import RoundView
+
+from .liveness import live_names
+
+__all__ = ["canonical", "position"]
+
+_SHARED: Final = frozenset(("self", "rounds", "now", "state", "parts", "page", "ring", "detector", "policy"))
+
+
+def position(flow: Generator[Any, Any, Any] | None) -> tuple[object, ...]:
+    """The position of a flow: its frames, from the outermost, each with its instruction and its local variables."""
+    frames: list[object] = []
+    while flow is not None and flow.gi_frame is not None:
+        at, values = flow.gi_frame.f_lasti, flow.gi_frame.f_locals
+        names = sorted(live_names(flow.gi_code, at) - _SHARED)
+        frames += (flow.gi_code.co_name, at, *(canonical(values.get(name)) for name in names))
+        flow = flow.gi_yieldfrom if isinstance(flow.gi_yieldfrom, Generator) else None
+    return tuple(frames)
+
+
+def canonical(value: Any) -> object:
+    """The same for values that mean the same."""
+    kind = next((kind for kind in _MEANING if isinstance(value, kind)), None)
+    if kind is not None:
+        return _MEANING[kind](value)
+    return value.__qualname__ if callable(value) and not isinstance(value, type) else value
+
+
+def _all(values: Iterable[Any]) -> tuple[object, ...]:
+    return tuple(map(canonical, values))
+
+
+def _view(view: RoundView) -> object:
+    round_ = view.round
+    return round_.state(), round_.deadline < math.inf, view.finished, view.aborted, view.decision
+
+
+_MEANING: Final[dict[type, Callable[[Any], object]]] = {
+    RoundView: _view,
+    Round: Round.state,
+    DeathReport: lambda report: tuple(vars(report).values()),
+    IterationResult: lambda ended: (ended.how, type(ended.error)),
+    BaseException: type,
+    effects.Effect: lambda effect: (type(effect), *_all(getattr(effect, name) for name in effect.__slots__)),
+    tuple: _all,
+    list: _all,
+    deque: _all,
+    dict: lambda values: tuple(values.items()),
+}

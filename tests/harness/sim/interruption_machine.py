@@ -1,0 +1,95 @@
+"""Any behaviour of a main thread that is interrupted, as a Hypothesis state machine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from nvrx_core.inprocess.interruption.landing import Landing
+from nvrx_core.inprocess.interruption.policy import BLOCKED, MAX_REPEAT, Fire, InterruptPolicy, Seen, Why
+
+__all__ = ["Interrupting"]
+
+
+class Interrupting(RuleBasedStateMachine):
+    """The main thread as the interruption's machine sees it: deaf, in a section, swallowing, storing, unwinding, out,
+    or where nothing must land."""
+
+    UNWIND, HOLD = 1.0, 3.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = InterruptPolicy(self.UNWIND, self.HOLD)
+        self.now = self.quiet_since = 0.0
+        self.out = self.masked = self.alive = self.stored = False
+        self.raised = self.deferred = 0
+        self.landing = Landing.SAFE
+
+    def seen(self) -> Seen:
+        return Seen(out=self.out, masked=self.masked, raised=self.raised, alive=self.alive, stored=self.stored,
+                    deferred=self.deferred, landing=self.landing)  # fmt: skip
+
+    def ask(self) -> tuple[Any, ...]:
+        seen, state = self.seen(), self.machine.state(now=self.now)
+        known = seen._replace(raised=self.machine._raised, deferred=self.machine._deferred)
+        twin = InterruptPolicy.from_state(self.UNWIND, state, seen=known, now=self.now, hold=self.HOLD)
+        actions = self.machine.tick(seen, now=self.now)
+        self.machine.check()
+        assert len(twin.tick(seen, now=self.now + 1e-9)) >= len(actions), "not the same after a round trip"
+        fires = [action for action in actions if isinstance(action, Fire)]
+        assert not (actions and self.out), "I4: an interrupt outside the function"
+        assert not (actions and self.masked), "I4: an interrupt in an atomic section"
+        assert not (self.alive and [fire for fire in fires if fire.why is not Why.STUCK]), "it unwinds already"
+        if fires or self.out or self.masked or self.alive:
+            self.quiet_since = self.now
+        patience = max(BLOCKED, MAX_REPEAT) + 1e-6
+        assert self.now - self.quiet_since <= patience, f"no interrupt for {self.now - self.quiet_since} s"
+        return actions
+
+    @rule(does=st.sampled_from(("nothing", "swallows", "stores", "unwinds", *Landing)), early=st.floats(0.0, 1.0))
+    def turn(self, does: str | Landing, early: float) -> None:
+        """Ask when the machine wants to be asked, or before."""
+        if self.machine.deadline < math.inf:
+            assert self.machine.deadline > self.now or early, "asks again at once"
+            self.now += max(0.0, self.machine.deadline - self.now) * (early if early < 0.5 else 1.0)
+        for action in self.ask():
+            if isinstance(action, Fire):
+                self.hears(does, action.why)
+
+    def hears(self, does: str | Landing, why: Why) -> None:
+        if isinstance(does, Landing) and does is not Landing.SAFE and not why.insists:
+            self.deferred, self.landing = self.deferred + 1, does
+        elif does != "nothing":
+            self.raised += 1
+            self.alive, self.stored = does not in ("swallows", "stores"), does == "stores"
+
+    @rule(landing=st.sampled_from((Landing.FRAGILE, Landing.ACQUIRES, Landing.CLEANUP)))
+    def never_safe(self, landing: Landing) -> None:
+        """Wherever it is reached, nothing must land there: in the end it does, but in an import."""
+        begin, raised = self.now, self.raised
+        self.quiet_since = self.now
+        while not (self.out or self.masked or self.alive) and self.raised == raised:
+            assert self.now <= begin + self.HOLD + 2 * MAX_REPEAT, f"put off for {self.now - begin} s"
+            self.turn(landing, 1.0)
+
+    @rule()
+    def deaf(self) -> None:
+        """Nothing lands, for long."""
+        for _ in range(20):
+            if self.machine.deadline < math.inf:
+                assert self.machine.deadline > self.now, "asks again at once"
+                self.now = self.machine.deadline
+            self.ask()
+
+    @rule(section=st.booleans())
+    def moves(self, section: bool) -> None:
+        self.masked = section and not self.alive
+        self.alive = self.stored = False
+        self.quiet_since = self.now
+
+    @rule()
+    def leaves(self) -> None:
+        self.out = True
