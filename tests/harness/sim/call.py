@@ -84,6 +84,7 @@ class Call:
         self.entries: dict[int, dict[int, tuple[int, int]]] = {}
         self.held: dict[int, dict[int, int]] = {}
         self.inside, self.completed = Counter[int](), False
+        self.leases: dict[int, str] = {}
         self._living: dict[frozenset[int], list[int]] = {}
         self._draw_failures()
         self.rules = CallRules(leader=self.leader, no_progress_limit=BACKS_OFF)
@@ -153,11 +154,12 @@ class Call:
         entered = self.entries.setdefault(k, {})
         most = self.options.troubles if self.options.completion >= LONG else MAX_RESTARTS
         assert k <= most, f"I9: {rank.member} enters {k}: more restarts than troubles"
-        self.world.note(rank.name, f"enters as {state.rank} of {state.world_size}, {state.mode.name},", k)
+        if self.world.remembers:
+            self.world.note(rank.name, f"enters as {state.rank} of {state.world_size}, {state.mode.name},", k)
         assert rank.stage is Stage.ALIVE, f"I7: {rank.member} enters {k} and is {rank.stage}"
         assert rank.member not in entered, f"I7: {rank.member} enters {k} again"
         assert k == 0 or rank.member in self.entries[k - 1], f"I7: {rank.member} enters {k} and was not in {k - 1}"
-        if self.completed:
+        if self.completed or self.slots[-1].decision is None:  # it is over, and its keys are deleted
             self._check_late_entry(rank)
             return
         for i in range(-1, k):
@@ -203,7 +205,7 @@ class Call:
         stages = {rank.member: rank.stage.value for rank in ranks}
         assert Stage.ALIVE.value not in stages.values(), f"deadlock: {stages}"
         self._check_entry()
-        monitors = [rank.member for rank in ranks if rank.monitor.alive and not self._waits_in_vain()]
+        monitors = [rank.member for rank in ranks if rank.monitor.alive and not self._waits_in_vain(rank)]
         assert not monitors, f"the monitor processes of {monitors} wait for ever: {stages}"
         ends = {rank.iteration for rank in ranks if rank.stage is Stage.FINISHED}
         assert len(ends) <= 1, f"I11: members finish different iterations: {ends}"
@@ -214,17 +216,16 @@ class Call:
         if ends:
             self._check_deletion(ends.pop())
 
-    def _waits_in_vain(self) -> bool:
+    def _waits_in_vain(self, rank: Rank) -> bool:
         """Whether a monitor process may wait for a decision until `barrier_timeout`, or the end of the store.
 
-        Nobody is left who decides; or a replaced monitor process reports a death again after the call's keys were
-        deleted.
+        Nobody is left who decides; or the call's keys were deleted: the rank has died after it had marked itself as
+        left, or a replaced monitor process reports a death again.
         """
-        if self.completed and self.options.kills:
+        if rank.said_left or (self.completed and self.options.kills):
             return True
-        return any(
-            rank.expired or (rank.gone and not self.membership.have_left([rank.member])) for rank in self.ranks.values()
-        )
+        ranks = self.ranks.values()
+        return any(each.expired or (each.gone and not self.membership.have_left([each.member])) for each in ranks)
 
     def _check_entry(self) -> None:
         """All have entered the call, or none has: it is entered by as many as there are."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
 from nvrx_core.inprocess.protocol.join import BY, EXPIRED, Claim, Expired, Join, Joined, Wait
 from nvrx_core.progress.fields import ProgressField
 from nvrx_core.progress.stage import Stage as About
 
-from .options import LONG
 from .world import Until
 
 if TYPE_CHECKING:
     from .rank import Rank
 
 __all__ = ["Entry"]
+
+WITHIN: Final = 5.0
+"""Seconds within which all ranks enter; longer than any of them is late or paused."""
 
 
 class _Fields(dict[Any, int]):
@@ -44,7 +46,7 @@ class Entry:
         rank, call = self.rank, self.rank.call
         join = Join(call.size, self._incarnation(), terms=self.terms, unique=True)
         step: Any = join.start()
-        until = rank.world.now + LONG
+        until = rank.world.now + WITHIN
         while not isinstance(step, Joined | Expired):
             if isinstance(step, Wait):
                 step = join.decided(step.generation, (yield from self._verdict(step.generation, until)))
@@ -74,8 +76,6 @@ class Entry:
     def complete_for_dead(self) -> bool:
         """What the monitor process does for a rank that has died on entry; returns whether there is a generation."""
         call = self.rank.call
-        if not call.number:
-            return True
         entrant = Entrant(self.rank.member, restarts=False, terms=self.terms, incarnation=self._incarnation())
         keys = join_for_dead(call.control, call.keys, self.fields, entrant)  # type: ignore[arg-type]
         call.poke()

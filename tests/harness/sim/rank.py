@@ -54,6 +54,8 @@ class Rank:
 
     Attributes:
         gone: its process has ended together with its monitor process.
+        expired: it has given up at the entry of the call.
+        said_left: it has marked itself as left.
         iteration, lost, about, noticed, aborting: as the progress page has them.
     """
 
@@ -66,15 +68,15 @@ class Rank:
         self.rounds = Rounds(member, call.members, call.timeouts)
         self.state = State(member, call.size)
         self.stage = Stage.ALIVE
-        self.gone = self.expired = False
+        self.gone = self.expired = self.said_left = False
         self.iteration, self.lost = -1, frozenset[int]()
         self.inside: int | None = None
         self.function = Function(self)
         self.noticed = self.aborting = -2
         self.awake = AwakeClock()  # of its monitor process
         self.about, self.woken, self.paused_until, self.thaws_at = About.STARTING, False, 0.0, 0.0
-        self.entry = Entry(self)
-        if call.number:
+        self.entry = Entry(self) if call.number else None
+        if self.entry is not None:
             self.about = About.OUTSIDE
             self.main = self.thread = Task(self.world, f"{self.name}", self.entry.run(), call.slots)
         else:

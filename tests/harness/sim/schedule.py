@@ -130,7 +130,7 @@ class Schedule:
             return
         rank = rng.choice(living)
         call = rank.call
-        if what == "node" and not call.membership.leases([rank.member]) and call.slots[-1].decision is None:
+        if what == "node" and rank.member not in call.leases and call.slots[-1].decision is None:
             what = "crash"  # on entry, before its first lease, only `barrier_timeout` ends the wait for a node
         self.injected[what] += 1
         last = call.slots.get(max(call.entries, default=-1))

@@ -99,12 +99,13 @@ def _take_sample(rank: Rank, effect: watch_effects.TakeSample) -> ProgressSample
 
 
 def _move_lease(rank: Rank, _: watch_effects.MoveLease) -> None:
-    before = rank.call.membership.leases([rank.member]).get(rank.member, "0")
-    rank.call.control.put(rank.call.keys.lease(rank.member), str(int(before) + 1))
+    leases = rank.call.leases
+    leases[rank.member] = str(int(leases.get(rank.member, "0")) + 1)
 
 
 def _read_leases(rank: Rank, effect: watch_effects.ReadLeases) -> dict[int, str]:
-    return rank.call.membership.leases(effect.members)
+    leases = rank.call.leases
+    return {member: leases[member] for member in effect.members if member in leases}
 
 
 def _silence(rank: Rank, effect: watch_effects.DescribeSilence) -> FaultRecord:
@@ -159,7 +160,7 @@ def _has_left(rank: Rank, effect: watch_effects.HasLeft) -> bool:
 
 
 def _join_for_dead(rank: Rank, _: watch_effects.JoinForDead) -> bool:
-    return rank.entry.complete_for_dead()
+    return rank.entry is None or rank.entry.complete_for_dead()
 
 
 def _delete_if_over(rank: Rank, _: effects.DeleteIfOver) -> None:
