@@ -7,14 +7,17 @@ import select
 import signal
 import time
 import types
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import pytest
+import torch.distributed as dist
 
 from nvrx_core.inprocess.monitor.rank_signals import RankSignals
 from nvrx_core.inprocess.monitor.watch_effects import TerminateRank
 from nvrx_core.progress.page import ProgressField
+from nvrx_core.store.keys import StoreKeys
 from tests.harness.process import host
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import assert_nothing_lost, restart
@@ -101,6 +104,12 @@ def vanishing(launch: Launch, target: int, place: Path) -> Job:
     return job
 
 
+def keys_of(job: Job) -> set[str]:
+    assert job.endpoint is not None
+    address, _, port = job.endpoint.rpartition(":")
+    return set(dist.TCPStore(address, int(port), timeout=timedelta(seconds=5)).list_keys())
+
+
 def test_a_rank_that_was_stopped_with_its_monitor_leaves_when_the_others_have_completed(
     launch: Launch, tmp_path: Path
 ) -> None:
@@ -111,6 +120,8 @@ def test_a_rank_that_was_stopped_with_its_monitor_leaves_when_the_others_have_co
     for pid in node:
         os.kill(pid, signal.SIGSTOP)
     job.finish_ranks(30.0, ranks=(0, 2))
+    read_late = {key for k in (-1, 0) for key in StoreKeys("job", 0, 0).round(k).read_late}
+    assert host.eventually(lambda: keys_of(job) <= read_late, 10), keys_of(job)
     for pid in reversed(node):
         os.kill(pid, signal.SIGCONT)
     job.finish()
