@@ -183,7 +183,7 @@ def name_ranks(group: Any) -> None:
     group that has a `device_id`, end the process by SIGSEGV.
     """
     options = getattr(_nccl(group), "options", None) if _names_nccl(group) else None
-    if options is not None and not options.global_ranks_in_group:
+    if options is not None and not getattr(options, "global_ranks_in_group", True):  # a torch may lack it
         options.global_ranks_in_group = list(range(group.size()))
 
 
