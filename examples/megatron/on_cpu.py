@@ -5,6 +5,7 @@ Nothing is undone: a process that calls `install` is a rank of a test.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 from typing import Any
@@ -80,6 +81,7 @@ def install() -> None:
     CudaToCpu().__enter__()
     random_states()
     memory_of_writers()
+    tensors_of_writers()
 
 
 def random_states() -> None:
@@ -97,3 +99,19 @@ def memory_of_writers() -> None:
 
     if importlib.util.find_spec("psutil") is None:
         filesystem_async._process_memory = lambda: 0
+
+
+def tensors_of_writers() -> None:
+    """Lets a background save write copies, as of tensors on a GPU: the next step changes those of the optimizer."""
+    from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
+
+    preload = FileSystemWriterAsync.preload_tensors
+
+    @functools.wraps(preload)
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        return [
+            (file, key, (data, [(item, tensor.clone()) for item, tensor in tensors]))
+            for file, key, (data, tensors) in preload(*args, **kwargs)
+        ]
+
+    FileSystemWriterAsync.preload_tensors = staticmethod(copied)
