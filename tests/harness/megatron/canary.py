@@ -7,10 +7,12 @@ import inspect
 from collections.abc import Iterator
 from datetime import timedelta
 
+import torch
 from nvrx_megatron import internals
 from nvrx_megatron.arguments import InprocessArguments
 from nvrx_megatron.restart import wrapper_for
 
+from examples.megatron import on_cpu
 from nvrx_core.inprocess.initialize import RetryController
 
 __all__: list[str] = []
@@ -55,7 +57,18 @@ def check_wrapper() -> None:
     assert (controller.max_iterations, controller.min_world_size) == (4, 1)
 
 
+def check_copies() -> None:
+    """Check that a background save of the tests writes tensors as they were when it began."""
+    on_cpu.tensors_of_writers()
+    files = importlib.import_module("megatron.core.dist_checkpointing.strategies.filesystem_async")
+    tensor = torch.zeros(2)
+    (bucket,) = files.FileSystemWriterAsync.preload_tensors([("file", "key", ([], [("item", tensor)]))], False)
+    tensor.add_(1)
+    assert not bucket[2][1][0][1].any()
+
+
 if __name__ == "__main__":
     check_wrapper()
+    check_copies()
     if moved := list(missing()):
         raise SystemExit(f"megatron-core has moved {', '.join(moved)}: see integrations/nvrx_megatron/internals.py")
