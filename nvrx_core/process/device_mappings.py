@@ -14,6 +14,7 @@ from typing import Final
 __all__ = ["DeviceMappings"]
 
 _MAPPING: Final = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .* (/dev/nvidia\S*)$", re.MULTILINE)
+DEVICES: Final = "/dev/nvidia"
 MAPS: Final = Path("/proc/self/maps")
 
 
@@ -26,7 +27,8 @@ class DeviceMappings:
 
     def release(self) -> None:
         """Remove the mappings of NVIDIA's devices; the process must not use a device from then on."""
-        for first, end in mapped(MAPS.read_text(encoding="utf-8", errors="replace")):
+        maps = MAPS.read_text(encoding="utf-8", errors="replace")
+        for first, end in mapped(maps) if DEVICES in maps else ():
             self._unmap(first, end - first)
 
 

@@ -11,13 +11,14 @@ import os
 import platform
 import re
 import struct
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
-    "EpollWait", "Poll", "Registered", "awaited", "epoll_wait_of", "is_busy", "poll_of", "registered", "thread_names",
-    "waits_on",
+    "EpollWait", "Poll", "Registered", "awaited", "epoll_wait_of", "is_busy", "poll_of", "registered", "thread_ids",
+    "thread_names", "waits_on",
 ]  # fmt: skip
 
 _READING: Final = {
@@ -27,6 +28,7 @@ _READING: Final = {
 _PPOLL: Final = {"x86_64": 271, "aarch64": 73}
 _POLLING: Final = {"x86_64": {7, 271}, "aarch64": {73}}  # poll, ppoll
 _ACCEPTING: Final = {"x86_64": {43, 288}, "aarch64": {202, 242}}  # accept, accept4
+_SELECTING: Final = {"x86_64": {23, 270}, "aarch64": {72}}  # select, pselect6
 _POLLFD, _TIMESPEC = struct.Struct("=ihh"), struct.Struct("=qq")
 MOST_POLLED: Final = 4096
 _TARGET: Final = re.compile(r"^tfd:\s+(\d+).*\bino:([0-9a-f]+)", re.MULTILINE)
@@ -66,6 +68,11 @@ class Poll:
 
     fds: tuple[int, ...]
     timeout: int
+
+
+def thread_ids() -> set[int]:
+    """Return the kernel's ids of the threads of this process."""
+    return set(map(int, os.listdir("/proc/self/task")))
 
 
 def thread_names() -> dict[int, str]:
@@ -111,32 +118,45 @@ def _milliseconds(number: int, timeout: int) -> int:
 
 
 def is_busy(tid: int) -> bool:
-    """Return whether a thread runs, or tries to accept a connection."""
+    """Return whether a thread runs, or tries to accept a connection; False where the kernel does not tell."""
     call = _system_call(tid)
-    return not call or call[0] in _ACCEPTING.get(platform.machine(), ())
+    return (bool(call) and call[0] in _ACCEPTING.get(platform.machine(), ())) or _words(tid) == ["running"]
 
 
-def awaited() -> set[int]:
-    """Return the descriptors that threads wait for in poll or in a blocking accept, and those registered for epoll."""
-    tids = thread_names().keys()
-    polls = {fd for tid in tids if (poll := poll_of(tid)) is not None for fd in poll.fds}
+def awaited() -> set[int] | None:
+    """Return the descriptors that threads wait for in poll, select or a blocking accept, or have registered for epoll.
+
+    None where the kernel does not tell.
+    """
+    if not _memory(id(awaited), 1):
+        return None
+    waited_for = {fd for tid in thread_ids() for fd in _waited_for(tid)}
     epolls = (fd for fd in map(int, os.listdir("/proc/self/fd")) if _is_epoll(fd))
-    return polls | {each.fd for epoll in epolls for each in registered(epoll)} | {*filter(None, map(_accepts_at, tids))}
+    return waited_for | {each.fd for epoll in epolls for each in registered(epoll)}
 
 
-def _accepts_at(tid: int) -> int | None:
-    """Return the listener at which a thread waits for a connection; one that does not block is tried, not awaited."""
-    call = _system_call(tid)
-    if len(call) > 1 and call[0] in _ACCEPTING.get(platform.machine(), ()):
+def _waited_for(tid: int) -> Iterable[int]:
+    """Return the descriptors of a thread's call; a listener that does not block is tried, not waited for."""
+    call, machine = _system_call(tid), platform.machine()
+    if len(call) > 3 and call[0] in _POLLING.get(machine, ()):
+        return _polled(call[1], call[2])
+    if len(call) > 3 and call[0] in _SELECTING.get(machine, ()):
+        bits = int.from_bytes(_memory(call[2], (call[1] + 7) // 8), "little")
+        return [fd for fd in range(call[1]) if bits >> fd & 1]
+    if len(call) > 1 and call[0] in _ACCEPTING.get(machine, ()):
         with suppress(OSError):
-            return call[1] if os.get_blocking(call[1]) else None
-    return None
+            return [call[1]] if os.get_blocking(call[1]) else []
+    return []
 
 
 def _system_call(tid: int) -> list[int]:
     """Return number and arguments of a thread's system call; empty while it runs, -1 if it sleeps outside a call."""
-    words = _read(f"/proc/self/task/{tid}/syscall").split()
+    words = _words(tid)
     return [] if words[:1] in ([], ["running"]) else [int(word, 0) for word in words]
+
+
+def _words(tid: int) -> list[str]:
+    return _read(f"/proc/self/task/{tid}/syscall").split()
 
 
 def _is_epoll(fd: int) -> bool:

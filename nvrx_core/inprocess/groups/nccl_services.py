@@ -13,13 +13,15 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from nvrx_core.process.sockets import knock
-from nvrx_core.process.system_calls import poll_of, thread_names
+from nvrx_core.process.system_calls import poll_of, thread_ids
 
 __all__ = ["services_awake", "wake"]
 
 WAITS: Final = 500
 """Milliseconds in the threads' call of poll, which identify them: NCCL gives them names only on request."""
 TICK: Final = 0.002
+SEARCH_EVERY: Final = 25
+"""Ticks between two searches of all threads; meanwhile those that were found are woken."""
 
 
 @contextmanager
@@ -36,14 +38,22 @@ def services_awake(within: float) -> Iterator[None]:
 
 
 def _wake_until(over: threading.Event, within: float) -> None:
-    for _ in range(int(within / TICK)):
+    services = set[int]()
+    for tick in range(int(within / TICK)):
+        for tid in services if tick % SEARCH_EVERY else _native_threads():
+            if over.is_set():
+                return
+            if wake(tid):
+                services.add(tid)
         if over.wait(TICK):
             return
-        wake()
 
 
-def wake() -> int:
-    """Wake those that wait; return how many."""
-    native = thread_names().keys() - {thread.native_id for thread in threading.enumerate()}
-    polls = [poll for tid in native if (poll := poll_of(tid)) is not None and poll.timeout == WAITS]
-    return sum(knock(fd) for poll in polls for fd in poll.fds)
+def wake(tid: int) -> bool:
+    """Wake a thread that waits as a service thread does; return whether it did."""
+    poll = poll_of(tid)
+    return poll is not None and poll.timeout == WAITS and any(knock(fd) for fd in poll.fds)
+
+
+def _native_threads() -> set[int]:
+    return thread_ids() - {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}

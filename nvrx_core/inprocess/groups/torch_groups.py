@@ -10,8 +10,8 @@ import functools
 import itertools
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +75,7 @@ def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> Exi
         (c10d, "_new_process_group_helper", group),
         (dist.TCPStore, "__init__", store),
         (dist.ProcessGroup, "recv_anysource", receive),
+        (c10d, "_coalescing_manager", _closing),
     ):
         original = getattr(owner, name)
         setattr(owner, name, _around(original, wrap))
@@ -83,6 +84,24 @@ def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> Exi
     stack.callback(_rendezvous_handlers.update, handlers)
     _rendezvous_handlers.update((scheme, _around(handler, rendezvous)) for scheme, handler in handlers.items())
     return stack
+
+
+def _closing(coalesce: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the context of a batch: a batch that was not ended is forgotten in its thread, which may be autograd's."""
+
+    @contextmanager
+    def observed(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        complete = False
+        try:
+            with coalesce(*args, **kwargs) as coalescing:
+                yield coalescing
+                complete = True
+        except BaseException:
+            if complete:
+                close_batch()
+            raise
+
+    return observed
 
 
 def _around(original: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from nvrx_core.process import system_calls
 from nvrx_core.process.system_calls import (
     Poll,
     awaited,
@@ -136,3 +137,23 @@ def test_listeners_that_a_thread_accepts_at_or_epoll_has_are_awaited(listeners, 
         assert registered_one.fileno() in awaited_ones
         assert not {tried.fileno(), other.fileno()} & awaited_ones
     socket.create_connection(accepting.getsockname()).close()
+
+
+def test_listeners_in_select_are_awaited(listeners):
+    def serve():
+        select.select(listeners[:1], [], [], 60)
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    assert eventually(lambda: (listeners[0].fileno() in awaited()) or None)
+    assert listeners[1].fileno() not in awaited()
+    socket.create_connection(listeners[0].getsockname()).close()
+    serving.join()
+
+
+def test_what_the_kernel_does_not_tell_is_not_guessed(monkeypatch, pair, thread):
+    tid = thread(lambda: pair[0].recv(1))
+    monkeypatch.setattr(system_calls, "_read", lambda path: "")
+    assert not is_busy(tid)
+    monkeypatch.setattr(system_calls, "_memory", lambda address, size: b"")
+    assert awaited() is None

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from nvrx_core.inprocess.groups import nccl_bootstrap, nccl_services
+from nvrx_core.inprocess.groups import nccl_bootstrap, nccl_services, torch_groups
 from nvrx_core.inprocess.groups.nccl_bootstrap import NcclBootstrap
 from nvrx_core.inprocess.groups.nccl_services import services_awake, wake
 from nvrx_core.inprocess.groups.torch_groups import close_batch
-from nvrx_core.process.sockets import socket_inodes
-from nvrx_core.process.system_calls import awaited
+from nvrx_core.process.sockets import knock, socket_inodes
+from nvrx_core.process.system_calls import awaited, thread_ids
 
 
 class Service:
@@ -53,19 +53,19 @@ def test_a_service_is_woken_while_the_context_is_open(native, waited_for):
     assert not service.thread.is_alive()
 
 
-def test_other_threads_are_not_woken(waited_for):
-    """Neither those of Python, nor one that waits otherwise."""
-    service = Service(waited_for, nccl_services.WAITS)
-    assert wake() == 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nccl_services.threading, "enumerate", list)
-        patch.setattr(nccl_services, "WAITS", nccl_services.WAITS + 1)
-        assert wake() == 0
+def test_other_threads_are_not_woken(waited_for, native):
+    service = Service(waited_for, nccl_services.WAITS + 1)
+    assert not any(wake(tid) for tid in thread_ids())
     assert service.thread.is_alive()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nccl_services.threading, "enumerate", list)
-        while service.thread.is_alive():
-            wake()
+    knock(waited_for.fileno())
+    service.thread.join()
+
+
+def test_threads_of_python_are_not_woken(waited_for):
+    service = Service(waited_for, nccl_services.WAITS)
+    assert service.thread.native_id not in nccl_services._native_threads()
+    while service.thread.is_alive():
+        wake(service.thread.native_id)
     service.thread.join()
 
 
@@ -128,6 +128,18 @@ def test_a_listener_of_before_the_function_stays(waiting):
     assert waiting.creating.is_alive()
 
 
+def test_a_listener_stays_that_is_waited_for_by_another_descriptor(waiting):
+    with waiting.server.dup():
+        assert waiting.fail() == 1
+    assert waiting.serving.is_alive()
+
+
+def test_nothing_is_cut_where_the_kernel_does_not_tell(waiting, monkeypatch):
+    monkeypatch.setattr(nccl_bootstrap, "awaited", lambda: None)
+    assert [waiting.bootstrap.cut(waiting.older) for _ in range(10)] == [0] * 10
+    monkeypatch.setattr(nccl_bootstrap, "awaited", awaited)
+
+
 def test_nothing_is_cut_in_a_process_that_has_not_used_cuda(waiting, monkeypatch):
     monkeypatch.setattr(nccl_bootstrap, "cuda_device", lambda: None)
     assert [waiting.bootstrap.cut(waiting.older) for _ in range(10)] == [0] * 10
@@ -137,3 +149,21 @@ def test_nothing_is_cut_in_a_process_that_has_not_used_cuda(waiting, monkeypatch
 
 def test_a_torch_without_nccl_has_no_batch_to_close():
     close_batch()
+
+
+@pytest.mark.parametrize("failing", ["body", "end", "nothing"])
+def test_a_batch_whose_end_fails_is_forgotten(monkeypatch, failing):
+    closed = []
+    monkeypatch.setattr(torch_groups, "close_batch", lambda: closed.append(True))
+
+    @contextlib.contextmanager
+    def coalesce(group):
+        yield group
+        if failing == "end":
+            raise RuntimeError(failing)
+
+    with contextlib.suppress(RuntimeError), torch_groups._closing(coalesce)("group") as given:
+        assert given == "group"
+        if failing == "body":
+            raise RuntimeError(failing)
+    assert closed == [True] * (failing == "end")

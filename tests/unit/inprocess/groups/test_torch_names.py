@@ -18,6 +18,7 @@ from nvrx_core.progress.page import Page, ProgressField
 
 USED = {
     "distributed_c10d._new_process_group_helper": "observe puts a function around it, to see groups being created",
+    "distributed_c10d._coalescing_manager": "observe puts a function around it, to see a batch whose end fails",
     "distributed_c10d._world.default_pg": "are_whole and forget_groups ask it for the default group",
     "distributed_c10d._world.pg_map": "has_groups, are_whole and forget_groups ask it for the groups that are alive",
     "distributed_c10d._world.pg_names": "are_whole and forget_groups ask it for the names of groups",
