@@ -96,7 +96,7 @@ def _closing(coalesce: Callable[..., Any]) -> Callable[..., Any]:
             with coalesce(*args, **kwargs) as coalescing:
                 yield coalescing
                 complete = True
-        except BaseException:
+        except BaseException:  # boundary: it is raised again
             if complete:
                 close_batch()
             raise
