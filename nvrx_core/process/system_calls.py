@@ -11,14 +11,15 @@ import os
 import platform
 import re
 import struct
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
-    "EpollWait", "Poll", "Registered", "awaited", "epoll_wait_of", "is_busy", "poll_of", "registered", "thread_ids",
-    "thread_names", "waits_on",
+    "EpollWait", "Poll", "Registered", "awaited", "epoll_wait_of", "is_busy", "native_thread_ids", "poll_of",
+    "registered", "thread_ids", "thread_names", "waits_on",
 ]  # fmt: skip
 
 _READING: Final = {
@@ -75,9 +76,14 @@ def thread_ids() -> set[int]:
     return set(map(int, os.listdir("/proc/self/task")))
 
 
+def native_thread_ids() -> set[int]:
+    """Return those of the threads that Python does not know."""
+    return thread_ids() - {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}
+
+
 def thread_names() -> dict[int, str]:
     """Return the names of the threads of this process by kernel thread id; the kernel keeps 15 characters."""
-    return {int(task): _read(f"/proc/self/task/{task}/comm").rstrip("\n") for task in os.listdir("/proc/self/task")}
+    return {tid: _read(f"/proc/self/task/{tid}/comm").rstrip("\n") for tid in thread_ids()}
 
 
 def epoll_wait_of(tid: int) -> EpollWait | None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.process.sockets import TcpSocket, describe, keep_open, wait_quiet
-from nvrx_core.process.system_calls import EpollWait, epoll_wait_of, registered, thread_names
+from nvrx_core.process.system_calls import EpollWait, epoll_wait_of, native_thread_ids, registered, thread_names
 
 __all__ = ["GlooConnections"]
 
@@ -125,7 +125,7 @@ def _waits() -> list[EpollWait]:
     names = thread_names()
     threads = sorted(tid for tid, name in names.items() if name == LOOP)
     if not threads:
-        return _unnamed_waits(names)
+        return _unnamed_waits()
     deadline = time.monotonic() + LOOP_WITHIN
     waits: dict[int, EpollWait] = {}
     while True:
@@ -135,10 +135,9 @@ def _waits() -> list[EpollWait]:
         select.select([], [], [], TICK)
 
 
-def _unnamed_waits(names: dict[int, str]) -> list[EpollWait]:
+def _unnamed_waits() -> list[EpollWait]:
     """Return the same for older versions of torch, where gloo does not name its threads."""
-    native = sorted(names.keys() - {thread.native_id for thread in threading.enumerate()})
-    waits = [wait for tid in native if (wait := epoll_wait_of(tid)) is not None]
+    waits = [wait for tid in sorted(native_thread_ids()) if (wait := epoll_wait_of(tid)) is not None]
     return [wait for wait in waits if (wait.max_events, wait.timeout) == LOOP_WAITS]
 
 

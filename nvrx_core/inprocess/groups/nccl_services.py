@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from nvrx_core.process.sockets import knock
-from nvrx_core.process.system_calls import poll_of, thread_ids
+from nvrx_core.process.system_calls import native_thread_ids, poll_of
 
 __all__ = ["services_awake", "wake"]
 
@@ -40,7 +40,7 @@ def services_awake(within: float) -> Iterator[None]:
 def _wake_until(over: threading.Event, within: float) -> None:
     services = set[int]()
     for tick in range(int(within / TICK)):
-        for tid in services if tick % SEARCH_EVERY else _native_threads():
+        for tid in services if tick % SEARCH_EVERY else native_thread_ids():
             if over.is_set():
                 return
             if wake(tid):
@@ -53,7 +53,3 @@ def wake(tid: int) -> bool:
     """Wake a thread that waits as a service thread does; return whether it did."""
     poll = poll_of(tid)
     return poll is not None and poll.timeout == WAITS and any(knock(fd) for fd in poll.fds)
-
-
-def _native_threads() -> set[int]:
-    return thread_ids() - {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}

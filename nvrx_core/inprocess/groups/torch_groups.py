@@ -158,8 +158,10 @@ def close_batch() -> None:
     `batch_isend_irecv` begins a group of NCCL operations and ends it; when the end fails, torch still counts the group,
     and each communicator that it makes later fails with "ncclGroupEnd: not in a group call".
     """
+    if not dist.is_nccl_available():
+        return
     library = Path(torch.__file__).with_name("lib") / "libtorch_cuda.so"
-    with suppress(OSError, ValueError):  # there is no CUDA in this torch, or no such count
+    with suppress(OSError, ValueError):  # this torch has no such library, or no such count
         ctypes.c_uint64.in_dll(ctypes.CDLL(str(library)), BATCHES).value = 0
 
 

@@ -12,7 +12,7 @@ from nvrx_core.inprocess.groups.nccl_bootstrap import NcclBootstrap
 from nvrx_core.inprocess.groups.nccl_services import services_awake, wake
 from nvrx_core.inprocess.groups.torch_groups import close_batch
 from nvrx_core.process.sockets import knock, socket_inodes
-from nvrx_core.process.system_calls import awaited, thread_ids
+from nvrx_core.process.system_calls import awaited, native_thread_ids, thread_ids
 
 
 class Service:
@@ -32,7 +32,7 @@ class Service:
 @pytest.fixture
 def native(monkeypatch):
     """The threads of Python count as those of a library."""
-    monkeypatch.setattr(nccl_services.threading, "enumerate", list)
+    monkeypatch.setattr(threading, "enumerate", list)
 
 
 @pytest.fixture(params=["connections", "datagrams"])
@@ -63,7 +63,7 @@ def test_other_threads_are_not_woken(waited_for, native):
 
 def test_threads_of_python_are_not_woken(waited_for):
     service = Service(waited_for, nccl_services.WAITS)
-    assert service.thread.native_id not in nccl_services._native_threads()
+    assert service.thread.native_id not in native_thread_ids()
     while service.thread.is_alive():
         wake(service.thread.native_id)
     service.thread.join()
