@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,8 @@ _JOBS = pytest.StashKey[list[Job]]()
 
 @pytest.fixture(scope="session")
 def template() -> Iterator[Template]:
-    template = Template()
-    try:
+    with closing(Template()) as template:
         yield template
-    finally:
-        template.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,8 @@ Variables = Callable[[int], dict[str, str | None]]
 
 @pytest.fixture(scope="session")
 def lightning_template() -> Iterator[Template]:
-    template = Template(Path(__file__).parents[2] / "harness" / "lightning" / "template.py")
-    try:
+    with closing(Template(Path(__file__).parents[2] / "harness" / "lightning" / "template.py")) as template:
         yield template
-    finally:
-        template.close()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,8 @@ LIMIT = 300
 
 @pytest.fixture(scope="session")
 def megatron() -> Iterator[Template]:
-    template = Template(TEMPLATE)
-    try:
+    with closing(Template(TEMPLATE)) as template:
         yield template
-    finally:
-        template.close()
 
 
 @pytest.fixture
@@ -56,11 +54,8 @@ def run(megatron: Template, tmp_path: Path) -> Iterator[Launch]:
 @pytest.fixture(scope="session")
 def plain() -> Iterator[Template]:
     """A template that has not imported a megatron-core: that of the checkout is used."""
-    template = Template()
-    try:
+    with closing(Template()) as template:
         yield template
-    finally:
-        template.close()
 
 
 @pytest.fixture
