@@ -172,10 +172,10 @@ class Coordinator:
         if node not in self._members.active:
             return self._next(now)
         self._members.lose(node)
+        self._budget.forgive()
         if self._phase is Phase.RUNNING and self._members.healthy >= self.rules.min_nodes:
             return self._end_if_done()
         stop = self._stop(f"{description.host}: {reason}") if self._phase is Phase.RUNNING else ()
-        self._budget.forgive()
         return (*stop, *self._next(now))
 
     def _stop(self, reason: str) -> tuple[Decision, ...]:

@@ -1,7 +1,8 @@
 """Whether the workers may be started again, and when: failures use up restarts, lost nodes do not. Pure.
 
-Workers also fail because a node that they talk to is lost, and are noticed first; so a failure is forgiven when a node
-turns out to be lost before all have stopped, and it is settled afterwards.
+Workers also fail because a node that they talk to is lost. They may be noticed before the loss, or long after it where
+the cycle goes on without the node: a failure is forgiven when a node was lost in the same cycle, or turns out to be
+lost before all have stopped, and it is settled afterwards.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class BudgetState:
         restarts: how many cycles were started because a worker had failed.
         failure: the worker's failure by which the cycle is stopped.
         is_fruitless: that cycle ended before its first step.
+        is_forgiven: a node of the cycle was lost.
         fruitless: how many cycles before have, one after the other.
         restarted: when the workers were restarted, as far as it counts.
         begins_in: seconds until the next cycle may begin; `-inf` for at any time.
@@ -33,6 +35,7 @@ class BudgetState:
     restarts: int = 0
     failure: str = ""
     is_fruitless: bool = False
+    is_forgiven: bool = False
     fruitless: int = 0
     restarted: tuple[float, ...] = ()
     begins_in: float = -math.inf
@@ -41,8 +44,8 @@ class BudgetState:
         """Return it for the wire."""
         begins_in = None if math.isinf(self.begins_in) else self.begins_in
         return {
-            **vars(self), "is_fruitless": int(self.is_fruitless), "restarted": list(self.restarted),
-            "begins_in": begins_in,
+            **vars(self), "is_fruitless": int(self.is_fruitless), "is_forgiven": int(self.is_forgiven),
+            "restarted": list(self.restarted), "begins_in": begins_in,
         }  # fmt: skip
 
     @classmethod
@@ -55,7 +58,8 @@ class BudgetState:
         begins_in = data.get("begins_in")
         return cls(
             integer(data.get("restarts"), 0), string(data.get("failure")), bool(integer(data.get("is_fruitless"), 0)),
-            integer(data.get("fruitless"), 0), tuple(float(number(each)) for each in data.get("restarted", ())),
+            bool(integer(data.get("is_forgiven"), 0)), integer(data.get("fruitless"), 0),
+            tuple(float(number(each)) for each in data.get("restarted", ())),
             -math.inf if begins_in is None else float(number(begins_in)),
         )  # fmt: skip
 
@@ -80,25 +84,28 @@ class RestartBudget:
         state = state or BudgetState()
         self._max_restarts = max_restarts
         self.restarts, self._failure, self._is_fruitless = state.restarts, state.failure, state.is_fruitless
+        self._is_forgiven = state.is_forgiven
         self._pacing = RestartPacing(pacing, ages=state.restarted, fruitless=state.fruitless, now=now)
         self.begins_at = now + state.begins_in
 
     def state(self, *, now: float) -> BudgetState:
         """Return everything that decides what it does next."""
         return BudgetState(
-            self.restarts, self._failure, self._is_fruitless, self._pacing.fruitless, self._pacing.ages(now=now),
-            self.begins_at - now if self.begins_at > now else -math.inf,
+            self.restarts, self._failure, self._is_fruitless, self._is_forgiven, self._pacing.fruitless,
+            self._pacing.ages(now=now), self.begins_at - now if self.begins_at > now else -math.inf,
         )  # fmt: skip
 
     def failed(self, failure: str, *, is_fruitless: bool) -> str:
         """Record the failure of a worker; return why the cycle is stopped, and when the next one begins."""
+        if self._is_forgiven:
+            return f"{failure}; no restart is used up, for a node of this cycle was lost before"
         self._failure, self._is_fruitless = failure, is_fruitless
         pause = self._pacing.pause(is_fruitless=is_fruitless)
         return f"{failure}; the next cycle is {pause:g} s away" if pause else failure
 
     def forgive(self) -> None:
-        """Record that the cycle was stopped by the loss of a node, which explains the failures of its workers."""
-        self._failure = ""
+        """Record that a node of the cycle was lost, which explains the failures of its workers."""
+        self._failure, self._is_forgiven = "", True
 
     def spent(self, *, now: float) -> str:
         """Return why the failure is the job's, "" if it is none, or there may be another restart."""
@@ -116,4 +123,4 @@ class RestartBudget:
             self.restarts += 1
             self.begins_at = now + self._pacing.pause(is_fruitless=self._is_fruitless)
             self._pacing.restarted(is_fruitless=self._is_fruitless, now=now)
-        self._failure, self._is_fruitless = "", False
+        self._failure, self._is_fruitless, self._is_forgiven = "", False, False

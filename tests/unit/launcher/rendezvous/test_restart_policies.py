@@ -9,6 +9,7 @@ import pytest
 from nvrx_launcher.node_actions import AwaitRound, EndLaunch, JoinAgain, StopWorkers, Tell
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
@@ -123,11 +124,28 @@ def test_failures_are_tolerated_while_enough_nodes_are_healthy():
     made = min_healthy(nodes=4)
     assert told(made, MessageKind.UNHEALTHY, 0) == []
     assert told(made, MessageKind.UNHEALTHY, 0) == [], "another worker of the same node"
-    assert verdicts(made.lost(1, "vanished", now=1.0)) == [Verdict.LOST]
+    assert told(made, MessageKind.UNHEALTHY, 1) == []
     (stop,) = told(made, MessageKind.UNHEALTHY, 2)
     assert (stop.verdict, stop.reason) == (Verdict.STOP, "host2: rank 0 has failed")
-    (run,) = told(made, MessageKind.READY, 0, 2, 3)
-    assert ([each.node for each in run.members], made.restarts) == ([0, 2, 3], 1)
+    (run,) = told(made, MessageKind.READY, 0, 1, 2, 3)
+    assert ([each.node for each in run.members], made.restarts) == ([0, 1, 2, 3], 1)
+
+
+@pytest.mark.parametrize("is_handed_on", [False, True])
+def test_a_failure_uses_up_no_restart_where_a_node_was_lost_in_the_same_cycle(is_handed_on):
+    """The others go on without the node, and those that talk to it fail later; also under another coordinator."""
+    made = min_healthy(least=2, max_restarts=0)
+    assert verdicts(made.lost(0, "vanished", now=1.0)) == [Verdict.LOST]
+    if is_handed_on:
+        state = CoordinatorState.from_json(made.state(now=1.0).to_json())
+        made = Coordinator.from_state(made.rules, state, now=1.0)
+    (stop,) = told(made, MessageKind.UNHEALTHY, 1)
+    assert stop.reason == "host1: rank 0 has failed; no restart is used up, for a node of this cycle was lost before"
+    (run,) = told(made, MessageKind.READY, 1, 2)
+    assert (run.verdict, run.cycle, made.restarts) == (Verdict.RUN, 1, 0)
+    told(made, MessageKind.UNHEALTHY, 1)
+    (end,) = told(made, MessageKind.READY, 1, 2)
+    assert (end.verdict, end.reason) == (Verdict.END, "host1: rank 0 has failed, with --max-restarts 0")
 
 
 def test_the_loss_of_one_node_too_many_stops_the_cycle_and_counts_not():
