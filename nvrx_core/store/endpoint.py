@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import select
 import socket
 import threading
@@ -19,10 +20,11 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.errors import RestartError
+from nvrx_core.process.descriptors import close_if_left
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.settings.environment import store_answers_within
 
-__all__ = ["StoreConnectionError", "answer_deadline", "await_listener", "listen", "local_address"]
+__all__ = ["StoreConnectionError", "answer_deadline", "await_listener", "handed_over", "listen", "local_address"]
 
 log = logging.getLogger("nvrx_core.store")
 LINE_EVERY: Final = 10.0
@@ -144,6 +146,18 @@ def _bound(host: str, port: int, anywhere: bool) -> socket.socket:
             return _bound("0.0.0.0", port, False)
         raise
     return listener
+
+
+@contextmanager
+def handed_over(listener: socket.socket) -> Iterator[int]:
+    """The descriptor of a listening socket, of which torch's server takes ownership; closed if no server is made."""
+    inode = os.fstat(listener.fileno()).st_ino
+    fd = listener.detach()
+    try:
+        yield fd
+    except BaseException:  # boundary: torch may have closed it, or not
+        close_if_left(fd, inode)
+        raise
 
 
 def local_address(host: str, port: int) -> str:

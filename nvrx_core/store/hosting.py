@@ -7,7 +7,7 @@ import socket
 from types import TracebackType
 from typing import Any, Final
 
-from nvrx_core.store.endpoint import listen
+from nvrx_core.store.endpoint import handed_over, listen
 
 __all__ = ["StoreServer", "serve", "serve_on"]
 
@@ -71,5 +71,6 @@ def serve_on(listener: socket.socket, host: str) -> StoreServer:
     port = listener.getsockname()[1]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    server = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    with handed_over(listener) as fd:
+        server = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
     return StoreServer(socket.gethostname() if host in ALL_INTERFACES else host, port, server)

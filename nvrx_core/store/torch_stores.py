@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import torch.distributed as dist
 
 from nvrx_core.errors import require, require_type
 from nvrx_core.settings.environment import master, rank_and_world_size, store_endpoint
-from nvrx_core.store.endpoint import answer_deadline, await_listener, listen
+from nvrx_core.store.endpoint import answer_deadline, await_listener, handed_over, listen
 from nvrx_core.store.mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
 
 __all__ = ["CONNECT_TIMEOUT", "FURTHER_TIMEOUT", "RECONNECT_TIMEOUT", "Factory", "FileStore", "TCPStore", "another"]
@@ -68,13 +69,13 @@ class TCPStore(StoreMixin, dist.TCPStore):
             "multi_tenant": multi_tenant,
             "use_libuv": use_libuv,
         }
-        if self.hosted:
-            options["master_listen_fd"] = listen(
-                host, chosen, anywhere=True, name="MASTER_ADDR", choose=_CHOOSE
-            ).detach()
-        else:
-            await_listener(host, chosen, min(timeout, FURTHER_TIMEOUT) if client_only() else timeout)
-        with answer_deadline(host, chosen):
+        with ExitStack() as opening:
+            if self.hosted:
+                listener = listen(host, chosen, anywhere=True, name="MASTER_ADDR", choose=_CHOOSE)
+                options["master_listen_fd"] = opening.enter_context(handed_over(listener))
+            else:
+                await_listener(host, chosen, min(timeout, FURTHER_TIMEOUT) if client_only() else timeout)
+            opening.enter_context(answer_deadline(host, chosen))
             super().__init__(host, chosen, is_master=self.hosted, **options)
         self.set_timeout(timeout)
 

@@ -7,7 +7,6 @@ shut down, and one that has none is waited for in short turns.
 
 from __future__ import annotations
 
-import os
 import resource
 import socket
 from collections.abc import Mapping
@@ -21,12 +20,12 @@ from nvrx_core.errors import StoreLost
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.process.descriptors import close_if_left, give_up
+from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.settings.environment import with_environment_as_now
 from nvrx_core.store.connection import Connection
-from nvrx_core.store.endpoint import StoreConnectionError, listen, local_address
+from nvrx_core.store.endpoint import StoreConnectionError, handed_over, listen, local_address
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.mixin import StoreMixin
 from nvrx_core.store.torch_stores import Factory, another
@@ -227,14 +226,13 @@ class Connections:
             StoreConnectionError: when it cannot be hosted, as for lack of descriptors.
         """
         listener, self._offered = self._listener(), None
-        port, inode = listener.getsockname()[1], os.fstat(listener.fileno()).st_ino
-        fd = listener.detach()
+        port = listener.getsockname()[1]
         try:
-            self._meeting = dist.TCPStore(
-                self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=fd
-            )
+            with handed_over(listener) as fd:
+                self._meeting = dist.TCPStore(
+                    self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=fd
+                )
         except dist.DistError as error:
-            close_if_left(fd, inode)
             limit, reason = resource.getrlimit(resource.RLIMIT_NOFILE)[0], str(error).partition("\n")[0]
             raise StoreConnectionError(
                 f"cannot host the store of the next process group on {self._address}:{port}: {reason}; are "
