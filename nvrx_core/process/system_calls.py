@@ -7,12 +7,13 @@ cooperation.
 
 from __future__ import annotations
 
+import enum
 import os
 import platform
 import re
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -22,14 +23,30 @@ __all__ = [
     "registered", "thread_ids", "thread_names", "waits_on",
 ]  # fmt: skip
 
-_READING: Final = {
-    "x86_64": {0, 19, 45, 47},  # read, readv, recvfrom, recvmsg
-    "aarch64": {63, 65, 207, 212},
+
+class _Kind(enum.Enum):
+    """What a system call waits for."""
+
+    READ = enum.auto()
+    POLL = enum.auto()
+    SELECT = enum.auto()
+    ACCEPT = enum.auto()
+
+
+_CALLS: Final = {
+    "x86_64": {
+        _Kind.READ: (0, 19, 45, 47),  # read, readv, recvfrom, recvmsg
+        _Kind.POLL: (7, 271),  # poll, ppoll
+        _Kind.SELECT: (23, 270),  # select, pselect6
+        _Kind.ACCEPT: (43, 288),  # accept, accept4
+    },
+    "aarch64": {_Kind.READ: (63, 65, 207, 212), _Kind.POLL: (73,), _Kind.SELECT: (72,), _Kind.ACCEPT: (202, 242)},
+}
+_KINDS: Final = {
+    machine: {number: kind for kind, numbers in calls.items() for number in numbers}
+    for machine, calls in _CALLS.items()
 }
 _PPOLL: Final = {"x86_64": 271, "aarch64": 73}
-_POLLING: Final = {"x86_64": {7, 271}, "aarch64": {73}}  # poll, ppoll
-_ACCEPTING: Final = {"x86_64": {43, 288}, "aarch64": {202, 242}}  # accept, accept4
-_SELECTING: Final = {"x86_64": {23, 270}, "aarch64": {72}}  # select, pselect6
 _POLLFD, _TIMESPEC = struct.Struct("=ihh"), struct.Struct("=qq")
 MOST_POLLED: Final = 4096
 _TARGET: Final = re.compile(r"^tfd:\s+(\d+).*\bino:([0-9a-f]+)", re.MULTILINE)
@@ -99,19 +116,16 @@ def registered(epoll: int) -> list[Registered]:
 
 def waits_on(tid: int) -> int | None:
     """Return the single descriptor that a thread waits to read from; None while it runs or waits for something else."""
-    call, machine = _system_call(tid), platform.machine()
-    if len(call) > 2 and call[0] in _READING.get(machine, ()):
-        return call[1]
-    if len(call) > 2 and call[0] in _POLLING.get(machine, ()) and call[2] == 1:
-        return next(iter(_polled(call[1], 1)), None)
-    return None
+    call = _system_call(tid)
+    found = _descriptors(call) if _kind(call) in (_Kind.READ, _Kind.POLL) else []
+    return found[0] if len(found) == 1 else None
 
 
 def poll_of(tid: int) -> Poll | None:
     """Return the call of poll in which a thread waits; None while it runs or waits in another call."""
     call = _system_call(tid)
-    if len(call) > 3 and call[0] in _POLLING.get(platform.machine(), ()):
-        return Poll(tuple(fd for fd in _polled(call[1], call[2]) if fd >= 0), _milliseconds(call[0], call[3]))
+    if _kind(call) is _Kind.POLL:
+        return Poll(tuple(fd for fd in _descriptors(call) if fd >= 0), _milliseconds(call[0], call[3]))
     return None
 
 
@@ -125,8 +139,7 @@ def _milliseconds(number: int, timeout: int) -> int:
 
 def is_busy(tid: int) -> bool:
     """Return whether a thread runs, or tries to accept a connection; False where the kernel does not tell."""
-    call = _system_call(tid)
-    return (bool(call) and call[0] in _ACCEPTING.get(platform.machine(), ())) or _words(tid) == ["running"]
+    return _kind(_system_call(tid)) is _Kind.ACCEPT or _words(tid) == ["running"]
 
 
 def awaited() -> set[int] | None:
@@ -141,18 +154,31 @@ def awaited() -> set[int] | None:
     return waited_for | {each.fd for epoll in epolls for each in registered(epoll)}
 
 
-def _waited_for(tid: int) -> Iterable[int]:
+def _waited_for(tid: int) -> list[int]:
     """Return the descriptors of a thread's call; a listener that does not block is tried, not waited for."""
-    call, machine = _system_call(tid), platform.machine()
-    if len(call) > 3 and call[0] in _POLLING.get(machine, ()):
-        return _polled(call[1], call[2])
-    if len(call) > 3 and call[0] in _SELECTING.get(machine, ()):
-        bits = int.from_bytes(_memory(call[2], (call[1] + 7) // 8), "little")
-        return [fd for fd in range(call[1]) if bits >> fd & 1]
-    if len(call) > 1 and call[0] in _ACCEPTING.get(machine, ()):
+    call = _system_call(tid)
+    kind = _kind(call)
+    if kind is _Kind.ACCEPT:
         with suppress(OSError):
-            return [call[1]] if os.get_blocking(call[1]) else []
-    return []
+            return _descriptors(call) if os.get_blocking(call[1]) else []
+    return _descriptors(call) if kind in (_Kind.POLL, _Kind.SELECT) else []
+
+
+def _kind(call: Sequence[int]) -> _Kind | None:
+    """Return what a system call waits for; None for one that is not in the table."""
+    return _KINDS.get(platform.machine(), {}).get(call[0]) if len(call) > 3 else None
+
+
+def _descriptors(call: Sequence[int]) -> list[int]:
+    """Return the descriptors that a system call of the table waits to read from."""
+    match _kind(call):
+        case _Kind.POLL:
+            return _polled(call[1], call[2])
+        case _Kind.SELECT:
+            bits = int.from_bytes(_memory(call[2], (call[1] + 7) // 8), "little")
+            return [fd for fd in range(call[1]) if bits >> fd & 1]
+        case _:
+            return [call[1]]
 
 
 def _system_call(tid: int) -> list[int]:
