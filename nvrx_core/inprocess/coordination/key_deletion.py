@@ -86,7 +86,7 @@ class KeyDeletion:
             return
         if not self.store.forget(prefix, stay):
             found = self.store.listed(prefix) or self._of_call(iteration, members)
-            self._delete(found, stay | {self.keys.kept()})
+            self._delete(found, stay)
         self.store.delete([*self._beside(), self.keys.kept()])
 
     def _have_left(self, members: int) -> bool:
@@ -96,12 +96,13 @@ class KeyDeletion:
         self.store.delete(key for key in keys if key not in stay)
 
     def _read_late(self, iteration: int) -> frozenset[str]:
-        """Return the keys of a completed call that are read late."""
+        """Return the keys of a completed call that are read late, and the mark that there are some."""
         if not self.store.has([self.keys.kept()]):
             return frozenset()
         with guard():
             kept = map(kept_after_call, self._decisions(iteration))
-            return frozenset(key for rounds in kept for k in rounds for key in self.keys.round(k).read_late)
+            late = (key for rounds in kept for k in rounds for key in self.keys.round(k).read_late)
+            return frozenset((self.keys.kept(), *late))
 
     def _decisions(self, iteration: int) -> Iterator[Decision]:
         """Read the decisions of a completed call, those of the last rounds only where the store lists no keys."""

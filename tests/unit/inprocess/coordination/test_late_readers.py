@@ -34,6 +34,22 @@ class Excepting(Forgetful):
         return True
 
 
+class Interrupted(Excepting):
+    """A store that deletes in two portions, in the order of the keys; another client does something between them."""
+
+    def __init__(self, portion):
+        super().__init__()
+        self.portion, self.between = portion, lambda: None
+
+    def forget_except(self, prefix, keys):
+        between, self.between = self.between, lambda: None
+        found = sorted(key for key in self.list_keys() if key.startswith(prefix) and key not in keys)
+        for key in found[: self.portion]:
+            self.delete_key(key)
+        between()
+        return super().forget_except(prefix, keys)
+
+
 @pytest.fixture(params=[dist.HashStore, Forgetful, Excepting])
 def control_store(request):
     return ControlStore(GuardedStore(request.param()), KEYS)
@@ -117,6 +133,19 @@ def test_a_member_that_deletes_after_another_spares_what_is_read_late(control_st
     monkeypatch.setattr(deletion, "_read_late", overtaken)
     deletion._delete_unread(0, 2)
     assert set(control_store.store.listed("")) == keys_of(0)
+
+
+@pytest.mark.parametrize("portion", range(8))
+def test_a_member_that_deletes_while_another_does_spares_what_is_read_late(portion):
+    """As in etcd, which deletes a hundred ranges at a time."""
+    store = Interrupted(portion)
+    control_store = ControlStore(GuardedStore(store), KEYS)
+    end_round(control_store, 0, silent=True)
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1, silent=True)
+    store.between = lambda: control_store.deletion._delete_unread(0, 2)
+    control_store.deletion.count_out(0, 1, 2)
+    assert set(store.list_keys()) == keys_of(0)
 
 
 def test_the_decision_on_a_member_that_leaves_goes_with_the_call(control_store):
