@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
 
-__all__ = ["chain_contains", "related", "text_of", "type_name"]
+__all__ = ["add_note", "chain_contains", "related", "set_traceback", "text_of", "type_name"]
 
 
 def related(error: BaseException | None) -> Iterator[BaseException]:
@@ -27,6 +28,16 @@ def chain_contains(error: BaseException | None, wanted: BaseException) -> bool:
     return any(each is wanted for each in related(error))
 
 
+def set_traceback(error: BaseException, trace: TracebackType | None) -> None:
+    """Set the traceback of an exception, also of one that refuses assignments, such as a frozen dataclass."""
+    BaseException.with_traceback(error, trace)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception, also to one that refuses assignments."""
+    vars(error).setdefault("__notes__", []).append(note)
+
+
 def text_of(error: BaseException) -> str:
     """Return the type and text of an exception; if its `__str__` raises, the type that it raised."""
     try:
@@ -44,7 +55,8 @@ def type_name(kind: type[BaseException]) -> str:
 def _members(error: BaseException) -> Iterable[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return error.exceptions
-    failures = getattr(error, "failures", None) if type(error).__module__.startswith("torch.distributed.") else None
+    is_torchs = str(type(error).__module__).startswith("torch.distributed.")
+    failures = getattr(error, "failures", None) if is_torchs else None
     if not isinstance(failures, Mapping):
         return ()
     return [part for value in failures.values() for part in _parts(value) if isinstance(part, BaseException)]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.call import Call
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
-from nvrx_core.inprocess.call.one_call import one_call
+from nvrx_core.inprocess.call.one_call import OneCall
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.configuration.environment_checks import warn_about_environment
 from nvrx_core.inprocess.configuration.injection import bind, parameters_for, refuse_arguments, refuse_shape
@@ -258,7 +258,7 @@ class Wrapper(Parameters):
         def wrapped(*args: Any, **kwargs: Any) -> Result:
             call: Call | None = None
             try:
-                with one_call():
+                with OneCall():
                     free, call = self._prepare(fn, names, args, kwargs)
                     result: Result = call.run(self._injected(call, free, functools.partial(fn, *args, **kwargs)))
             except BaseException as error:  # boundary: the caller sees the frames of its function, not those in between

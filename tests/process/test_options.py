@@ -120,6 +120,18 @@ def test_an_exception_whose_text_raises_costs_no_rank(prepare: Launch) -> None:
     assert "(no text: its __str__ raised LookupError)" in job.events("restart")[0]["cause"]["message"]
 
 
+def test_a_frozen_dataclass_as_an_exception_costs_no_rank(prepare: Launch) -> None:
+    job = run(prepare, "frozen", {"frozen": [[1, 0]]})
+    assert results(job) == {0: 1, 1: 1}
+    assert_restarts(job, [restart("EXCEPTION", by=[1])])
+
+
+def test_a_rank_that_gives_up_by_one_says_why(prepare: Launch) -> None:
+    job = run(prepare, "frozen", {"frozen": [[1, 0], [1, 1]]}, no_progress_limit=2)
+    assert by_rank(job, "left", "kinds")[1][0] == "Frozen"
+    assert by_rank(job, "left", "notes")[1][0].startswith("nvrx: giving up: ")
+
+
 def test_a_rank_that_leaves_with_such_an_exception_says_so(prepare: Launch) -> None:
     job = run(prepare, "wordless", {"exit": [[1, 0]]})
     assert results(job) == {0: 1}

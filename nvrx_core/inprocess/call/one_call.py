@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from nvrx_core.errors import RestartAbort
 
-__all__ = ["one_call"]
+__all__ = ["OneCall"]
 
 Holder = tuple[int, int]
 """The process and the thread that run a wrapped function."""
 _running: Final[dict[str, Holder]] = {}
 
 
-@contextmanager
-def one_call() -> Iterator[None]:
-    """Hold the process for one call.
+class OneCall:
+    """A context that holds the process for one call.
 
-    Raises:
-        RestartAbort: when a call is under way in this process, or in the one that it was forked from.
+    It is no generator: `contextlib` assigns the traceback of what leaves one, which a frozen dataclass refuses.
     """
-    mine = os.getpid(), threading.get_ident()
-    holder = _running.setdefault("call", mine)  # atomic: two threads may come at once
-    if holder is not mine:
-        raise _refusal(holder, mine)
-    try:
-        yield
-    finally:
+
+    def __enter__(self) -> None:
+        """Hold it.
+
+        Raises:
+            RestartAbort: when a call is under way in this process, or in the one that it was forked from.
+        """
+        mine = os.getpid(), threading.get_ident()
+        holder = _running.setdefault("call", mine)  # atomic: two threads may come at once
+        if holder is not mine:
+            raise _refusal(holder, mine)
+
+    def __exit__(self, *error: object) -> None:
         _running.pop("call", None)
 
 

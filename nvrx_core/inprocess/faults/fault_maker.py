@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
-from nvrx_core.fault.exceptions import related, text_of, type_name
+from nvrx_core.fault.exceptions import related, set_traceback, text_of, type_name
 from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
 from nvrx_core.process.garbage import watch_frames
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -98,4 +98,4 @@ def release_frames(error: BaseException | None) -> None:
     """Release the frames as well: that of a module keeps all of the module's names, and cannot be cleared."""
     for each in related(error):
         traceback.clear_frames(each.__traceback__)
-        each.__traceback__ = None
+        set_traceback(each, None)

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Final
 
 from nvrx_core.events.log import EventLog
-from nvrx_core.fault.exceptions import type_name
+from nvrx_core.fault.exceptions import text_of, type_name
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.inprocess.faults.user_errors import user_traceback
 from nvrx_core.process.bounded import call_all_bounded
@@ -53,7 +53,14 @@ class SurvivedErrors:
     def survived(self, error: BaseException, iteration: int) -> None:
         """Log the exception that ended the function in `iteration`; a repetition is a line, or less."""
         with suppress(MemoryError):  # which may be what the function has failed with
-            self._note(error, iteration)
+            try:
+                self._note(error, iteration)
+            except MemoryError:
+                raise
+            except Exception:  # boundary: a property of the user's exception
+                told = "the function failed on initial rank %d in iteration %d: %s; its traceback cannot be shown"
+                text = text_of(error)
+                self._defer(lambda: log.error(told, self._initial_rank, iteration, text))
 
     def _note(self, error: BaseException, iteration: int) -> None:
         captured = traceback.TracebackException(

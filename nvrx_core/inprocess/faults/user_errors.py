@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, ParamSpec, TypeVar
 
 from nvrx_core.errors import InternalError, ParameterError, ParameterTypeError, RestartAbort, RestartError, StoreLost
+from nvrx_core.fault.exceptions import set_traceback
 
 __all__ = ["plainly", "trim", "user_traceback"]
 
@@ -35,7 +36,7 @@ def trim(error: BaseException, *, started: bool) -> None:
         started: the call was begun; before that, every error is about what the user has written.
     """
     explained = not started or (isinstance(error, _EXPLAINED) and not isinstance(error, InternalError))
-    error.__traceback__ = (_after_own if explained else user_traceback)(error.__traceback__)
+    set_traceback(error, (_after_own if explained else user_traceback)(error.__traceback__))
 
 
 def plainly(check: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, RestartAbort, StoreLost
+from nvrx_core.fault.exceptions import add_note
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
 from nvrx_core.inprocess.protocol import effects
@@ -239,7 +240,7 @@ class MainThread:
             told = f"giving up: {verdict.reason}"
             mine = self.failure if cause.initial_rank == self.state.initial_rank else None
             if mine is not None:
-                mine.add_note(f"nvrx: {told}")
+                add_note(mine, f"nvrx: {told}")
             ended.error = mine or RestartAbort(told, culprit=verdict.culprit)
         return verdict.reached
 

@@ -59,7 +59,7 @@ def how_it_ended(error: BaseException, *, requested: bool, landed: bool) -> Outc
     ours = any(isinstance(each, RankShouldRestart) for each in related(error))
     if ours and not _wishes_to_leave(error):
         return Outcome.INTERRUPTED if requested else Outcome.FAILED
-    if isinstance(error, SystemExit) and error.code in (0, None):
+    if isinstance(error, SystemExit) and _succeeded(error.code):
         return Outcome.EXITED
     if _wishes_to_leave(error):
         return Outcome.LEFT
@@ -69,6 +69,11 @@ def how_it_ended(error: BaseException, *, requested: bool, landed: bool) -> Outc
         return Outcome.INTERRUPTED
     failed = any(isinstance(each, Exception) for each in related(error)) or _is_torchs(error)
     return Outcome.FAILED if failed else Outcome.LEFT
+
+
+def _succeeded(code: object) -> bool:
+    """Whether an exit with this code is a success to Python: an object that is neither None nor a number is not."""
+    return code is None or (isinstance(code, int) and code == 0)
 
 
 def _wishes_to_leave(error: BaseException) -> bool:
@@ -84,13 +89,15 @@ def _hides_interruption(error: BaseException) -> bool:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
-    else:
-        yield error
+    pending = [error]
+    while pending:
+        found = pending.pop()
+        if isinstance(found, BaseExceptionGroup):
+            pending += found.exceptions
+        else:
+            yield found
 
 
 def _is_torchs(error: BaseException) -> bool:
     """`torch.distributed.checkpoint` tells of every failure by a `BaseException`."""
-    return type(error).__module__.startswith("torch.distributed.")
+    return str(type(error).__module__).startswith("torch.distributed.")

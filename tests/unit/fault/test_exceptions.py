@@ -1,8 +1,17 @@
 """The exceptions chained to an exception."""
 
+from dataclasses import dataclass
+
 import pytest
 
-from nvrx_core.fault.exceptions import chain_contains, related
+from nvrx_core.fault.exceptions import add_note, chain_contains, related, set_traceback
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """Refuses each assignment."""
+
+    step: int
 
 
 def chained(*, cause=None, context=None):
@@ -41,3 +50,20 @@ def test_the_failures_of_a_torch_checkpoint_error_are_members(failures):
     error = CheckpointError()
     error.failures = {"a tuple": {0: (inner, "stack")}, "bare": {0: inner}, "none": 7}[failures]
     assert chain_contains(error, inner) == (failures != "none")
+
+
+def test_a_frozen_dataclass_gets_a_traceback_and_notes():
+    with pytest.raises(Frozen) as raised:
+        raise Frozen(3)
+    error = raised.value
+    assert error.__traceback__ is not None
+    set_traceback(error, None)
+    add_note(error, "one")
+    add_note(error, "two")
+    assert error.__traceback__ is None
+    assert error.__notes__ == ["one", "two"]
+
+
+def test_an_exception_may_have_no_module():
+    error = type("Nameless", (Exception,), {"__module__": None})()
+    assert list(related(error)) == [error]

@@ -17,6 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Optional
 
@@ -94,7 +95,8 @@ class Rank:
         except BaseException as error:  # boundary: whatever the call ends with is what is recorded
             kinds = [kind.__name__ for kind in type(error).mro()]
             text = "" if isinstance(error, Unspeakable) else str(error)
-            self.record("left", kinds=kinds, text=text, culprit=getattr(error, "culprit", None))
+            culprit, notes = getattr(error, "culprit", None), getattr(error, "__notes__", [])
+            self.record("left", kinds=kinds, text=text, culprit=culprit, notes=notes)
         else:
             self.record("done", result=result, hook=threading.excepthook is hook, **ranks())
 
@@ -240,6 +242,25 @@ class WordlessExit(Unspeakable, KeyboardInterrupt):
     """An exit without one."""
 
 
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """A failure that refuses each assignment."""
+
+    step: int
+
+
+def frozen(rank: Rank) -> None:
+    """Rank 1 fails with such an exception."""
+
+    @inprocess.Wrapper(**rank.settings)
+    def train(call_wrapper: CallWrapper) -> int:
+        if rank.is_due("frozen", call_wrapper.iteration):
+            raise Frozen(call_wrapper.iteration)
+        return rank.train(call_wrapper)
+
+    rank.run(train)
+
+
 def wordless(rank: Rank) -> None:
     """Rank 1 fails with such an exception, and leaves with one in iteration 1."""
 
@@ -368,6 +389,6 @@ def logs(rank: Rank) -> None:
 if __name__ == "__main__":
     cases = (
         plain, twice, twice_with_a_reserve, plugs, retries, no_abort, rank_filter, file_store, own_store, progressing,
-        threads, late_threads, wordless, sourceless, exits, iteration_stores, stores_by_port, injections, logs,
+        threads, late_threads, frozen, wordless, sourceless, exits, iteration_stores, stores_by_port, injections, logs,
     )  # fmt: skip
     {case.__name__: case for case in cases}[os.environ["NVRX_TEST_CASE"]](Rank())

@@ -121,3 +121,17 @@ def test_an_error_without_memory_is_survived(errors, caplog, monkeypatch):
 
 def fail_for_memory(trace):
     raise MemoryError
+
+
+def test_an_error_whose_traceback_cannot_be_read_is_a_line(errors, caplog, monkeypatch):
+    monkeypatch.setattr("nvrx_core.inprocess.faults.survived_errors.user_traceback", fail)
+    errors.survived(failed(), 2)
+    (text,) = texts(caplog)
+    assert text == (
+        f"the function failed on initial rank 3 in iteration 2: {Planted.__module__}.Planted: planted; "
+        "its traceback cannot be shown"
+    )
+
+
+def fail(trace):
+    raise AttributeError("a property of the user's")

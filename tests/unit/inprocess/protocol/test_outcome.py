@@ -90,3 +90,29 @@ def test_a_wish_to_leave_keeps_its_meaning(error, requested):
 @pytest.mark.parametrize("code", [0, None])
 def test_an_exit_with_0_is_a_completion(code):
     assert ended(SystemExit(code), requested=True) is Outcome.EXITED
+
+
+class Ambiguous:
+    """Compares as a tensor of several elements does."""
+
+    def __eq__(self, other):
+        raise RuntimeError("the truth of several values is ambiguous")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("code", [1, "done", 0.0, Ambiguous()], ids=repr)
+def test_an_exit_that_python_does_not_call_a_success_is_a_wish_to_leave(code):
+    assert ended(SystemExit(code)) is Outcome.LEFT
+
+
+@pytest.mark.parametrize(("innermost", "outcome"), [(ValueError(), Outcome.FAILED), (SystemExit(3), Outcome.LEFT)])
+def test_groups_may_be_nested_deeper_than_calls(innermost, outcome):
+    error = innermost
+    for _ in range(3_000):
+        error = BaseExceptionGroup("tasks", [error])
+    assert ended(error) is outcome
+
+
+def test_an_exception_may_have_no_module():
+    assert ended(type("Nameless", (BaseException,), {"__module__": None})()) is Outcome.LEFT
