@@ -24,9 +24,16 @@ from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, RankShouldRestart, how_it_ended
+from nvrx_core.inprocess.protocol.outcome import (
+    IterationResult,
+    Outcome,
+    RankShouldRestart,
+    how_it_ended,
+    overtaken_wish,
+)
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import EndedInChild
+from nvrx_core.process.signal_handlers import raised_by_handler
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 
@@ -93,8 +100,10 @@ class WrappedFunction:
         self.interrupt.leave()
 
     def _ended_by(self, error: BaseException) -> IterationResult:
+        error = overtaken_wish(error) or error
         landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
-        how = how_it_ended(error, requested=self.interrupt.requested, landed=landed)
+        by_signal = isinstance(error, SystemExit) and raised_by_handler(error)
+        how = how_it_ended(error, requested=self.interrupt.requested, landed=landed, by_signal=by_signal)
         if isinstance(error, RankShouldRestart):
             self.trace.report()
         if how is Outcome.INTERRUPTED:

@@ -15,7 +15,7 @@ from typing import Any
 from nvrx_core.errors import RestartAbort
 from nvrx_core.fault.exceptions import related
 
-__all__ = ["IterationResult", "LoopShouldEnd", "Outcome", "RankShouldRestart", "how_it_ended"]
+__all__ = ["IterationResult", "LoopShouldEnd", "Outcome", "RankShouldRestart", "how_it_ended", "overtaken_wish"]
 
 _WISHES = (KeyboardInterrupt, SystemExit, RestartAbort)
 
@@ -48,20 +48,33 @@ class IterationResult:
     error: BaseException | None = None
 
 
-def how_it_ended(error: BaseException, *, requested: bool, landed: bool) -> Outcome:
+def overtaken_wish(error: BaseException) -> BaseException | None:
+    """Return the exception by which the user leaves, and which was on its way out when an interruption was raised.
+
+    A signal for all ranks, such as Ctrl-C or a scheduler's SIGTERM, reaches most of them together with the
+    interruption: the first rank that leaves by it ends the round.
+    """
+    found: BaseException | None = error
+    while isinstance(found, RankShouldRestart):
+        found = found.__context__
+    return found if found is not None and found is not error and _wishes_to_leave(found) else None
+
+
+def how_it_ended(error: BaseException, *, requested: bool, landed: bool, by_signal: bool = False) -> Outcome:
     """How a function ended that raised `error`.
 
     Args:
         error: what came out of it.
         requested: the round has ended, and this rank is asked to leave its function.
         landed: an interruption was raised in it, or the abort has begun: what fails now fails because of that.
+        by_signal: it is a `SystemExit` that a signal handler of the user's raised.
     """
     ours = any(isinstance(each, RankShouldRestart) for each in related(error))
-    if ours and not _wishes_to_leave(error):
+    if ours and not (by_signal or _wishes_to_leave(error)):
         return Outcome.INTERRUPTED if requested else Outcome.FAILED
     if isinstance(error, SystemExit) and _succeeded(error.code):
         return Outcome.EXITED
-    if _wishes_to_leave(error):
+    if by_signal or _wishes_to_leave(error):
         return Outcome.LEFT
     if isinstance(error, Exception):
         return Outcome.INTERRUPTED if landed else Outcome.FAILED

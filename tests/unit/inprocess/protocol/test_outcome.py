@@ -3,7 +3,7 @@
 import pytest
 
 from nvrx_core.errors import RestartAbort
-from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, Outcome, RankShouldRestart, how_it_ended
+from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, Outcome, RankShouldRestart, how_it_ended, overtaken_wish
 
 
 class TorchError(BaseException):
@@ -116,3 +116,32 @@ def test_groups_may_be_nested_deeper_than_calls(innermost, outcome):
 
 def test_an_exception_may_have_no_module():
     assert ended(type("Nameless", (BaseException,), {"__module__": None})()) is Outcome.LEFT
+
+
+@pytest.mark.parametrize("wish", [SystemExit(143), SystemExit(0), KeyboardInterrupt(), RestartAbort()], ids=repr)
+def test_a_wish_to_leave_is_found_under_the_interruptions_that_overtook_it(wish):
+    once = because_of(RankShouldRestart(), wish)
+    assert overtaken_wish(once) is wish
+    assert overtaken_wish(because_of(LoopShouldEnd(), once)) is wish
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RankShouldRestart(),
+        because_of(RankShouldRestart(), ValueError()),
+        because_of(RankShouldRestart(), because_of(ValueError(), SystemExit(3))),
+        because_of(RankShouldRestart(), because_of(SystemExit(3), RankShouldRestart())),
+        because_of(ValueError(), SystemExit(3)),
+        SystemExit(3),
+    ],
+    ids=repr,
+)
+def test_what_was_not_on_its_way_out_was_not_overtaken(error):
+    assert overtaken_wish(error) is None
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(143, Outcome.LEFT), (0, Outcome.EXITED)])
+def test_an_exit_by_a_signal_is_meant_whatever_it_interrupts(code, outcome):
+    error = because_of(SystemExit(code), RankShouldRestart())
+    assert how_it_ended(error, requested=True, landed=True, by_signal=True) is outcome
