@@ -75,12 +75,16 @@ class ForkServer:
             work: what the worker does; it calls its argument when it is ready.
             keep: descriptors that server and worker need.
             dies_with_caller: the kernel kills both as soon as the thread that calls this has ended.
+
+        Signals wait until the fork is over: what a handler raises in a function of `os.register_at_fork` is lost.
         """
         parting = ParentDeathSignal(os.getpid()) if dies_with_caller else Orphan()
         ours, theirs = blocking_pair(socket.SOCK_SEQPACKET)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         child = os.fork()
         if child == 0:
             become_server(work, theirs, keep, parting)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         return cls(ours, child)
 

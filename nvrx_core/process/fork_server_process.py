@@ -41,6 +41,8 @@ LINGERS: Final = 0.05
 """Seconds between the end of an orphan's work and its own: to free its memory takes the CPU that its caller may need to
 end, and callers on the same node end together."""
 
+NOT_OURS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
+"""Signals that schedulers send to all processes of a job; server and worker last as long as their caller."""
 MAX_MESSAGE: Final = 256
 READY: Final = b"ready "
 WHY: Final = b"why "
@@ -99,10 +101,13 @@ def _tell(channel: socket.socket, error: BaseException) -> None:
 
 
 def _reset_signals() -> None:
+    """Reset them, for the worker as well; those that a scheduler sends to all processes are for the caller alone."""
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
         with suppress(OSError, ValueError):
-            if signal.getsignal(signum) not in (signal.SIG_DFL, signal.SIG_IGN):
+            if signum in NOT_OURS:
+                signal.signal(signum, signal.SIG_IGN)
+            elif signal.getsignal(signum) not in (signal.SIG_DFL, signal.SIG_IGN):
                 signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
