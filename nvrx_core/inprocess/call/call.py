@@ -24,6 +24,7 @@ from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.effects import Flow
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.restart_record import remember
@@ -73,24 +74,27 @@ class Call:
         remember(None)
         with self._cleanup as cleanup:
             resources = acquire(self._parameters, self._number, self._state, cleanup)
-            watchers, stores = resources.watchers, UserStores(resources.connections, resources.observer, self._state)
-            self.handles = CallHandles(
-                self._state, resources.monitor.page, resources.interrupt, stores, watchers.watchdog, self._over
-            )
-            cleanup.enter_context(inert_in_children(self))
-            flow = MainThread(
-                watchers.thread.rounds, self._state, self._call_rules(resources.connections), time.monotonic
-            )
-            try:
-                ended: IterationResult = interpret(flow.run(), self._rules(resources, function), watchers.thread.step)
-            except BarrierTimeout as error:
-                late = watchers.thread.rounds.view.round
-                name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)
-                raise
+            rounds = resources.watchers.thread.rounds
+            flow = MainThread(rounds, self._state, self._call_rules(resources.connections), time.monotonic).run()
+            with resources.monitor.reporting(flow):
+                ended = self._play(flow, resources, function)
         set_ranks(self._state.rank, self._state.world_size)
         if ended.error is not None:
             raise ended.error
         return ended.result
+
+    def _play(self, flow: Flow[IterationResult], resources: Resources, function: Callable[[], Any]) -> IterationResult:
+        watchers, stores = resources.watchers, UserStores(resources.connections, resources.observer, self._state)
+        self.handles = CallHandles(
+            self._state, resources.monitor.page, resources.interrupt, stores, watchers.watchdog, self._over
+        )
+        self._cleanup.enter_context(inert_in_children(self))
+        try:
+            return interpret(flow, self._rules(resources, function), watchers.thread.step)
+        except BarrierTimeout as error:
+            late = watchers.thread.rounds.view.round
+            name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)
+            raise
 
     def _call_rules(self, connections: Connections) -> CallRules:
         parameters = self._parameters

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable
-from contextlib import closing
-from typing import Final
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from inspect import GEN_CLOSED, getgeneratorstate
+from typing import Any, Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
@@ -15,6 +16,7 @@ from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.joining import Entrant
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.process import MonitorProcess
+from nvrx_core.inprocess.protocol.effects import Flow
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.fork_server import ForkServer
@@ -95,6 +97,19 @@ class MonitorLink:
     def module_imported(self) -> None:
         """Record that an import for which an interruption waits makes progress."""
         self.page[ProgressField.IMPORTED_AT] = time.monotonic_ns()
+
+    @contextmanager
+    def reporting(self, flow: Flow[Any]) -> Iterator[None]:
+        """Let the monitor process report the exit of the rank when an error leaves the context before `flow` has ended.
+
+        The flow notifies the other ranks of every other exit. In a child of `os.fork`, the page is its own.
+        """
+        try:
+            yield
+        except BaseException:  # boundary: the call ends by it
+            if getgeneratorstate(flow) != GEN_CLOSED:
+                self.enter(Stage.EXITED_ABNORMALLY)
+            raise
 
     def end(self) -> None:
         """End the monitor process, unless it reports the exit of a rank that was in the job."""
