@@ -22,7 +22,7 @@ import torch
 
 from nvrx_core.fault.exceptions import text_of
 from nvrx_lightning.families import lookup
-from nvrx_lightning.restart.flat_parameters import remove_hooks
+from nvrx_lightning.restart.flat_parameters import cut_cycles
 from nvrx_lightning.restart.module_snapshot import ModuleSnapshot
 from nvrx_lightning.restart.running_metrics import MetricStates
 
@@ -292,7 +292,7 @@ def release(trainer: Any) -> None:
     """Drop the references to the attempt's wrapped model, its optimizers and its data loaders."""
     strategy, loop = trainer.strategy, trainer.fit_loop
     if strategy.model is not None:
-        remove_hooks(strategy.model)
+        cut_cycles(strategy.model)
     strategy.model = None
     strategy._reset_optimizers_and_schedulers()
     loop._combined_loader = loop._data_fetcher = None
