@@ -8,6 +8,8 @@ example with dropout and batch norm off.
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -71,9 +73,20 @@ class ModuleSnapshot:
 
     def _restore_parts(self) -> None:
         module = self.module
+        replaced = [weakref.ref(each) for each in module.parameters()]
         module.__class__ = self._class
         vars(module).update(copy.deepcopy(self._parts))
         vars(module).update({name: each for name, each in self._plain.items() if name not in vars(module)})
+        _free(replaced)
+
+
+def _free(parameters: list[weakref.ref[torch.nn.Parameter]]) -> None:
+    """Collect replaced parameters that are part of a cycle, as sharded ones are.
+
+    Python's collector would leave them for long: they are few objects, whatever they hold of the device's memory.
+    """
+    if any(reference() is not None for reference in parameters):
+        gc.collect()
 
 
 def _copied_parts(module: torch.nn.Module) -> dict[str, Any]:

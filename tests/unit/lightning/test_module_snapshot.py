@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -64,6 +66,19 @@ def test_parts_that_an_attempt_makes_are_taken_away_and_plain_attributes_return(
     assert not list(model.parameters())
     assert not model._forward_hooks
     assert type(model) is Late
+
+
+def test_replaced_parameters_are_freed_although_they_are_part_of_a_cycle():
+    model = model_of()
+    snapshot = ModuleSnapshot(model, keep_weights=False, rebuilt=True)
+    replaced = weakref.ref(model[0].weight)
+    model[0].__dict__["itself"] = model[0]
+    gc.disable()
+    try:
+        snapshot.restore(weights=True)
+    finally:
+        gc.enable()
+    assert replaced() is None
 
 
 def test_a_model_with_parameters_to_come_is_rebuilt():
