@@ -1,6 +1,7 @@
 """Restart latencies of the in-process wrapper, alone or beside NVRx 0.4.1 in one run: `make bench`, `make bench-peer`.
 
-    python tests/benchmarks/bench.py [--peer PYTHON] [--only P1,P2] [--reps N] [--many N] [--quick] [--json FILE]
+    python tests/benchmarks/bench.py [--peer PYTHON] [--only P1,P2] [--backend nccl] [--reps N] [--many N] [--quick]
+        [--json FILE]
 
 The columns take turns within each figure, so that a change of the machine's load hits all of them. Nothing is
 asserted: the exit code is 0 whatever the figures are.
@@ -9,6 +10,7 @@ asserted: the exit code is 0 whatever the figures are.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import os
 import pathlib
@@ -37,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peer", metavar="PYTHON", help="interpreter of an environment with nvidia-resiliency-ext")
     parser.add_argument("--only", default="", help="figures, for example P1,P3 (default: all)")
     parser.add_argument("--columns", default="", help="columns by name, separated by ';' (default: all)")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="of the ranks' collectives (gloo)")
     parser.add_argument("--reps", type=int, default=5, help="samples of each figure at least (default: 5)")
     parser.add_argument("--many", type=int, default=200, help="samples for rows of the slowest of a hundred (200)")
     parser.add_argument("--quick", action="store_true", help="one round of each figure, peer at its defaults only")
@@ -75,6 +78,7 @@ class Bench:
         self.figures = chosen_figures(options)
         self.reps, self.many = (1, 1) if options.quick else (options.reps, max(options.reps, options.many))
         self.patience: float = options.patience
+        self.backend: str = options.backend
         self.pythons = {"ours": sys.executable, **({"peer": os.path.abspath(options.peer)} if options.peer else {})}
         self.results: dict[str, list[Sample]] = {column.name: [] for column in self.columns}
         self.launches: list[Ending] = []
@@ -110,7 +114,8 @@ class Bench:
         for job in figure.jobs(column, self._chance):
             wait_calm(self.patience)
             path = ROOT if column.ours else None
-            done = launch(job, python, ranks=figure.ranks, limit=figure.limit, import_path=path)
+            told = dataclasses.replace(job, backend=self.backend)
+            done = launch(told, python, ranks=figure.ranks, limit=figure.limit, import_path=path)
             samples = figure.read(done)
             self.results[column.name] += samples
             self.launches.append(Ending(figure.key, column.name, done.codes, done.left, *done.usage))

@@ -38,7 +38,8 @@ class Job:
         workload: `training` (steps, with faults), `model` (the same with a DDP model made inside the function),
             `trivial` (returns at once) or `calls` (times `ping` and `atomic`).
         wrapper: arguments of `Wrapper` that are durations, in seconds.
-        collectives: a gloo all_reduce in every step.
+        collectives: an all_reduce in every step.
+        backend: of the user's group, `gloo` or `nccl`; all ranks share the machine's devices.
         group_timeout: timeout of the user's process group in seconds.
         own_store: the function builds a new store on a new port in each iteration, instead of plain `env://`.
         busy: what the main thread does in a step: `sleep`, `loop`, `operations` or `asyncio`.
@@ -51,10 +52,16 @@ class Job:
     faults: tuple[Fault, ...] = ()
     target: int = 1
     collectives: bool = False
+    backend: str = "gloo"
     group_timeout: float = 10.0
     own_store: bool = False
     busy: str = "sleep"
     repeat: int = 0
+
+    @property
+    def device(self) -> str:
+        """Where the tensors of the collectives are."""
+        return "cuda" if self.backend == "nccl" else "cpu"
 
     def to_json(self) -> str:
         """Returns the text that `from_json` reads."""

@@ -32,6 +32,13 @@ PORTS = 64
 START_LIMIT = 60.0
 LEAVE_LIMIT = 2.0
 QUIET = {"TORCH_CPP_LOG_LEVEL": "fatal", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+NCCL = {
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+}
+"""NCCL as between hosts, for it refuses two ranks of one host on one device; and what both packages require."""
 FOREIGN = ("NVRX_", "TORCHELASTIC_", "MASTER_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHON")
 
 
@@ -88,7 +95,16 @@ def environment(rank: int, ranks: int, port: int, import_path: str | None) -> di
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     path = {"PYTHONPATH": import_path} if import_path else {}
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
-    return {**clean, **QUIET, **path, **where, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    return {
+        **clean,
+        **QUIET,
+        **NCCL,
+        **path,
+        **where,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "NCCL_HOSTID": f"rank-{rank}",
+    }
 
 
 def read_events(path: pathlib.Path) -> tuple[Event, ...]:

@@ -89,15 +89,15 @@ def inject_fault(kind: str) -> None:
 
 
 def join_group(job: Job, iteration: int) -> None:
-    """Creates the user's gloo group, as documented for the implementation under test."""
+    """Creates the user's group, as documented for the implementation under test."""
     timeout = datetime.timedelta(seconds=job.group_timeout)
     if not job.own_store:
-        dist.init_process_group("gloo", timeout=timeout)
+        dist.init_process_group(job.backend, timeout=timeout)
         return
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     port, patience = PORT + 2 + iteration, datetime.timedelta(seconds=30)
     store = dist.TCPStore("127.0.0.1", port, world_size, rank == 0, multi_tenant=True, timeout=patience)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    dist.init_process_group(job.backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 
 class Training:
@@ -112,9 +112,8 @@ class Training:
 
     def _work(self, job: Job) -> Callable[[], object]:
         if job.workload == "model":
-            return model_step()
-        tensor = torch.ones(16)
-        return (lambda: dist.all_reduce(tensor.fill_(1))) if job.collectives else (lambda: None)
+            return model_step(job.device)
+        return reduction(torch.ones(16, device=job.device)) if job.collectives else (lambda: None)
 
     def step(self) -> bool:
         """Does one step; whether another one follows."""
@@ -128,11 +127,21 @@ class Training:
         return not (self.ending and self.steps == LAST_STEPS)
 
 
-def model_step() -> Callable[[], object]:
+def reduction(tensor: torch.Tensor) -> Callable[[], object]:
+    """Returns an all_reduce whose end the rank waits for."""
+
+    def step() -> None:
+        dist.all_reduce(tensor.fill_(1))
+        tensor[0].item()
+
+    return step
+
+
+def model_step(device: str) -> Callable[[], object]:
     """Makes a small model for DDP with its optimizer; returns what trains it for one step."""
     layers = [layer for _ in range(DEPTH) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
-    model = DistributedDataParallel(torch.nn.Sequential(*layers))
-    optimizer, batch = torch.optim.SGD(model.parameters(), lr=1e-3), torch.ones(8, WIDTH)
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
+    optimizer, batch = torch.optim.SGD(model.parameters(), lr=1e-3), torch.ones(8, WIDTH, device=device)
 
     def step() -> None:
         optimizer.zero_grad()
