@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from tests.process.conftest import launch, prepare, pytest_runtest_makereport, template
+from tests.process.conftest import launch, launcher, prepare, pytest_runtest_makereport, template
 
-__all__ = ["launch", "prepare", "pytest_runtest_makereport", "template"]
+__all__ = ["launch", "launcher", "prepare", "pytest_runtest_makereport", "template"]
 
 DEVICE = pathlib.Path("/dev/nvidiactl")
 

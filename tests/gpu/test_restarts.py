@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import statistics
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,10 @@ WORLD = 3
 KILLED = -signal.SIGKILL
 
 
-def run(prepare: Launch, **case: Any) -> Job:
+def run(prepare: Launch, case: Case, **variables: str) -> Job:
     job = prepare(world=WORLD)
-    job.start("tests.harness.gpu.rank", **environment(Case(**case))).finish(100)
-    print(*case.items(), "| ms to the slowest rank:", *(f"{each:.1f}" for each in restart_times(job)))
+    job.start("tests.harness.gpu.rank", **{**environment(case), **variables}).finish(100)
+    print(case, "| ms to the slowest rank:", *(f"{each:.1f}" for each in restart_times(job)))
     for each in timeline.restarts(timeline.read(job.directory / "events")):
         print("   ", {name: round(1e3 * seconds, 1) for name, seconds in each.phases.items()})
     return job
@@ -45,42 +44,45 @@ def assert_went_on(job: Job, case: Case, lost: dict[int, tuple[int, ...]] | None
     assert_nothing_left(job)
 
 
+def check(prepare: Launch, case: Case, lost: dict[int, tuple[int, ...]] | None = None, **variables: str) -> Job:
+    job = run(prepare, case, **variables)
+    assert_went_on(job, case, lost)
+    return job
+
+
 WAITS = [
     "synchronize", "item", "copy", "event", "busy", "sleep", "receive", "batched", "subgroups", "barrier", "object",
-    "backward", "creation", "first_batch", "ddp",
+    "backward", "batched_backward", "creation", "first_batch", "many_groups", "graph",  "kept_graph", "capture", "ddp",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("wait", WAITS)
 def test_ranks_leave_a_call_that_waits_for_the_failed_one(prepare: Launch, wait: str) -> None:
-    assert_went_on(run(prepare, wait=wait), Case(wait=wait))
+    check(prepare, Case(wait))
 
 
 @pytest.mark.parametrize("wait", ["synchronize", "creation"])
 def test_communicators_made_at_once(prepare: Launch, wait: str) -> None:
-    assert_went_on(run(prepare, wait=wait, eager=True), Case(wait=wait))
+    check(prepare, Case(wait, eager=True))
 
 
 @pytest.mark.parametrize("wait", ["synchronize", "gloo"])
 def test_gloo_and_nccl_in_one_group(prepare: Launch, wait: str) -> None:
-    assert_went_on(run(prepare, wait=wait, backend="cpu:gloo,cuda:nccl"), Case(wait=wait))
+    check(prepare, Case(wait, backend="cpu:gloo,cuda:nccl"))
 
 
 @pytest.mark.parametrize("wait", ["synchronize", "ddp"])
 def test_a_killed_rank(prepare: Launch, wait: str) -> None:
-    case = {"wait": wait, "fault": "kill", "restarts": 1}
-    assert_went_on(run(prepare, **case), Case(**case), lost={1: (KILLED,)})
+    check(prepare, Case(wait, fault="kill", restarts=1), lost={1: (KILLED,)})
 
 
 def test_a_rank_that_hangs(prepare: Launch) -> None:
     """The target sleeps, the others are in a collective: the soft timeout ends it."""
-    case = {"wait": "synchronize", "fault": "hang_sleep", "wrapper": {"soft_timeout": 3.0, "hard_timeout": 60.0}}
-    assert_went_on(run(prepare, **case), Case(**case))
+    check(prepare, Case("synchronize", fault="hang_sleep", wrapper={"soft_timeout": 3.0, "hard_timeout": 60.0}))
 
 
 def test_the_memory_of_the_device_is_flat(prepare: Launch) -> None:
-    job = run(prepare, wait="ddp", restarts=20)
-    assert_went_on(job, Case(wait="ddp", restarts=20))
+    job = check(prepare, Case("ddp", before="three_steps", restarts=20))
     for rank in range(WORLD):
         entries = job.lines("enter", initial_rank=rank)
         for name in ("allocated", "reserved", "used", "threads", "files"):
@@ -89,31 +91,25 @@ def test_the_memory_of_the_device_is_flat(prepare: Launch) -> None:
 
 
 def test_pending_kernels_end_before_the_function_starts_again(prepare: Launch) -> None:
-    case = {"wait": "kernel", "health": 20.0}
-    assert_went_on(run(prepare, **case), Case(**case))
+    check(prepare, Case("kernel", health=20.0))
 
 
 def test_a_device_that_hangs_ends_its_rank(prepare: Launch) -> None:
     """The target's stream has a kernel without an end: the check fails, and the others go on."""
-    case = {"wait": "synchronize", "before": "endless", "health": 2.0, "restarts": 1}
-    job = run(prepare, **case)
-    print(job.errors(1)[-1500:], job.codes)
-    assert_went_on(job, Case(**case), lost={1: (1, KILLED)})
+    check(prepare, Case("synchronize", after="endless", health=2.0, restarts=1), lost={1: (1, KILLED)})
 
 
 def test_a_broken_context_ends_its_rank(prepare: Launch) -> None:
-    case = {"wait": "synchronize", "fault": "gpu_error", "health": 5.0, "restarts": 1}
-    job = run(prepare, **case)
-    print(job.errors(1)[-1500:], job.codes)
-    assert_went_on(job, Case(**case), lost={1: (1, KILLED, -signal.SIGABRT)})
+    case = Case("synchronize", fault="gpu_error", health=5.0, restarts=1)
+    check(prepare, case, lost={1: (1, KILLED, -signal.SIGABRT)})
 
 
 def test_a_kernel_without_end_is_the_hard_timeouts(prepare: Launch) -> None:
     wrapper = {"soft_timeout": 3.0, "hard_timeout": 6.0}
-    case = {"wait": "synchronize", "fault": "gpu_sleep", "restarts": 1, "wrapper": wrapper}
-    assert_went_on(run(prepare, **case), Case(**case), lost={1: (KILLED, -signal.SIGTERM)})
+    case = Case("synchronize", fault="gpu_sleep", restarts=1, wrapper=wrapper)
+    check(prepare, case, lost={1: (KILLED, -signal.SIGTERM)})
 
 
 def test_the_monitor_process_has_nothing_of_the_device(prepare: Launch) -> None:
-    job = run(prepare, wait="synchronize", restarts=1)
+    job = run(prepare, Case("synchronize", restarts=1))
     assert {str(line["monitor"]) for line in job.lines("right")} == {"[]"}

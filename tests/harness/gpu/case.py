@@ -33,9 +33,11 @@ class Case:
     backend: str = "nccl"
     eager: bool = False  # the communicator is made in `init_process_group`, not by the first collective
     fault: str = "exception"
-    before: str = ""  # what the target does first: a name in `waits.WAITS`
+    before: str = ""  # what the target does together with the others: a name in `waits.WAITS`
+    after: str = ""  # what it does at the time of the fault
     target: int = 1
     restarts: int = 3
+    group_timeout: float = 600.0  # of the default group, in seconds
     health: float = 0.0  # the timeout of a `CudaHealthCheck`; 0: none
     wrapper: dict[str, float] = field(default_factory=lambda: {"soft_timeout": 6.0, "hard_timeout": 12.0})
 

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nvrx_core.inprocess import CallWrapper, Wrapper, health_check
+from nvrx_core.inprocess import CallWrapper, Compose, FrozenState, Wrapper, health_check
+from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
 from nvrx_core.testing import FaultKind, inject
 from tests.harness.gpu.case import Case
-from tests.harness.gpu.waits import WAITS
+from tests.harness.gpu.waits import KEPT_GRAPHS, WAITS
 from tests.harness.process.workers.record import Record
 
 FIRST = ("creation", "first_batch")
@@ -38,10 +39,23 @@ def main() -> None:
     torch.ones(1, device="cuda")
     job = Job(case, rank)
     settings = {name: timedelta(seconds=value) for name, value in case.wrapper.items()}
+    if case.wait == "kept_graph":
+        settings["abort"] = Compose(AbortTorchDistributed(), ResetGraphs())
     if case.health:
         settings["health_check"] = health_check.CudaHealthCheck(timedelta(seconds=case.health))
     result = Wrapper(no_progress_limit=None, **settings)(job.function)()
     job.record("done", result=result)
+
+
+class ResetGraphs(Abort):
+    """Resets graphs that are kept outside the function: an abort of NCCL waits for them."""
+
+    phase = AbortPhase.BEFORE_TORCH
+
+    def __call__(self, state: FrozenState) -> FrozenState:
+        while KEPT_GRAPHS:
+            KEPT_GRAPHS.pop().reset()
+        return state
 
 
 class Job:
@@ -54,7 +68,8 @@ class Job:
         entered, self.call = time.monotonic(), call
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.record("enter", at=entered, iteration=call.iteration, world_size=world_size, **memory())
-        dist.init_process_group(self.case.backend, device_id=self.case.device())
+        timeout = timedelta(seconds=self.case.group_timeout)
+        dist.init_process_group(self.case.backend, timeout=timeout, device_id=self.case.device())
         if self.case.wait not in FIRST or call.iteration == self.case.restarts:
             self.check(rank, world_size)
         self.record("right", iteration=call.iteration, monitor=held_by_monitor(call))
@@ -75,9 +90,10 @@ class Job:
         """The target has a fault once the others are in the call."""
         if self.me == self.case.target:
             self.record.await_others(world_size - 1, "wait", iteration=iteration)
+            WAITS[self.case.before]() if self.case.before else None
             time.sleep(TOGETHER)  # noqa: TID251 - how long kernels run cannot be asked
             self.record("fault", iteration=iteration)
-            WAITS[self.case.before]() if self.case.before else None
+            WAITS[self.case.after]() if self.case.after else None
             inject(FaultKind(self.case.fault), call=self.call)
         self.record("wait", iteration=iteration)
         WAITS[self.case.wait]()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["WAITS"]
+__all__ = ["KEPT_GRAPHS", "WAITS"]
 
 ELEMENTS = 1 << 20
 KERNEL_CYCLES = 1 << 31  # about a second
 ENDLESS_CYCLES = 1 << 50
+KEPT_GRAPHS: Final[list[torch.cuda.CUDAGraph]] = []
 
 
 def _reduced(group: Any = None) -> torch.Tensor:
@@ -91,11 +93,19 @@ def _object() -> None:
 
 
 def _ddp() -> None:
-    """A training with DDP and Adam; the target is not in the backward pass of the others."""
+    _steps(itertools.count())
+
+
+def _three_steps() -> None:
+    _steps(range(3))
+
+
+def _steps(steps: Iterable[int]) -> None:
+    """A training with DDP and Adam."""
     layers = [torch.nn.Linear(2048, 2048) for _ in range(8)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda())
     optimizer = torch.optim.Adam(model.parameters())
-    while True:
+    for _ in steps:
         loss = model(torch.ones(8, 2048, device="cuda")).square().mean()
         loss.backward()
         optimizer.step()
@@ -107,17 +117,60 @@ class _InBackward(torch.autograd.Function):
     """A backward pass in Python, which autograd runs in its thread of the device."""
 
     @staticmethod
-    def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
+    def forward(context: Any, value: torch.Tensor, call: Callable[[], None]) -> torch.Tensor:
+        context.call = call
         return value.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
-        _item()
-        return gradient
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        context.call()
+        return gradient, None
 
 
-def _backward() -> None:
-    _InBackward.apply(torch.ones(8, device="cuda", requires_grad=True)).sum().backward()
+def _backward(call: Callable[[], None] = _item) -> None:
+    _InBackward.apply(torch.ones(8, device="cuda", requires_grad=True), call).sum().backward()
+
+
+def _batched_backward() -> None:
+    _backward(_batched)
+
+
+def _many_groups() -> None:
+    """Groups are made and used without an end; the target is not in one of them."""
+    for _ in range(20):
+        _reduced(dist.new_group([0, 2], use_local_synchronization=True))
+    _item()
+
+
+def _captured() -> torch.cuda.CUDAGraph:
+    """A graph of one collective."""
+    graph, value = torch.cuda.CUDAGraph(), torch.ones(ELEMENTS, device="cuda")
+    with torch.cuda.graph(graph):
+        dist.all_reduce(value)
+    return graph
+
+
+def _graph() -> None:
+    """A replay of a captured collective."""
+    graph = _captured()
+    graph.replay()
+    torch.cuda.synchronize()
+
+
+def _kept_graph() -> None:
+    """The same, of a graph that outlives the function."""
+    KEPT_GRAPHS.append(_captured())
+    KEPT_GRAPHS[-1].replay()
+    torch.cuda.synchronize()
+
+
+def _capture() -> None:
+    """The others are inside a capture when the fault comes."""
+    graph, value = torch.cuda.CUDAGraph(), torch.ones(ELEMENTS, device="cuda")
+    with torch.cuda.graph(graph):
+        dist.all_reduce(value)
+        while True:
+            sum(range(1000))
 
 
 def _kernel() -> None:
@@ -143,7 +196,13 @@ WAITS: Final[dict[str, Callable[[], object]]] = {
     "gloo": _gloo,
     "object": _object,
     "ddp": _ddp,
+    "three_steps": _three_steps,
     "backward": _backward,
+    "batched_backward": _batched_backward,
+    "many_groups": _many_groups,
+    "graph": _graph,
+    "kept_graph": _kept_graph,
+    "capture": _capture,
     "kernel": _kernel,
     "endless": _endless,
     "creation": _synchronize,  # of a communicator that no collective has made before
