@@ -81,8 +81,9 @@ def test_a_rank_that_hangs(prepare: Launch) -> None:
     check(prepare, Case("synchronize", fault="hang_sleep", wrapper={"soft_timeout": 3.0, "hard_timeout": 60.0}))
 
 
-def test_the_memory_of_the_device_is_flat(prepare: Launch) -> None:
-    job = check(prepare, Case("ddp", before="three_steps", restarts=20))
+@pytest.mark.parametrize("training", ["ddp", "fsdp2"])
+def test_the_memory_of_the_device_is_flat(prepare: Launch, training: str) -> None:
+    job = check(prepare, Case(training, before=f"three steps of {training}", restarts=20))
     for rank in range(WORLD):
         entries = job.lines("enter", initial_rank=rank)
         for name in ("allocated", "reserved", "used", "threads", "files"):

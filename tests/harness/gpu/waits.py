@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 
 __all__ = ["KEPT_GRAPHS", "WAITS"]
 
@@ -92,18 +94,23 @@ def _object() -> None:
     dist.broadcast_object_list([None], src=1)
 
 
-def _ddp() -> None:
-    _steps(itertools.count())
+def _ddp(steps: Iterable[int] = itertools.count()) -> None:
+    _train(torch.nn.parallel.DistributedDataParallel(_layers()), steps)
 
 
-def _three_steps() -> None:
-    _steps(range(3))
+def _fsdp2(steps: Iterable[int] = itertools.count()) -> None:
+    model = _layers()
+    for each in (*model, model):
+        fully_shard(each)
+    _train(model, steps)
 
 
-def _steps(steps: Iterable[int]) -> None:
-    """A training with DDP and Adam."""
-    layers = [torch.nn.Linear(2048, 2048) for _ in range(8)]
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda())
+def _layers() -> torch.nn.Module:
+    return torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, device="cuda") for _ in range(8)))
+
+
+def _train(model: torch.nn.Module, steps: Iterable[int]) -> None:
+    """A training with Adam."""
     optimizer = torch.optim.Adam(model.parameters())
     for _ in steps:
         loss = model(torch.ones(8, 2048, device="cuda")).square().mean()
@@ -196,7 +203,9 @@ WAITS: Final[dict[str, Callable[[], object]]] = {
     "gloo": _gloo,
     "object": _object,
     "ddp": _ddp,
-    "three_steps": _three_steps,
+    "three steps of ddp": functools.partial(_ddp, range(3)),
+    "fsdp2": _fsdp2,
+    "three steps of fsdp2": functools.partial(_fsdp2, range(3)),
     "backward": _backward,
     "batched_backward": _batched_backward,
     "many_groups": _many_groups,
