@@ -42,6 +42,15 @@ def test_the_rank_that_is_behind_is_ended_first(by_sections, lost_for):
         assert all(host.ranks[rank].ended_at >= host.ranks[rank].moved_at + 10.0 for rank in ended[1:])
 
 
+@pytest.mark.parametrize("by_sections", [False, True])
+def test_a_monitor_that_is_lost_in_the_middle_of_its_turn_delays_the_end_by_its_absence_and_a_turn(by_sections):
+    """Rank 1 is excused until 46.3 s, since rank 0 hung; the question after that is lost with the monitor."""
+    for lost_at in (46.3 + 0.01 * step for step in range(20)):
+        scenario = Scenario(2, 20.0, by_sections, (3.0, 3.1), {0: 4.0}, {0: [], 1: [(lost_at, 0.53)]})
+        with mutated(None) as rules:
+            assert Host(scenario, *rules).run() == [0, 1]
+
+
 def test_ranks_that_train_are_never_ended_whatever_becomes_of_their_monitors():
     losses = {rank: [(float(second), 1.0) for second in range(rank, 100, 3)] for rank in range(3)}
     with mutated(None) as rules:

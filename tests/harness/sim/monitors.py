@@ -21,6 +21,9 @@ LOST_FOR: Final = 2.0
 FIRST_LOOK: Final = 1.0
 """Seconds for which a rank is excused that is overdue when a monitor first sees it, at most."""
 TICK: Final = 0.05
+TURN: Final = SURVEY + 2 * TICK
+"""Seconds that a turn takes at most, from its deadline to its verdict: both are noticed a tick later. A monitor that is
+lost in the middle of its turn leaves no trace of it, so that its replacement begins with the question again."""
 INTERVAL: Final = 5.0
 GRACE: Final = 15.0
 
@@ -175,11 +178,15 @@ class Host:
         self.ended.append(number)
 
     def _check(self) -> None:
-        bound = 2 * self.scenario.timeout + SURVEY + 3 * TICK
         for number, rank in enumerate(self.ranks):
-            missed = sum(length + FIRST_LOOK for begun, length in self.scenario.losses[number])
-            if rank.ended_at == math.inf and self.now - rank.moved_at > bound + missed:
+            bound = 2 * self.scenario.timeout + TURN + TICK + self._missed(number, rank.moved_at)
+            if rank.ended_at == math.inf and self.now - rank.moved_at > bound:
                 self._fail(f"rank {number} is still there, {self.now - rank.moved_at:.2f} s after it has moved")
+
+    def _missed(self, number: int, since: float) -> float:
+        """Seconds by which the losses of a monitor since then delay the end of its rank, at most."""
+        losses = (loss for loss in self.scenario.losses[number] if since < sum(loss) and loss[0] <= self.now)
+        return sum(length + TICK + FIRST_LOOK + TURN for _, length in losses)
 
     def _fail(self, what: str) -> None:
         raise Failure(f"at {self.now:.2f} s {what}: {self.scenario}")
