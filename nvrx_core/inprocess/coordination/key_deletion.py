@@ -76,6 +76,7 @@ class KeyDeletion:
     def _delete_unread(self, iteration: int, members: int) -> None:
         """Delete the call's keys, unless a member that left earlier, or its monitor process, still has to read some.
 
+        The claims go before the marks of those that have left, as `Membership.has_left` expects; so they are sorted.
         What silent members may read late stays. Several members may do this at a time: the mark of that is deleted last
         of all, and each of them looks for it while nothing is deleted yet.
         """
@@ -86,7 +87,7 @@ class KeyDeletion:
             return
         if not self.store.forget(prefix, stay):
             found = self.store.listed(prefix) or self._of_call(iteration, members)
-            self._delete(found, stay)
+            self._delete(sorted(found), stay)
         self.store.delete([*self._beside(), self.keys.kept()])
 
     def _have_left(self, members: int) -> bool:

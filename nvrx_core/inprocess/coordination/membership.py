@@ -56,6 +56,10 @@ class Membership:
             self.store.put(self.keys.kept(), "1")
         self.store.put_once(self.keys.left(member), "1")  # in one exchange: its host may close it at once
 
+    def has_left(self, member: InitialRank) -> bool:
+        """Whether the member has left, or the call is over and its keys are deleted: the claims before these marks."""
+        return self.have_left([member]) or not self.store.has([self.keys.claim(member)])
+
     def have_left(self, members: Iterable[InitialRank]) -> bool:
         """Whether all of these members have left."""
         return self.store.has([self.keys.left(member) for member in members])

@@ -102,7 +102,8 @@ class MonitorProcess:
         )
         siblings = max(plan.heartbeat, plan.heartbeat_timeout / 10)
         schedule = StoreSchedule(heartbeat=plan.heartbeat, probe=PROBE_EVERY, siblings=siblings)
-        return Parts(judges, schedule, SiblingRing(plan.member, plan.heartbeat_timeout), self.awake, plan.interval)
+        ring = SiblingRing(plan.member, plan.heartbeat_timeout)
+        return Parts(judges, schedule, ring, self.awake, plan.interval, self.store.reattaches)
 
     def _rules(self) -> Rules:
         page = self.page

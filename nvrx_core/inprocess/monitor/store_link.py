@@ -79,7 +79,7 @@ class StoreLink:
             effects.FindProgress: self._find_progress,
             effects.HasEvent: lambda effect: self.connect().rounds.has_event(effect.iteration),
             effects.ReadLeases: lambda effect: self.connect().membership.leases(effect.members),
-            effects.HasLeft: lambda effect: self.connect().membership.have_left([effect.member]),
+            effects.HasLeft: lambda effect: self.connect().membership.has_left(effect.member),
         }
 
     def _carry_out(self, effect: Effect) -> Any:

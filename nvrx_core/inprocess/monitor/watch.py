@@ -42,6 +42,7 @@ class Parts:
         ring: says which siblings to watch, and who of them is silent.
         awake: the time in which silence is measured.
         interval: seconds between two samples of the page, at most.
+        replaces: a process that watched the rank was lost; it may have reported the rank's death.
     """
 
     judges: Judges
@@ -49,6 +50,7 @@ class Parts:
     ring: SiblingRing
     awake: AwakeClock
     interval: float
+    replaces: bool = False
 
 
 class Watch:
@@ -183,7 +185,22 @@ class Watch:
         if page.hosts_store and stage is not Stage.EXITED_ABNORMALLY:
             return  # the store has ended with the rank, though its listener may accept for some milliseconds more
         try:
-            if (yield effects.JoinForDead()):
+            if not (yield effects.JoinForDead()):
+                return
+            if (yield from self._has_left()):
+                yield DeleteIfOver()
+            else:
                 yield from report_death(DeathReport(page.iteration, self.member, page.members(), fault), self.now)
         except StoreFailure:
             return
+
+    def _has_left(self) -> Flow[bool]:
+        """Whether the rank was marked as left: by itself just before its death, or by a predecessor that reported it.
+
+        Then nobody waits for a report, and the decision that it would wait for may be deleted. A rank that dies in its
+        function has not left, so that the first process to report this does not wait for the store's answer.
+        """
+        if self.page.stage is Stage.RUNNING and not self.parts.replaces:
+            return False
+        has_left: bool = yield effects.HasLeft(self.member)
+        return has_left

@@ -213,7 +213,7 @@ class ReadLeases(Effect):
 
 @dataclass(slots=True)
 class HasLeft(Effect):
-    """Resumed with whether the member needs the store no longer."""
+    """Resumed with whether the member needs the store no longer: it was marked as left, or the call is over."""
 
     member: InitialRank
 

@@ -145,6 +145,8 @@ class Call:
         assert 0 <= member < self.size, f"I16: process {process} is rank {member} of {self.size} in call {self.number}"
         other = self.ranks.get(member)
         assert other is None, f"I16: two processes are rank {member} in call {self.number}"
+        if not self.number:  # further calls are joined by `Entry`
+            self.control.put_once(self.keys.claim(member), str(process))
         self.ranks[member] = rank = Rank(self, member, process)
         return rank
 
@@ -217,12 +219,12 @@ class Call:
             self._check_deletion(ends.pop())
 
     def _waits_in_vain(self, rank: Rank) -> bool:
-        """Whether a monitor process may wait for a decision until `barrier_timeout`, or the end of the store.
+        """Whether a monitor process may wait for a decision until `barrier_timeout`.
 
-        Nobody is left who decides; or the call's keys were deleted: the rank has died after it had marked itself as
-        left, or a replaced monitor process reports a death again.
+        Nobody is left who decides. Or it was paused for so long that a sibling has reported the rank and, once it was
+        lost, marked it as left: the others complete the call and delete its keys while this process still reports.
         """
-        if rank.said_left or (self.completed and self.options.kills):
+        if rank.released and self.completed:
             return True
         ranks = self.ranks.values()
         return any(each.expired or (each.gone and not self.membership.have_left([each.member])) for each in ranks)

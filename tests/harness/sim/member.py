@@ -87,11 +87,10 @@ class Member:
         self.flows: dict[str, Generator[Any, Any, Any] | None] = {
             MAIN: self.flow.run(), THREAD: monitor_thread(self.rounds, self._now), MONITOR: None,
         }  # fmt: skip
-        self.watch = self._watch()
         self.pending: dict[str, Any] = dict.fromkeys((MAIN, THREAD, MONITOR))
         self._resume(MAIN, None)
         self._resume(THREAD, None)
-        self._begin_watch()
+        self._begin_watch(replaces=False)
         self._settle()
 
     def _now(self) -> float:
@@ -156,7 +155,7 @@ class Member:
         self._stop(MONITOR)
         self.spoken, self.about = {}, -1
         self.end = self.end.removesuffix(", and told")
-        self._begin_watch()
+        self._begin_watch(replaces=True)
 
     def _ends_monitor(self, _: None) -> None:
         self._stop(MONITOR)
@@ -176,14 +175,14 @@ class Member:
 
     # The flows
 
-    def _watch(self) -> Watch:
+    def _watch(self, *, replaces: bool) -> Watch:
         chosen = self.chosen
         judges = Judges(chosen, GilStallPolicy(math.inf, math.inf), CleanExitPolicy())  # type: ignore[arg-type]
-        parts = Parts(judges, chosen.schedule, chosen.ring, AwakeClock(), math.inf)
+        parts = Parts(judges, chosen.schedule, chosen.ring, AwakeClock(), math.inf, replaces)
         return Watch(self.member, MemberPage(self), parts, self._now)
 
-    def _begin_watch(self) -> None:
-        self.watch = self._watch()
+    def _begin_watch(self, *, replaces: bool) -> None:
+        self.watch = self._watch(replaces=replaces)
         self._start_monitor(self.watch.run())
 
     def _wake(self) -> None:
@@ -223,6 +222,8 @@ class Member:
             self._ended(which, None)
         else:
             self.pending[which] = effect
+            if isinstance(effect, effects.RunFunction):
+                self.stage = Stage.RUNNING
 
     def _note(self, which: str, done: effects.Effect | None, outcome: Any) -> None:
         """What a pending effect changes here when it happens."""
@@ -231,7 +232,9 @@ class Member:
             stale = self.decision is not None and again.decided(self.decision, now=0.0)
             assert not stale, f"I8: {self.member} acts in {done.iteration} on the decision of the round before"
             self.decision = outcome
-        if isinstance(done, effects.LoseMembers):
+        if isinstance(done, effects.RunFunction):
+            self.stage = Stage.UNWINDING
+        elif isinstance(done, effects.LoseMembers):
             self.known -= set(done.members)
         elif isinstance(done, effects.BeginIteration):
             self.iteration = self.state.iteration
@@ -307,6 +310,7 @@ class Member:
         return (
             self.end, self.left, self.lost_store, whole, alive if self.flows[MAIN] is not None else None,
             tuple(sorted(self.spoken.items())), self.about, frozenset(self.watch.unresponsive),
-            self.stage is Stage.LEFT,
+            self.watch.parts.replaces, self.stage is Stage.LEFT,
+            self.stage is Stage.RUNNING and self.flows[MONITOR] is not None,
             *map(position, self.flows.values()), *map(canonical, self.pending.values()),
         )  # fmt: skip

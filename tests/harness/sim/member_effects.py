@@ -107,7 +107,7 @@ def _read_leases(member: Member, effect: watch_effects.ReadLeases) -> dict[int, 
 
 
 def _has_left(member: Member, effect: watch_effects.HasLeft) -> bool:
-    return False
+    return effect.member == member.member and member.left
 
 
 def _join_for_dead(member: Member, effect: watch_effects.JoinForDead) -> bool:

@@ -125,6 +125,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((WATCH, "        if self.page.stage is Stage.EXITED_ABNORMALLY:\n", "        if False:\n"),),
         Config(ranks=2, breaks=1), simulated=False,
     ),
+    "a death is reported again by who replaces the reporter": Mutant(
+        ((WATCH, "Stage.RUNNING and not self.parts.replaces:", "Stage.RUNNING:"),),
+        Config(ranks=2, crashes=1, kills=1), simulated=False,
+    ),
     "a stall is not announced": Mutant(
         ((WATCH, "        if stall is not None:\n            yield from self._announce(stall)\n        yield from",
           "        yield from"),),

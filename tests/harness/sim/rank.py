@@ -55,7 +55,7 @@ class Rank:
     Attributes:
         gone: its process has ended together with its monitor process.
         expired: it has given up at the entry of the call.
-        said_left: it has marked itself as left.
+        released: a sibling, to which its monitor process was silent, has marked it as left.
         iteration, lost, about, noticed, aborting: as the progress page has them.
     """
 
@@ -68,7 +68,7 @@ class Rank:
         self.rounds = Rounds(member, call.members, call.timeouts)
         self.state = State(member, call.size)
         self.stage = Stage.ALIVE
-        self.gone = self.expired = self.said_left = False
+        self.gone = self.expired = self.released = False
         self.iteration, self.lost = -1, frozenset[int]()
         self.inside: int | None = None
         self.function = Function(self)
@@ -81,7 +81,7 @@ class Rank:
             self.main = self.thread = Task(self.world, f"{self.name}", self.entry.run(), call.slots)
         else:
             self.begin()
-        self.monitor = self._task("monitor", self._monitor())
+        self.monitor = self._task("monitor", self._monitor(replaces=False))
 
     @property
     def name(self) -> str:
@@ -167,7 +167,7 @@ class Rank:
 
         def again() -> None:
             if not self.gone:
-                self.monitor = self._task("monitor", self._monitor())
+                self.monitor = self._task("monitor", self._monitor(replaces=True))
                 if self.thaws_at > self.world.now:
                     self.monitor.freeze()
 
@@ -211,5 +211,5 @@ class Rank:
         self.stage, self.expired = Stage.LEFT, True
         self.enter(About.LEFT)
 
-    def _monitor(self) -> Running:
-        return Running(self, watch_of(self).run(), MONITOR, lambda: None)
+    def _monitor(self, *, replaces: bool) -> Running:
+        return Running(self, watch_of(self, replaces=replaces).run(), MONITOR, lambda: None)

@@ -135,7 +135,6 @@ def _complete(rank: Rank, _: effects.Complete) -> None:
 
 def _mark_left(rank: Rank, effect: effects.MarkLeft) -> float:
     rank.call.membership.mark_left(effect.member)
-    rank.said_left = True
     return rank.world.delay()
 
 

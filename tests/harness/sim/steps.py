@@ -122,7 +122,7 @@ class Steps:
         if decision is not None:
             label = f"{member}: its {which} learns the decision of {effect.iteration}"
             yield label, self._step(job, member, which, decision, key=self.members.outcomes(decision))
-        elif which == MONITOR and all(seen.end for seen in self._all(job)):
+        elif which == MONITOR and not job.deleted and all(seen.end for seen in self._all(job)):
             yield f"{member}: its monitor waits no longer", self._step(job, member, "ends_monitor")
 
     def _read_decision(self, job: Job, member: int, which: str, effect: effects.ReadDecision) -> Iterator[Step]:

@@ -63,7 +63,7 @@ class SimulatedPage:
         return [member for member in living if member != self.rank.member] if len(living) < 100 else living[:1]
 
 
-def watch_of(rank: Rank) -> Watch:
+def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     """The watch of a rank: silence counts only in schedules in which something may fall silent."""
     options, beat = rank.call.options, rank.call.options.beat
     looks = bool(options.nodes or options.suspicions or options.pauses)
@@ -71,7 +71,7 @@ def watch_of(rank: Rank) -> Watch:
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
     interval = beat if rank.call.hangs else math.inf
     rank.awake = AwakeClock()
-    parts = Parts(judges, schedule, SiblingRing(rank.member, 3.3 * beat), rank.awake, interval)
+    parts = Parts(judges, schedule, SiblingRing(rank.member, 3.3 * beat), rank.awake, interval, replaces)
     return Watch(rank.member, SimulatedPage(rank), parts, rank.now)
 
 
@@ -140,6 +140,7 @@ def _interrupt(rank: Rank, _: watch_effects.InterruptRank) -> None:
 
 def _mark_left(rank: Rank, effect: effects.MarkLeft) -> float:
     rank.call.membership.mark_left(effect.member, silent=effect.silent)
+    rank.call.ranks[effect.member].released |= effect.silent
     return rank.world.delay()
 
 
@@ -156,7 +157,7 @@ def _set_rendezvous(rank: Rank, effect: effects.SetRendezvous) -> effects.StoreO
 
 
 def _has_left(rank: Rank, effect: watch_effects.HasLeft) -> bool:
-    return rank.call.membership.have_left([effect.member])
+    return rank.call.membership.has_left(effect.member)
 
 
 def _join_for_dead(rank: Rank, _: watch_effects.JoinForDead) -> bool:

@@ -175,6 +175,29 @@ def test_who_has_left_is_known(control_store):
         control_store.membership.wait_left([0], SOON)
 
 
+def test_a_member_has_left_that_has_said_so_or_whose_call_is_deleted(control_store):
+    for member in MEMBERS:
+        control_store.store.put_once(KEYS.claim(member), f"process {member}")
+    assert not control_store.membership.has_left(1)
+    control_store.membership.mark_left(1)
+    assert control_store.membership.has_left(1)
+    control_store.membership.mark_left(0)
+    control_store.deletion.count_out(0, 1, 2)
+    assert not control_store.membership.have_left([1])
+    assert control_store.membership.has_left(1)
+
+
+def test_the_claims_of_a_completed_call_are_deleted_before_the_marks_of_those_that_have_left(control_store):
+    for member in MEMBERS:
+        control_store.store.put_once(KEYS.claim(member), f"process {member}")
+        control_store.membership.mark_left(member)
+    deleted, delete = list[str](), control_store.store.delete
+    control_store.store.delete = lambda keys: delete([deleted.append(key) or key for key in keys])
+    control_store.deletion.count_out(0, 1, 2)
+    claims, marks = [[deleted.index(key(member)) for member in MEMBERS] for key in (KEYS.claim, KEYS.left)]
+    assert max(claims) < min(marks)
+
+
 def test_a_member_leaves_in_one_exchange_for_the_host_may_close_the_store_next():
     class Closing(dist.HashStore):
         closed = False

@@ -162,6 +162,20 @@ def test_a_death_is_reported_unless_the_rank_has_left_the_store_is_gone_or_nobod
     assert not left.run().of(effects.DescribeDeath)
 
 
+@pytest.mark.parametrize(
+    ("stage", "replaces", "asked"),
+    [(Stage.RUNNING, False, False), (Stage.RUNNING, True, True), (Stage.WAITING, False, True)],
+    ids=["it dies in its function", "a predecessor may have reported it", "it may have left"],
+)
+def test_a_death_is_not_reported_of_a_rank_that_has_left_or_by_who_replaces_the_reporter(stage, replaces, asked):
+    shell = Shell(answers={effects.HasLeft: True, AwaitDecision: SimpleNamespace(lost=(0,))})
+    shell.page.stage, shell.parts.replaces, shell.sleeps = stage, replaces, [shell.dies]
+    shell.run()
+    assert shell.of(effects.HasLeft) == [effects.HasLeft(0)] * asked
+    assert bool(shell.of(StoreOperation)) is not asked
+    assert len(shell.of(DeleteIfOver)) == 1  # also where the predecessor was lost before it had looked
+
+
 def test_a_rank_that_leaves_out_of_turn_is_reported_by_a_host_as_well():
     shell = Shell()
     shell.page.hosts_store = True
