@@ -35,10 +35,12 @@ from nvrx_core.process.orphan import Orphan
 from nvrx_core.process.sockets import blocking_pair
 from nvrx_core.process.waiting import readable
 
-__all__ = ["ForkServer", "ForkServerError"]
+__all__ = ["STARTS_WITHIN", "ForkServer", "ForkServerError"]
 
 READY_WITHIN: Final = 5.0
 TRIES: Final = 3
+STARTS_WITHIN: Final = TRIES * READY_WITHIN
+"""Seconds after which `await_ready` gives up."""
 ENDS_WITHIN: Final = 1.0
 
 

@@ -97,11 +97,27 @@ def vanishing(launch: Launch, target: int, place: Path) -> Job:
     job = launch({(2, 0, 10_000): "exception"}, wrapper={"heartbeat_timeout": 3.0} | files(place))
     job.await_line("step", initial_rank=target)
     watcher = monitor(place, target)
-    node = (host.parent(watcher), watcher, job.pids[target])
-    for blow in (signal.SIGSTOP, signal.SIGKILL):  # first stop them all, so that none sees another die
-        for pid in node:
-            os.kill(pid, blow)
+    kill_node(host.parent(watcher), watcher, job.pids[target])
     return job
+
+
+def kill_node(*pids: int) -> None:
+    for blow in (signal.SIGSTOP, signal.SIGKILL):  # first stop them all, so that none sees another die
+        for pid in pids:
+            os.kill(pid, blow)
+
+
+@pytest.mark.nightly
+def test_a_rank_that_vanishes_before_its_monitor_has_a_lease_is_found_by_the_others(
+    launch: Launch, tmp_path: Path
+) -> None:
+    """It has entered the call, and its monitor process starts for as long as it may."""
+    job = launch({(1, -1, "monitor-ready"): "delay:4"}, wrapper={"heartbeat_timeout": 3.0} | files(tmp_path))
+    watcher, keys = monitor(tmp_path, 1), StoreKeys("job", 0, 0)
+    assert host.eventually(lambda: {keys.verdict(0), keys.lease(0), keys.lease(2)} <= keys_of(job), 20)
+    kill_node(host.parent(watcher), watcher, job.pids[1])
+    job.finish()
+    assert_nothing_lost(job, codes={1: -signal.SIGKILL}, absent=(1,))
 
 
 def keys_of(job: Job) -> set[str]:

@@ -10,7 +10,7 @@ from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
-from nvrx_core.inprocess.protocol.retention import kept_after_call
+from nvrx_core.inprocess.protocol.retention import JOINING, kept_after_call
 from nvrx_core.rank_assignment.identity import initial_ranks
 from nvrx_core.store.keys import LauncherKeys, StoreKeys
 
@@ -88,7 +88,8 @@ class KeyDeletion:
         if not self.store.forget(prefix, stay):
             found = self.store.listed(prefix) or self._of_call(iteration, members)
             self._delete(sorted(found), stay)
-        self.store.delete([*self._beside(), self.keys.kept()])
+        self._delete(self._beside(), stay)
+        self.store.delete([self.keys.kept()])
 
     def _have_left(self, members: int) -> bool:
         return self.store.has([self.keys.left(member) for member in initial_ranks(members)])
@@ -101,9 +102,10 @@ class KeyDeletion:
         if not self.store.has([self.keys.kept()]):
             return frozenset()
         with guard():
-            kept = map(kept_after_call, self._decisions(iteration))
-            late = (key for rounds in kept for k in rounds for key in self.keys.round(k).read_late)
-            return frozenset((self.keys.kept(), *late))
+            rounds = frozenset[int]().union(*map(kept_after_call, self._decisions(iteration)))
+            late = (key for k in rounds for key in self.keys.round(k).read_late)
+            joining = [self.keys.verdict(self.keys.generation)] if JOINING in rounds else []
+            return frozenset((self.keys.kept(), *joining, *late))
 
     def _decisions(self, iteration: int) -> Iterator[Decision]:
         """Read the decisions of a completed call, those of the last rounds only where the store lists no keys."""

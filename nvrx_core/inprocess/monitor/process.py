@@ -34,6 +34,7 @@ from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import HangDetector
+from nvrx_core.process.fork_server import STARTS_WITHIN
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -102,7 +103,7 @@ class MonitorProcess:
         )
         siblings = max(plan.heartbeat, plan.heartbeat_timeout / 10)
         schedule = StoreSchedule(heartbeat=plan.heartbeat, probe=PROBE_EVERY, siblings=siblings)
-        ring = SiblingRing(plan.member, plan.heartbeat_timeout)
+        ring = SiblingRing(plan.member, plan.heartbeat_timeout, STARTS_WITHIN)
         return Parts(judges, schedule, ring, self.awake, plan.interval, self.store.reattaches)
 
     def _rules(self) -> Rules:

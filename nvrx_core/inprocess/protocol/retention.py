@@ -11,9 +11,14 @@ Two kinds of members read a decision later than the others, who do not wait for 
 
 from __future__ import annotations
 
+from typing import Final
+
 from nvrx_core.inprocess.protocol.decision import Decision
 
-__all__ = ["kept_after_call", "kept_in_call"]
+__all__ = ["JOINING", "kept_after_call", "kept_in_call"]
+
+JOINING: Final = -2
+"""The round before the first barrier: the ranks join, and its decision is the verdict on their generation."""
 
 
 def kept_in_call(decision: Decision) -> frozenset[int]:

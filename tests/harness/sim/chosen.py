@@ -46,7 +46,7 @@ class _Ring(SiblingRing):
     """Finds those silent that are chosen."""
 
     def __init__(self, chosen: Chosen, member: int) -> None:
-        super().__init__(member, math.inf)
+        super().__init__(member, math.inf, math.inf)
         self.chosen = chosen
 
     def observe(

@@ -142,6 +142,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "the siblings are not watched": Mutant(
         (("store_schedule", "return (first, StoreTask.WATCH_SIBLINGS) if watches else (first,)", "return (first,)"),),
     ),
+    "a member that has no lease is waited for": Mutant(
+        (("sibling_ring", "all_have_arrived or now >= self._started_at\n", "all_have_arrived\n"),),
+    ),
     "the reported are forgotten": Mutant(
         ((WATCH, "        yield from report_unresponsive(report, self.member, self.now)\n", ""),),
         Config(ranks=2, nodes=1),

@@ -130,8 +130,6 @@ class Schedule:
             return
         rank = rng.choice(living)
         call = rank.call
-        if what == "node" and rank.member not in call.leases and call.slots[-1].decision is None:
-            what = "crash"  # on entry, before its first lease, only `barrier_timeout` ends the wait for a node
         self.injected[what] += 1
         last = call.slots.get(max(call.entries, default=-1))
         self.recovering += last is not None and bool(last.event and last.event[0])

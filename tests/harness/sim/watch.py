@@ -31,6 +31,8 @@ __all__ = ["MONITOR", "SimulatedPage", "watch_of"]
 
 TURN: Final = 1e-9
 """Seconds that a turn of a monitor process takes: awake time is rounded, and a deadline may be there a moment later."""
+STARTS_WITHIN: Final = 5.0
+"""Beats of the lease within which a monitor process has reached the store."""
 HARD: Final = 2.0
 """Seconds: longer than any function takes that swallows interruptions."""
 
@@ -71,7 +73,8 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
     interval = beat if rank.call.hangs else math.inf
     rank.awake = AwakeClock()
-    parts = Parts(judges, schedule, SiblingRing(rank.member, 3.3 * beat), rank.awake, interval, replaces)
+    ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
+    parts = Parts(judges, schedule, ring, rank.awake, interval, replaces)
     return Watch(rank.member, SimulatedPage(rank), parts, rank.now)
 
 

@@ -107,6 +107,16 @@ def test_the_decision_on_a_silent_member_outlives_a_call_that_is_completed_at_on
     assert set(control_store.store.listed("")) == keys_of(-1, 0)
 
 
+def test_the_verdict_that_a_silent_member_joins_by_outlives_a_call_that_began_without_it(control_store):
+    verdict = KEYS.verdict(KEYS.generation)
+    control_store.store.put(verdict, "met")
+    end_round(control_store, -1, silent=True)
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1, silent=True)
+    control_store.deletion.count_out(0, 1, 2)
+    assert set(control_store.store.listed("")) == keys_of(-1) | {verdict}
+
+
 def test_where_a_silent_member_is_to_meet_outlives_the_call(control_store):
     """It may wait for that, where the ranks cannot tell who is rank 0, before it learns that it is lost."""
     for iteration in (-1, 0):

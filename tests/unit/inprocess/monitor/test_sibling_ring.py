@@ -4,7 +4,7 @@ import pytest
 
 from nvrx_core.inprocess.monitor.sibling_ring import WATCHED_PER_SILENT, SiblingRing
 
-TIMEOUT = 30.0
+TIMEOUT, STARTS = 30.0, 15.0
 
 
 def others(member: int, size: int) -> list[int]:
@@ -13,15 +13,15 @@ def others(member: int, size: int) -> list[int]:
 
 @pytest.mark.parametrize(("member", "following"), [(0, 1), (4, 5), (9, 0)])
 def test_each_watches_the_one_that_follows_in_the_ring(member, following):
-    assert SiblingRing(member, TIMEOUT).watched(others(member, 10), now=0.0) == [following]
+    assert SiblingRing(member, TIMEOUT, STARTS).watched(others(member, 10), now=0.0) == [following]
 
 
 def test_a_lost_sibling_is_passed_over():
-    assert SiblingRing(3, TIMEOUT).watched([0, 1, 2, 6, 7], now=0.0) == [6]
+    assert SiblingRing(3, TIMEOUT, STARTS).watched([0, 1, 2, 6, 7], now=0.0) == [6]
 
 
 def test_more_are_watched_while_one_is_silent():
-    ring = SiblingRing(0, TIMEOUT)
+    ring = SiblingRing(0, TIMEOUT, STARTS)
     siblings = others(0, 1000)
     ring.observe(ring.watched(siblings, now=0.0), {1: "1"}, all_have_arrived=True, now=0.0)
     assert len(ring.watched(siblings, now=TIMEOUT / 2 - 1)) == 1
@@ -32,21 +32,34 @@ def test_more_are_watched_while_one_is_silent():
 
 
 def test_a_lease_that_stands_still_is_unresponsive_until_it_moves():
-    ring = SiblingRing(0, TIMEOUT)
+    ring = SiblingRing(0, TIMEOUT, STARTS)
     assert ring.observe([1], {1: "1"}, all_have_arrived=True, now=0.0) == ()
     assert ring.observe([1], {1: "1"}, all_have_arrived=True, now=TIMEOUT) == (1,)
     assert ring.observe([1], {1: "2"}, all_have_arrived=True, now=TIMEOUT + 1) == ()
 
 
-@pytest.mark.parametrize(("all_have_arrived", "unresponsive"), [(False, ()), (True, (1,))])
-def test_a_member_without_a_lease_may_be_late_to_start(all_have_arrived, unresponsive):
-    ring = SiblingRing(0, TIMEOUT)
-    ring.observe([1], {}, all_have_arrived=all_have_arrived, now=0.0)
-    assert ring.observe([1], {}, all_have_arrived=all_have_arrived, now=TIMEOUT) == unresponsive
+def test_a_member_without_a_lease_may_be_late_to_start():
+    ring = SiblingRing(0, TIMEOUT, STARTS)
+    for now in (0.0, STARTS, STARTS + TIMEOUT - 1.0):
+        assert ring.observe([1], {}, all_have_arrived=False, now=now) == ()
+    assert ring.observe([1], {}, all_have_arrived=False, now=STARTS + TIMEOUT) == (1,)
+
+
+def test_a_member_whose_lease_begins_late_is_not_silent():
+    ring = SiblingRing(0, TIMEOUT, STARTS)
+    for now in (0.0, STARTS):
+        ring.observe([1], {}, all_have_arrived=False, now=now)
+    assert ring.observe([1], {1: "1"}, all_have_arrived=False, now=STARTS + TIMEOUT) == ()
+
+
+def test_a_member_that_has_arrived_has_a_lease():
+    ring = SiblingRing(0, TIMEOUT, STARTS)
+    ring.observe([1], {}, all_have_arrived=True, now=0.0)
+    assert ring.observe([1], {}, all_have_arrived=True, now=TIMEOUT) == (1,)
 
 
 def test_who_is_watched_no_longer_is_forgotten():
-    ring = SiblingRing(0, TIMEOUT)
+    ring = SiblingRing(0, TIMEOUT, STARTS)
     ring.observe([1], {1: "1"}, all_have_arrived=True, now=0.0)
     assert ring.watched([2, 3], now=1.0) == [2]
     assert ring.observe([2], {2: "1"}, all_have_arrived=True, now=TIMEOUT) == ()

@@ -53,7 +53,7 @@ class Shell:
         }  # fmt: skip
         judges = Judges(HangDetector(SOFT, HARD, 1.0), GilStallPolicy(1.0, 10.0), CleanExitPolicy())
         schedule = StoreSchedule(heartbeat=1.0, probe=0.5, siblings=1.0)
-        self.parts = Parts(judges, schedule, SiblingRing(0, 5.0), AwakeClock(), 60.0)
+        self.parts = Parts(judges, schedule, SiblingRing(0, 5.0, 0.0), AwakeClock(), 60.0)
         self.watch = Watch(0, self.page, self.parts, lambda: self.now)
 
     def run(self):
