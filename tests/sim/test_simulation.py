@@ -52,10 +52,11 @@ def test_a_large_job_passes() -> None:
     run(1, (1024, 1024))
 
 
-def test_a_seed_is_the_same_schedule_each_time() -> None:
+@pytest.mark.parametrize("seed", [7, 1214], ids=["a seed", "one with a pause"])
+def test_a_seed_is_the_same_schedule_each_time(seed: int) -> None:
     histories = set()
-    for _ in range(2):
-        schedule = Schedule(Options.draw(7), remembers=True)
+    for _ in range(8):
+        schedule = Schedule(Options.draw(seed), remembers=True)
         schedule.run()
         histories.add(schedule.world.history())
     assert len(histories) == 1

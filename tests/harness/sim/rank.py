@@ -6,6 +6,7 @@ For each effect a rule models what the shell of that flow does in production, at
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from nvrx_core.fault.record import FaultRecord
@@ -187,15 +188,19 @@ class Rank:
         """Stop the process and its monitor process, as a paused machine does; then they go on where they were."""
         self.world.note(self.name, f"is paused for {seconds:.3f} s", self.iteration)
         self.thaws_at = self.world.now + seconds
-        for task in {self.main, self.thread, self.monitor}:
+        for task in self._tasks():
             task.freeze()
         self.world.after(seconds, self._thaw)
 
     def _thaw(self) -> None:
         if self.world.now >= self.thaws_at:
             self.world.note(self.name, "goes on", self.iteration)
-            for task in {self.main, self.thread, self.monitor}:
+            for task in self._tasks():
                 task.thaw()
+
+    def _tasks(self) -> Iterable[Task]:
+        """Its tasks, in the same order in each process; on entry, one task stands for both of its threads."""
+        return dict.fromkeys((self.main, self.thread, self.monitor))
 
     def _over(self) -> None:
         self.stage = Stage.FINISHED if self.rounds.view.finished else Stage.LEFT
