@@ -15,6 +15,8 @@ __all__ = ["DeviceMappings"]
 
 _MAPPING: Final = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .* (/dev/nvidia\S*)$", re.MULTILINE)
 DEVICES: Final = "/dev/nvidia"
+CONTROL: Final = Path("/dev/nvidiactl")
+"""The driver's control device, without which no process uses another of its devices."""
 MAPS: Final = Path("/proc/self/maps")
 
 
@@ -27,6 +29,8 @@ class DeviceMappings:
 
     def release(self) -> None:
         """Remove the mappings of NVIDIA's devices; the process must not use a device from then on."""
+        if not CONTROL.exists():
+            return
         maps = MAPS.read_text(encoding="utf-8", errors="replace")
         for first, end in mapped(maps) if DEVICES in maps else ():
             self._unmap(first, end - first)

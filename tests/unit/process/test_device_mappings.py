@@ -1,5 +1,8 @@
 """Which mappings of a process belong to a device."""
 
+from pathlib import Path
+
+from nvrx_core.process import device_mappings
 from nvrx_core.process.device_mappings import DeviceMappings, mapped
 
 MAPS = """\
@@ -16,5 +19,12 @@ def test_the_mappings_of_devices_are_found():
     assert [end - first for first, end in mapped(MAPS)] == [0x200000, 0x10000, 0x10000]
 
 
-def test_a_process_without_a_device_has_nothing_to_release():
+def test_a_process_without_a_device_has_nothing_to_release(monkeypatch):
+    monkeypatch.setattr(device_mappings, "CONTROL", Path("/dev/null"))
+    DeviceMappings().release()
+
+
+def test_a_machine_without_a_device_costs_no_look_at_the_mappings(monkeypatch, tmp_path):
+    monkeypatch.setattr(device_mappings, "CONTROL", tmp_path / "nvidiactl")
+    monkeypatch.setattr(device_mappings, "MAPS", tmp_path / "maps")
     DeviceMappings().release()
