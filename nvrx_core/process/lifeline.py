@@ -75,9 +75,12 @@ def _state(pid: int) -> str:
 
 
 def send(pidfd: int, signals: Sequence[int]) -> None:
-    """Send signals to the process in order; do nothing when it has exited."""
+    """Send signals to the process in order; do nothing when it has exited.
+
+    A real-time signal is lost while its user has more pending signals than `ulimit -i` allows.
+    """
     for signum in signals:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, BlockingIOError):
             signal.pidfd_send_signal(pidfd, signum)
 
 

@@ -14,7 +14,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from nvrx_core.process.waiting import writable
@@ -87,7 +87,8 @@ class _Unlocked(logging.Handler):
             else:
                 self._write(descriptor, record)
         except Exception:  # boundary: a user's formatter or stream; logging reports it
-            self._target.handleError(record)
+            with suppress(ValueError):  # sys.stderr is closed
+                self._target.handleError(record)
 
     def _emit_locked(self, record: logging.LogRecord) -> None:
         lock = self._target.lock

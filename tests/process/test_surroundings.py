@@ -9,7 +9,13 @@ from tests.harness.process.workers.surroundings import BEFORE, BROKEN, CASE, INS
 
 from .conftest import Launch
 
-ALWAYS = ("has_a_default_timeout", "reaps_all_children", "at_the_depth_limit", "without_descriptors")
+ALWAYS = (
+    "has_a_default_timeout",
+    "reaps_all_children",
+    "has_closed_streams",
+    "at_the_depth_limit",
+    "without_descriptors",
+)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn
@@ -264,7 +265,8 @@ class Interrupt:
         probed = time.monotonic()
         waits = self._probe is not None and self._probe.waits()
         self._waits = waits and time.monotonic() < probed + FRESH
-        signal.pthread_kill(self.thread, self.signum)
+        with suppress(BlockingIOError):  # more pending signals than `ulimit -i` allows: it is sent again
+            signal.pthread_kill(self.thread, self.signum)
 
     def _set_exception(self, why: Why) -> None:
         """Let the interpreter raise the exception in the thread if it may land at the present instruction."""

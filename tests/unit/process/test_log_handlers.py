@@ -219,3 +219,12 @@ def test_a_closed_stream_is_reported_as_by_logging(root, tmp_path, capsys):
     with own_stream_handlers():
         LINE.warning("a line")
     assert "ValueError" in capsys.readouterr().err
+
+
+def test_a_closed_stderr_costs_only_the_line(root, monkeypatch):
+    closed = io.TextIOWrapper(io.BytesIO())
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    root.handlers = [logging.StreamHandler(closed)]
+    with own_stream_handlers():
+        LINE.warning("a line")

@@ -77,6 +77,12 @@ def has_no_streams() -> None:
     sys.stdout = sys.stderr = None  # type: ignore[assignment]
 
 
+def has_no_pending_signals() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_SIGPENDING)
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, hard))
+    threading.Timer(2.0, resource.setrlimit, (resource.RLIMIT_SIGPENDING, (hard, hard))).start()
+
+
 def has_no_temporary_folder() -> None:
     os.environ["TMPDIR"] = "/nonexistent/folder"
     tempfile.tempdir = None
@@ -91,7 +97,7 @@ BEFORE: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         handles_all_signals, reaps_all_children, ticks, has_hostile_hooks, has_a_hostile_log, has_no_streams,
-        has_no_temporary_folder, has_frozen_clocks,
+        has_no_pending_signals, has_no_temporary_folder, has_frozen_clocks,
     )
 } | {
     "has_a_default_timeout": lambda: socket.setdefaulttimeout(0.2),
