@@ -37,9 +37,10 @@ class ThreadFaults:
         threading.excepthook = self._hook
 
     def uninstall(self) -> None:
-        """Give it back, if it was taken."""
-        if self._installed:
-            threading.excepthook, self._installed = self._former, False
+        """Give it back, if it was taken; a hook of the user's that was set meanwhile stays, and may call this one."""
+        if self._installed and threading.excepthook == self._hook:
+            threading.excepthook = self._former
+        self._installed = False
 
     def begin(self, iteration: int) -> None:
         """Count the threads that are there as older: the function of this iteration is entered now."""
@@ -48,7 +49,7 @@ class ThreadFaults:
 
     def _hook(self, hook: threading.ExceptHookArgs) -> None:
         try:
-            if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
+            if self._installed and hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
                 self._tell(hook.exc_value, hook.thread)
         finally:
             self._former(hook)  # it reads source files: after the others know

@@ -67,3 +67,20 @@ def test_the_former_hook_is_called_and_put_back(monkeypatch):
     start(ValueError()).join(5)
     faults.uninstall()
     assert (seen, threading.excepthook) == (["planted"], hook)
+
+
+def test_a_hook_that_was_set_meanwhile_stays_and_may_call_the_wrappers(monkeypatch):
+    seen, told = [], []
+    monkeypatch.setattr(threading, "excepthook", lambda hook: seen.append(str(hook.exc_value)))
+    faults = ThreadFaults(lambda error, iteration: told.append(str(error)))
+    faults.install()
+    wrappers = threading.excepthook
+
+    def users(hook):
+        wrappers(hook)
+
+    threading.excepthook = users
+    faults.uninstall()
+    assert threading.excepthook is users
+    start(ValueError("after the call")).join(5)
+    assert (seen, told) == (["after the call"], [])
