@@ -77,17 +77,15 @@ class ForkServer:
             work: what the worker does; it calls its argument when it is ready.
             keep: descriptors that server and worker need.
             dies_with_caller: the kernel kills both as soon as the thread that calls this has ended.
-
-        Signals wait until the fork is over: what a handler raises in a function of `os.register_at_fork` is lost.
         """
         parting = ParentDeathSignal(os.getpid()) if dies_with_caller else Orphan()
         ours, theirs = blocking_pair(socket.SOCK_SEQPACKET)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        child = os.fork()
-        if child == 0:
-            become_server(work, theirs, keep, parting)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        theirs.close()
+        with theirs, ExitStack() as failing:
+            failing.callback(ours.close)
+            child = _fork()
+            if child == 0:
+                become_server(work, theirs, keep, parting)
+            failing.pop_all()
         return cls(ours, child)
 
     @classmethod
@@ -209,3 +207,18 @@ class ForkServer:
         for pid in filter(None, (self.worker, self.server)):
             with suppress(OSError):
                 os.kill(pid, signal.SIGCONT)
+
+
+def _fork() -> int:
+    """Fork; signals wait until that is over, in the child until it unblocks them.
+
+    What a handler raises in a function of `os.register_at_fork` is lost, and in the child it would reach the caller's
+    frames.
+    """
+    child, mask = -1, signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = os.fork()
+    finally:
+        if child:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return child

@@ -487,3 +487,26 @@ def test_a_caller_that_ignores_sigchld_starts_and_ends_its_server(how: str, dies
         assert (told, process.returncode) == ("ended\n", 0)
         with pytest.raises(ProcessLookupError):
             _ended(server)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_for_all_processes_of_a_job_ends_neither_server_nor_worker(
+    started: Callable[..., ForkServer], signum: signal.Signals
+) -> None:
+    fork_server = started(forever)
+    for pid in (fork_server.server, fork_server.worker):
+        os.kill(pid, signum)
+    assert not select.select([fork_server.channel], [], [], 0.1)[0]
+    os.kill(fork_server.worker, signal.SIGKILL)
+    assert news_of(fork_server).startswith("lost to SIGKILL")
+
+
+def test_a_fork_that_fails_leaves_no_signal_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError("no process is left")
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(BlockingIOError):
+        ForkServer.start(forever, keep=())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
