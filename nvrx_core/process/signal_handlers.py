@@ -5,16 +5,24 @@ from __future__ import annotations
 import signal
 import traceback
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 __all__ = ["raised_by_handler"]
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Return whether a signal handler, or what it called, raised the exception."""
+    """Return whether a signal handler, or what it called, raised the exception: one that the interpreter has called."""
     codes = _handler_codes()
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    handlers = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code in codes)
+    return any(_is_given_a_frame(each) for each in handlers)
+
+
+def _is_given_a_frame(handler: FrameType) -> bool:
+    """Return whether it was called with the interrupted frame; code that calls it for a cleanup has none to give."""
+    values = handler.f_locals.values()
+    rest = (each for value in values if isinstance(value, tuple) for each in value)
+    return any(isinstance(each, FrameType) for each in (*values, *rest))
 
 
 def _handler_codes() -> frozenset[CodeType]:

@@ -57,6 +57,13 @@ def test_an_exit_beside_a_handler_is_none_of_its(installed):
     assert not raised_by_handler(raised.value)
 
 
+def test_an_exit_by_a_handler_that_a_cleanup_calls_is_none_of_a_signal(installed):
+    installed(on_signal)
+    with pytest.raises(SystemExit) as raised:
+        on_signal(signal.SIGUSR2, None)
+    assert not raised_by_handler(raised.value)
+
+
 def test_a_handler_may_have_no_python_code(installed):
     installed(print)
     assert not raised_by_handler(SystemExit(3))
