@@ -75,6 +75,9 @@ class RestartTrace:
         """End and report the restart: the iteration has begun."""
         self.mark("entered")
         self.report()
+        if log.isEnabledFor(logging.DEBUG):
+            state = replace(self._state)
+            self._defer(lambda: _log_entry(state))
         self._housekeeping.entered(self._state)
         self._marks = {}
 
@@ -143,6 +146,12 @@ def _log(state: PureState, decision: Decision, marks: Mapping[str, float], left_
     more = f"; {left_out} restarts before it were not logged" if left_out else ""
     what = f"{decision.cause}; {_blamed(decision)}; {_left(state, decision)}{more}"
     log.log(level, "restart %d in %.1f ms (this rank): %s", state.iteration, total, what)
+
+
+def _log_entry(state: PureState) -> None:
+    """Write what a healthy iteration shows as well, for those who look for the wrapper in a log."""
+    mode, size = state.mode.name.lower(), state.world_size
+    log.debug("iteration %d begins: rank %s of %d, %s", state.iteration, state.rank, size, mode)
 
 
 def _blamed(decision: Decision) -> str:

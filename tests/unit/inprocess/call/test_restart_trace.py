@@ -78,6 +78,14 @@ def test_the_first_entry_is_no_restart(trace, events, housekeeping, deferred):
     assert (events.written, housekeeping.told) == ([], [("entered", 0)])
 
 
+def test_each_entry_is_a_line_for_those_who_debug(trace, state, deferred, caplog):
+    with caplog.at_level(logging.DEBUG):
+        trace.entered()
+        assert caplog.messages == [], "no iteration waits for a file"
+        run(deferred)
+    assert caplog.messages == ["iteration 0 begins: rank 0 of 1, initialized"]
+
+
 def test_a_restart_is_reported_when_the_function_is_entered(trace, state, events, housekeeping, deferred, caplog):
     trace.mark("interrupted")
     trace.round_ended(ended_round(), {"noticed": 1.0, "aborted": 2.0})
