@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import itertools
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -16,10 +19,12 @@ from nvrx_core.fault_tolerance import (
     RankMonitorClient,
     RankMonitorClientError,
     RankMonitorServer,
+    recorder,
 )
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.progress.page import ProgressField, SectionField
 
+PR_SET_SECCOMP, SECCOMP_MODE_STRICT = 22, 1
 NO_TIMEOUTS: dict[str, Any] = {
     "initial_rank_heartbeat_timeout": None,
     "rank_heartbeat_timeout": None,
@@ -214,6 +219,33 @@ def test_thousands_of_sections_and_heartbeats_take_no_memory(client: RankMonitor
         tracemalloc.stop()
     assert grown < 10_000
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_an_empty_section_costs_no_system_call(client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as Megatron-LM opens before each step: in a process that may only read and write (seccomp(2), strict mode).
+
+    So it sends no message and wakes no thread. The mode forbids to read the time stamp counter, too: no clock is read.
+    """
+    monkeypatch.setattr(recorder, "_now", itertools.count(1).__next__)
+    (reader, writer), prctl = os.pipe(), ctypes.CDLL(None, use_errno=True).prctl
+    client.start_section("checkpointing")  # the first one declares it
+    client.end_section("checkpointing")
+    child = os.fork()
+    if child == 0:
+        gc.disable()
+        slot, words = client.page.sections()["checkpointing"], client.page.words
+        if prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0) == 0:
+            for _ in range(10_000):
+                client.start_section("checkpointing")
+                client.end_section("checkpointing")
+            os.write(writer, b"%d" % words[slot + SectionField.COUNT])
+        os._exit(0)  # which is a system call: the kernel kills it
+    os.close(writer)
+    try:
+        assert os.read(reader, 9) == b"10001"
+    finally:
+        os.close(reader)
+        os.waitpid(child, 0)
 
 
 # Learned timeouts

@@ -54,6 +54,17 @@ def test_the_client_of_the_rank_monitor_is_made_anew(run: Launch, tmp_path: Path
     assert (tmp_path / "saves" / "ft_state.json").read_text().startswith("{")
 
 
+def test_the_monitor_is_told_of_the_flags_warmup_and_of_the_sections(run: Launch, tmp_path: Path) -> None:
+    """The two steps of the warm-up are in no section; each iteration of the loop has an empty checkpointing section."""
+    (saves := tmp_path / "saves").mkdir()
+    words = ("--enable-ft-package", "--ft-num-warmup-iters", "2", "--save", str(saves))
+    job = run("pretrain_gpt.py", *words, "--save-interval", "100", faults="1:0:3=exception")
+    assert set(job.codes.values()) == {0}, job.told()
+    last = [line for line in job.lines("client") if line["what_happened"] == "shut down"][-2:]
+    assert [line["warmup"] for line in last] == [2, 2]
+    assert [line["sections"] for line in last] == [{"setup": 1, "checkpointing": 6, "step": 4}] * 2
+
+
 def test_sys_exit_of_all_ranks_is_a_clean_end(run: Launch) -> None:
     job = run("pretrain_gpt.py", "--exit-at", "3")
     assert job.codes == {0: 0, 1: 0}, job.told()

@@ -17,6 +17,7 @@ def parse_args(extra_args_provider=None, ignore_unknown_args=False):
     parser.add_argument("--save-interval", type=int, default=2)
     parser.add_argument("--eval-interval", type=int, default=0)
     parser.add_argument("--enable-ft-package", action="store_true")
+    parser.add_argument("--ft-num-warmup-iters", type=int, default=5)
     parser.add_argument("--exit-at", type=int, default=-1)
     parser.add_argument("--async-strategy", default="nvrx")
     args = parser.parse_known_args()[0] if ignore_unknown_args else parser.parse_args()
