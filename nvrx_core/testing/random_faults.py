@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nvrx_core.errors import require
+from nvrx_core.settings import environment
 from nvrx_core.testing.dispatch import Fault, dispatch_fault_injection
 
 __all__ = ["NO_DEVICE", "choose", "inject_fault"]
@@ -24,21 +25,24 @@ def inject_fault(  # noqa: PLR0917 - code written against nvidia-resiliency-ext 
     seed: int | None = None,
     callback: Callable[[], object] | None = None,
 ) -> threading.Timer | None:
-    """Inject faults into ranks that are chosen at random; a collective call of the default process group.
+    """Inject faults into ranks that are chosen at random; all ranks of the default process group call it.
+
+    Without a process group, the ranks are those of RANK and WORLD_SIZE, and need the same seed.
 
     Args:
         faults: the faults to choose from; default `NO_DEVICE`.
         num_faults: how many ranks get one, or the least and the most; no more than may get one.
         keep_alive: so many ranks, the first, get none.
         delay: seconds until each fault, or the shortest and the longest.
-        seed: of the choice; default one that rank 0 draws for all ranks.
+        seed: of the choice; default one that rank 0 draws for all ranks of the process group.
         callback: called in each rank that gets a fault, a moment before it.
 
     Returns:
         In a rank that gets a fault the running timer, which can be cancelled, else None.
 
     Raises:
-        ValueError: for a negative number, an empty range, no fault to choose from, and as `dispatch_fault_injection`.
+        ValueError: for a negative number, an empty range, no fault to choose from, no seed where several ranks have no
+            process group, and as `dispatch_fault_injection`.
     """
     counts = num_faults if isinstance(num_faults, tuple) else (num_faults, num_faults)
     delays = delay if isinstance(delay, tuple) else (delay, delay)
@@ -47,7 +51,7 @@ def inject_fault(  # noqa: PLR0917 - code written against nvidia-resiliency-ext 
     require(keep_alive >= 0, "keep_alive", keep_alive, "at least 0")
     require(faults is None or bool(faults), "faults", faults, "at least one fault, or None for all")
     rank, world = _place()
-    chosen = choose(random.Random(_agreed(seed)), range(world)[keep_alive:], counts, faults or NO_DEVICE)
+    chosen = choose(random.Random(_agreed(seed, world)), range(world)[keep_alive:], counts, faults or NO_DEVICE)
     if rank not in chosen:
         return None
     fault, moment = chosen[rank]
@@ -63,17 +67,21 @@ def choose(
 
 
 def _place() -> tuple[int, int]:
-    """The rank and the size of the default process group; without one, of a single rank."""
+    """The rank and the size of the default process group; without one, those of the environment."""
     import torch.distributed as dist
 
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else environment.rank_and_world_size()
 
 
-def _agreed(seed: int | None) -> int:
+def _agreed(seed: int | None, world: int) -> int:
     """The seed that all ranks use."""
     import torch.distributed as dist
 
-    drawn = [random.randrange(1 << 32) if seed is None else seed]
-    if seed is None and dist.is_initialized():
+    if seed is not None:
+        return seed
+    drawn = [random.randrange(1 << 32)]
+    if dist.is_initialized():
         dist.broadcast_object_list(drawn, src=0)
+    else:
+        require(world == 1, "seed", seed, "a number, the same on all ranks, before a process group is made")
     return drawn[0]

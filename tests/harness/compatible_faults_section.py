@@ -19,7 +19,8 @@ HEAD = """
 `shared_utils.inject_fault` and `inprocess.tools.inject_fault` have the same functions. All ranks call `inject_fault`,
 which chooses those that get a fault; `dispatch_fault_injection` injects one into the calling rank. Both return a
 running `threading.Timer`, which can be cancelled; in a rank without a fault, `inject_fault` returns None. No document
-of nvidia-resiliency-ext states the parameters of its `inject_fault`: these are nvrx's own.
+of nvidia-resiliency-ext states the parameters of its `inject_fault`: these are nvrx's own. Without a process group the
+ranks are those of RANK and WORLD_SIZE, and need the same `seed`.
 """
 KINDS = """
 The kinds, each a member of `Fault`:

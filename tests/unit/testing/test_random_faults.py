@@ -51,9 +51,9 @@ def test_a_rank_that_is_chosen_gets_its_fault_after_the_delay(place):
 
 def test_a_rank_that_is_kept_alive_gets_none(place):
     place(0, 2)
-    assert inject_fault((Fault.SIGKILL,)) is None
+    assert inject_fault((Fault.SIGKILL,), seed=7) is None
     place(1, 4)
-    assert inject_fault((Fault.SIGKILL,), keep_alive=2) is None
+    assert inject_fault((Fault.SIGKILL,), keep_alive=2, seed=7) is None
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,27 @@ def test_a_rank_that_is_kept_alive_gets_none(place):
 def test_what_no_rank_can_get_is_refused(name, value):
     with pytest.raises(ValueError, match=name):
         inject_fault(**{name: value})
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """Sets what a launcher sets for a rank of a job of four."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    return lambda rank: monkeypatch.setenv("RANK", str(rank))
+
+
+def test_ranks_without_a_process_group_are_those_of_the_environment(job):
+    timers = []
+    for rank in range(4):
+        job(rank)
+        timers.append(inject_fault((Fault.WORKLOAD_EXC,), delay=60.0, seed=7))
+    (timer,) = filter(None, timers)
+    timer.cancel()
+    timer.join()
+    assert timers[0] is None
+
+
+def test_several_ranks_without_a_process_group_need_a_seed(job):
+    job(1)
+    with pytest.raises(ValueError, match="seed"):
+        inject_fault((Fault.WORKLOAD_EXC,))
