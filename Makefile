@@ -8,6 +8,7 @@ PEER_VENV ?= .venv-peer
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+unexport PYTHONDONTWRITEBYTECODE	# the tests start thousands of interpreters
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(firstword $(foreach p,python3 python python3.13 python3.12 python3.11,$(shell $(p) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(p))))
@@ -21,17 +22,18 @@ PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
 SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for p in sys.path if p.endswith("-packages")), sep="\n")
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
-# `make test` runs the tests of jobs, which mostly wait, and what computes: of tests/process that is what is BUSY. With
-# LANES=2 both run at a time; tests with short timeouts of their own may then miss them on a busy machine.
-LANES ?= 1
+# `make test` runs two parts at a time: the tests of jobs, which mostly wait, and beside them the others, one by one. Of
+# tests/process, what is BUSY is not in the first part. LANES=1 runs one part after the other.
+LANES ?= 2
 BUSY := $(wildcard $(foreach n,interruptions thousand_rounds torch_features torchrun torn_saves,tests/process/test_$(n).py))
 PURE := $(wildcard tests/unit tests/sim)
-WHOLE := $(filter-out %/__pycache__ tests/benchmarks tests/process $(PURE),$(patsubst %/,%,$(wildcard tests/*/)))
+DOCUMENTS := $(wildcard tests/docs tests/package)
+WHOLE := $(filter-out %/__pycache__ tests/benchmarks tests/process $(PURE) $(DOCUMENTS),$(patsubst %/,%,$(wildcard tests/*/)))
 SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-whole coverage check bench bench-peer docs clean
+.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-whole test-documents coverage check bench bench-peer docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,10 +59,11 @@ test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
 test-parts: $(VENV)/.integrations
-	@$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) $(if $(filter-out 1,$(LANES)),--output-sync) test-jobs coverage test-searches test-whole
+	@$(MAKE) --no-print-directory --keep-going --jobs=$(LANES) $(if $(filter-out 1,$(LANES)),--output-sync) test-jobs coverage test-searches test-whole test-documents
 
+# Shown as it runs: a recipe that calls make is not held back by --output-sync.
 test-jobs:
-	@$(PY) -m pytest tests/process $(addprefix --ignore=,$(BUSY)) $(SKIPS)
+	@$(MAKE) --no-print-directory --output-sync=none test-selection PYTEST_ARGS="tests/process $(addprefix --ignore=,$(BUSY)) $(SKIPS)"
 
 test-searches:
 	@nice $(PY) -m pytest -m "exhaustive and not nightly" tests/sim $(SKIPS)
@@ -68,8 +71,11 @@ test-searches:
 test-whole:
 	@$(PY) -m pytest $(WHOLE) $(BUSY) $(SKIPS)
 
+test-documents:
+	@$(PY) -m pytest $(DOCUMENTS) $(SKIPS)
+
 coverage: $(VENV)/.integrations ## the pure modules: every branch taken by unit tests and simulations
-	@$(PY) -m coverage run -m pytest -m "not exhaustive and not nightly" $(PURE) $(SKIPS)
+	@nice $(PY) -m coverage run -m pytest -m "not exhaustive and not nightly" $(PURE) $(SKIPS)
 	@$(PY) -m coverage report
 
 check: $(VENV)/.integrations ## ruff, mypy, import contracts
