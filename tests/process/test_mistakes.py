@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 import nvrx_core
 from tests.harness.process.job import Job
+from tests.harness.process.netns import network
 from tests.harness.process.oracle import assert_no_process_left
 
 from .conftest import Launch
@@ -244,14 +246,13 @@ def test_the_table_has_forty_mistakes() -> None:
     assert len(MISTAKES) >= 40
 
 
-def by_hand(tmp_path: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def by_hand(tmp_path: Path, body: str, host: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Runs the script in an interpreter of its own, with nothing set that it does not need."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(body=body))
-    ours = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **environment}
-    return subprocess.run(
-        [sys.executable, str(script)], env=ours, capture_output=True, text=True, timeout=60, check=False
-    )
+    ours = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [*host, sys.executable, str(script)]
+    return subprocess.run(command, env=ours, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_mistake_shows_the_users_line_and_the_message(tmp_path: Path) -> None:
@@ -267,8 +268,9 @@ def test_a_mistake_shows_the_users_line_and_the_message(tmp_path: Path) -> None:
 
 def test_a_script_without_any_environment_is_a_world_of_one(tmp_path: Path) -> None:
     body = "@Wrapper()\ndef train():\n    dist.init_process_group('gloo')\n    print(dist.get_world_size())\ntrain()"
-    done = by_hand(tmp_path, body)
-    assert (done.returncode, done.stdout) == (0, "1\n")
+    with network(1) as hosts:  # its default port belongs to nobody else there
+        done = by_hand(tmp_path, body, hosts.command(0))
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert "restart" not in done.stderr
 
 
