@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import torch
-
 from tests.harness.gpu.case import NCCL
 from tests.harness.process.launch import WORKERS, Start, events_of
 
@@ -39,18 +37,12 @@ def test_a_worker_runs_on_the_processors_near_its_device(launcher: Start, tmp_pa
     job = launcher("", "--nproc-per-node", "1", "--numa-binding", "node", worker=WORKER, **NCCL)
     (ready,) = job.read(1, "ready")
     assert job.finish(60)[0] == 0
-    assert set(ready["processors"]) == near_device() & host_processors()
+    assert set(ready["processors"]) == near(ready["device"]) & os.sched_getaffinity(0)
 
 
-def near_device() -> set[int]:
-    """The processors of the first device's NUMA node, by the kernel."""
-    found = torch.cuda.get_device_properties(0)
-    place = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
-    node = int(Path(f"/sys/bus/pci/devices/{place}/numa_node").read_text())
+def near(device: str) -> set[int]:
+    """The processors of a device's NUMA node, by the kernel."""
+    node = int(Path(f"/sys/bus/pci/devices/{device}/numa_node").read_text())
     text = Path(f"/sys/devices/system/node/node{max(node, 0)}/cpulist").read_text()
     spans = [[int(number) for number in span.split("-")] for span in text.strip().split(",")]
     return {number for span in spans for number in range(span[0], span[-1] + 1)}
-
-
-def host_processors() -> set[int]:
-    return set(os.sched_getaffinity(0))

@@ -39,6 +39,7 @@ class Case:
     restarts: int = 3
     group_timeout: float = 600.0  # of the default group, in seconds
     health: float = 0.0  # the timeout of a `CudaHealthCheck`; 0: none
+    empty_cache: bool = False  # torch's cache of memory is emptied in each restart
     wrapper: dict[str, float] = field(default_factory=lambda: {"soft_timeout": 6.0, "hard_timeout": 12.0})
 
     @classmethod

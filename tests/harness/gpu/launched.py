@@ -60,7 +60,9 @@ def main() -> None:
     os.environ["NCCL_HOSTID"] = f"host-of-{RANK}"  # NCCL refuses two ranks of one host on one device
     dist.init_process_group("nccl")
     free, total = torch.cuda.mem_get_info()
-    say("ready", used=total - free, processors=sorted(os.sched_getaffinity(0)))
+    found = torch.cuda.get_device_properties(0)
+    device = f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    say("ready", used=total - free, device=device, processors=sorted(os.sched_getaffinity(0)))
     result = train(client)
     client.calculate_and_set_hb_timeouts()
     client.calculate_and_set_section_timeouts()

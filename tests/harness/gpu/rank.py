@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess import CallWrapper, Compose, FrozenState, Wrapper, health_check
 from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
+from nvrx_core.inprocess.finalize import ThreadedFinalize
 from nvrx_core.testing import FaultKind, inject
 from tests.harness.gpu.case import Case
 from tests.harness.gpu.waits import KEPT_GRAPHS, WAITS
@@ -41,6 +42,8 @@ def main() -> None:
     settings = {name: timedelta(seconds=value) for name, value in case.wrapper.items()}
     if case.wait == "kept_graph":
         settings["abort"] = Compose(AbortTorchDistributed(), ResetGraphs())
+    if case.empty_cache:
+        settings["finalize"] = ThreadedFinalize(timedelta(seconds=10), torch.cuda.empty_cache)
     if case.health:
         settings["health_check"] = health_check.CudaHealthCheck(timedelta(seconds=case.health))
     result = Wrapper(no_progress_limit=None, **settings)(job.function)()
