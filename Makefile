@@ -22,9 +22,10 @@ PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
 SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for p in sys.path if p.endswith("-packages")), sep="\n")
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
-# `make test` runs two parts at a time: the tests of jobs, which mostly wait, and beside them the others, one by one. Of
-# tests/process, what is BUSY is not in the first part. LANES=1 runs one part after the other.
-LANES ?= 2
+# `make test` runs one part after the other: the tests of jobs, which mostly wait, then the others. With LANES=2 they run
+# beside each other; on a busy machine, tests with short timeouts may then fail. Of tests/process, what is BUSY is not in
+# the first part.
+LANES ?= 1
 BUSY := $(wildcard $(foreach n,interruptions thousand_rounds torch_features torchrun torn_saves,tests/process/test_$(n).py))
 PURE := $(wildcard tests/unit tests/sim)
 DOCUMENTS := $(wildcard tests/docs tests/package)
