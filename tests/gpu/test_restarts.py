@@ -108,8 +108,7 @@ def test_a_broken_context_ends_its_rank(prepare: Launch) -> None:
 
 
 def test_a_kernel_without_end_is_the_hard_timeouts(prepare: Launch) -> None:
-    wrapper = {"soft_timeout": 3.0, "hard_timeout": 6.0}
-    case = Case("synchronize", fault="gpu_sleep", restarts=1, wrapper=wrapper)
+    case = Case("synchronize", fault="gpu_sleep", restarts=1)
     check(prepare, case, lost={1: (KILLED, -signal.SIGTERM)})
 
 
