@@ -19,7 +19,6 @@ from nvrx_core.inprocess.call.call import Call
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
 from nvrx_core.inprocess.call.one_call import OneCall
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.configuration.environment_checks import warn_about_environment
 from nvrx_core.inprocess.configuration.injection import bind, parameters_for, refuse_arguments, refuse_shape
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.faults.user_errors import plainly, trim
@@ -289,9 +288,7 @@ class Wrapper(Parameters):
             )
         free = bind(fn, names, args, kwargs)
         check_variables()
-        call = Call(self, next(_calls))
-        warn_about_environment(self.hard_timeout)
-        return free, call
+        return free, Call(self, next(_calls))
 
 
 def current_call() -> CallWrapper | None:

@@ -22,7 +22,7 @@ from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.watchers import Watchers, start_watchers
-from nvrx_core.inprocess.configuration.environment_checks import warn_about_watchdog
+from nvrx_core.inprocess.configuration.environment_checks import nccl_checks
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.joining import Entrant, Joining
@@ -181,7 +181,7 @@ def _install(interrupt: Interrupt, monitor: MonitorLink, cleanup: CleanupStack) 
 
 
 def _observe(page: Page, hard_timeout: timedelta, number: int, cleanup: CleanupStack) -> GroupObserver:
-    observer = GroupObserver(page, lambda timeout: warn_about_watchdog(timeout, hard_timeout), number)
+    observer = GroupObserver(page, nccl_checks(hard_timeout), number)
     observer.install()
     cleanup.callback(observer.uninstall)
     cleanup.in_child(observer.disown)

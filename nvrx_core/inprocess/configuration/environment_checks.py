@@ -6,8 +6,9 @@ https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -15,16 +16,30 @@ import torch
 
 from nvrx_core.settings.environment import nccl_variables
 
-__all__ = ["unmet_rules", "warn_about_environment", "warn_about_watchdog", "watchdog_is_off"]
+__all__ = ["nccl_checks", "unmet_rules", "warn_about_environment", "warn_about_watchdog", "watchdog_is_off"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 NCCL_DEFAULT: Final = timedelta(minutes=10)
 """torch's default timeout of an NCCL group."""
 
 
+def nccl_checks(hard_timeout: timedelta) -> Callable[[timedelta], None]:
+    """Return what is to be called with the timeout of each NCCL group that is created.
+
+    The environment is checked with the first one: whether there are devices would initialize CUDA, 170 ms.
+    """
+    environment = functools.cache(functools.partial(warn_about_environment, hard_timeout))
+
+    def check(timeout: timedelta) -> None:
+        environment()
+        warn_about_watchdog(timeout, hard_timeout)
+
+    return check
+
+
 def warn_about_environment(hard_timeout: timedelta) -> None:
-    """Warn about every unmet rule, where NCCL can be the backend."""
-    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+    """Warn about every unmet rule, where torch has NCCL."""
+    if torch.distributed.is_nccl_available():
         for rule in unmet_rules(nccl_variables(), torch.cuda.nccl.version(), hard_timeout):
             log.warning("%s", rule)
 

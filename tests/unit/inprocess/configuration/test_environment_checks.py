@@ -8,6 +8,7 @@ import torch
 
 from nvrx_core.inprocess.configuration import environment_checks
 from nvrx_core.inprocess.configuration.environment_checks import (
+    nccl_checks,
     unmet_rules,
     warn_about_environment,
     warn_about_watchdog,
@@ -86,11 +87,22 @@ def test_each_broken_rule_has_a_line_of_its_own():
 
 
 @pytest.mark.parametrize("nccl", [None, (2, 20, 5), NEW], ids=["no NCCL", "old NCCL", "new NCCL"])
-def test_warnings_are_logged_where_nccl_can_be_the_backend(nccl, monkeypatch, caplog):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: nccl is not None)
+def test_warnings_are_logged_where_torch_has_nccl(nccl, monkeypatch, caplog):
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl is not None)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: nccl)
     monkeypatch.setattr(environment_checks, "nccl_variables", lambda: GOOD)
     warn_about_environment(SHORT)
     lines = [(record.name, record.levelno) for record in caplog.records]
     assert lines == ([("nvrx_core.inprocess", logging.WARNING)] if nccl == (2, 20, 5) else [])
+
+
+def test_the_environment_is_checked_with_the_first_group_only(monkeypatch, caplog):
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 20, 5))
+    monkeypatch.setattr(environment_checks, "nccl_variables", lambda: GOOD)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("it would initialize CUDA"))
+    check = nccl_checks(SHORT)
+    assert caplog.messages == []
+    check(timedelta(minutes=30))
+    check(timedelta(seconds=30))
+    assert [line.split()[0:2] for line in caplog.messages] == [["NCCL", "2.20.5:"], ["an", "NCCL"]]
