@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
 from nvrx_core.testing import FaultKind, inject
-from tests.harness.process.workers.faults import CHAOS, Planned, held_by_group, plan_of
+from tests.harness.process.workers.faults import CHAOS, WORLD, Planned, held_by_group, plan_of
 from tests.harness.process.workers.record import Record, descriptors, settle, usage, usage_after
 
 SAVE_EVERY = 5
@@ -40,7 +40,7 @@ def main() -> None:
     before = usage()
     result = Wrapper(no_progress_limit=None, **settings)(training.function)()
     gc.collect()
-    after = usage_after(before, kept=held_by_group(result))
+    after = usage_after(before, kept=held_by_group(WORLD))
     training.record("done", result=result, before=before, after=after, open=descriptors())
 
 
