@@ -37,3 +37,8 @@ def test_a_call_follows_one_whose_completion_has_ended_it_on_one_rank(prepare: L
     job = prepare(world=2).start(WORKER, NVRX_TEST_CASE="in_completion", NVRX_TEST_SECOND="1").finish()
     assert set(job.codes.values()) == {0}, job.codes
     assert [line["result"] for line in job.lines("again")] == ["done", "done"]
+
+
+def test_a_call_that_is_made_where_the_end_of_another_is_handled_restarts(prepare: Launch) -> None:
+    job = run(prepare, "handling")
+    assert len(job.lines("done")) == 2, [job.errors(rank)[-2000:] for rank in job.codes]

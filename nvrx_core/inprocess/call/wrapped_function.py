@@ -5,6 +5,7 @@ Whatever the function raises is an outcome: the flow decides what follows.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class WrappedFunction:
 
     def _guarded(self, run: Callable[[], IterationResult | None]) -> IterationResult | None:
         """Turn every way out of the user's code into an outcome; None after `initialize`, when the function follows."""
+        outside = sys.exception()
         try:
             ended = run()
         except EndedInChild:
@@ -86,7 +88,7 @@ class WrappedFunction:
             self._out()
             raise
         except BaseException as error:  # boundary: the wrapped function and its initialize
-            ended = self._ended_by(error)
+            ended = self._ended_by(error, outside)
         finally:
             self.interrupt.armed = False
         if ended is not None:
@@ -99,8 +101,8 @@ class WrappedFunction:
         self.monitor.enter(Stage.UNWINDING)
         self.interrupt.leave()
 
-    def _ended_by(self, error: BaseException) -> IterationResult:
-        error = overtaken_wish(error) or error
+    def _ended_by(self, error: BaseException, outside: BaseException | None) -> IterationResult:
+        error = overtaken_wish(error, outside) or error
         landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
         by_signal = isinstance(error, SystemExit) and raised_by_handler(error)
         how = how_it_ended(error, requested=self.interrupt.requested, landed=landed, by_signal=by_signal)

@@ -48,16 +48,20 @@ class IterationResult:
     error: BaseException | None = None
 
 
-def overtaken_wish(error: BaseException) -> BaseException | None:
+def overtaken_wish(error: BaseException, outside: BaseException | None) -> BaseException | None:
     """Return the exception by which the user leaves, and which was on its way out when an interruption was raised.
 
     A signal for all ranks, such as Ctrl-C or a scheduler's SIGTERM, reaches most of them together with the
     interruption: the first rank that leaves by it ends the round.
+
+    Args:
+        error: what came out of the function.
+        outside: what its caller handles; the call may be what the user does instead of leaving.
     """
     found: BaseException | None = error
     while isinstance(found, RankShouldRestart):
         found = found.__context__
-    return found if found is not None and found is not error and _wishes_to_leave(found) else None
+    return None if found is None or found is error or found is outside or not _wishes_to_leave(found) else found
 
 
 def how_it_ended(error: BaseException, *, requested: bool, landed: bool, by_signal: bool = False) -> Outcome:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from nvrx_core import inprocess
+from nvrx_core.errors import RestartAbort
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.state import FrozenState
@@ -106,6 +107,25 @@ def waiting(call: inprocess.CallWrapper) -> str:
     return "done"
 
 
+def handling(call: inprocess.CallWrapper) -> str:
+    """Rank 1 fails and interrupts rank 0."""
+    record("enter", iteration=call.iteration)
+    if call.iteration == 0:
+        if me == 1:
+            record.await_others(1, "enter", iteration=0)
+            raise ValueError("planted")
+        time.sleep(20)
+    return "done"
+
+
+def instead(function: Callable[[], Any]) -> Any:
+    """Call it where the user handles an exception by which another call has ended."""
+    try:
+        raise RestartAbort("another call")
+    except RestartAbort:
+        return function()
+
+
 def second(call: inprocess.CallWrapper) -> str:
     record("second", iteration=call.iteration)
     return "done"
@@ -113,7 +133,7 @@ def second(call: inprocess.CallWrapper) -> str:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "returned": returned, "in_barrier": in_barrier, "in_finalize": in_barrier, "in_completion": in_completion,
-    "waiting": waiting,
+    "waiting": waiting, "handling": handling,
 }  # fmt: skip
 PLUGS: dict[str, dict[str, Any]] = {
     "in_barrier": {"finalize": Slow()}, "in_finalize": {"finalize": Press()}, "in_completion": {"completion": Press()},
@@ -126,8 +146,9 @@ def main() -> None:
     gc.collect()
     gc.disable()
     before, kept, began = sockets(), list[BaseException](), time.monotonic()
+    function = wrap(FUNCTIONS[case])
     try:
-        record("done", result=str(type(wrap(FUNCTIONS[case])())))
+        record("done", result=str(type(instead(function) if case == "handling" else function())))
     except BaseException as error:  # boundary: what the test is about
         kept.append(error)
         record("left", error=repr(error), seconds=time.monotonic() - began)

@@ -121,8 +121,8 @@ def test_an_exception_may_have_no_module():
 @pytest.mark.parametrize("wish", [SystemExit(143), SystemExit(0), KeyboardInterrupt(), RestartAbort()], ids=repr)
 def test_a_wish_to_leave_is_found_under_the_interruptions_that_overtook_it(wish):
     once = because_of(RankShouldRestart(), wish)
-    assert overtaken_wish(once) is wish
-    assert overtaken_wish(because_of(LoopShouldEnd(), once)) is wish
+    assert overtaken_wish(once, None) is wish
+    assert overtaken_wish(because_of(LoopShouldEnd(), once), ValueError()) is wish
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,12 @@ def test_a_wish_to_leave_is_found_under_the_interruptions_that_overtook_it(wish)
     ids=repr,
 )
 def test_what_was_not_on_its_way_out_was_not_overtaken(error):
-    assert overtaken_wish(error) is None
+    assert overtaken_wish(error, None) is None
+
+
+def test_what_the_caller_of_the_function_handles_was_not_overtaken():
+    outside = RestartAbort()
+    assert overtaken_wish(because_of(RankShouldRestart(), outside), outside) is None
 
 
 @pytest.mark.parametrize(("code", "outcome"), [(143, Outcome.LEFT), (0, Outcome.EXITED)])
