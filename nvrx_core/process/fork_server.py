@@ -210,10 +210,11 @@ class ForkServer:
 
 
 def _fork() -> int:
-    """Fork; signals wait until that is over, in the child until it unblocks them.
+    """Fork; signals to this thread wait until that is over, in the child until it unblocks them.
 
     What a handler raises in a function of `os.register_at_fork` is lost, and in the child it would reach the caller's
-    frames.
+    frames. In a process with other threads, the kernel gives one of them a signal that is blocked here, and Python runs
+    its handler here all the same.
     """
     child, mask = -1, signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
