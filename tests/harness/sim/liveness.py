@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dis
 import functools
+import re
 from types import CodeType
 
 __all__ = ["live_names"]
 
 _JUMPS_ALWAYS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")
+_ACCESS = re.compile("LOAD_FAST|LOAD_CLOSURE|STORE_FAST|DELETE_FAST")
 _ENDS = ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "RETURN_CONST")
 
 
@@ -49,8 +51,8 @@ def _following(instructions: list[dis.Instruction], at: int) -> list[int]:
 
 
 def _before(here: dis.Instruction, behind: frozenset[str]) -> frozenset[str]:
-    if here.opname in ("STORE_FAST", "DELETE_FAST"):
-        return behind - {here.argval}
-    if here.opname in ("LOAD_FAST", "LOAD_CLOSURE"):
-        return behind | {here.argval}
+    """The live variables in front of an instruction; from CPython 3.13 on, one may load or store two of them."""
+    names = here.argval if isinstance(here.argval, tuple) else (here.argval,)
+    for what, name in reversed(tuple(zip(_ACCESS.findall(here.opname), names, strict=False))):
+        behind = behind | {name} if what.startswith("LOAD") else behind - {name}
     return behind
