@@ -227,7 +227,7 @@ class Call:
         if rank.released and self.completed:
             return True
         ranks = self.ranks.values()
-        return any(each.expired or (each.gone and not self.membership.have_left([each.member])) for each in ranks)
+        return any(each.expired or (each.gone and not self.membership.has_left(each.member)) for each in ranks)
 
     def _check_entry(self) -> None:
         """All have entered the call, or none has: it is entered by as many as there are."""
