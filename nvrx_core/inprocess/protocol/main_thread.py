@@ -179,8 +179,6 @@ class MainThread:
         view, fault = self.rounds.view, None
         if ended.how in (Outcome.FAILED, Outcome.LEFT):
             fault = yield from self._announce(view, ended)
-        # Before the wait: an abort of NCCL waits until the CUDA graphs with its collectives are destroyed.
-        yield effects.ClearFrames(ended, ended.how in (Outcome.FAILED, Outcome.LEFT, Outcome.EXITED))
         yield from self._await(view, RoundView.is_aborted)
         yield effects.RoundEnded(view)
         leaving = yield from self._recover(ended, view.round.iteration)
@@ -205,7 +203,9 @@ class MainThread:
 
     def _recover(self, ended: IterationResult, iteration: int) -> Flow[bool]:
         """Be ready for the next iteration; True when this rank leaves instead."""
-        self.failure = ended.error if ended.how is Outcome.FAILED else None
+        failed = ended.how is Outcome.FAILED
+        self.failure = ended.error if failed else None
+        yield effects.ClearFrames(ended, failed or ended.how in (Outcome.LEFT, Outcome.EXITED))
         if ended.how in (Outcome.LEFT, Outcome.EXITED):
             return True
         ended.error = yield effects.Recover(self.failure)
