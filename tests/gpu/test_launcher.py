@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from nvrx_launcher.workers.binding import NODES, processors_of
+
 from tests.harness.gpu.case import NCCL
 from tests.harness.process.launch import WORKERS, Start, events_of
 
@@ -40,9 +42,7 @@ def test_a_worker_runs_on_the_processors_near_its_device(launcher: Start, tmp_pa
     assert set(ready["processors"]) == near(ready["device"]) & os.sched_getaffinity(0)
 
 
-def near(device: str) -> set[int]:
+def near(device: str) -> frozenset[int]:
     """The processors of a device's NUMA node, by the kernel."""
     node = int(Path(f"/sys/bus/pci/devices/{device}/numa_node").read_text())
-    text = Path(f"/sys/devices/system/node/node{max(node, 0)}/cpulist").read_text()
-    spans = [[int(number) for number in span.split("-")] for span in text.strip().split(",")]
-    return {number for span in spans for number in range(span[0], span[-1] + 1)}
+    return processors_of((NODES / f"node{max(node, 0)}" / "cpulist").read_text())

@@ -52,7 +52,7 @@ def check(prepare: Launch, case: Case, lost: dict[int, tuple[int, ...]] | None =
 
 WAITS = [
     "synchronize", "item", "copy", "event", "busy", "sleep", "receive", "batched", "subgroups", "barrier", "object",
-    "backward", "batched_backward", "creation", "first_batch", "many_groups", "graph",  "kept_graph", "capture", "ddp",
+    "backward", "batched_backward", "creation", "first_batch", "many_groups", "graph", "kept_graph", "capture", "ddp",
 ]  # fmt: skip
 
 
