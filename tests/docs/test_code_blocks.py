@@ -1,4 +1,4 @@
-"""Every Python block of the documents compiles, and each after `<!-- run -->` runs.
+"""Every Python block of the documents compiles and uses no undefined name; each after `<!-- run -->` runs.
 
 It runs as the one rank of a job of its own, in an empty folder.
 """
@@ -48,6 +48,15 @@ def test_block_compiles_or_runs(block, tmp_path):
     compile(block.code, block.where, "exec")
     if block.runs:
         run(block, tmp_path)
+
+
+def test_blocks_import_what_they_use(tmp_path):
+    for number, block in enumerate(blocks()):
+        (tmp_path / f"block{number}.py").write_text(f"# {block.where}\n{block.code}")
+    rules = ["--isolated", "--no-cache", "--select=F821,F811", "--output-format=full"]
+    command = [sys.executable, "-m", "ruff", "check", *rules, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def run(block: Block, folder: pathlib.Path) -> None:

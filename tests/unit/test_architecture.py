@@ -1,4 +1,4 @@
-"""The shape of the house: who may import whom, and the habits that no linter checks."""
+"""The structure of the code: which package may import which, and the rules that no linter checks."""
 
 import ast
 import functools
@@ -17,13 +17,13 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("integrations", "launcher")
-FRONT_DOORS = {
+UNIT_TEST_FOLDERS = {
     "compat": "integrations/nvrx_compat",
     "launcher": "launcher/nvrx_launcher",
     "lightning": "integrations/nvrx_lightning",
     "megatron": "integrations/nvrx_megatron",
 }
-"""The folders of unit tests that are not named as their package."""
+"""The folders of unit tests whose name is not that of their package."""
 LIBRARIES = {"torch", "yaml"}
 EXTRAS = {"nvrx_core/store/etcd_client.py": {"etcd3gw", "requests"}}
 ENVIRONMENT = (
@@ -49,13 +49,13 @@ def test_imports_keep_the_contracts():
 
 def test_core_needs_only_torch_yaml_and_the_standard_library():
     allowed = LIBRARIES | {"nvrx_core"} | sys.stdlib_module_names
-    strangers = {
+    others = {
         f"{where}: {name}"
         for where, node in nodes(ast.Import, ast.ImportFrom)
         for name in imported(node)
         if where.startswith("nvrx_core/") and name.split(".")[0] not in allowed | EXTRAS.get(where.split(":")[0], set())
     }
-    assert not strangers
+    assert not others
 
 
 def test_pure_modules_are_the_ones_under_full_coverage():
@@ -116,7 +116,7 @@ def test_classes_have_one_purpose():
 def test_unit_tests_mirror_the_packages():
     tests = ROOT / "tests" / "unit"
     folders = {path.relative_to(tests).parts for path in tests.rglob("test_*.py")}
-    packages = {part: ROOT / home for part, home in FRONT_DOORS.items()}
+    packages = {part: ROOT / home for part, home in UNIT_TEST_FOLDERS.items()}
     homes = {parts[:-1]: packages.get(parts[0], ROOT / "nvrx_core" / parts[0]) for parts in folders if parts[:-1]}
     assert [parts for parts, home in homes.items() if not home.joinpath(*parts[1:]).is_dir()] == []
 
