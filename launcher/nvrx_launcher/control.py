@@ -41,9 +41,9 @@ class Control:
     """Listens; a malformed message closes only its own connection.
 
     Args:
-        loop: where its descriptors are watched.
-        path: where it listens.
-        events: told of the messages.
+        loop: the event loop that watches its descriptors.
+        path: the path of its socket.
+        events: handles the messages.
     """
 
     def __init__(self, loop: EventLoop, path: Path, events: ControlEvents) -> None:

@@ -16,7 +16,7 @@ class History:
     """Writes the events of one launcher; without a folder, none.
 
     Args:
-        folder: of the event files; None: nothing is written.
+        folder: the folder of the event files; None: nothing is written.
 
     Attributes:
         cycle: the cycle that this launcher knows of; -1 before the first one.

@@ -5,9 +5,9 @@ WAITING --RUN--> RUNNING --all workers are done--> DONE
    |                +--a worker fails, STOP----------+--STOP--> STOPPING --all are gone--> WAITING, or ENDED
    +-------------------------------------------------------------------------+
 
-A node that cannot move its lease, or hears that it is taken for lost, kills its workers: others are about to take their
-places. One that could not move its lease joins again under another number: decisions that it has not heard of yet may
-place its old one.
+A node that cannot renew its lease, or reads that it counts as lost, kills its workers: others are about to take their
+places. One that could not renew its lease joins again under another number: decisions that it has not read yet may name
+its old one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What `--rdzv-conf` says. Pure.
+"""The settings in `--rdzv-conf`. Pure.
 
-Each key that torch or nvidia-resiliency-ext has is one that works, or one that is refused with what to write instead.
+Each key of torch or nvidia-resiliency-ext either works or is refused, with what to write instead.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class RendezvousSettings:
 
     Attributes:
         join_timeout: within which enough nodes must have joined.
-        last_call: for which more nodes are waited for.
-        close_timeout: that the coordinator's launcher waits for the others at the end.
+        last_call: for how long the first cycle waits for more nodes.
+        close_timeout: for how long the coordinator's launcher waits for the others at the end.
         read_timeout: for one request to the store.
-        connect_timeout: within which the store must be there.
-        beat: between two moves of a lease.
-        lost_after: beats without a move after which a node is lost.
+        connect_timeout: within which the store must be reachable.
+        beat: between two renewals of a lease.
+        lost_after: beats without a renewal after which a node is lost.
         is_host: whether this launcher hosts the store; None: if it can.
         same_command: a launcher of another command is refused.
-        protocol, ca_cert, ssl_cert, ssl_cert_key: how etcd is reached.
+        protocol, ca_cert, ssl_cert, ssl_cert_key: the connection to etcd.
         given: all keys, as given.
     """
 

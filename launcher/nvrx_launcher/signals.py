@@ -30,9 +30,9 @@ def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
 
 
 def end_by_interrupt() -> None:
-    """Have SIGINT end this process as SIGTERM does, until signals are events; one that is ignored stays so.
+    """Let SIGINT end this process as SIGTERM does, until signals are events; an ignored SIGINT stays ignored.
 
-    A KeyboardInterrupt would come up in torch's C++, which aborts the process, or in a place that swallows it.
+    A KeyboardInterrupt could be raised in torch's C++ code, which aborts the process, or where it is swallowed.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -42,7 +42,7 @@ def end_by_interrupt() -> None:
 def signals_as_events(
     signals: Iterable[int], received: Callable[[int], object]
 ) -> Iterator[tuple[int, Callable[[], None]]]:
-    """Handle signals in a loop, not in a handler; outside the main thread none, as Python has it.
+    """Handle signals in a loop, not in a handler; outside the main thread Python allows none.
 
     Args:
         signals: which ones.
@@ -73,4 +73,4 @@ def signals_as_events(
 
 
 def _ignore(_: int, __: FrameType | None) -> None:
-    """The number arrives by the wakeup descriptor."""
+    """Do nothing: the number arrives over the wakeup descriptor."""

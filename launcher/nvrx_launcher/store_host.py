@@ -24,16 +24,16 @@ log = logging.getLogger("nvrx_launcher")
 
 
 class ControlStore:
-    """The store, as a launcher knows it. Each cycle may have another one: that of the launcher of the coordinator.
+    """The store from a launcher's point of view. Each cycle may have another one: that of the coordinator's launcher.
 
     Args:
-        loop: where its descriptors are watched.
+        loop: the event loop that watches its descriptors.
         job: the job's name.
         address: the address to host it at, where it is hosted here.
         hosted: called when the first rank has connected to the one that is hosted here.
 
     Attributes:
-        endpoint: where that of the present cycle listens; empty before the first one.
+        endpoint: the endpoint of the current cycle's store; empty before the first cycle.
     """
 
     def __init__(self, loop: EventLoop, job: str, *, address: str, hosted: Callable[[], object] = bool) -> None:
@@ -50,7 +50,7 @@ class ControlStore:
         return self._program is not None
 
     def own_endpoint(self) -> str:
-        """Return where this launcher hosts one; it listens from then on.
+        """Return the endpoint of this launcher's own store, which listens from then on.
 
         Raises:
             OSError: when the address cannot be used.
@@ -62,14 +62,14 @@ class ControlStore:
         return self._own
 
     def used_by_a_rank(self, endpoint: str) -> None:
-        """Take that a rank has connected to the store at an endpoint, hosted by whichever launcher."""
+        """Record that a rank has connected to the store at an endpoint, whichever launcher hosts it."""
         self._used.add(endpoint)
         self._prepare()
 
     def begin_cycle(self, endpoint: str = "") -> None:
         """Use the store at an endpoint, by default this launcher's own.
 
-        What wrapped calls of the cycle before have left in it is deleted: they were killed.
+        The keys of wrapped calls of the previous cycle are deleted: these calls were killed.
         """
         before, self.endpoint = self.endpoint, endpoint or self.own_endpoint()
         if before not in ("", self.endpoint):
@@ -79,16 +79,16 @@ class ControlStore:
             self._write("forget")
 
     def _prepare(self) -> None:
-        """Start the program that asks another launcher's store, where it does not run: a rank has connected to it."""
+        """Start the program that queries another launcher's store, unless it runs: a rank uses that store."""
         if self._program is None and self.endpoint in self._used and self.endpoint != self._own:
             self._start(self.endpoint)
 
     def ask(self, rank: int, within: float, answer: Callable[[bool], object]) -> None:
-        """Find out whether the job goes on without a rank; only when the store is in use.
+        """Query whether the job continues without a rank; only when the store is in use.
 
         Args:
             rank: the rank's RANK when it was started.
-            within: seconds that it has.
+            within: seconds until the answer is no.
             answer: called in the loop, with whether a round was entered without it.
         """
         self._answers[rank] = answer
@@ -111,7 +111,7 @@ class ControlStore:
             self._own = self._own if endpoint != self._own else ""
 
     def _host(self) -> None:
-        """Have the store hosted: the first rank connects."""
+        """Start to host the store: the first rank connects."""
         assert self._listener is not None
         self._loop.forget(self._listener.fileno())
         log.info("host the store of in-process restart at %s", self._own)
@@ -134,7 +134,7 @@ class ControlStore:
             self._program.stdin.flush()
 
     def _read(self) -> None:
-        """Hand on the answers; a program that has ended answers no."""
+        """Deliver the answers; a program that has ended answers no."""
         assert self._program is not None
         assert self._program.stdout is not None
         text = os.read(self._program.stdout.fileno(), 1 << 16).decode()

@@ -1,4 +1,4 @@
-"""The program that knows the store of in-process restart: `python -m nvrx_launcher.store_program STORE JOB`.
+"""The program that hosts or queries the store of in-process restart: `python -m nvrx_launcher.store_program STORE JOB`.
 
 STORE is the descriptor of a listening socket, on which it hosts the store, or the endpoint of one that is hosted
 elsewhere. It answers questions, a line each: "<rank> <seconds>" asks whether the job goes on without a rank, in

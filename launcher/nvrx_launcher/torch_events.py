@@ -1,6 +1,6 @@
 """Torch elastic's events, for `--event-log-handler`: the ones that torchrun records, with the same fields.
 
-Imports torch when a handler other than "null" is asked for.
+Imports torch when a handler other than "null" is selected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["EventRecorder", "NoEvents", "TorchEvents", "event_recorder"]
 
 
 class EventRecorder(Protocol):
-    """Is told what torchrun records."""
+    """The receiver of the events that torchrun records."""
 
     def started(self, placement: Placement, workers: Mapping[int, Worker]) -> None:
         """The workers of a cycle have been started."""
@@ -40,10 +40,10 @@ class NoEvents:
 
 
 def event_recorder(options: LaunchOptions) -> EventRecorder:
-    """Return the recorder that the options ask for.
+    """Return the recorder that the options select.
 
     Raises:
-        ConfigurationError: when nobody has registered the handler.
+        ConfigurationError: when the handler is not registered.
     """
     return NoEvents() if options.worker.event_log_handler == "null" else TorchEvents(options)
 
@@ -55,7 +55,7 @@ class TorchEvents:
         options: the job, and the handler's name.
 
     Raises:
-        ConfigurationError: when nobody has registered the handler.
+        ConfigurationError: when the handler is not registered.
     """
 
     def __init__(self, options: LaunchOptions) -> None:

@@ -1,4 +1,4 @@
-"""What the launcher asks of torch, in another process: how many devices there are, and which processors are near them.
+"""Queries of torch in another process: how many devices there are, and which processors are near them.
 
 Private names of torch that the launcher uses are here alone: `torch._utils.cpu_count`, and
 `torch.numa.binding._get_logical_cpus_to_bind_to`, which is what torchrun's --numa-binding binds to.

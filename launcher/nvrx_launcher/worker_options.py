@@ -1,4 +1,4 @@
-"""What the command line says about the workers of a node, beside the job: their logs, devices and processors. Pure."""
+"""The options of a node's workers, besides those of the job: their logs, devices and processors. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPUS_PER_NUMA: Final = "NVRX_GPUS_PER_NUMA"
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How the workers of a node are set up.
+    """The setup of the workers of a node.
 
     Attributes:
         start_method: how a worker that is a function is started: spawn, fork or forkserver.

@@ -49,22 +49,22 @@ class Coordination(Protocol):
 
     @property
     def deadline(self) -> float:
-        """When it wants `tick`, monotonic seconds."""
+        """When `tick` is due, monotonic seconds."""
 
     def join(self) -> None:
-        """Join the job; the node is told its number."""
+        """Join the job; `NodeEvents.joined` receives the node's number."""
 
     def join_again(self) -> None:
-        """Join the job under another number; the node is told."""
+        """Join the job under another number, which `NodeEvents.joined` receives."""
 
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Tell the coordinator."""
+        """Send a message to the coordinator."""
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Ask for the progress of the slowest ranks of other nodes."""
 
     def tick(self) -> None:
-        """Take the time."""
+        """Handle that time has passed."""
 
 
 class LocalCoordination:
@@ -73,7 +73,7 @@ class LocalCoordination:
     Args:
         coordinator: decides.
         describe: describes this node, anew for each cycle.
-        node: told of each decision, after what has led to it is done.
+        node: handles each decision, after the call that led to it has returned.
         store: the store of in-process restart.
     """
 
@@ -91,7 +91,7 @@ class LocalCoordination:
 
     @property
     def deadline(self) -> float:
-        """When it wants `tick`, monotonic seconds."""
+        """When `tick` is due, monotonic seconds."""
         return -math.inf if self._decisions else self._coordinator.deadline
 
     def join(self) -> None:
@@ -104,7 +104,7 @@ class LocalCoordination:
         self._node.joined(0)
 
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Tell the coordinator."""
+        """Send a message to the coordinator."""
         description = self._describe() if kind is MessageKind.READY else None
         message = Message(0, kind, cycle, reason, description)
         self._decisions += self._coordinator.received(message, now=time.monotonic())
@@ -114,7 +114,7 @@ class LocalCoordination:
         answer(())
 
     def tick(self) -> None:
-        """Take the time, and hand on what was decided."""
+        """Handle that time has passed, and deliver the decisions."""
         self._decisions += self._coordinator.tick(now=time.monotonic())
         while self._decisions:
             self._node.decided(self._decisions.popleft())

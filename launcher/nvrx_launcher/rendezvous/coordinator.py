@@ -1,4 +1,4 @@
-"""Decides for all nodes of a job: who takes part in a cycle, when it is stopped, and when the job ends. Pure.
+"""The decisions for all nodes of a job: who takes part in a cycle, when it is stopped, when the job ends. Pure.
 
     GATHERING --enough nodes are ready--> RUNNING --a worker fails, a node is lost--> STOPPING --all have stopped--+
         ^                                    |                                                    |                |
@@ -34,14 +34,14 @@ SHOWN: Final = 120
 
 
 class Coordinator:
-    """Decides by what the nodes say.
+    """The coordinator of a job, which decides by the messages of its nodes.
 
     Args:
-        rules: what it decides by.
+        rules: the parameters of its decisions.
 
     Attributes:
         cycle: the number of the present cycle, or of the next one.
-        deadline: when it wants `tick`, monotonic seconds.
+        deadline: when `tick` is due, monotonic seconds.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -55,7 +55,7 @@ class Coordinator:
 
     @classmethod
     def from_state(cls, rules: Rules, state: CoordinatorState, *, now: float) -> Self:
-        """Go on from a state, where another coordinator was."""
+        """Return a coordinator that continues from the state of another one."""
         made = cls(rules)
         made.cycle, made._phase, made._nodes = state.cycle, state.phase, dict(state.nodes)
         made._members = CycleMembers.of(state.active, state.busy, state.unhealthy)
@@ -67,7 +67,7 @@ class Coordinator:
         return made
 
     def state(self, *, now: float) -> CoordinatorState:
-        """Return everything that decides what it does next."""
+        """Return everything that later decisions depend on."""
         members = self._members
         return CoordinatorState(
             self._phase, self.cycle, tuple(sorted(self._nodes.items())), frozenset(members.active),
@@ -76,12 +76,12 @@ class Coordinator:
         )  # fmt: skip
 
     def start(self, *, now: float) -> None:
-        """Begin to gather nodes."""
+        """Start to gather nodes."""
         self._gathering = Gathering(self.rules, is_first=True, since=now)
         self.deadline = self._gathering.deadline(self._budget.begins_at)
 
     def received(self, message: Message, *, now: float) -> tuple[Decision, ...]:
-        """Take a node's message."""
+        """Handle a node's message."""
         if self._phase is Phase.ENDED and message.kind is not MessageKind.LEFT:
             return ()
         match message.kind:
@@ -97,17 +97,17 @@ class Coordinator:
                 assert_never(never)
 
     def lost(self, node: int, reason: str, *, now: float) -> tuple[Decision, ...]:
-        """Take the loss of a node; one that lives after all is told of it, and may join again."""
+        """Handle the loss of a node; if it is alive after all, it is notified and may join again."""
         if node not in self._nodes:
             return ()
         return (Decision(Verdict.LOST, self.cycle, reason, node=node), *self._gone(node, reason, now))
 
     def abandon(self, code: int, reason: str) -> tuple[Decision, ...]:
-        """Take the end of the launcher that runs this: the job cannot go on, and must not wait."""
+        """Handle the exit of the launcher that runs this coordinator: the job cannot continue, and must not wait."""
         return () if self._phase is Phase.ENDED else self._end(code, reason)
 
     def tick(self, *, now: float) -> tuple[Decision, ...]:
-        """Take the time."""
+        """Handle that time has passed."""
         return self._next(now) if now >= self.deadline else ()
 
     @property
@@ -149,7 +149,7 @@ class Coordinator:
         return (*stop, *self._next(now))
 
     def _of_this_cycle(self, kind: MessageKind, message: Message) -> tuple[Decision, ...]:
-        """Take how the workers of a node are; what an earlier cycle's were like changes nothing."""
+        """Handle the state of a node's workers; a message about an earlier cycle has no effect."""
         members = self._members
         if self._phase is not Phase.RUNNING or message.node not in members.active or message.cycle != self.cycle:
             return ()
@@ -166,7 +166,7 @@ class Coordinator:
         return () if self._members.busy else self._end(0, "all workers are done")
 
     def _gone(self, node: int, reason: str, now: float) -> tuple[Decision, ...]:
-        """Go on without a node."""
+        """Continue without a node."""
         if (description := self._nodes.pop(node, None)) is None:
             return ()
         if node not in self._members.active:
@@ -188,7 +188,7 @@ class Coordinator:
         return (Decision(Verdict.END, self.cycle, reason, code),)
 
     def _next(self, now: float) -> tuple[Decision, ...]:
-        """Begin the next cycle, as soon as all have stopped and enough nodes are there."""
+        """Start the next cycle, as soon as all nodes have stopped and enough of them are ready."""
         if self._phase is Phase.STOPPING and not self._members.busy:
             if spent := self._budget.spent(now=now):
                 return self._end(FAILED, spent)

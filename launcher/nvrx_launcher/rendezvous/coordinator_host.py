@@ -32,11 +32,11 @@ class CoordinatorHost:
 
     Args:
         rules: what the coordinator decides by.
-        opening: what it begins with.
+        opening: the term, and the state that the coordinator starts from.
         connect: opens a connection to the store.
         keys: the job's.
-        mailbox: hands on what threads find.
-        settings: the rendezvous's.
+        mailbox: delivers the results of threads to the event loop.
+        settings: the settings of the rendezvous.
         control: where this launcher hosts the store of in-process restart.
         replaced: called when another launcher runs the coordinator.
 
@@ -74,7 +74,7 @@ class CoordinatorHost:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Begin to gather nodes, or go on where the predecessor was."""
+        """Start to gather nodes, or continue where the predecessor stopped."""
         self._requests.start()
         self.inbox.start("nvrx-inbox")
         if self._opening.checkpoint is None:
@@ -83,21 +83,21 @@ class CoordinatorHost:
             self._lost(self._opening.predecessor)
 
     def store_in_use(self) -> None:
-        """Let all nodes know that a rank uses the store of in-process restart."""
+        """Announce to all nodes that a rank uses the store of in-process restart."""
         keys, control = self._keys, self._control
         self._requests.ask(lambda store: store.set(keys.in_use(store.add(keys.in_uses, 1)), control))
 
     @property
     def deadline(self) -> float:
-        """When it wants `tick`, monotonic seconds."""
+        """When `tick` is due, monotonic seconds."""
         return self._coordinator.deadline
 
     def tick(self) -> None:
-        """Take the time."""
+        """Handle that time has passed."""
         self._publish(self._coordinator.tick(now=time.monotonic()))
 
     def close(self, loop: EventLoop, node: int) -> None:
-        """Leave, with the launcher of a node: the job ends with its store; else another launcher takes over."""
+        """Stop with this node's launcher: the job ends if it hosts the store, else another launcher takes over."""
         if self._term.hosts_store:
             self._is_ahead = False  # nobody takes over: all that counts is that the job ends
             self._publish(self._coordinator.abandon(STORE_LOST, "the launcher that hosts the rendezvous has ended"))
@@ -110,12 +110,12 @@ class CoordinatorHost:
         self.stop()
 
     def stop(self) -> None:
-        """Decide no more."""
+        """Make no further decisions."""
         self.inbox.stop()
         self._requests.finish(SAYS_WITHIN)
 
     def _waits_for(self, node: int) -> bool:
-        """Whether somebody has yet to hear of the end, or, if the job goes on, that this node has left."""
+        """Whether a node has yet to read the end of the job or, if the job continues, that this node has left."""
         if self._is_ahead:
             return False
         return bool(self._coordinator.nodes) if self._coordinator.is_over else node in self._coordinator.nodes
@@ -124,7 +124,7 @@ class CoordinatorHost:
         store.set(self._keys.leader, replace(self._term, is_over=True).to_text())
 
     def _clear(self, store: Store) -> None:
-        """Leave no trace in a store that outlives the job, so that its name can be used again."""
+        """Delete the job's keys from a store that outlives it, so that its name can be used again."""
         if (forget := getattr(store.store, "forget", None)) is None or not forget(""):
             self._resign(store)
 
@@ -137,10 +137,10 @@ class CoordinatorHost:
         self._publish(self._coordinator.lost(node, reason, now=time.monotonic()))
 
     def _publish(self, decisions: tuple[Decision, ...]) -> None:
-        """Let all nodes know of what was decided, and the other thread of who is in the job.
+        """Publish the decisions to all nodes, and the nodes of the job to the request thread.
 
-        Should that fail, the launcher ends, and the coordinator decides no more: what it decided next would build on
-        what nobody else knows. A successor begins with what is known.
+        If that fails, the launcher exits and the coordinator makes no further decisions: they would depend on one that
+        no other node knows. A successor starts from the last published decision.
         """
         self._nodes = self._coordinator.nodes
         if decisions and not self._is_ahead:
@@ -166,7 +166,7 @@ class CoordinatorHost:
             store.delete_key(self._keys.state(number - 1, self._term.number))
 
     def _watch_leases(self, store: Store) -> None:
-        """In the thread of requests: see whose lease has moved, and how far they are."""
+        """Observe which leases were renewed, and collect the progress; runs in the request thread."""
         nodes = sorted(self._nodes)
         self._progress.collect(store, nodes)
         self._leases.keep(nodes)
@@ -177,4 +177,4 @@ class CoordinatorHost:
 
 
 def _ignore(_: str) -> None:
-    """The node beside it finds the same, and ends the launcher."""
+    """Do nothing: the node of this launcher detects the same failure, and ends the launcher."""

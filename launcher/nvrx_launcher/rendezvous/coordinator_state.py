@@ -29,15 +29,15 @@ class CoordinatorState:
     """The state of a coordinator; times in seconds ago, because hosts do not share a clock.
 
     Attributes:
-        phase: what the job is about.
-        cycle: as of the coordinator.
+        phase: the phase of the job.
+        cycle: the number of the present cycle, or of the next one.
         nodes: the nodes that are in the job.
         active: those that take part in the cycle.
         busy: those of them that are not done, or have not stopped yet.
         unhealthy: those of them that have lost a worker.
         budget: the restarts.
-        gathering_for: since nodes are gathered; `-inf` for not yet.
-        enough_for: since enough of them are there; `-inf` for not yet.
+        gathering_for: for how long nodes have been gathered; `-inf` for not yet.
+        enough_for: for how long enough of them have been ready; `-inf` for not yet.
     """
 
     phase: Phase
@@ -51,7 +51,7 @@ class CoordinatorState:
     enough_for: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the wire."""
+        """Return the wire format."""
         return {
             "phase": self.phase.value, "cycle": self.cycle,
             "nodes": [[node, description.to_json()] for node, description in self.nodes],
@@ -62,7 +62,7 @@ class CoordinatorState:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.

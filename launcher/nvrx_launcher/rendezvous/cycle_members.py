@@ -36,11 +36,11 @@ class CycleMembers:
 
     @property
     def healthy(self) -> int:
-        """How many have all their workers."""
+        """The number of nodes that have all their workers."""
         return len(self.active) - len(self.unhealthy)
 
     def stop(self) -> None:
-        """Wait for all of them to stop."""
+        """Expect all of them to stop."""
         self.busy = set(self.active)
 
     def lose(self, node: int) -> None:

@@ -1,6 +1,6 @@
 """Leader election: one launcher runs the coordinator; when it is lost, another one takes over.
 
-All operations run in the thread of requests, and may be repeated when a connection breaks.
+All operations run in the request thread, and may be repeated when a connection breaks.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ HOST_FIRST: Final = timedelta(seconds=1)
 
 
 class Election:
-    """A launcher's part in it.
+    """A launcher's participation in the election.
 
     Args:
         keys: the job's.
-        settings: the rendezvous's.
+        settings: the settings of the rendezvous.
         hosts_store: this launcher hosts the store.
     """
 
@@ -44,7 +44,7 @@ class Election:
         self._pause = threading.Event()
 
     def enter(self, store: Store, node: int) -> Opening:
-        """Return the present term, or one of this node, once it is known whether a coordinator is there."""
+        """Return the current term, or a new one of this node, once it is known whether a coordinator runs."""
         if not self._hosts_store:
             self._leave_it_to_the_host(store)
         while True:
@@ -58,7 +58,7 @@ class Election:
             self._pause.wait(PAUSE)
 
     def observe(self, store: Store, node: int, term: Term) -> Opening:
-        """Return the present term; a new one of this node, if the coordinator's launcher is lost. Made each beat."""
+        """Return the current term, or a new one of this node if the coordinator is lost; called at each beat."""
         if term.hosts_store:
             return Opening(term)
         known = self._known(store)
@@ -85,7 +85,7 @@ class Election:
         self._leases.observe(term.node, store.get(self._keys.lease(term.node)).decode(), now=time.monotonic())
 
     def _lives(self, store: Store, term: Term) -> bool:
-        """Return whether the launcher of a term is there; watch its lease until it moves, or is lost."""
+        """Return whether the launcher of a term runs; observe its lease until it is renewed or expires."""
         if term.hosts_store or term.is_over:
             return term.hosts_store
         key = self._keys.lease(term.node)
@@ -97,7 +97,7 @@ class Election:
         return False
 
     def _claim(self, store: Store, known: str, node: int) -> Opening | None:
-        """Begin a term in the place of a known one; None when another node was faster."""
+        """Start a term that replaces a known one; return None if another node was faster."""
         last = Term.from_text(known) if known else Term(0, -1)
         mine = replace(last, number=last.number + 1, node=node, hosts_store=self._hosts_store, is_open=False)
         mine = replace(mine, is_over=False)
@@ -109,7 +109,7 @@ class Election:
         return opening
 
     def _opening(self, store: Store, mine: Term, predecessor: int) -> Opening:
-        """Return what the term begins with, and write at the next number: the predecessor can decide no more."""
+        """Return the state that the term starts from, and write the next number, which fences the predecessor."""
         while True:
             found = self._after(store, replace(mine, is_open=True), predecessor)
             opening = replace(found, decided=found.decided + 1)

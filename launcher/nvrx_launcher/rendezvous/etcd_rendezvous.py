@@ -1,4 +1,4 @@
-"""etcd as the store of a rendezvous: it outlives every launcher, so that no node is one that the job needs."""
+"""etcd as the store of a rendezvous: it outlives every launcher, so that the job depends on no single node."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class EtcdRendezvous:
     Args:
         endpoints: `host:port`, or several of them separated by commas: the members of a cluster.
         run_id: the job's name.
-        settings: the rendezvous's.
+        settings: the settings of the rendezvous.
 
     Attributes:
         endpoint: the first of them.
-        is_hosted: never.
+        is_hosted: False: no launcher hosts it.
 
     Raises:
-        ConfigurationError: when an endpoint is none, or the client of etcd is not installed.
+        ConfigurationError: when an endpoint is invalid, or the client of etcd is not installed.
     """
 
     is_hosted = False

@@ -1,7 +1,7 @@
 """When enough nodes are ready for a cycle, and how long to wait for more. Pure.
 
-The first cycle waits, once enough are there, until the last call is over, or all that may join have. Later ones begin
-as soon as enough are there.
+Once enough nodes are ready, the first cycle waits until the last call is over, or until all that may join have joined.
+Later cycles start as soon as enough nodes are ready.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["Gathering"]
 
 
 class Gathering:
-    """The time in which nodes get ready for a cycle.
+    """The wait for the nodes of a cycle.
 
     Args:
         rules: how many are needed, and how long they have.
-        is_first: it is that of the first cycle.
-        since: when it began, monotonic seconds; `inf`: it has not.
+        is_first: it is the wait before the first cycle.
+        since: when it started, monotonic seconds; `inf`: it has not.
     """
 
     def __init__(self, rules: Rules, *, is_first: bool, since: float = math.inf) -> None:
@@ -36,7 +36,7 @@ class Gathering:
         return made
 
     def ages(self, *, now: float) -> tuple[float, float]:
-        """Return for how long it lasts, and for how long enough nodes are ready, seconds; `-inf`: not yet."""
+        """Return for how long it has lasted, and enough nodes have been ready, seconds; `-inf`: not yet."""
         return now - self._since, now - self._enough_since
 
     def ready(self, count: int, *, now: float) -> None:
@@ -56,7 +56,7 @@ class Gathering:
         return are_all or now >= self._enough_since + self._last_call
 
     def overdue(self, hosts: Iterable[str], *, now: float) -> str:
-        """Return that too few nodes have come in time, by the hosts that are ready; "" while there is time."""
+        """Return why the wait has failed (too few nodes in time), with the ready hosts; "" while there is time."""
         if self._enough_since < math.inf or now < self._since + self._rules.join_timeout:
             return ""
         rules, joined = self._rules, sorted(hosts)

@@ -1,7 +1,8 @@
 """Joining a job: how a node finds the coordinator.
 
-A job of one node has it in its own launcher. Of several nodes, the one that can listen at the rendezvous endpoint hosts
-store and coordinator; launchers may be started in any order. A rendezvous of torch's or a user's has no coordinator.
+In a job of one node, its launcher runs the coordinator. Of several nodes, the one that can listen at the rendezvous
+endpoint hosts store and coordinator; launchers may be started in any order. A rendezvous of torch's or a user's has no
+coordinator.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Place:
         endpoint: host and port, for c10d.
         endpoint_text: the endpoints, for etcd-v2.
         local_addr: the address of this node; None: that of the interface that leads to the endpoint.
-        settings: the rendezvous's.
+        settings: the settings of the rendezvous.
     """
 
     backend: str
@@ -63,13 +64,13 @@ def join_job(
 
     Args:
         options: the job.
-        loop: where descriptors are watched.
-        cleanup: gives back what is acquired.
-        node: told of what happens.
+        loop: the event loop that watches descriptors.
+        cleanup: releases what is acquired.
+        node: handles the events.
         pacing: how fast restarts may follow each other.
 
     Raises:
-        ConfigurationError: when nobody has registered the backend.
+        ConfigurationError: when the backend is not registered.
         StoreConnectionError: when nobody listens at the rendezvous endpoint in time.
         OSError: when an address cannot be used.
     """
@@ -102,11 +103,11 @@ def join_over_store(
     """Return the connection to the coordinator over a store.
 
     Args:
-        place: where the job meets.
-        job: what a coordinator decides by, and what describes this node, given its address.
-        loop: where descriptors are watched.
-        cleanup: gives back what is acquired.
-        node: told of what happens.
+        place: the rendezvous of the job.
+        job: the parameters of the decisions, and a function that describes this node, given its address.
+        loop: the event loop that watches descriptors.
+        cleanup: releases what is acquired.
+        node: handles the events.
 
     Raises:
         StoreConnectionError: when the store cannot be reached in time.

@@ -1,15 +1,15 @@
 """The keys of a job in the rendezvous store. Pure.
 
 nodes                how many nodes have joined so far; a node's number is one less when it joins
-lease/<node>         a counter that a node moves while it lives
+lease/<node>         a counter that a node increments while it lives
 progress/<node>      how far the ranks of a node are, and of the whole job (-1)
 inbox                how many messages were sent to the coordinator so far
 inbox/<n>            the n-th of them, from 1
-leader               the present term: whose launcher runs the coordinator
-decision/<n>         what was decided at the n-th time, for all nodes, from 1; written once
-state/<n>/<term>     what the coordinator of a term knew then
+leader               the current term: whose launcher runs the coordinator
+decision/<n>         the n-th decision, for all nodes, from 1; written once
+state/<n>/<term>     the state of the coordinator of a term at that decision
 in-use               how many stores of in-process restart were taken into use so far
-in-use/<n>           where the n-th of them listens
+in-use/<n>           the endpoint of the n-th of them
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RendezvousKeys:
         return self._key("nodes")
 
     def progress(self, node: int) -> str:
-        """How far the ranks of a node are; -1 for the slowest ones of the job."""
+        """The progress of a node's ranks; -1 for the slowest ranks of the job."""
         return self._key(f"progress/{node}")
 
     @property
@@ -45,7 +45,7 @@ class RendezvousKeys:
 
     @property
     def leader(self) -> str:
-        """The present term."""
+        """The current term."""
         return self._key("leader")
 
     @property
@@ -58,7 +58,7 @@ class RendezvousKeys:
         return self._key(f"in-use/{number}")
 
     def state(self, number: int, term: int) -> str:
-        """What the coordinator of a term knew when it decided."""
+        """The state of the coordinator of a term at a decision."""
         return self._key(f"state/{number}/{term}")
 
     def message(self, number: int) -> str:

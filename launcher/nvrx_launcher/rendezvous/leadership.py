@@ -1,4 +1,4 @@
-"""The coordinator of a job, while this launcher runs it: it takes part in the election, and leads the terms it wins."""
+"""Leadership of a job: this launcher takes part in the election, and runs the coordinator in the terms that it wins."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ENDS_WITHIN: Final = 2.0
 class Leadership:
     """The coordinator, while this launcher runs it.
 
-    `enter` and `observe` are called in the thread of requests, all else in that of the event loop.
+    `enter` and `observe` are called in the request thread, all other methods in that of the event loop.
 
     Args:
-        rules: what a coordinator decides by.
+        rules: the parameters of the decisions.
         connect: opens a connection to the store.
         keys: the job's.
-        mailbox: hands on what threads find.
-        settings: the rendezvous's.
+        mailbox: delivers the results of threads to the event loop.
+        settings: the settings of the rendezvous.
         control: the store of in-process restart.
         hosts_store: this launcher hosts the store of the rendezvous.
     """
@@ -51,11 +51,11 @@ class Leadership:
 
     @property
     def deadline(self) -> float:
-        """When it wants `tick`, monotonic seconds."""
+        """When `tick` is due, monotonic seconds."""
         return math.inf if self._host is None else self._host.deadline
 
     def enter(self, store: Store, node: int) -> Term:
-        """Return the present term, once there is a coordinator; run it, if it is this node's."""
+        """Return the current term, once there is a coordinator; run the coordinator if it is this node's term."""
         opening = self._election.enter(store, node)
         self._take(opening, node)
         return opening.term
@@ -68,22 +68,22 @@ class Leadership:
         self._term = opening.term
 
     def tick(self) -> None:
-        """Take the time."""
+        """Handle that time has passed."""
         if self._host is not None:
             self._host.tick()
 
     def store_in_use(self) -> None:
-        """Let all nodes know that a rank uses the store of in-process restart here."""
+        """Announce to all nodes that a rank uses this launcher's store of in-process restart."""
         if self._host is not None:
             self._host.store_in_use()
 
     def close(self, loop: EventLoop, node: int) -> None:
-        """Leave, with this node: the job ends, or another launcher takes over."""
+        """Leave the job with this node: the job ends, or another launcher takes over."""
         if self._host is not None:
             self._host.close(loop, node)
 
     def stop(self) -> None:
-        """Decide no more; the store is lost, or another launcher has taken over."""
+        """Make no further decisions: the store is lost, or another launcher has taken over."""
         if self._host is not None:
             self._host.stop()
 

@@ -15,11 +15,11 @@ class Lease:
     """A node's lease.
 
     Args:
-        beat: seconds between two moves.
-        lost_after: beats without a move after which the node is lost.
+        beat: seconds between two renewals.
+        lost_after: beats without a renewal after which the node is lost.
 
     Attributes:
-        ends_after: seconds from a move to the deadline.
+        ends_after: seconds from a renewal to the deadline.
         deadline: when the lease counts as lost here, monotonic seconds; `inf`: it is not held.
     """
 

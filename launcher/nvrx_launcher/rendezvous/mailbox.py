@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class Mailbox:
-    """Calls that threads ask for, and the loop makes.
+    """Calls that threads request and the event loop makes.
 
     Args:
         loop: the loop.
@@ -28,7 +28,7 @@ class Mailbox:
         loop.watch(self._wake, self._deliver)
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have the loop's thread make this call; from any thread."""
+        """Make this call in the loop's thread; may be called from any thread."""
         self._calls.put(call)
         os.eventfd_write(self._wake, 1)
 
@@ -46,7 +46,7 @@ class Mailbox:
 def handing_on(
     mailbox: Mailbox, read: Callable[[bytes], Value], take: Callable[[int, Value], object]
 ) -> Callable[[int, bytes], None]:
-    """Return what reads a value in a thread, and has the loop take it; nobody of ours has written a malformed one."""
+    """Return a function that parses a value in a thread and delivers it to the loop; a malformed one is ignored."""
 
     def found(number: int, text: bytes) -> None:
         with suppress(ValueError):

@@ -36,11 +36,11 @@ class NodeDescription:
 
     Attributes:
         host: its name.
-        address: where other nodes reach it.
+        address: the address at which other nodes reach it.
         port: a free port, for the workers to meet at when it has the first rank.
         workers: how many it starts.
-        order: its rank by the infrastructure; -1 for none.
-        command: what its workers run; empty where it does not matter.
+        order: its rank according to the infrastructure; -1 for none.
+        command: the command of its workers; empty where commands are not compared.
     """
 
     host: str
@@ -51,12 +51,12 @@ class NodeDescription:
     command: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the wire."""
+        """Return the wire format."""
         return dict(vars(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.
@@ -73,9 +73,9 @@ class Message:
     """A node's message.
 
     Attributes:
-        node: its number, which it has got when it joined.
-        kind: what it says.
-        cycle: of which cycle; for READY the last one it knows of, -1 for none.
+        node: its number, assigned when it joined.
+        kind: its kind.
+        cycle: the cycle that it is about; for READY the last one that the node knows of, -1 for none.
         reason: for people.
         description: with READY.
     """
@@ -87,7 +87,7 @@ class Message:
     description: NodeDescription | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the wire."""
+        """Return the wire format."""
         description = None if self.description is None else self.description.to_json()
         return {
             "node": self.node, "kind": self.kind.value, "cycle": self.cycle, "reason": self.reason,
@@ -96,7 +96,7 @@ class Message:
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.
@@ -133,14 +133,14 @@ class Decision:
     """A decision, for all nodes.
 
     Attributes:
-        verdict: what it is.
-        cycle: of which cycle.
+        verdict: its kind.
+        cycle: the cycle that it is about.
         reason: for people.
         code: with END, the exit code of all launchers; with REFUSE, that of one.
-        node: with LOST and REFUSE, which node is meant.
-        store: with RUN, where the store of in-process restart listens.
+        node: with LOST and REFUSE, the node.
+        store: with RUN, the endpoint of the store of in-process restart.
         members: with RUN, the nodes that take part, by their rank; all others are spares.
-        master_addr, master_port: with RUN, where the workers meet.
+        master_addr, master_port: with RUN, the rendezvous endpoint of the workers.
     """
 
     verdict: Verdict
@@ -155,17 +155,17 @@ class Decision:
 
     @property
     def world_size(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return sum(member.workers for member in self.members)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the wire."""
+        """Return the wire format."""
         members = [[member.node, member.first_rank, member.workers] for member in self.members]
         return {**vars(self), "verdict": self.verdict.value, "members": members}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.

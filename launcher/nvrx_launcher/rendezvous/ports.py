@@ -17,13 +17,13 @@ TRIES: Final = 100
 
 
 def free_port(of_connections: Path = OF_CONNECTIONS) -> int:
-    """Return a port that nobody uses at the moment, and that no outgoing connection gets from the kernel.
+    """Return a port that is free at the moment, and that the kernel does not assign to outgoing connections.
 
     Rank 0 listens there seconds later, when it has imported torch. A port from the kernel's own range may belong to an
     outgoing connection by then, and to listen there fails.
 
     Args:
-        of_connections: the file in which the kernel says which ports it gives to connections.
+        of_connections: the kernel's file with the range of ports that it assigns to connections.
     """
     ours = range(OURS.start, min(OURS.stop, int(of_connections.read_text().split()[0])))
     for port in random.SystemRandom().sample(ours, min(TRIES, len(ours))):

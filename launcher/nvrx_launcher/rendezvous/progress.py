@@ -1,10 +1,10 @@
 """The progress of all ranks, in the rendezvous store: a rank that waits for one of another node is not ended.
 
-progress/<node>      the slowest ranks of a node, which its launcher writes with each sign of life
+progress/<node>      the slowest ranks of a node, which its launcher writes with each renewal of its lease
 progress             the slowest ranks of the job, of two nodes at least; the launcher of the coordinator writes them
 
-What is read is up to two signs of life old. Counts only grow, so that an old one can excuse a rank for a moment too
-long, and never blame it. A question costs one request, however many nodes there are.
+A value that is read is up to two beats old. Counts only grow, so an old one can excuse a rank for a moment too long,
+but never blame it. A query costs one request, whatever the number of nodes.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ NodeProgress = tuple[int, Sequence[Progress]]
 
 
 class Store(Protocol):
-    """What is used of the store."""
+    """The operations of a store that are used."""
 
     def set(self, key: str, value: str) -> object:
         """Write a value."""
 
     def get(self, key: str) -> bytes:
-        """Return the value of a key that is there."""
+        """Return the value of an existing key."""
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Return the values of keys that are there."""
+        """Return the values of existing keys."""
 
     def check(self, keys: list[str]) -> bool:
         """Whether all of these keys are there."""
 
 
 class ProgressBoard:
-    """Writes and reads them, in the thread of requests.
+    """Writes and reads the progress, in the request thread.
 
     Args:
         key: names the key of a node, and with -1 that of the job.
-        own: returns the present cycle and how far the ranks of this node are.
+        own: returns the current cycle and the progress of this node's ranks.
     """
 
     def __init__(self, key: Callable[[int], str], own: Callable[[], NodeProgress]) -> None:
@@ -58,7 +58,7 @@ class ProgressBoard:
             self._written = (node, text)
 
     def read(self, store: Store) -> list[Progress]:
-        """Return the slowest ranks of the job in the present cycle, those of other nodes."""
+        """Return the slowest ranks of other nodes in the current cycle."""
         key = self._key(-1)
         cycle, ranks = _from_text(store.get(key)) if store.check([key]) else (-1, ())
         current, own = self._own()
@@ -67,7 +67,7 @@ class ProgressBoard:
 
 
 class ProgressSummary:
-    """Collects what the nodes have written, beside the coordinator, in the thread of requests.
+    """Summarizes the progress of all nodes, in the request thread of the coordinator's launcher.
 
     Args:
         key: names the key of a node, and with -1 that of the job.
@@ -89,7 +89,7 @@ class ProgressSummary:
 
 
 def slowest_of_job(nodes: Mapping[int, NodeProgress]) -> tuple[int, list[Progress]]:
-    """Return the last cycle of some nodes, and its slowest ranks: those of all nodes, and of all but theirs."""
+    """Return the last cycle of some nodes and its slowest ranks, then the slowest ranks of the other nodes."""
     last = max((cycle for cycle, _ in nodes.values()), default=-1)
     present = {node: ranks for node, (cycle, ranks) in nodes.items() if cycle == last}
     first = slowest_of_each_kind(each for ranks in present.values() for each in ranks)

@@ -1,7 +1,7 @@
 """Makes the rendezvous of this launcher known to torch elastic, as `nvrx-c10d` and `nvrx-etcd-v2`.
 
 An installed package needs no call: torch finds both by their entry points (`torchrun.handlers`). Nothing is imported
-before one of them is asked for.
+before one of them is requested.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAMES: Final = ("nvrx-c10d", "nvrx-etcd-v2")
 
 
 def register() -> None:
-    """Register both with torch elastic's registry; twice is no error."""
+    """Register both with torch elastic's registry; a second call has no effect."""
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 
     for name in NAMES:
@@ -23,7 +23,7 @@ def register() -> None:
 
 
 def creator() -> Callable[[Any], Any]:
-    """Return what creates a handler: the entry points."""
+    """Return the function that creates a handler; the entry points refer to it."""
     return create
 
 

@@ -41,7 +41,7 @@ class BudgetState:
     begins_in: float = -math.inf
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the wire."""
+        """Return the wire format."""
         begins_in = None if math.isinf(self.begins_in) else self.begins_in
         return {
             **vars(self), "is_fruitless": int(self.is_fruitless), "is_forgiven": int(self.is_forgiven),
@@ -50,7 +50,7 @@ class BudgetState:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.
@@ -68,7 +68,7 @@ class RestartBudget:
     """The restarts of a job.
 
     Args:
-        max_restarts: how many there may be.
+        max_restarts: the maximum number of restarts.
         pacing: how fast they may follow each other.
         state: what another budget knew.
         now: the time.
@@ -89,7 +89,7 @@ class RestartBudget:
         self.begins_at = now + state.begins_in
 
     def state(self, *, now: float) -> BudgetState:
-        """Return everything that decides what it does next."""
+        """Return everything that later decisions depend on."""
         return BudgetState(
             self.restarts, self._failure, self._is_fruitless, self._is_forgiven, self._pacing.fruitless,
             self._pacing.ages(now=now), self.begins_at - now if self.begins_at > now else -math.inf,

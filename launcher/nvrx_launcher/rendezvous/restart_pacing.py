@@ -1,7 +1,7 @@
 """The pace of restarts: backoff after cycles without a step, and a limit within a window. Pure.
 
-A cycle came to nothing when it ended before its first step. The first one is followed at once, the next ones after
-1, 2, 4 ... 60 s, until a cycle has taken a step.
+A cycle is fruitless if it ended before its first step. After the first fruitless cycle the next one starts at once,
+after further ones in a row it starts 1, 2, 4 ... 60 s later, until a cycle has taken a step.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class RestartPacing:
     """Counts restarts.
 
     Args:
-        rules: what it goes by.
+        rules: the limits.
         ages: seconds since earlier restarts.
-        fruitless: cycles that came to nothing, one after the other, up to now.
+        fruitless: the number of fruitless cycles in a row, up to now.
         now: the time.
     """
 
@@ -51,7 +51,7 @@ class RestartPacing:
         return tuple(now - each for each in self._restarts)
 
     def exceeded(self, *, now: float) -> str:
-        """Return why there is no further restart, "" if there may be one."""
+        """Return why no further restart is allowed, "" if one is."""
         self._forget(now)
         limit = self._rules.max_in_window
         if limit is None or len(self._restarts) < limit:
@@ -59,7 +59,7 @@ class RestartPacing:
         return f"after {len(self._restarts)} restarts within {self._rules.window:g} s"
 
     def pause(self, *, is_fruitless: bool) -> float:
-        """Return the seconds that pass before the next cycle."""
+        """Return the number of seconds before the next cycle."""
         if self._rules.backoff is None:
             return 0.0
         if not is_fruitless or not self.fruitless:

@@ -15,16 +15,17 @@ MIN_HEALTHY: Final = "min-healthy"
 
 @dataclass(frozen=True)
 class Rules:
-    """What a coordinator decides by.
+    """The parameters of a job.
 
     Attributes:
         min_nodes: how many nodes a cycle needs.
-        max_nodes: how many may join before the last call is over; under `min-healthy`, how many take part at most.
+        max_nodes: how many nodes the first cycle waits for, until the last call is over; under `min-healthy`, the
+            maximum number that take part.
         max_restarts: how often the workers are restarted because one has failed.
         policy: `any-failed` or `min-healthy`.
         last_call: seconds that the first cycle waits for more than `min_nodes` nodes.
         join_timeout: seconds within which `min_nodes` must be ready.
-        command: what the workers run; a node with another command is refused. Empty: any is welcome.
+        command: the command of the workers; a node with another command is refused. Empty: commands are not compared.
         pacing: how fast restarts may follow each other.
     """
 

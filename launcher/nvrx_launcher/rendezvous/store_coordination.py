@@ -30,7 +30,7 @@ SAYS_WITHIN: Final = 2.0
 
 
 class RendezvousStore(Protocol):
-    """The store of a rendezvous, whatever it is."""
+    """The store of a rendezvous, of any kind."""
 
     @property
     def is_hosted(self) -> bool:
@@ -38,24 +38,24 @@ class RendezvousStore(Protocol):
 
     @property
     def endpoint(self) -> tuple[str, int]:
-        """Where it is."""
+        """Its endpoint."""
 
     def connect(self) -> Link:
         """Open a connection."""
 
 
 class StoreCoordination:
-    """Talks to the coordinator over the store.
+    """The connection of a node to the coordinator over the store.
 
     Args:
         store: the store of the rendezvous.
         keys: the job's.
-        mailbox: hands on what threads find.
-        node: told of it.
+        mailbox: delivers the results of threads to the event loop.
+        node: handles the events.
         describe: describes this node, anew for each cycle.
         control: the store of in-process restart.
-        rules: what a coordinator decides by.
-        settings: the rendezvous's.
+        rules: the parameters of the decisions.
+        settings: the settings of the rendezvous.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class StoreCoordination:
 
     @property
     def deadline(self) -> float:
-        """When it wants `tick`, monotonic seconds."""
+        """When `tick` is due, monotonic seconds."""
         return min(self._lease.deadline, self._leadership.deadline)
 
     def join(self) -> None:
@@ -106,13 +106,13 @@ class StoreCoordination:
         self._requests.ask(self._join_again)
 
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Tell the coordinator."""
+        """Send a message to the coordinator."""
         description = self._describe() if kind is MessageKind.READY else None
         text = json.dumps(Message(self._node, kind, cycle, reason, description).to_json())
         self._requests.ask(lambda store: self._tell(store, text))
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
-        """Find out how far the slowest ranks of other nodes are."""
+        """Read the progress of the slowest ranks of other nodes."""
 
         def ask(store: Store) -> None:
             found = self._board.read(store)
@@ -121,18 +121,18 @@ class StoreCoordination:
         self._requests.ask(ask)
 
     def tick(self) -> None:
-        """Take the time."""
+        """Handle that time has passed."""
         self._leadership.tick()
         if self._lease.is_lost(now=time.monotonic()):
             self._lease.release()
             self._events.cut_off(f"the rendezvous store has not answered for {self._lease.ends_after:g} s")
 
     def control_in_use(self) -> None:
-        """Let all nodes know that a rank has connected to the store of in-process restart here."""
+        """Announce to all nodes that a rank has connected to this launcher's store of in-process restart."""
         self._leadership.store_in_use()
 
     def close(self, loop: EventLoop) -> None:
-        """Hand on the last messages, and end."""
+        """Send the last messages, and close the connection."""
         self._is_over = True
         self._in_use.stop()
         if self._decisions is not None:
@@ -144,7 +144,7 @@ class StoreCoordination:
             self._leadership.close(loop, self._node)
 
     def release(self) -> None:
-        """End all threads, once it is closed, in a process that goes on."""
+        """End all threads after `close`, in a process that continues."""
         for each in filter(None, [self._in_use, self._decisions]):
             each.end(SAYS_WITHIN)
         self._leadership.release()
@@ -181,14 +181,14 @@ class StoreCoordination:
         self._mailbox.post(lambda: self._events.joined(node))
 
     def _beat(self, store: Store) -> None:
-        """Show that this node lives, and see that the coordinator does."""
+        """Renew this node's lease, and check that the coordinator is alive."""
         if self._node >= 0:
             self._move_lease(store)
         if self._decisions is not None and not self._is_over:
             self._leadership.observe(store, self._node)
 
     def _move_lease(self, store: Store) -> None:
-        """Move the lease, by a request that is answered: a node that is cut off must come to know it."""
+        """Renew the lease, by a request that is answered: a node that is cut off must detect it."""
         begun = time.monotonic()
         self._board.write(store, self._node)
         store.add(self._keys.lease(self._node), 1)

@@ -1,8 +1,8 @@
 """The threads of a launcher that wait for the rendezvous store; each has a connection of its own.
 
-A wait for a key blocks in torch, and what it finds is handed to the event loop. Requests are made one after another by
-one thread, which makes a regular one in between. A request whose connection breaks is made again on a new one, so each
-must be one that may be made twice.
+A wait for a key blocks in torch, and its result is passed to the event loop. Requests are made one after another by
+one thread, which makes a regular one in between. A request whose connection breaks is repeated on a new one, so each
+must be idempotent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from nvrx_core.store.endpoint import StoreConnectionError
 __all__ = ["Follower", "Link", "Requests", "Store", "multi_get"]
 
 LOOKS_EVERY: Final = timedelta(seconds=5)
-"""How long one wait for a key lasts; then the store is asked whether a later one is there."""
+"""How long one wait for a key lasts; then the store is asked whether a later key exists."""
 
 LOST: Final = (RuntimeError, OSError, StoreConnectionError)
-"""What a store that is lost raises."""
+"""The errors of a store that is lost."""
 
 Store = Connection
 Value = TypeVar("Value")
@@ -38,7 +38,7 @@ class Link:
 
     Args:
         store: the first connection.
-        again: opens another one, as soon as the store can be reached; raises StoreConnectionError when it is gone.
+        again: opens another one, as soon as the store can be reached; raises StoreConnectionError when it is lost.
     """
 
     def __init__(self, store: Store, again: Callable[[], Store]) -> None:
@@ -46,14 +46,14 @@ class Link:
 
     @property
     def store(self) -> object:
-        """Torch's store, on the connection that is open now."""
+        """Torch's store, on the current connection."""
         return self._store.store
 
     def __call__(self, request: Callable[[Store], Value]) -> Value:
-        """Make a request; again, if its connection breaks.
+        """Make a request; repeat it if its connection breaks.
 
         Raises:
-            StoreConnectionError: when the store is gone.
+            StoreConnectionError: when the store is lost.
         """
         while True:
             try:
@@ -66,7 +66,7 @@ class Link:
                 self._store = self._again()
 
     def cut(self) -> None:
-        """End what waits on it, in any thread; it is of no use afterwards."""
+        """End a wait on it in another thread; it cannot be used afterwards."""
         self._is_cut, connection = True, self._store
         store, inodes = connection.store, connection.inodes
         connection.close()
@@ -78,7 +78,7 @@ class Link:
 
 
 class Follower:
-    """Hands on the values of numbered keys, in order, as they are written.
+    """Delivers the values of numbered keys, in order, as they are written.
 
     Args:
         link: a connection of its own.
@@ -86,7 +86,7 @@ class Follower:
         found: called with each number and its value, in the thread of the follower.
         failed: called when the store is lost.
         first: the first number.
-        count: how many numbers were given out so far; a key that is not written while later ones are is passed over.
+        count: returns how many numbers were assigned so far; a missing key is skipped once a later number is assigned.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Follower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hand nothing more on; the thread ends with the process, or with the store."""
+        """Deliver no more values; the thread ends with the process, or with the store."""
         self._ending = True
 
     def end(self, within: float) -> None:
@@ -134,7 +134,7 @@ class Follower:
         return self._link(lambda store: store.get(self._key(number)))
 
     def _await(self, number: int) -> bool:
-        """Wait for a key; False when whoever was to write it never will."""
+        """Wait for a key; return False if it will never be written."""
         overtaken = False
         while not self._ending:
             try:
@@ -173,7 +173,7 @@ class Requests:
         self._requests.put(request)
 
     def finish(self, within: float) -> None:
-        """Make what was asked for, and end; after `within` seconds at the latest."""
+        """Make the pending requests, and end, within `within` seconds."""
         self._requests.put(None)
         self._thread.join(within)
 
@@ -199,6 +199,6 @@ class Requests:
 
 
 def multi_get(store: Store, keys: Iterable[str]) -> list[str]:
-    """Return the values of keys that are all there."""
+    """Return the values of keys that all exist."""
     wanted = list(keys)
     return [value.decode() for value in store.multi_get(wanted)] if wanted else []

@@ -36,7 +36,7 @@ class TcpRendezvous:
 
     Args:
         endpoint: host and port.
-        settings: the rendezvous's.
+        settings: the settings of the rendezvous.
 
     Attributes:
         endpoint: as given.
@@ -50,10 +50,10 @@ class TcpRendezvous:
         self._why_not = "--rdzv-conf is_host=0"
 
     def host(self, cleanup: ExitStack) -> None:
-        """Host the store, unless another launcher does or is to.
+        """Host the store, unless another launcher does or must.
 
         Raises:
-            StoreConnectionError: when it has to, and cannot.
+            StoreConnectionError: when this launcher must host it, and cannot.
         """
         listener = self._listen() if self._settings.is_host is not False else None
         if listener is None:
@@ -67,10 +67,10 @@ class TcpRendezvous:
         self.is_hosted = True
 
     def connect(self) -> Link:
-        """Open a connection, as soon as somebody hosts the store.
+        """Open a connection, as soon as a launcher hosts the store.
 
         Raises:
-            StoreConnectionError: when nobody does in time; it says what was tried.
+            StoreConnectionError: when none does in time; the message says what was tried.
         """
         timeout = self._settings.connect_timeout
         try:
@@ -87,7 +87,7 @@ class TcpRendezvous:
         return Link(store, self._connect_again)
 
     def _listen(self) -> socket.socket | None:
-        """Listen at the endpoint; None when it is another host's, or another launcher listens there."""
+        """Listen at the endpoint; return None if it belongs to another host, or another launcher listens there."""
         try:
             return socket.create_server((self._host, self._port), backlog=BACKLOG)
         except OSError as error:
@@ -98,13 +98,13 @@ class TcpRendezvous:
             return None
 
     def _connect_again(self) -> Store:
-        """Open a connection in the place of a broken one.
+        """Open a connection that replaces a broken one.
 
-        A network that is cut may be healed. A store that has ended does not come back; one in its place is another
-        job's.
+        A network partition may heal. A store that has ended does not come back; another one at its endpoint belongs to
+        another job.
 
         Raises:
-            StoreConnectionError: when the store is gone, or cannot be reached for too long.
+            StoreConnectionError: when the store is lost, or cannot be reached for too long.
         """
         deadline = time.monotonic() + self._settings.join_timeout
         while True:

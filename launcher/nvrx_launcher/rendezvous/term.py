@@ -1,8 +1,8 @@
-"""Who runs the coordinator of a job, and what a new one begins with. Pure.
+"""Terms: which launcher runs the coordinator of a job, and the state that it starts from. Pure.
 
-Decisions are numbered, and each number is written once, whoever is first. A new coordinator begins by writing at the
-next number, which fences one that was replaced and does not know it. Beside each number lies the state in which it was
-decided, by term; a successor goes on from the last one, and takes the messages that came after it.
+Decisions are numbered, and each number is written once, by the first writer. A new coordinator starts by writing the
+next number, which fences a predecessor that does not know that it was replaced. Each number has the state of its
+decision, by term; a successor continues from the last one, and handles the messages that came after it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["Checkpoint", "Entry", "Opening", "Term"]
 
 @dataclass(frozen=True)
 class Term:
-    """The time in which one launcher runs the coordinator.
+    """The period in which one launcher runs the coordinator.
 
     Attributes:
-        number: counts terms, from 1.
-        node: whose launcher it is.
+        number: the number of the term, from 1.
+        node: the node of the launcher.
         since: the first decision of this job; earlier ones are those of a job of the same name that has ended.
-        inbox: how many messages were for that job.
+        inbox: the number of messages to that earlier job.
         hosts_store: the launcher hosts the store as well: while the store is there, so is the coordinator.
-        is_open: the coordinator has begun.
-        is_over: the launcher has left, and waits for nobody to notice it by its lease.
+        is_open: the coordinator has started.
+        is_over: the launcher has left in order; the term ends before its lease expires.
     """
 
     number: int
@@ -41,12 +41,12 @@ class Term:
     is_over: bool = False
 
     def to_text(self) -> str:
-        """Return it for the wire."""
+        """Return the wire format."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.
@@ -59,18 +59,18 @@ class Term:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is written at a number: what was decided at once, and in which term."""
+    """The value of a number: the decisions that were made together, and their term."""
 
     term: int
     decisions: tuple[Decision, ...]
 
     def to_text(self) -> str:
-        """Return it for the wire."""
+        """Return the wire format."""
         return json.dumps({"term": self.term, "decisions": [each.to_json() for each in self.decisions]})
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.
@@ -81,18 +81,18 @@ class Entry:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a coordinator knew when it decided; `handled`: how many messages it had taken."""
+    """The state of a coordinator at a decision; `handled`: how many messages it had handled."""
 
     state: CoordinatorState
     handled: int
 
     def to_text(self) -> str:
-        """Return it for the wire."""
+        """Return the wire format."""
         return json.dumps({"state": self.state.to_json(), "handled": self.handled})
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.
@@ -103,13 +103,13 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a coordinator begins with.
+    """The start of a coordinator.
 
     Attributes:
         term: its term.
         decided: the number of the last decision.
-        checkpoint: what its predecessor knew; None: the job begins.
-        predecessor: the node of that one, which is lost; -1 for none.
+        checkpoint: the last state of its predecessor; None: the job starts.
+        predecessor: the node of the predecessor, which is lost; -1 for none.
     """
 
     term: Term

@@ -1,1 +1,1 @@
-"""A rendezvous by a handler of torch elastic, torch's own or a user's, in the place of a coordinator."""
+"""A rendezvous by a handler of torch elastic, torch's own or a user's, instead of a coordinator."""

@@ -1,7 +1,8 @@
-"""What the nodes of a cycle agree on when somebody else's rendezvous has brought them together. Pure.
+"""The agreement of the nodes of a cycle under a rendezvous that is not nvrx's. Pure.
 
-Such a rendezvous says who takes part, and nothing else. The number of the cycle and the restarts are those of the node
-that knows most: others may be new in the job. What ends a cycle is written once, by the first node that has a reason.
+Such a rendezvous determines which nodes take part, and nothing else. The number of the cycle and the restarts are those
+of the node with the highest cycle, because others may be new in the job. The end of a cycle is written once, by the
+first node that has a reason.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Entrant:
     budget: BudgetState = field(default_factory=BudgetState)
 
     def to_text(self) -> str:
-        """Return it for the wire."""
+        """Return the wire format."""
         return json.dumps({
             "description": self.description.to_json(), "control": self.control, "cycle": self.cycle,
             "budget": self.budget.to_json(),
@@ -47,7 +48,7 @@ class Entrant:
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.
@@ -61,18 +62,18 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A decision, and the restarts as they are from then on."""
+    """A decision, and the state of the restarts after it."""
 
     decision: Decision
     budget: BudgetState
 
     def to_text(self) -> str:
-        """Return it for the wire."""
+        """Return the wire format."""
         return json.dumps({"decision": self.decision.to_json(), "budget": self.budget.to_json()})
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Self:
-        """Read it.
+        """Parse the wire format.
 
         Raises:
             ValueError: when it is malformed.
@@ -81,7 +82,7 @@ class Agreement:
         return cls(Decision.from_json(data.get("decision", {})), BudgetState.from_json(data.get("budget", {})))
 
     def seen_by(self, rank: int) -> Decision:
-        """Return the decision with a node's numbers: it is 0 for itself, whatever its rank in this cycle."""
+        """Return the decision with the node numbers that a node uses: itself is 0, whatever its rank in this cycle."""
         members = tuple(
             replace(member, node=0 if place == rank else 1 + place)
             for place, member in enumerate(self.decision.members)
@@ -90,11 +91,11 @@ class Agreement:
 
 
 def agree(entrants: Sequence[Entrant], master: tuple[str, int | None]) -> Agreement:
-    """Return what is run, by the nodes that take part, in the order of their ranks.
+    """Return the decision to run a cycle, or why it cannot be run.
 
     Args:
-        entrants: the nodes.
-        master: where the workers meet, as far as the rendezvous says; else at the first node.
+        entrants: the nodes, in the order of their ranks.
+        master: the rendezvous endpoint of the workers, as far as the handler defines it; else it is on the first node.
     """
     first, knows_most = entrants[0].description, max(entrants, key=lambda each: each.cycle)
     cycle, members, rank = knows_most.cycle + 1, list[Member](), 0
@@ -114,14 +115,14 @@ def agree(entrants: Sequence[Entrant], master: tuple[str, int | None]) -> Agreem
 def conclusion(
     kind: MessageKind, reason: str, before: Agreement, *, rules: Rules, is_fixed: bool, now: float
 ) -> Agreement:
-    """Return what ends a cycle, by what a node says.
+    """Return the agreement that ends a cycle because of a node's message.
 
     Args:
-        kind: what it says; DONE of the last one, UNHEALTHY of one too many.
+        kind: the kind of the message; DONE from the last node, UNHEALTHY from one too many.
         reason: for people, with the node's name.
-        before: what was agreed on at the beginning of the cycle.
+        before: the agreement at the start of the cycle.
         rules: how many there may be.
-        is_fixed: the rendezvous has no place for another node when one has left.
+        is_fixed: no other node can replace one that has left.
         now: the time.
     """
     cycle, budget = before.decision.cycle, before.budget

@@ -1,8 +1,8 @@
-"""A node's way through somebody else's rendezvous: a `RendezvousHandler` of torch elastic, used as it is.
+"""A node's participation in a rendezvous that is not nvrx's: a `RendezvousHandler` of torch elastic, used as it is.
 
 Each cycle is one `next_rendezvous`, as for torch's agent. There is no coordinator, no lease and no spare: a node that
-vanishes is noticed by the failure of the others' workers, and late nodes by `num_nodes_waiting`, which is asked each
-monitor interval. Handler and store belong to one thread.
+vanishes is detected by the failure of the others' workers, and late nodes by `num_nodes_waiting`, which is polled at
+each monitor interval. Handler and store are used by one thread only.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ __all__ = ["HandlerCoordination", "HandlerTerms"]
 
 log = logging.getLogger("nvrx_launcher")
 ENDS_WITHIN: Final = 5.0
-"""Seconds that a launcher takes at most to say its last word, and to give the handler back."""
+"""The maximum number of seconds for a launcher's last message, and to shut the handler down."""
 OVER: Final = (RendezvousClosedError, RendezvousTimeoutError, LookupError, ValueError)
-"""Why a rendezvous does not come about; anything else is a store that is lost."""
+"""The errors of a rendezvous that fails; any other error means that the store is lost."""
 
 
 BEFORE: Final = Decision(Verdict.STOP, -1, "no cycle yet")
@@ -51,12 +51,12 @@ BEFORE: Final = Decision(Verdict.STOP, -1, "no cycle yet")
 
 @dataclass(frozen=True)
 class HandlerTerms:
-    """How a node takes part.
+    """The terms on which a node takes part.
 
     Attributes:
-        rules: how many restarts there may be.
-        interval: seconds between two looks at the store, and at who waits to join.
-        is_fixed: the nodes are always the same.
+        rules: the limits of restarts.
+        interval: seconds between two polls of the store and of the nodes that wait to join.
+        is_fixed: the set of nodes never changes.
         close_timeout: seconds that it waits for the others at the end.
     """
 
@@ -67,15 +67,15 @@ class HandlerTerms:
 
 
 class HandlerCoordination:
-    """Takes part in the cycles of a handler.
+    """A node's participation in the cycles of a handler.
 
     Args:
         handler: the rendezvous.
-        mailbox: hands on what the thread finds.
-        node: told of it.
+        mailbox: delivers the results of the thread to the event loop.
+        node: handles the events.
         describe: describes this node, anew for each cycle.
         control: the store of in-process restart.
-        terms: how it takes part.
+        terms: the terms of the participation.
     """
 
     hosts_store = False
@@ -100,16 +100,16 @@ class HandlerCoordination:
         self._thread = threading.Thread(target=self._run, name="nvrx-handler", daemon=True)
 
     def join(self) -> None:
-        """Begin; a node's number is its own here."""
+        """Join the job: each node uses its own numbering, in which it is 0."""
         self._thread.start()
         self._node.joined(0)
 
     def join_again(self) -> None:
-        """Begin anew: nobody has taken this node for lost."""
+        """Join the job again: without leases, no other node considers this one lost."""
         self._node.joined(0)
 
     def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Let the other nodes know, or come to the next rendezvous."""
+        """Notify the other nodes, or join the next rendezvous."""
         if kind is MessageKind.READY:
             description = self._describe()
             self._host = description.host
@@ -118,11 +118,11 @@ class HandlerCoordination:
             self._requests.put(partial(self._say, kind, cycle, f"{self._host}: {reason}"))
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
-        """Say that nothing is known of other nodes."""
+        """Answer that nothing is known of other nodes."""
         answer(())
 
     def control_in_use(self) -> None:
-        """Let the other nodes know that a rank has connected to the store of in-process restart here."""
+        """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
         endpoint = self.store.own_endpoint()
         self._requests.put(partial(self._use_control, endpoint))
 
@@ -130,7 +130,7 @@ class HandlerCoordination:
         """Do nothing: there is no deadline."""
 
     def close(self, _: EventLoop) -> None:
-        """Leave; a handler that waits for other nodes is left where it is."""
+        """Leave the job; a handler that still waits for other nodes is abandoned."""
         self._ending.set()
         self._requests.put(None)
         if self._thread.ident is not None and not self._is_entering:
@@ -159,7 +159,7 @@ class HandlerCoordination:
             self._leave()
 
     def _next_request(self) -> Callable[[], object] | None:
-        """Return what is to be done; meanwhile look at the cycle, each interval."""
+        """Return the next request; poll the cycle at each interval meanwhile."""
         is_running = self._cycle is not None and self._cycle.verdict is None
         try:
             return self._requests.get(timeout=self._terms.interval if is_running else None)
@@ -180,7 +180,7 @@ class HandlerCoordination:
         self._is_entering = False
 
     def _master(self, given: RendezvousStoreInfo | None) -> tuple[str, int | None]:
-        """Return where the workers meet; not at a port where the handler's own store listens."""
+        """Return the rendezvous endpoint of the workers, without a port on which the handler's own store listens."""
         if given is None:
             return "", None
         return given.master_addr, None if self._handler.use_agent_store else given.master_port
@@ -199,7 +199,7 @@ class HandlerCoordination:
             self._cycle.use_control(endpoint)
 
     def _say(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Take what this node says of its workers; what it says of an earlier cycle changes nothing."""
+        """Handle a message about this node's workers; one about an earlier cycle has no effect."""
         if self._cycle is None or self._cycle.verdict is not None or cycle != self._agreed.decision.cycle:
             return
         if kind is MessageKind.DONE and self._cycle.count(kind) < self._cycle.size:
@@ -223,7 +223,7 @@ class HandlerCoordination:
         self._post(self._node.decided, agreed.seen_by(self._cycle.rank))
 
     def _leave(self) -> None:
-        """End the job's rendezvous when all have agreed that it ends; a node that leaves alone ends nothing."""
+        """Shut down the job's rendezvous if all nodes have agreed to end; a node that leaves alone does not."""
         if not self._is_agreed_end():
             return
         assert self._cycle is not None

@@ -1,11 +1,11 @@
-"""One cycle in the store that a rendezvous handler has handed out; what its nodes say there, all of it in one thread.
+"""One cycle in the store of a rendezvous handler: the messages of its nodes; used by one thread.
 
 node/<rank>     a node that takes part
-run             what is run, by the node of rank 0
+run             the decision to run, written by the node of rank 0
 unhealthy, done how many nodes have lost a worker, or are done
-claims          who has a reason to end the cycle; the first one writes it
-verdict         what ends the cycle
-in-use          where the store of in-process restart listens, once a rank uses it
+claims          how many nodes have a reason to end the cycle; the first one writes it
+verdict         the agreement that ends the cycle
+in-use          the endpoint of the store of in-process restart, once a rank uses it
 told, all-told  how many nodes have read the end of the job; all have
 
 Only `set`, `get`, `add`, `check` and `wait` are used: a store of torch's `etcd` handler has no more.
@@ -25,13 +25,13 @@ COUNTED: Final = {MessageKind.UNHEALTHY: "unhealthy", MessageKind.DONE: "done"}
 
 
 class Store(Protocol):
-    """What is used of a store."""
+    """The operations of a store that are used."""
 
     def set(self, key: str, value: str, /) -> object:
         """Write a value."""
 
     def get(self, key: str, /) -> bytes:
-        """Return a value, once it is there."""
+        """Wait for a value, and return it."""
 
     def add(self, key: str, amount: int, /) -> int:
         """Add to a counter."""
@@ -50,10 +50,10 @@ class HandlerCycle:
         store: of this cycle, or of several of them.
         prefix: of its keys, where the store is that of several cycles.
         rank: the node's.
-        size: how many nodes there are.
+        size: the number of nodes.
 
     Attributes:
-        verdict: what ends it, once that is known.
+        verdict: the agreement that ends it; None until it is known.
     """
 
     def __init__(self, store: Store, prefix: str, rank: int, size: int) -> None:
@@ -62,7 +62,7 @@ class HandlerCycle:
         self.verdict: Agreement | None = None
 
     def enter(self, mine: Entrant, master: tuple[str, int | None]) -> Agreement:
-        """Wait for all nodes; returns what is run, or why nothing is."""
+        """Wait for all nodes; return the agreement to run the cycle, or why it cannot be run."""
         self._store.set(self._key(f"node/{self.rank}"), mine.to_text())
         if self.rank == 0:
             entrants = [Entrant.from_text(self._get(f"node/{rank}")) for rank in range(self.size)]
@@ -73,26 +73,26 @@ class HandlerCycle:
         return agreed
 
     def count(self, kind: MessageKind) -> int:
-        """Take that this node is unhealthy, or done; returns how many are."""
+        """Count this node as unhealthy or as done; return how many nodes are."""
         return int(self._store.add(self._key(COUNTED[kind]), 1))
 
     def conclude(self, agreed: Agreement) -> None:
-        """End the cycle, unless another node has a reason already."""
+        """End the cycle, unless another node has ended it already."""
         if self.verdict is None and self._store.add(self._key("claims"), 1) == 1:
             self._store.set(self._key("verdict"), agreed.to_text())
 
     def look(self) -> Agreement | None:
-        """Return what ends the cycle, when it is new."""
+        """Return the agreement that ends the cycle, once: when it is new."""
         if self.verdict is not None or not self._store.check([self._key("verdict")]):
             return None
         return self._take(Agreement.from_text(self._get("verdict")))
 
     def use_control(self, endpoint: str) -> None:
-        """Let the other nodes know that a rank uses the store of in-process restart."""
+        """Announce to the other nodes that a rank uses the store of in-process restart."""
         self._store.set(self._key("in-use"), endpoint)
 
     def control_in_use(self) -> str:
-        """Return where that store listens, once, when a rank uses it."""
+        """Return the endpoint of that store, once, when a rank uses it."""
         if self._is_in_use or not self._store.check([self._key("in-use")]):
             return ""
         self._is_in_use = True

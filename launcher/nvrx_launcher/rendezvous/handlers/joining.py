@@ -1,4 +1,4 @@
-"""How a node comes to a rendezvous of torch's or a user's: by a handler that is registered with torch elastic.
+"""Joining a rendezvous of torch's or a user's, by a handler that is registered with torch elastic.
 
 torch's own are `static` and `etcd`. Users register theirs by an entry point of the group `torchrun.handlers`, or in a
 module that is imported before.
@@ -42,18 +42,18 @@ TIMEOUT: Final = 900
 def join_by_handler(
     options: LaunchOptions, rules: Rules, loop: EventLoop, *, cleanup: ExitStack, node: NodeEvents
 ) -> HandlerCoordination:
-    """Return the way through the rendezvous that the options name.
+    """Return the connection to the rendezvous that the options name.
 
     Args:
         options: the job.
-        rules: how many restarts there may be.
-        loop: where descriptors are watched.
-        cleanup: gives back what is acquired.
-        node: told of what happens.
+        rules: the limits of restarts.
+        loop: the event loop that watches descriptors.
+        cleanup: releases what is acquired.
+        node: handles the events.
 
     Raises:
-        ConfigurationError: when nobody has registered the backend, or it cannot do with its parameters.
-        StoreConnectionError: when it cannot be reached.
+        ConfigurationError: when the backend is not registered, or refuses its parameters.
+        StoreConnectionError: when its store cannot be reached.
     """
     handler = _handler(options)
     mailbox = Mailbox(loop)
