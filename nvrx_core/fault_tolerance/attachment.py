@@ -42,11 +42,11 @@ TRIES: Final = 3
 
 
 class LocalMonitor(Protocol):
-    """A monitor that the rank keeps running itself."""
+    """A rank monitor that the rank itself keeps running."""
 
     @property
     def path(self) -> str | os.PathLike[str]:
-        """Where it listens."""
+        """The path of its socket."""
 
     def pause(self) -> None:
         """End the monitor's process."""
@@ -55,7 +55,7 @@ class LocalMonitor(Protocol):
         """Start another one."""
 
     def end(self) -> None:
-        """End it for good."""
+        """End the monitor permanently."""
 
 
 class Owner(Protocol):
@@ -72,10 +72,10 @@ class AttachedRank:
 
     Args:
         owner: its client.
-        path: where its monitor listens.
+        path: the socket of its monitor.
         recorder: writes its page.
         info: which rank it is.
-        stacks: where it writes the stacks of its threads when it is asked to; -1 for nowhere.
+        stacks: the pipe to which it writes the stacks of its threads on request; -1 for none.
     """
 
     def __init__(self, owner: Owner, path: str, recorder: Recorder, info: RankInfo, *, stacks: int = -1) -> None:
@@ -138,7 +138,7 @@ class AttachedRank:
             look(self.path)
 
     def supersede(self) -> LocalMonitor | None:
-        """Make room for another client of this process; returns the monitor that the process keeps running itself.
+        """Yield to another client of this process; return the monitor that the process itself keeps running.
 
         Raises:
             RankMonitorClientError: when a wrapped call writes on the page.
@@ -159,9 +159,9 @@ class AttachedRank:
         monitored.unregister(self)
 
     def _detach(self) -> None:
-        """Record that this process exits in order, and not by `os._exit`; not in a child of `os.fork`.
+        """Record that this process exits normally, not by `os._exit`; not in a child of `os.fork`.
 
-        The interpreter forgets faulthandler's signals as it ends: one that came later would end the process.
+        The interpreter unregisters faulthandler's signals at exit: one that arrives later would end the process.
         """
         if os.getpid() == self._info.pid:
             self.page[ProgressField.DETACHED_PID] = self._info.pid
@@ -184,7 +184,7 @@ def get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
     """Ask a rank monitor for the page and the configuration; it monitors this process from its next sample on.
 
     Returns:
-        Both, and a descriptor of the pipe for the stacks of this process, which is the caller's; -1 for none.
+        Both, and a descriptor of the pipe for the stacks of this process, owned by the caller; -1 for none.
 
     Raises:
         RankMonitorClientError: when it refuses, or does not answer.
@@ -199,7 +199,7 @@ def get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
 
 
 def begin_page(page: Page, info: RankInfo) -> None:
-    """Begin with the page of a rank monitor.
+    """Start to write on the page of a rank monitor.
 
     Raises:
         RankMonitorClientError: when a wrapped call of this process writes on it.
@@ -210,10 +210,10 @@ def begin_page(page: Page, info: RankInfo) -> None:
 
 
 def monitor_socket(local: LocalMonitor | None) -> str:
-    """Return where the rank monitor of this process listens.
+    """Return the socket of the rank monitor of this process.
 
     Args:
-        local: the monitor that the rank keeps running itself; None: a launcher's.
+        local: the monitor that the rank itself keeps running; None: a launcher's.
 
     Raises:
         RankMonitorClientError: when there is none.
@@ -229,13 +229,13 @@ def monitor_socket(local: LocalMonitor | None) -> str:
 
 
 def look(path: str) -> None:
-    """Have a monitor read the page now, which it does by itself after `workload_check_interval` at the latest."""
+    """Make a monitor read the page now; it does so by itself after `workload_check_interval` at the latest."""
     with suppress(OSError), connect(path, within=TELLS_WITHIN) as connection:
         connection.send({"type": "look"})
 
 
 def ask_launcher(path: str, request: WorkloadControlRequest, rank: int) -> None:
-    """Hand a request to the launcher.
+    """Send a request to the launcher.
 
     Raises:
         RankMonitorClientError: when it refuses, or does not answer.
@@ -274,7 +274,7 @@ def _check(answer: Mapping[str, Any], who: str) -> None:
 
 
 def this_rank(default: int | None = None) -> RankInfo:
-    """Return this rank: torch's, where a process group is there, else that of the environment, else the default.
+    """Return this rank: that of the process group, if there is one, else that of the environment, else the default.
 
     Raises:
         RuntimeError: when it is unknown.

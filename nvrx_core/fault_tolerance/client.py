@@ -50,7 +50,7 @@ class RankMonitorClient:
     Attributes:
         cfg: the monitor's configuration; None before `init_workload_monitoring`.
         rank_info: this rank; None before `init_workload_monitoring`.
-        local_monitor: what keeps the monitor running, after `start_local_monitor`; None under a launcher that does.
+        local_monitor: keeps the monitor running, after `start_local_monitor`; None under a launcher that does.
     """
 
     def __init__(self, strict_sections: bool = False, *, least_learned: float = LEAST_LEARNED) -> None:
@@ -249,27 +249,27 @@ class RankMonitorClient:
         return self._timeouts.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take learned timeouts from a checkpoint, before or after `init_workload_monitoring`.
+        """Load learned timeouts from a checkpoint, before or after `init_workload_monitoring`.
 
-        They replace configured ones. What the state has that was not learned is ignored: there the present
-        configuration holds.
+        They replace configured ones. Timeouts in the state that were not learned are ignored: the present configuration
+        applies to them.
 
         Args:
-            state: what `state_dict` has returned.
+            state: the result of `state_dict`.
 
         Raises:
-            RankMonitorClientError: when it is something else.
+            RankMonitorClientError: when it is not such a result.
         """
         self._timeouts.load(state)
         self._enforce()
 
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
-        """Ask something of the launcher, and wait until it has received it.
+        """Send a request to the launcher, and wait until it has received it.
 
         May be called without `init_workload_monitoring`.
 
         Args:
-            request: what, and why.
+            request: the action, and its reason.
 
         Raises:
             RankMonitorClientError: when there is no launcher to ask (`FT_LAUNCHER_IPC_SOCKET` is not set), or it does
@@ -298,7 +298,7 @@ class RankMonitorClient:
         return recorder
 
     def _enforce(self) -> None:
-        """Have the monitor use the timeouts, if there is one."""
+        """Make the monitor enforce the timeouts, if there is one."""
         if self._rank is not None:
             self._rank.recorder.enforce(self.hb_timeouts, self.section_timeouts, self.least_learned)
             look(self._rank.path)

@@ -18,10 +18,10 @@ class Clients:
     """Accepts connections and serves them; the caller waits for their descriptors.
 
     Args:
-        listener: where clients connect.
+        listener: the socket that clients connect to.
         answer: handles a message; returns whether its connection is to be closed. What it raises for a malformed
             message (`WireError`, `KeyError`, `ValueError`, `TypeError`) closes the connection.
-        most: the number of connections; the oldest one is closed when there are more.
+        most: the maximum number of connections; the oldest one is closed when there are more.
         opened: called with the descriptor of each new connection.
         closed: called with a descriptor before it is closed.
     """

@@ -1,4 +1,4 @@
-"""The longest intervals of all ranks: the one place of this package that uses torch, and only when it is called."""
+"""The longest intervals over all ranks: the only module of this package that uses torch, and only when it is called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["maxima"]
 
 
 def maxima(measured: Measured) -> Measured:
-    """Return the longest intervals over all ranks; those of this one where there is no process group.
+    """Return the longest intervals over all ranks; those of this rank if there is no process group.
 
     Ranks may have measured different sections: their names are exchanged first.
 

@@ -18,7 +18,7 @@ __all__ = [
 
 
 class RankMonitorClientError(Exception):
-    """A call of `RankMonitorClient` that cannot be carried out; the message says what to do."""
+    """A call of `RankMonitorClient` that fails; the message says what to do."""
 
 
 class InvalidStateTransitionException(Exception):
@@ -26,12 +26,12 @@ class InvalidStateTransitionException(Exception):
 
 
 class WorkloadAction(enum.IntEnum):
-    """What a rank can ask of the launcher.
+    """The actions that a rank can request of the launcher.
 
     Attributes:
-        Continue: nothing.
-        ExcludeThisNode: this node is to take no further part in the job.
-        ShutdownWorkload: the job is to end, and not to be restarted.
+        Continue: none.
+        ExcludeThisNode: this node takes no further part in the job.
+        ShutdownWorkload: the job ends and is not restarted.
     """
 
     Continue = 0
@@ -41,11 +41,11 @@ class WorkloadAction(enum.IntEnum):
 
 @dataclass(frozen=True)
 class WorkloadControlRequest:
-    """What a rank asks of the launcher, by `RankMonitorClient.send_workload_control_request`.
+    """A request of a rank to the launcher, sent by `RankMonitorClient.send_workload_control_request`.
 
     Attributes:
-        action: what.
-        description: why, for the launcher's log.
+        action: the action.
+        description: the reason, for the launcher's log.
     """
 
     action: WorkloadAction

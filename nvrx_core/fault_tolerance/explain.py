@@ -1,4 +1,4 @@
-"""Prints the settings that flags, variables and a YAML file give, and where each comes from; refuses wrong ones.
+"""Prints the settings from flags, variables and a YAML file, and the source of each; refuses wrong ones.
 
 python -m nvrx_core.fault_tolerance.explain --ft-cfg-path ft.yaml
 """
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(config: FaultToleranceConfig) -> list[str]:
-    """Return a line for each setting: its name, its value and where it comes from."""
+    """Return a line for each setting: its name, its value and its source."""
     shown = {name: declared.shown(getattr(config, name)) for name, (_, declared) in declarations(config).items()}
     widths = max(map(len, shown)), max(map(len, shown.values()))
     return [f"{name:{widths[0]}}  {shown[name]:{widths[1]}}  {told}" for name, told in config.explain().items()]

@@ -1,7 +1,7 @@
 """The inquiry of a monitor before it ends its rank: whether other ranks are behind it, and where its threads are.
 
-First the other monitors are asked, and the launcher about other nodes; then, if nobody is behind, the rank itself
-writes its stacks. Answers are awaited beside everything else that a monitor waits for.
+First the other monitors are asked, and the launcher about other nodes; then, if no rank is behind, the rank itself
+writes its stacks. Answers are awaited together with all other events of the monitor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Findings:
     Attributes:
         behind: ranks that are behind this one.
         lost: a rank beside this one has died.
-        slowest: the slowest other rank; None if nobody has answered.
+        slowest: the slowest other rank; None if there was no answer.
         stack: the frames of the main thread, innermost first.
         text: the stacks of all threads.
     """
@@ -51,9 +51,9 @@ class Inquiry:
     """One inquiry about one rank.
 
     Args:
-        limit: what has expired.
-        own: how far the rank is.
-        survey: the question to the others.
+        limit: the expired limit.
+        own: the progress of the rank.
+        survey: the query to the others.
     """
 
     def __init__(self, limit: Limit, own: Progress, survey: Survey) -> None:
@@ -73,7 +73,7 @@ class Inquiry:
         return list(self._survey.pending) if self._stacks is None else [self._stacks.reader]
 
     def receive(self, fd: int, *, now: float) -> None:
-        """Take what has become readable."""
+        """Receive what has become readable."""
         if fd in self._survey.pending:
             self._survey.receive(fd)
         elif self._stacks is not None:
@@ -89,7 +89,7 @@ class Inquiry:
         return self._others
 
     def ask_rank(self, request: StackRequest) -> None:
-        """Await the rank's stacks as well."""
+        """Request the rank's stacks, and await them as well."""
         self._stacks = request
 
     @property

@@ -1,6 +1,6 @@
 """The flow of a rank monitor's turn: sample the rank, ask whether others are behind it, end it. Pure.
 
-The shell, the simulation and the checker run the same flow; what it asks for they carry out each in its own way.
+The shell, the simulation and the checker run the same flow; each executes its effects in its own way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Turn = Generator[Request, Any, None]
 
 
 def turn(policy: MonitorPolicy, now: Callable[[], float]) -> Turn:
-    """Judge the rank once; after a question about others, by a new sample.
+    """Judge the rank once; after a query about others, by a new sample.
 
     Args:
         policy: decides; its `deadline` says when the next turn is due.

@@ -1,8 +1,8 @@
 """A rank monitor without a launcher of ours: started by the rank itself.
 
-Under torchrun, SLURM or mpirun the monitor ends a hung rank, and the launcher does what it does when a rank dies. A
-thread of the rank keeps the monitor running, and samples whether the main thread executes bytecode: a rank that sends
-no heartbeats and uses no sections is watched as well.
+Under torchrun, SLURM or mpirun the monitor ends a hung rank, and the launcher reacts as to any dead rank. A thread of
+the rank keeps the monitor running, and samples whether the main thread executes bytecode: a rank that sends no
+heartbeats and uses no sections is monitored as well.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class LocalMonitor:
     """Keeps the monitor of this process running, from a thread.
 
     Args:
-        config: how to watch.
+        config: the configuration of the monitor.
 
     Attributes:
-        path: where it listens.
+        path: the path of its socket.
 
     Raises:
         OSError: when there is no folder for its socket.
@@ -79,7 +79,7 @@ class LocalMonitor:
             log.error("no rank monitor can be started, so this rank is not watched: %s", error)
 
     def end(self) -> None:
-        """End the monitor for good, and the thread."""
+        """End the monitor permanently, and the thread."""
         self._is_over = True
         self._want(False)
         self._thread.join()
@@ -91,7 +91,7 @@ class LocalMonitor:
         return self._answers.get()
 
     def _run(self) -> None:
-        """Start, sample and end, all in this thread: the monitor ends with the thread that has started it."""
+        """Start, sample and end the monitor in this thread: it ends with the thread that has started it."""
         self._change()
         heartbeat = Heartbeat()
         while not self._is_over:
@@ -107,7 +107,7 @@ class LocalMonitor:
                 self._process.page[ProgressField.SAMPLED_AT] = answered
 
     def _change(self) -> None:
-        """Start or end the monitor, as wanted, and say how that went."""
+        """Start or end the monitor, as requested, and report the result."""
         error = None
         try:
             if self._is_over:
@@ -138,7 +138,7 @@ class LocalMonitor:
 
 
 def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | None = None) -> RankMonitorClient:
-    """Have a rank monitor watch this process, whatever launcher has started it.
+    """Start a rank monitor for this process, under any launcher.
 
     A rank that hangs is ended by `rank_termination_signal`; its launcher then restarts or ends the job. A rank that
     uses neither heartbeats nor sections counts as hung when its main thread has executed no bytecode for
@@ -151,13 +151,13 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
             these variables, and the file that `NVRX_FT_CFG_PATH` names.
 
     Returns:
-        A client after `init_workload_monitoring`. It need not be kept.
+        A client, after `init_workload_monitoring`. The caller need not keep a reference to it.
 
     Raises:
         ConfigurationError: when the configuration is wrong.
-        RankMonitorClientError: when a wrapped call goes on that has begun with another client, a name in
+        RankMonitorClientError: when a wrapped call is in progress that has started with another client, a name in
             `rank_section_timeouts` is not possible, or the launcher's monitor does not answer.
-        OSError: when the folder of the monitor's socket cannot be made, or others may enter it.
+        OSError: when the folder of the monitor's socket cannot be created, or other users may enter it.
         ForkServerError: when no monitor can be started.
     """
     configuration = _configuration(config)
@@ -183,7 +183,7 @@ def _configuration(config: FaultToleranceConfig | str | os.PathLike[str] | None)
 
 
 def socket_path() -> Path:
-    """Return where the monitor of this process listens: beside those of the other ranks of the job on this host.
+    """Return the socket path of this process's monitor, in the folder of the job's other ranks on this host.
 
     Raises:
         OSError: when the folder is another user's, or others can enter it.
@@ -204,7 +204,7 @@ def _job_folder() -> str:
 
 
 def _remove_dead(runtime: Path) -> None:
-    """Remove the sockets of processes that are gone, and the folders of those that were alone."""
+    """Remove the sockets of processes that have exited, and folders that are then empty."""
     for path in runtime.glob(f"*/*{SUFFIX}"):
         if path.stem.isdigit() and not Path(f"/proc/{path.stem}").exists():
             with suppress(OSError):

@@ -1,8 +1,8 @@
-"""The progress of the ranks that other monitors watch.
+"""The progress of the ranks of other monitors.
 
-Each monitor of a host listens in one folder, and answers the question for the progress of its rank. A launcher answers
-for the other nodes, with the ranks that are the slowest there. The answers are awaited beside everything else that a
-monitor waits for: two monitors may ask each other at the same time.
+Each monitor of a host listens in one folder, and answers queries for the progress of its rank. A launcher answers for
+the other nodes, with their slowest ranks. The answers are awaited together with all other events of a monitor: two
+monitors may query each other at the same time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Progress:
         return bool(self.heartbeats and other.heartbeats) and self.heartbeats < other.heartbeats
 
     def beside(self, peer: Progress) -> str:
-        """Return for people how far this rank is beside its slowest peer; "" where they cannot be compared."""
+        """Return, as text, this rank's progress relative to its slowest peer; "" if they cannot be compared."""
         for name, own, its in (("step", self.steps, peer.steps), ("heartbeat", self.heartbeats, peer.heartbeats)):
             if own and its:
                 far = f"{abs(own - its)} {name}{'s' * (abs(own - its) != 1)}"
@@ -70,12 +70,12 @@ class Progress:
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer to the question."""
+        """Return the JSON form, which answers a query."""
         return {"rank": self.rank, "steps": self.steps, "heartbeats": self.heartbeats}
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any]) -> Progress:
-        """Return what an answer says.
+        """Parse an answer.
 
         Raises:
             ValueError: when it is malformed.
@@ -85,7 +85,7 @@ class Progress:
 
     @classmethod
     def of_page(cls, page: Page) -> Progress:
-        """Return what a page says."""
+        """Return the progress on a page."""
         slot = page.sections().get(STEP)
         steps = page.words[slot + SectionField.COUNT] if slot is not None else 0
         return cls(page[ProgressField.RANK], steps, page[ProgressField.HEARTBEATS])
@@ -99,7 +99,7 @@ class HangReport:
         rank: its RANK.
         pid: its process.
         reason: for people, in one line.
-        stack: of all its threads; "" where it has not answered.
+        stack: the stacks of all its threads; "" if it has not answered.
     """
 
     rank: int
@@ -113,7 +113,7 @@ class HangReport:
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> HangReport:
-        """Return what a message says.
+        """Parse a message.
 
         Raises:
             ValueError: when it is malformed.
@@ -140,17 +140,17 @@ def slowest_of_each_kind(ranks: Iterable[Progress]) -> list[Progress]:
 
 
 class Survey:
-    """One question to all other monitors of a folder, and to the launcher.
+    """One query to all other monitors of a folder, and to the launcher.
 
     Args:
-        own: the socket of the monitor that asks; others are beside it.
-        launcher: where the launcher listens, which answers for other nodes; "" for none.
+        own: the socket of the querying monitor; the others are in its folder.
+        launcher: the socket of the launcher, which answers for other nodes; "" for none.
         now: monotonic seconds.
 
     Attributes:
-        deadline: when to go on without those who have not answered.
-        answers: what was answered so far.
-        lost: some monitor is gone, as it is when its rank has died.
+        deadline: when to continue without the missing answers.
+        answers: the answers so far.
+        lost: a monitor has exited, as it does when its rank has died.
     """
 
     def __init__(self, own: Path, *, now: float, launcher: str = "") -> None:
@@ -168,7 +168,7 @@ class Survey:
         return not self.pending or now >= self.deadline
 
     def receive(self, fd: int) -> None:
-        """Take an answer from a connection that has become readable; it ends with a monitor that is lost meanwhile."""
+        """Receive an answer from a readable connection; the connection of a lost monitor is closed."""
         with self.pending.pop(fd) as connection, suppress(ValueError):
             try:
                 answer, descriptors = connection.receive()

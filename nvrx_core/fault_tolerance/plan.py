@@ -18,16 +18,16 @@ class RankMonitorPlan:
 
     Attributes:
         page: the descriptor of the progress page.
-        listener: that of the listening socket.
-        path: where it listens.
+        listener: the descriptor of the listening socket.
+        path: the path of its socket.
         stacks: the reading and the writing end of the pipe for the rank's stacks.
-        launcher: where the launcher listens, which knows of other nodes; "" for none.
-        interval: seconds between two looks at the page, at most.
+        launcher: the socket of the launcher, which knows the progress of other nodes; "" for none.
+        interval: the maximum number of seconds between two samples of the page.
         grace: seconds from the termination signal until the rank's process is killed.
-        termination_signal: what ends a hung rank.
+        termination_signal: the signal that ends a hung rank.
         log_level: of the monitor's own log, on stderr.
         is_restarter_logger: log the transitions of the state machine.
-        config: the fault tolerance configuration, which a rank gets when it connects.
+        config: the fault tolerance configuration, sent to a rank when it connects.
     """
 
     page: int
@@ -43,10 +43,10 @@ class RankMonitorPlan:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return it as text."""
+        """Return the JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the plan that `to_json` has made a text of."""
+        """Parse the result of `to_json`."""
         return cls(**json.loads(text))

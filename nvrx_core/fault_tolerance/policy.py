@@ -30,7 +30,7 @@ KILL_AGAIN: Final = 1.0
 
 @dataclass(frozen=True)
 class QueryPeers:
-    """Find out whether a peer is behind this rank; answer with `peers_behind`, and evaluate a new sample."""
+    """Query whether a peer is behind this rank; answer with `peers_behind`, and evaluate a new sample."""
 
     limit: Limit
 
@@ -58,9 +58,9 @@ class MonitorPolicyState:
     """Everything that later decisions depend on; times are relative to now, and infinite for what has not happened.
 
     Attributes:
-        asked: the peers were asked whether they are behind, and are not.
+        asked: the peers were queried, and none is behind.
         excused: time for which the rank is still excused.
-        kills_in: time until the rank that was sent its signal is killed, once more.
+        kills_in: time until the next SIGKILL to a rank that was sent its termination signal.
         seen: there was a sample.
     """
 
@@ -74,11 +74,11 @@ class MonitorPolicy:
     """Judges one rank from samples of its page.
 
     Args:
-        interval: seconds after which it wants the next sample at the latest.
+        interval: the maximum number of seconds until the next sample.
         grace: seconds after the termination signal until the process is killed.
 
     Attributes:
-        deadline: when it wants the next sample, monotonic seconds.
+        deadline: when the next sample is due, monotonic seconds.
     """
 
     def __init__(self, interval: float, grace: float) -> None:
@@ -106,7 +106,7 @@ class MonitorPolicy:
         assert self._kill_at == math.inf or self._excused_until < self._kill_at
 
     def evaluate(self, sample: RankSample, *, now: float) -> tuple[MonitorAction, ...]:
-        """Return what to do about the rank, by a sample of its page."""
+        """Return the actions for one sample of the rank's page."""
         if self._kill_at < math.inf:
             return self._evaluate_terminated(now)
         limit, first, self._seen = earliest(sample), not self._seen, True
@@ -126,7 +126,7 @@ class MonitorPolicy:
         return (TerminateRank(limit, limit.reason(now=now)),)
 
     def peers_behind(self, limit: Limit, behind: bool, *, now: float) -> None:
-        """Take the answer to `QueryPeers`."""
+        """Handle the answer to `QueryPeers`."""
         excusable_until = limit.deadline + limit.timeout
         self._nobody_behind = not behind or now >= excusable_until
         if not self._nobody_behind:

@@ -1,7 +1,7 @@
-"""The rank monitor: a process that watches one rank after another, and ends one that is hung.
+"""The rank monitor: a process that monitors one rank after another, and ends a hung one.
 
-One loop, which waits for the rank's pidfd, the listening socket, the connections and the policy's deadline. What must
-not be forgotten is on the page, so that a replacement goes on where its predecessor ended.
+One loop, which waits for the rank's pidfd, the listening socket, the connections and the policy's deadline. All state
+that must survive the monitor is on the page, so that a replacement continues where its predecessor stopped.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class RankMonitor:
     """The main loop.
 
     Args:
-        plan: how to watch.
+        plan: the configuration.
         page: the page that the rank writes.
-        listener: where ranks and other monitors connect.
+        listener: the socket that ranks and other monitors connect to.
     """
 
     def __init__(self, plan: RankMonitorPlan, page: Page, listener: Listener) -> None:
@@ -67,7 +67,7 @@ class RankMonitor:
         self._clients = Clients(listener, self._answer, most=MAX_CONNECTIONS)
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Watch for as long as the process lives.
+        """Monitor ranks until the process is ended.
 
         Args:
             ready: called when ranks can connect.
@@ -84,7 +84,7 @@ class RankMonitor:
                 self._handle(fd)
 
     def _turn(self) -> float:
-        """Judge the rank; returns when the next turn is, monotonic seconds.
+        """Judge the rank; return when the next turn is due, monotonic seconds.
 
         A wrapped call has a monitor process of its own, which judges the rank meanwhile.
         """
@@ -98,7 +98,7 @@ class RankMonitor:
         return self.awake.when(self._policy.deadline)
 
     def _follow_rank(self) -> None:
-        """Watch the process that the page names."""
+        """Monitor the process that the page names."""
         if self._rank is not None and not self._rank.is_on(self.page):
             self._rank.close()
             self._rank = None
@@ -108,14 +108,14 @@ class RankMonitor:
             self.states.attached()
 
     def _forget(self) -> None:
-        """Judge from the beginning."""
+        """Discard the state of the judgement."""
         self._policy, self._turn_flow = MonitorPolicy(self.plan.interval, self.plan.grace), None
         if self._inquiry is not None:
             self._inquiry.close()
             self._inquiry = None
 
     def _judge(self, rank: WatchedRank) -> None:
-        """Carry out a turn to its end, or until the answers of others are awaited."""
+        """Execute a turn to its end, or until the answers of others are awaited."""
         outcome: Any = None
         if self._inquiry is None:
             self._turn_flow = turn(self._policy, self._now)
@@ -149,7 +149,7 @@ class RankMonitor:
         send(rank.pidfd, [signum, signal.SIGCONT])
 
     def _tell_launcher(self, report: HangReport) -> None:
-        """Tell the launcher, if there is one; it need not answer."""
+        """Notify the launcher, if there is one, without waiting for an answer."""
         if self.plan.launcher:
             with suppress(OSError), connect(self.plan.launcher, within=0.0) as connection:
                 connection.send(report.to_json())
@@ -222,7 +222,7 @@ class RankMonitor:
         return False
 
     def _answer_init(self, connection: Connection) -> None:
-        """Give the page to a rank, if no other process is watched at the moment."""
+        """Send the page to a rank, unless another process is monitored at the moment."""
         if (other := WatchedRank.of_page(self.page)) is not None:
             with closing(other):
                 if other.pid != connection.peer().pid and not other.has_exited():
@@ -231,9 +231,9 @@ class RankMonitor:
         connection.send({"type": "ok", "config": self.plan.config}, [self.page.fileno(), self.plan.stacks[1]])
 
     def _progress(self) -> Progress:
-        """How far the rank has come, also one that has died: others may wait for it until the launcher ends them.
+        """The progress of the rank, even of one that has died: others may wait for it until the launcher ends them.
 
-        A rank in a wrapped call holds nobody up.
+        A rank in a wrapped call blocks no other rank.
         """
         if self.page[ProgressField.STAGE] != Stage.OUTSIDE:
             return Progress(self.page[ProgressField.RANK], 0, 0)
@@ -244,7 +244,7 @@ class RankMonitor:
         return self.awake.at(self._note_pause(-math.inf))
 
     def _note_pause(self, due: float) -> float:
-        """Note by how much it is later than `due` and than the last time that it was awake; returns the time."""
+        """Record a pause of this process: it is later than `due`, and than its last wake-up; return the time."""
         now = time.monotonic()
         if (pause := self.awake.woke(due, now=now)) > 0:
             log.warning("this process has paused for %.1f s, which no rank is blamed for", pause)

@@ -25,7 +25,7 @@ class RankTimeouts:
         self._loaded: Mapping[str, Any] | None = None
 
     def configure(self, heartbeat: HeartbeatTimeouts, sections: SectionTimeouts, *, safety_factor: float) -> None:
-        """Take configured timeouts; those of a state that was loaded before replace them.
+        """Set the configured timeouts; those of a state that was loaded before replace them.
 
         Args:
             heartbeat: the heartbeat timeouts.
@@ -51,10 +51,10 @@ class RankTimeouts:
         return to_state(self.heartbeat, self.sections)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take learned timeouts from a state.
+        """Load learned timeouts from a state.
 
         Raises:
-            RankMonitorClientError: when it is something else.
+            RankMonitorClientError: when it is no such state.
         """
         self.heartbeat, self.sections = from_state(state, self.heartbeat, self.sections)
         self._loaded = state

@@ -1,7 +1,7 @@
 """A rank's progress on its page: heartbeats and sections, and the longest intervals between them.
 
 Each call is a few stores to memory, without a lock or a system call. The time of a change is written before the change
-itself, so that whoever reads in between sees a rank that has just moved.
+itself, so that a torn read shows a rank that has just made progress.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class ProgressRecorder(Protocol):
 
     @property
     def page(self) -> Page:
-        """The page that they are written on."""
+        """The page that the calls write."""
 
 
 class NotMonitored:
-    """The recorder of a client that is not initialised: each is refused."""
+    """The recorder of a client that is not initialised: it refuses every call."""
 
     def heartbeat(self, _: str = "") -> NoReturn:
         """Refuse.
@@ -76,7 +76,7 @@ class NotMonitored:
 class Recorder:
     """Writes the page of the calling process; the first word of a section's slot is the time when it was opened.
 
-    What it has written last of heartbeats, it knows without reading the page: a word costs more than an attribute.
+    It keeps its last heartbeat in attributes: reading a word of the page costs more.
 
     Args:
         page: a page that this process is attached to.

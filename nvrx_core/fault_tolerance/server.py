@@ -1,4 +1,4 @@
-"""Starts rank monitors, each in a process of its own."""
+"""Starts rank monitors, each in a separate process."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = ["RankMonitorProcess", "RankMonitorServer"]
 class RankMonitorProcess:
     """A rank monitor, with the interface of `multiprocessing.Process`, as `RankMonitorServer` returns it.
 
-    It watches one rank after another. A monitor that is killed or stopped is replaced by its fork server; what its rank
-    has written stays. Both processes end with the thread that has started them, or by `terminate`.
+    It monitors one rank after another. A monitor that is killed or stopped is replaced by its fork server; the page of
+    its rank stays. Both processes end with the thread that has started them, or by `terminate`.
 
     Args:
-        config: how to watch.
-        path: where ranks connect.
+        config: the configuration of the monitor.
+        path: the socket that ranks connect to.
         is_restarter_logger: log the transitions of the monitor's state machine.
         env: the environment of the monitor; None: that of this process.
-        launcher: where the launcher listens that is asked about other nodes, and told why a rank is ended; "": nobody.
+        launcher: the socket of the launcher, which answers for other nodes and gets hang reports; "" for none.
 
     Raises:
         ConfigurationError: when an entry of a mapping in `config` is wrong.
-        OSError: when the socket cannot be made.
+        OSError: when the socket cannot be created.
 
     Attributes:
-        page: the page that its rank writes, and a wrapped call of the rank.
+        page: the page that its rank writes, also in a wrapped call.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class RankMonitorProcess:
             self._fork_server.await_ready()
 
     def stop(self) -> None:
-        """End it; `start` starts another one, which goes on where it was."""
+        """End it; `start` starts another one, which continues from the page."""
         if self._fork_server is not None:
             self._fork_server.end(0.0)
             self._fork_server = None
 
     def poll(self) -> str | None:
-        """Return why the monitor was replaced; "" when it can be replaced no more, None when there is no news."""
+        """Return why the monitor was replaced; "" when it can no longer be replaced, None if nothing has changed."""
         return None if self._fork_server is None else self._fork_server.poll()
 
     @property
@@ -120,7 +120,7 @@ class RankMonitorProcess:
 
     @property
     def sentinel(self) -> int:
-        """A descriptor that becomes readable when the monitor was replaced, or can be replaced no more.
+        """A descriptor that becomes readable when the monitor was replaced, or can no longer be replaced.
 
         Raises:
             ValueError: when it is not running.
@@ -139,14 +139,14 @@ class RankMonitorProcess:
         return bool(self.pid) and is_running(self.pid)
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the monitor, and what replaces it, have ended; at most for `timeout` seconds."""
+        """Wait until the monitor and its replacements have exited, for `timeout` seconds at most."""
         while self._fork_server is not None and not self._fork_server.ended:
             if not readable([self.sentinel], timeout):
                 return
             self.poll()
 
     def terminate(self) -> None:
-        """End the monitor for good, and remove its socket: its rank is no longer watched. `kill` and `close` do so."""
+        """End the monitor permanently, and remove its socket; also `kill` and `close`."""
         self.stop()
         self._listener.close()
         self.page.close()
@@ -169,14 +169,14 @@ class RankMonitorServer:
     ) -> RankMonitorProcess:
         """Start a rank monitor, and wait until ranks can connect to it.
 
-        The monitor ends with the calling thread, or by `terminate`. It watches the process that connects, and after
-        that one's end the next. Monitors whose sockets are in one folder, with names that end in `.socket`, ask each
-        other which rank is behind.
+        The monitor ends with the calling thread, or by `terminate`. It monitors the process that connects and, after
+        that one has exited, the next. Monitors with sockets in the same folder, with names that end in `.socket`, query
+        each other for the rank that is behind.
 
         Args:
-            cfg: how to watch.
+            cfg: the configuration of the monitor.
             ipc_socket_path: its socket, of at most 107 bytes. Set FT_RANK_MONITOR_IPC_SOCKET to it for the rank. A
-                folder that does not exist is made, for this user only.
+                folder that does not exist is created, for this user only.
             is_restarter_logger: log the transitions of its state machine, on standard error.
             mp_ctx: accepted and not used: the monitor is started by exec and imports no torch.
             env: its environment; None: that of this process.
@@ -186,7 +186,7 @@ class RankMonitorServer:
 
         Raises:
             ConfigurationError: when an entry of a mapping in `cfg` is wrong.
-            OSError: when the socket cannot be made, another process listens there, or the program cannot be started.
+            OSError: when the socket cannot be created, another process listens there, or the program cannot be started.
             ForkServerError: when no monitor is ready in time.
         """
         monitor = RankMonitorProcess(cfg, Path(ipc_socket_path), is_restarter_logger=is_restarter_logger, env=env)

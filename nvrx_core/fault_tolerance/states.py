@@ -1,4 +1,4 @@
-"""The states of a rank monitor, as its log lines name them.
+"""The states of a rank monitor, as named in its log lines.
 
 A rank that connects for the first time initialises the monitor. The loss of a rank starts the handling of a fault, and
 the first sign of life of its successor completes it.
@@ -18,7 +18,7 @@ log = logging.getLogger("nvrx_core.fault_tolerance.restarter")
 
 
 class RankMonitorState(enum.Enum):
-    """The state of a rank monitor; the value is how a log line names it."""
+    """The state of a rank monitor; the value is its name in the log."""
 
     UNINITIALIZED = "uninitialized"
     INITIALIZE = "initialize"
@@ -43,13 +43,13 @@ _HANDLING: Final = {_S.HANDLING_START, _S.HANDLING_PROCESSING}
 
 
 class RankMonitorStateMachine:
-    """Follows the rank, and logs each transition where a log is wanted.
+    """Follows the rank, and logs each transition if requested.
 
     Args:
         log: write `[NestedRestarter] name=[InJob] state=...` lines.
 
     Attributes:
-        state: where it is.
+        state: the current state.
     """
 
     def __init__(self, *, log: bool = False) -> None:
@@ -59,7 +59,7 @@ class RankMonitorStateMachine:
         """Go to a state.
 
         Raises:
-            InvalidStateTransitionException: when it does not follow this one.
+            InvalidStateTransitionException: when no transition leads to it from the current state.
         """
         if state not in _NEXT[self.state]:
             allowed = ", ".join(sorted(each.name for each in _NEXT[self.state])) or "nothing"
@@ -69,21 +69,21 @@ class RankMonitorStateMachine:
             log.info("[NestedRestarter] name=[InJob] state=%s", state.value)
 
     def attached(self) -> None:
-        """A rank is watched."""
+        """Record that a rank is monitored."""
         if self.state is RankMonitorState.UNINITIALIZED:
             self.transition_to(RankMonitorState.INITIALIZE)
         elif self.state in _HANDLING:
             self.transition_to(RankMonitorState.HANDLING_COMPLETED)
 
     def connection_lost(self) -> None:
-        """The rank is gone; while its predecessor's loss is being handled, the monitor gives up."""
+        """Record that the rank has exited; while the loss of its predecessor is being handled, the monitor aborts."""
         if self.state in _HANDLING:
             self.transition_to(RankMonitorState.ABORTED)
         elif RankMonitorState.HANDLING_START in _NEXT[self.state]:
             self.transition_to(RankMonitorState.HANDLING_START)
 
     def finish(self) -> None:
-        """The monitor ends."""
+        """Record that the monitor ends."""
         if self.state in _HANDLING:
             self.transition_to(RankMonitorState.ABORTED)
         elif RankMonitorState.FINALIZED in _NEXT[self.state]:

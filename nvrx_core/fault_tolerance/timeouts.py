@@ -1,4 +1,4 @@
-"""Timeouts that are learned from what was measured. Pure.
+"""Timeouts learned from measured intervals. Pure.
 
 A learned timeout is the longest interval that any rank has measured, times the safety factor. One that replaces an
 earlier learned one is the mean of the two; a configured one is replaced. A checkpoint holds the learned timeouts.
@@ -86,7 +86,7 @@ def in_force(timeout: float | None, *, learned: bool, least: float = LEAST_LEARN
 
 
 def to_state(heartbeat: HeartbeatTimeouts, sections: SectionTimeouts) -> dict[str, Any]:
-    """Return a state dict of the timeouts; one of their two kinds is left out where none of it was learned."""
+    """Return a state dict of the timeouts; a kind of which none was learned is left out."""
     current = dict[str, Any]()
     if heartbeat.were_calculated:
         current["heartbeat"] = asdict(heartbeat)
@@ -99,10 +99,10 @@ def to_state(heartbeat: HeartbeatTimeouts, sections: SectionTimeouts) -> dict[st
 def from_state(
     state: Mapping[str, Any], heartbeat: HeartbeatTimeouts, sections: SectionTimeouts
 ) -> tuple[HeartbeatTimeouts, SectionTimeouts]:
-    """Return these timeouts with those instead that were learned before; configured ones are not taken from a state.
+    """Return the timeouts with the learned ones of a state; configured ones in the state are ignored.
 
     Raises:
-        RankMonitorClientError: when it is no state dict of these.
+        RankMonitorClientError: when it is not such a state dict.
     """
     try:
         current = state["current_timeouts"]

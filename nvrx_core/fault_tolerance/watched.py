@@ -1,4 +1,4 @@
-"""The process that a rank monitor watches."""
+"""The process that a rank monitor monitors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["WatchedRank", "start_time"]
 
 
 class WatchedRank:
-    """A process, by pidfd; its start time tells it from another one with the same pid.
+    """A process, by pidfd; its start time distinguishes it from another one with the same pid.
 
     Attributes:
         pid: its pid.
@@ -26,7 +26,7 @@ class WatchedRank:
 
     @classmethod
     def of_page(cls, page: Page) -> Self | None:
-        """Return the process that the page names; None when it names none, or one that is gone."""
+        """Return the process that the page names; None if there is none, or it has exited."""
         if not page[ProgressField.ATTACHED_AT]:
             return None
         pid, start = page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START]
@@ -45,7 +45,7 @@ class WatchedRank:
         return bool(page[ProgressField.ATTACHED_AT]) and named == (self.pid, self._start)
 
     def has_exited(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has exited."""
         return bool(readable([self.pidfd], 0))
 
     def close(self) -> None:

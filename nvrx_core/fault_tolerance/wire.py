@@ -1,8 +1,8 @@
 """Messages between rank, rank monitor and launcher: one JSON object a packet, over a Unix socket.
 
-Packets keep their boundaries (SOCK_SEQPACKET, unix(7)), so that there are no half messages. Whoever listens accepts
-only processes of its own user (SO_PEERCRED), and closes the connection of one that sends anything malformed. A
-descriptor may travel with a message.
+Packets keep their boundaries (SOCK_SEQPACKET, unix(7)), so there are no partial messages. A listener accepts only
+processes of its own user (SO_PEERCRED), and closes the connection of one that sends a malformed message. A message may
+carry descriptors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TIMEVAL: Final = struct.Struct("@ll")
 
 
 class WireError(ConnectionError):
-    """The other end sent something malformed, or is gone."""
+    """A malformed message, or a closed connection."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Connection:
         return Peer(pid, uid)
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a message, with descriptors that the other end gets copies of.
+        """Send a message, and copies of descriptors.
 
         Raises:
-            WireError: when the other end is gone or does not read.
+            WireError: when the connection is closed, or the peer does not read.
         """
         packet = json.dumps(message).encode()
         if len(packet) > MAX_MESSAGE:
@@ -82,10 +82,10 @@ class Connection:
             raise WireError(f"cannot send to {self._name()}: {error}") from None
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """Receive a message, and the descriptors that came with it, which are the caller's to close.
+        """Receive a message and its descriptors, which the caller must close.
 
         Raises:
-            WireError: when the other end is gone, is late, or has sent something malformed.
+            WireError: when the connection is closed, the message is late, or it is malformed.
         """
         try:
             packet, descriptors, flags, _ = socket.recv_fds(
@@ -127,11 +127,11 @@ class Listener:
     """A listening socket, in a folder that only this user can enter.
 
     Args:
-        path: where; its folder is made, with mode 0700, when it is not there. A socket that nobody listens on is
-            replaced.
+        path: its path; the folder is created, with mode 0700, if it does not exist. A socket on which no process
+            listens is replaced.
 
     Raises:
-        OSError: when the path is too long, is in use, or cannot be made.
+        OSError: when the path is too long, is in use, or cannot be created.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -182,7 +182,7 @@ class Listener:
         """Remove the socket of a process that has exited.
 
         Raises:
-            OSError: when somebody listens there, or it is no socket.
+            OSError: when a process listens there, or it is no socket.
         """
         if not self.path.exists():
             return
@@ -211,7 +211,7 @@ def private_directory() -> Path:
 
 
 def close_all(descriptors: Iterable[int]) -> None:
-    """Close descriptors that came with a message and are not used."""
+    """Close the descriptors of a message that are not used."""
     for fd in descriptors:
         os.close(fd)
 
@@ -224,7 +224,7 @@ def connect(path: str | Path, *, within: float) -> Connection:
         within: seconds for each operation on the connection; 0: none of them waits.
 
     Raises:
-        OSError: when nobody listens there, or its queue stays full.
+        OSError: when no process listens there, or its queue stays full.
     """
     with ExitStack() as failing:
         channel = failing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
