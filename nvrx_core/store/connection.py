@@ -1,9 +1,9 @@
-"""One connection to the control store, opened again when it breaks while the store lives.
+"""One connection to the control store, reopened when it breaks while the store runs.
 
-Keep-alive probes find a connection whose other end has vanished; the next request finds one that was reset. A wait, a
-`check`, a `get` and a `compare_set` may be repeated, and are. A `set` and an `append` have no answer, and an `add`
-counts: whether one that broke was carried out is unknown, so it is a failure. Before these the connection is checked,
-without traffic, and opened again if it has broken meanwhile: it may have been idle for hours.
+Keep-alive probes detect a connection whose peer has vanished; the next request detects one that was reset. A wait, a
+`check`, a `get` and a `compare_set` are idempotent, and are retried. A `set` and an `append` have no answer, and an
+`add` counts: it is unknown whether one that broke was executed, so it fails. Before these operations the connection is
+checked, without traffic, and reopened if it is broken: it may have been idle for hours.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _BROKEN: Final = (dist.DistNetworkError, ConnectionError)
 
 
 def endpoint_of(store: dist.Store) -> tuple[str, int]:
-    """Host and port of the store; the port is 0 where it has none."""
+    """Return host and port of the store; the port is 0 where it has none."""
     endpoint: tuple[str, int] | None = getattr(store, "endpoint", None)
     return endpoint or (getattr(store, "host", type(store).__name__), getattr(store, "port", 0))
 
 
 def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
-    """Another connection to the same store, within seconds.
+    """Open another connection to the same store, within seconds.
 
     Raises:
-        StoreConnectionError: when nobody listens where the store was, or does not answer.
+        StoreConnectionError: when no process listens at the store's endpoint, or it does not answer.
     """
     host, port = endpoint_of(store)
     if not port:
@@ -63,18 +63,18 @@ def _connect_deadline(store: dist.Store) -> Iterator[timedelta]:
 
 
 class Connection:
-    """A store's operations on such a connection.
+    """The operations of a store on such a connection.
 
     Args:
         make: opens the first connection.
         factory, kwargs: how to open another one to a store that has no `clone`.
         silence: seconds without a byte after which a blocking read fails; None for no bound.
-        beside: another connection, that may have broken when this one has.
+        beside: another connection, which may have broken together with this one.
 
     Attributes:
-        store: torch's store, on the connection that is open now.
-        inodes: the sockets that came with it, and with earlier ones.
-        closed: it is not opened again.
+        store: torch's store, on the current connection.
+        inodes: the sockets of this connection and of earlier ones.
+        closed: the connection is not reopened.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Connection:
         self.inodes |= {each.inode for each in found}
 
     def _reopen(self, broken: dist.Store) -> bool:
-        """Open another connection, unless another thread has; return whether there is one."""
+        """Reopen the connection, unless another thread has; return whether it is open."""
         with self._opening:
             if self.store is broken and self._ends and not self.closed:
                 try:
@@ -120,7 +120,7 @@ class Connection:
             return self.store is not broken and not self.closed
 
     def close(self) -> None:
-        """Close the connection for all that hold this object; every operation fails from here on."""
+        """Close the connection for all users of this object; every later operation fails."""
         self.closed, self.store = True, dist.Store()  # torch's base class, which has no operation
 
     def _repeat(self, name: str, *arguments: Any) -> Any:
@@ -133,7 +133,7 @@ class Connection:
             return self._call(self.store, name, *arguments)
 
     def _call(self, store: dist.Store, name: str, *arguments: Any) -> Any:
-        """Call the store, one thread at a time except for waits: a user's store need not be thread-safe."""
+        """Call the store, one thread at a time except for waits: a custom store need not be thread-safe."""
         if name == "wait":
             return store.wait(*arguments)
         with self._calling:

@@ -1,8 +1,8 @@
 """Listening on a TCP store's endpoint, and connecting to one, with errors that name host and port.
 
-torch's own timeout does not apply to a server that accepts and never answers. So a connection attempt is watched, and
-its socket is shut down when there is no answer in time (`NVRX_STORE_ANSWERS_WITHIN`). A server that is not listening
-yet is waited for, up to the store's own timeout.
+torch's own timeout does not apply to a server that accepts a connection and never answers. So a connection attempt is
+observed, and its socket is shut down when there is no answer in time (`NVRX_STORE_ANSWERS_WITHIN`). A server that does
+not listen yet is waited for, up to the store's own timeout.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class StoreConnectionError(RestartError):
 
 
 def await_listener(host: str, port: int, timeout: timedelta) -> None:
-    """Wait until something listens on `host:port`.
+    """Wait until a process listens on `host:port`.
 
     Raises:
-        StoreConnectionError: when nothing does within `timeout`.
+        StoreConnectionError: when no process does within `timeout`.
     """
     start = time.monotonic()
     deadline, next_line = start + timeout.total_seconds(), start + LINE_EVERY
@@ -71,10 +71,10 @@ def _refusal(host: str, port: int) -> str | None:
 
 @contextmanager
 def answer_deadline(host: str, port: int) -> Iterator[None]:
-    """Bound the connection to `host:port` that is made inside the context by the time that a store has to answer.
+    """Return a context in which a connection to `host:port` must be answered in time.
 
     Raises:
-        StoreConnectionError: when the server accepted and did not answer.
+        StoreConnectionError: when the server has accepted the connection and not answered.
     """
     before, done, cut = socket_inodes(), threading.Event(), threading.Event()
     answers_within = store_answers_within()
@@ -109,14 +109,14 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
 def listen(
     host: str, port: int, *, anywhere: bool = False, name: str = "host", choose: str = "port 0 takes a free one"
 ) -> socket.socket:
-    """A listening socket for a store's server, bound to the interface of `host`.
+    """Return a listening socket for a store's server, bound to the interface of `host`.
 
     Args:
         host: an address of this machine, or its name.
         port: the port; 0 takes a free one.
-        anywhere: listen on all interfaces where `host` is no address of this machine, as behind a translated one.
-        name: what the caller's user calls the host, for the error.
-        choose: how the caller's user chooses another port, for the error.
+        anywhere: listen on all interfaces if `host` is no address of this machine, as behind address translation.
+        name: how the user names the host, for the error.
+        choose: how the user chooses another port, for the error.
 
     Raises:
         StoreConnectionError: when the port is in use, or the host is no address of this machine.
@@ -150,7 +150,7 @@ def _bound(host: str, port: int, anywhere: bool) -> socket.socket:
 
 @contextmanager
 def handed_over(listener: socket.socket) -> Iterator[int]:
-    """The descriptor of a listening socket, of which torch's server takes ownership; closed if no server is made."""
+    """Yield the descriptor of a listening socket, which torch's server takes over; close it if no server is created."""
     inode = os.fstat(listener.fileno()).st_ino
     fd = listener.detach()
     try:

@@ -1,8 +1,8 @@
-"""A client of etcd's HTTP gateway: bounded requests, failover between endpoints, a wait that is pushed.
+"""A client of etcd's HTTP gateway: bounded requests, failover between endpoints, waits by watches.
 
-A request without an answer is repeated, at the next endpoint, until etcd has been silent for too long. The first try
-may have been carried out all the same, so callers make each request idempotent. This is the one file that imports
-etcd3gw, the extra `etcd`; it is imported only where an etcd store is asked for.
+A request without an answer is repeated, at the next endpoint, until etcd has been silent for too long. The first
+attempt may have been executed nevertheless, so callers make each request idempotent. This is the only file that imports
+etcd3gw, the extra `etcd`; it is imported only when an etcd store is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class EtcdError(RuntimeError):
     """etcd refused a request.
 
     Attributes:
-        code: gRPC's code for it; -1 when the answer was not etcd's.
+        code: its gRPC code; -1 when the answer was not etcd's.
     """
 
     def __init__(self, text: str, code: int) -> None:
@@ -66,7 +66,7 @@ class EtcdLost(ConnectionError):
 
 
 class _NoAnswer(Exception):
-    """One request without a usable answer; `refused`: there is no listener, or etcd is not ready."""
+    """A request without a usable answer; `refused`: no process listens, or etcd is not ready."""
 
     def __init__(self, text: str, refused: bool) -> None:
         super().__init__(text)
@@ -87,10 +87,10 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """From `host`, `host:port`, `http://host:port` or `https://host:port`.
+        """Parse `host`, `host:port`, `http://host:port` or `https://host:port`.
 
         Raises:
-            ValueError: when it is none of these.
+            ValueError: when the text has none of these forms.
         """
         text = text.strip()
         is_ipv6 = text.count(":") > 1 and "[" not in text and "://" not in text
@@ -108,7 +108,7 @@ class EtcdClient:
     """One client, for any number of threads.
 
     Args:
-        endpoints: the members of the cluster to ask; with several, the loss of one is survived.
+        endpoints: the members of the cluster; with several, the loss of one is survived.
         lost_after: seconds without an answer after which etcd counts as lost.
         certificates: `ca_cert`, `cert_key` and `cert_cert`: files for https.
 
@@ -133,7 +133,7 @@ class EtcdClient:
         self._streams = set[requests.Response]()
 
     def reach(self, timeout: float) -> None:
-        """Wait until etcd answers; one that is not listening yet is waited for up to `timeout` seconds.
+        """Wait until etcd answers, `timeout` seconds at most.
 
         Raises:
             StoreConnectionError: when it does not.
@@ -167,11 +167,11 @@ class EtcdClient:
         return None
 
     def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """One request, repeated until it is answered.
+        """Make a request, and repeat it until it is answered.
 
         Raises:
             EtcdError: when etcd refuses it.
-            EtcdLost: when etcd has not answered for `lost_after` seconds, or this client was ended.
+            EtcdLost: when etcd has not answered for `lost_after` seconds, or this client was closed.
         """
         started, pause = time.monotonic(), PAUSE
         while not self._ended.is_set():
@@ -194,7 +194,7 @@ class EtcdClient:
         except requests.RequestException as error:
             raise _NoAnswer(_line(error), refused=False) from None
         except Etcd3Exception as error:
-            text, code = _told(error)
+            text, code = _refusal(error)
             if code in _PASSING:
                 raise _NoAnswer(text, refused=False) from None
             raise EtcdError(text, code) from None
@@ -205,7 +205,7 @@ class EtcdClient:
         """Block until the key is written at `revision` or later, no longer than `timeout` seconds.
 
         Returns:
-            Whether it was. False also when in doubt: who waits looks at the key again.
+            Whether it was. False also when in doubt: the caller then reads the key again.
         """
         member = self._members[self._turn % len(self._members)]
         body: Any = {"create_request": {"key": encoded(key), "start_revision": revision}}
@@ -254,7 +254,7 @@ def _member(endpoint: Endpoint, files: Mapping[str, Any]) -> Etcd3Client:
 
 
 def _await_put(response: requests.Response) -> bool:
-    """Read a watch until its first event; return whether that is a write of the key."""
+    """Read a watch up to its first event; return whether that is a write of the key."""
     for chunk in response.iter_content(None):
         if chunk.strip() and (b'"created"' not in chunk or b'"events"' in chunk):
             return b'"events"' in chunk and b'"DELETE"' not in chunk
@@ -262,7 +262,7 @@ def _await_put(response: requests.Response) -> bool:
 
 
 def _ran_out(error: Exception) -> bool:
-    """Whether a watch ended because nothing happened; while a stream is read, requests wraps the time-out."""
+    """Whether a watch has timed out; while a stream is read, `requests` wraps the timeout in another error."""
     return isinstance(error, requests.Timeout) or "Read timed out" in str(error)
 
 
@@ -274,7 +274,7 @@ def _shut(response: requests.Response) -> None:
         duplicate.shutdown(socket.SHUT_RDWR)
 
 
-def _told(error: Etcd3Exception) -> tuple[str, int]:
+def _refusal(error: Etcd3Exception) -> tuple[str, int]:
     """Return the gateway's text about a refused request, and gRPC's code."""
     try:
         body = json.loads(error.detail_text or "")
@@ -291,5 +291,5 @@ def _line(error: Exception) -> str:
 
 
 def encoded(value: str | bytes) -> str:
-    """A key or value as the gateway takes it."""
+    """Return a key or value in the gateway's encoding."""
     return b64encode(value if isinstance(value, bytes) else value.encode()).decode("ascii")

@@ -1,9 +1,9 @@
 """The control store in etcd: it outlives every rank and, as a cluster, every node.
 
-Each operation is right when etcd carries it out twice, as it may after a lost answer: `compare_set` finds its own
-value, `add` is guarded by a key of this client that counts its additions. A counter is a key whose writes etcd itself
-counts, so that ranks which count at the same moment do not disturb each other. All keys hang on one lease, which the
-job's ranks keep alive: `LEASE` seconds after the last of them, the keys vanish.
+Each operation is correct when etcd executes it twice, as it may after a lost answer: `compare_set` finds its own value,
+`add` is guarded by a key of this client that counts its additions. A counter is a key whose writes etcd itself counts,
+so that ranks which count at the same moment do not conflict. All keys are attached to one lease, which the job's ranks
+keep alive: `LEASE` seconds after the last rank, the keys expire.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ LOST_AFTER: Final = timedelta(seconds=10)
 class EtcdStore(StoreMixin, dist.Store):
     """A control store in etcd (version 3.4 or later), over its HTTP gateway; needs the extra `etcd`.
 
-    etcd that does not answer for `lost_after` is lost, and the job leaves with code 75; a shorter outage is survived.
+    If etcd does not answer for `lost_after`, it counts as lost, and the job exits with code 75; a shorter outage is
+    survived.
 
     Args:
         endpoints: `host:port` or `http[s]://host:port`, several of them in a sequence or separated by commas; the next
-            one is asked when one does not answer. Default: `host` and `port`.
-        host: where etcd is, when `endpoints` are not given.
+            one is used when one does not answer. Default: `host` and `port`.
+        host: the host of etcd, when `endpoints` are not given.
         port: its port for clients.
         prefix: put before every key, for jobs that share an etcd.
-        timeout: how long to wait for etcd at first, and default bound of blocking operations.
+        timeout: how long to wait for the first answer of etcd, and default bound of blocking operations.
         lost_after: how long etcd may be silent; the wrapper itself waits no longer than the default.
-        certificates: files for https: `ca_cert` of the authority to trust, `cert_cert` and `cert_key` of the client.
+        certificates: files for https: `ca_cert` of the trusted authority, `cert_cert` and `cert_key` of the client.
 
     Raises:
         StoreConnectionError: when etcd does not answer.
@@ -89,7 +90,7 @@ class EtcdStore(StoreMixin, dist.Store):
         self._etcd.reach((min(timeout, lost_after) if client_only() else timeout).total_seconds())
 
     def clone(self) -> EtcdStore:
-        """One more connection to the same store."""
+        """Open one more connection to the same store."""
         options: dict[str, Any] = {"prefix": self.prefix, "timeout": self._timeout(), "lost_after": self._lost_after}
         with as_client():
             return type(self)([str(member) for member in self._members], **(options | self._certificates))
@@ -126,7 +127,7 @@ class EtcdStore(StoreMixin, dist.Store):
         """Block until all the keys exist.
 
         Raises:
-            torch.distributed.DistStoreError: when they do not within the timeout, by default the store's.
+            torch.distributed.DistStoreError: when they do not exist after the timeout, by default the store's.
         """
         limit = (self._timeout() if timeout is None else timeout).total_seconds()
         deadline = time.monotonic() + limit
@@ -139,7 +140,7 @@ class EtcdStore(StoreMixin, dist.Store):
                 return
 
     def _missing(self, keys: Sequence[str]) -> tuple[str, int] | None:
-        """The first key that does not exist, and the revision at which it did not."""
+        """Return the first key that does not exist, and the revision of that observation."""
         names = [self.prefix + key for key in keys]
         for some in portions(names):
             answer = self._keys.transaction([], [range_of(name, count_only=True) for name in some])
@@ -149,7 +150,7 @@ class EtcdStore(StoreMixin, dist.Store):
         return None
 
     def num_keys(self) -> int:
-        """How many keys the store has."""
+        """Return the number of keys in the store."""
         ranges = [
             range_of(prefix or "\0", range_end=after_prefix(prefix), count_only=True)
             for prefix in (self.prefix, self._clients)
@@ -181,7 +182,7 @@ class EtcdStore(StoreMixin, dist.Store):
         """Write `desired` if the key's value is `expected`, or if that is empty and there is no key.
 
         Returns:
-            What the key says now; `expected`, when there is no key.
+            The present value; `expected` if there is no key.
         """
         name, before, after = self.prefix + key, _bytes(expected), _bytes(desired)
         compare = comparison(name, "VALUE", value=encoded(before)) if before else comparison(name, "CREATE")
@@ -196,7 +197,7 @@ class EtcdStore(StoreMixin, dist.Store):
             compare = comparison(name, "MOD", mod_revision=value.modified)
 
     def add(self, key: str, amount: int) -> int:
-        """Add to the number that a key holds, 0 at first; return the sum."""
+        """Add to the number in a key, initially 0; return the sum."""
         name = self.prefix + key
         counts = amount == 1
         compare, after = comparison(name, "VALUE", value=encoded(COUNTER)), COUNTER
@@ -217,13 +218,13 @@ class EtcdStore(StoreMixin, dist.Store):
                     after = str(int(value.shown) + amount).encode()
 
     def _guard_in(self, folder: str) -> None:
-        """Count this client's additions by a key that is forgotten with those of the folder; it has one at a time."""
+        """Return the key that counts this client's additions, one at a time; it is deleted with the folder's keys."""
         if not self._guard or folder != self._guarded:
             self._old_guard, self._guarded, self._additions = self._guard, folder, 0
             self._guard = f"{self._clients}{folder}/{uuid.uuid4().hex}"
 
     def _add_once(self, name: str, compare: Op, after: bytes) -> tuple[bool, Value | None]:
-        """Write, and count the addition of this client along; whether that was done, and the value then or now."""
+        """Write, and count the addition in the same transaction; return whether it was done, and the value."""
         new = comparison(self._guard, "VERSION", version=self._additions)
         puts = [self._keys.put(name, after), self._keys.put(self._guard, b"")]
         if self._old_guard:

@@ -1,4 +1,4 @@
-"""Hosting a control store outside the ranks, in a process of its own or a launcher's: it outlives every rank."""
+"""Hosting a control store outside the ranks, in a separate process or in a launcher: it outlives every rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StoreServer:
     Args:
         host: the address that the ranks connect to.
         port: its port.
-        server: torch's store, which serves in a thread of its own.
+        server: torch's store, which serves in its own thread.
 
     Attributes:
         endpoint: `host:port`, as NVRX_STORE_ENDPOINT takes it.
@@ -31,7 +31,7 @@ class StoreServer:
         self.endpoint = f"{host}:{port}"
 
     def close(self) -> None:
-        """Close the store; the ranks that still use it lose it. A second call does nothing."""
+        """Close the store; ranks that still use it lose it. A second call does nothing."""
         self._server = None
 
     def __enter__(self) -> StoreServer:
@@ -44,12 +44,12 @@ class StoreServer:
 
 
 def serve(host: str = "127.0.0.1", port: int = 0) -> StoreServer:
-    """Host a control store in this process, in a thread of its own.
+    """Host a control store in this process, in its own thread.
 
     Each rank holds three connections, so the process's soft limit of open files is raised to the hard one.
 
     Args:
-        host: an address of this machine, which the ranks connect to; "0.0.0.0" or "::" listens on all interfaces, and
+        host: the address of this machine that the ranks connect to; "0.0.0.0" or "::" listens on all interfaces, and
             the endpoint then has this machine's host name.
         port: the port; 0 takes a free one.
 
@@ -60,7 +60,7 @@ def serve(host: str = "127.0.0.1", port: int = 0) -> StoreServer:
 
 
 def serve_on(listener: socket.socket, host: str) -> StoreServer:
-    """Host a control store on a listening socket, of which the store takes ownership.
+    """Host a control store on a listening socket, which the store takes over.
 
     Args:
         listener: the socket.

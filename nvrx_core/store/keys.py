@@ -2,8 +2,8 @@
 
 All keys of a call lie under `nvrx/<job>/<generation>/<call>/`, so that neither a second call, nor a restarted job, nor
 another job on the same store reads what an earlier one wrote; those of a round lie under the round's iteration, for the
-same reason. The ranks that enter a call agree on its generation by the verdicts under `nvrx/<job>/met/<call>/`. What a
-launcher reads, who does not know the generation, lies under `nvrx/<job>/inprocess/<call>/`.
+same reason. The ranks that enter a call agree on its generation by the verdicts under `nvrx/<job>/met/<call>/`. Keys
+for a launcher, which does not know the generation, lie under `nvrx/<job>/inprocess/<call>/`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class StoreKeys:
 
     Args:
         job: the job's name; any text, used as it is.
-        generation: what tells the starts of a job from each other, from 0.
+        generation: the number that distinguishes the starts of a job, from 0.
         call: the number of this call in the process, from 0.
     """
 
@@ -31,19 +31,19 @@ class StoreKeys:
         return StoreKeys(self.job, generation, self.call)
 
     def verdict(self, generation: int) -> str:
-        """Whether all ranks have met in the generation, or moved on to the next; it outlives the generation's keys."""
+        """The verdict on the generation: all have met in it, or have moved on to the next; outlives its other keys."""
         return f"nvrx/{self.job}/met/{self.call}/{generation}"
 
     def claim(self, member: InitialRank) -> str:
-        """Which incarnation of a rank is a member in this generation."""
+        """The incarnation of a rank that is a member in this generation."""
         return f"{self.prefix}/claim/{member}"
 
     def terms(self) -> str:
-        """What must agree between the ranks, as the first one in this generation has it."""
+        """The terms that must be equal on all ranks, as written by the first one in this generation."""
         return f"{self.prefix}/terms"
 
     def claims(self) -> str:
-        """How many claims were counted."""
+        """The number of counted claims."""
         return f"{self.prefix}/claims"
 
     def round(self, iteration: int) -> RoundKeys:
@@ -55,7 +55,7 @@ class StoreKeys:
         return f"{self.prefix}/lease/{member}"
 
     def survey(self, number: int | None = None) -> str:
-        """What a survey of the members' leases has found; without a number, which survey was begun last and by whom."""
+        """The result of a survey of the leases; without a number, the last survey started, and by which member."""
         return f"{self.prefix}/survey/{'last' if number is None else number}"
 
     def left(self, member: InitialRank) -> str:
@@ -63,7 +63,7 @@ class StoreKeys:
         return f"{self.prefix}/left/{member}"
 
     def gone(self) -> str:
-        """How many members have left a completed call."""
+        """The number of members that have left a completed call."""
         return f"{self.prefix}/gone"
 
     def over(self) -> str:
@@ -107,7 +107,7 @@ class RoundKeys:
 
     @property
     def read_late(self) -> tuple[str, ...]:
-        """The keys that a member reads to learn what became of the round; the others it may read no longer."""
+        """The keys by which a member learns how the round ended; it does not read the others any more."""
         return self.event, self.decision, self.master
 
     @property
@@ -117,7 +117,7 @@ class RoundKeys:
 
 
 class LauncherKeys:
-    """The keys that tell a launcher of a call: they lie under no generation, for a launcher does not know it.
+    """The keys by which a launcher learns of a call: under no generation, because a launcher does not know it.
 
     Args:
         job: the job's name.
@@ -128,7 +128,7 @@ class LauncherKeys:
         self._prefix = f"nvrx/{job}/inprocess/{call}"
 
     def announce(self) -> str:
-        """That this call is under way, and with how few ranks it goes on."""
+        """The announcement that this call runs, with the minimum number of ranks with which it continues."""
         return f"{self._prefix}/announce"
 
     def entered(self) -> str:

@@ -1,7 +1,7 @@
-"""Keys in etcd that hang on a lease, their transactions, and counters that etcd itself counts.
+"""Keys in etcd that are attached to a lease, their transactions, and counters that etcd itself counts.
 
-All keys of a job hang on one lease, which its ranks keep alive: `LEASE` seconds after the last of them the keys vanish.
-A counter is a key whose writes etcd counts, so that ranks which count at the same moment do not disturb each other.
+All keys of a job are attached to one lease, which its ranks keep alive: `LEASE` seconds after the last rank they
+expire. A counter is a key whose writes etcd counts, so that ranks which count at the same moment do not conflict.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class LeasedKeys:
         self._renew_at = 0.0
 
     def transaction(self, compare: Sequence[Op], success: Sequence[Op], failure: Sequence[Op] = ()) -> dict[str, Any]:
-        """Carry out `success` if all comparisons hold, else `failure`; return etcd's answer."""
+        """Execute `success` if all comparisons hold, else `failure`; return etcd's answer."""
         body = {"compare": list(compare), "success": list(success), "failure": list(failure)}
         return self._etcd.call("/kv/txn", body)
 
     def each(self, operations: Sequence[Op]) -> list[Op]:
-        """Carry out operations that need not be one transaction; return the answer to each."""
+        """Execute operations that need not be one transaction; return the answer to each."""
         return [answer for some in portions(operations) for answer in self.transaction([], some)["responses"]]
 
     def put(self, name: str, value: bytes) -> Op:
@@ -58,7 +58,7 @@ class LeasedKeys:
         return {"request_put": {"key": encoded(name), "value": encoded(value), "lease": self.lease}}
 
     def written(self, write: Callable[[], Any]) -> Any:
-        """Carry out a write while the lease exists and is not about to expire."""
+        """Execute a write while the lease exists and is not about to expire."""
         if time.monotonic() >= self._renew_at:
             self._renew()
         try:
@@ -82,7 +82,7 @@ class LeasedKeys:
 
 @dataclass(frozen=True)
 class Value:
-    """A key's value, how often it was written since it was made, and when last, as a revision of etcd."""
+    """A key's value, the number of writes since its creation, and the revision of the last write."""
 
     raw: bytes
     version: int
@@ -90,12 +90,12 @@ class Value:
 
     @property
     def shown(self) -> bytes:
-        """The value as the store shows it: for a counter, how often it was written."""
+        """The value as the store returns it: for a counter, how often it was written."""
         return str(self.version).encode() if self.raw == COUNTER else self.raw
 
 
 def found_in(answer: Op) -> Value | None:
-    """The value that a range has found, None where there is no key."""
+    """Return the value in the answer to a range request, None if there is no key."""
     for kv in answer["response_range"].get("kvs", ()):
         return Value(b64decode(kv.get("value", "")), int(kv["version"]), int(kv["mod_revision"]))
     return None
@@ -104,7 +104,7 @@ def found_in(answer: Op) -> Value | None:
 def range_of(
     name: str, *, range_end: str = "", revision: int = 0, count_only: bool = False, keys_only: bool = False
 ) -> Op:
-    """The request that reads a key, or a range of keys; without their values, up to `LISTED` of them."""
+    """Return the request that reads a key, or a range of keys; without their values, up to `LISTED` of them."""
     options: Op = {"range_end": encoded(range_end)} if range_end else {}
     if keys_only:
         options |= {"keys_only": True, "limit": LISTED}
@@ -112,20 +112,20 @@ def range_of(
 
 
 def both(*names: str) -> list[Op]:
-    """The requests that read these keys."""
+    """Return the requests that read these keys."""
     return [range_of(name) for name in names]
 
 
 def comparison(name: str, target: str, **to: Any) -> Op:
-    """What a transaction compares; without `to`, that the key was never made."""
+    """Return a comparison of a transaction; without `to`, that the key was never created."""
     return {"key": encoded(name), "target": target, "result": "EQUAL", **(to or {"create_revision": 0})}
 
 
 def portions(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """The operations in portions that one transaction may have."""
+    """Split the operations into portions that fit in one transaction."""
     return (items[at : at + AT_ONCE] for at in range(0, len(items), AT_ONCE))
 
 
 def after_prefix(prefix: str) -> str:
-    """The end of the range of all keys that begin with `prefix`."""
+    """Return the end of the range of all keys that begin with `prefix`."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix else "\0"

@@ -1,8 +1,8 @@
-"""The interface of a store of the wrapper: `StoreMixin`, and whether a store is created as server or as client.
+"""The interface of a control store: `StoreMixin`, and whether a store is created as server or as client.
 
-A user's own store is a class that derives from `StoreMixin` and from a torch store. It is made by
-`store_factory(**store_kwargs)` in the rank and, as one more client, in the rank's monitor process; `client_only` tells
-a factory that hosts a server which of the two it is.
+A custom store is a class that derives from `StoreMixin` and from a torch store. It is created by
+`store_factory(**store_kwargs)` in the rank and, as one more client, in the rank's monitor process; a factory that hosts
+a server asks `client_only` which of the two it must create.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ def as_client() -> Iterator[None]:
 
 
 def client_only() -> bool:
-    """Whether a store that is made now must not host a server."""
+    """Whether a store that is created now must not host a server."""
     return _CLIENT.get()
 
 
 class StoreMixin:
     """Marks a torch store as usable by the wrapper; derive from it first, then from the torch store.
 
-    Needed are `set`, `get`, `add`, `compare_set`, `check`, `multi_get` and `wait(keys, timeout)`, with the meaning they
-    have for torch's stores: `wait` raises `torch.distributed.DistStoreError`, or `TimeoutError`, when the time is over;
+    Required are `set`, `get`, `add`, `compare_set`, `check`, `multi_get` and `wait(keys, timeout)`, with the semantics
+    of torch's stores: `wait` raises `torch.distributed.DistStoreError`, or `TimeoutError`, after the timeout;
     any other failure of the store is a `RuntimeError` or an `OSError`. `delete_key` keeps the store from growing. Two
-    more are used where a store has them: `clone()` makes one more connection, and `cut()` ends, from another thread,
-    whatever waits on this one.
+    more are used where a store has them: `clone()` opens one more connection, and `cut()` ends, from another thread,
+    all waits on this one.
 
-    What it offers by itself is for users' own rank assignments, in which the ranks tell each other facts (`ctx.store`).
+    Its own operations are for custom rank assignments, in which the ranks exchange facts (`ctx.store`).
     """
 
     @property
     def critical_ranks(self) -> Sequence[int]:
-        """The initial ranks that host the store: their loss ends it, and with it the job; they leave last."""
+        """The initial ranks that host the store: their loss ends the store and the job, so they exit last."""
         return ()
 
     def forget(self, prefix: str) -> bool:
@@ -106,16 +106,17 @@ class StoreMixin:
         """Wait until `rendezvous_count` ranks have called this.
 
         Args:
-            ranks: those that come by this call. A string is the key of torch's own barrier, whose further arguments
-                are the world size and the timeout.
-            group_name: the barrier's name; one name serves one barrier.
-            rendezvous_count: how many ranks it is for.
+            ranks: the ranks that arrive by this call. A string is the key of torch's own barrier, whose further
+                arguments are the world size and the timeout.
+            group_name: the barrier's name; each barrier needs its own.
+            rendezvous_count: the number of ranks to wait for.
             timeout: how long to wait for the others.
-            timeout_chunk: how long to wait at a time; between two waits the main thread shows that it lives.
+            timeout_chunk: how long to wait at a time; between two waits the main thread executes bytecode, a sign of
+                life.
 
         Raises:
-            BarrierTimeout: when the others do not come.
-            BarrierOverflow: when more come than it is for.
+            BarrierTimeout: when the others do not arrive in time.
+            BarrierOverflow: when more ranks arrive than expected.
         """
         if isinstance(ranks, str):
             super().barrier(ranks, group_name, rendezvous_count)  # type: ignore[misc]
@@ -134,7 +135,7 @@ class StoreMixin:
 
 
 def _waited(store: dist.Store, key: str, timeout: timedelta, chunk: timedelta) -> bool:
-    """Whether the key came within the timeout."""
+    """Whether the key was written within the timeout."""
     deadline = time.monotonic() + timeout.total_seconds()
     while (left := deadline - time.monotonic()) > 0:
         try:

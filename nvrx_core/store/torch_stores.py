@@ -32,7 +32,7 @@ class TCPStore(StoreMixin, dist.TCPStore):
 
     Args:
         host_name: where the server is; default MASTER_ADDR.
-        port: its port; default MASTER_PORT + 1, for MASTER_PORT itself is taken by the job's own store.
+        port: its port; default MASTER_PORT + 1, because MASTER_PORT itself belongs to the job's process group.
         world_size: accepted for compatibility; the wrapper counts its ranks itself.
         timeout: how long to wait for the server, and default bound of blocking operations.
         wait_for_workers: accepted for compatibility, as `world_size`.
@@ -96,7 +96,7 @@ class FileStore(StoreMixin, dist.FileStore):
 
 
 def another(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
-    """One more connection to the same store: a blocking wait on one connection holds up every other operation on it."""
+    """Open one more connection to the same store: a blocking wait blocks all other operations on its connection."""
     try:
         clone: dist.Store = store.clone()  # type: ignore[attr-defined]
         return clone
