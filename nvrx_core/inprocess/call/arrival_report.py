@@ -20,12 +20,12 @@ class ArrivalReport:
     """Describes the arrivals of one rank.
 
     Args:
-        state: the rank's.
-        page: has the step that it has reported.
-        plug_ins: know its keys.
-        sample: how far it had come.
-        connections: offer a place where the next process group can meet.
-        parameters: say whether the others can tell whose place that is.
+        state: the state of the rank.
+        page: the progress page, with the step that the rank has reported.
+        plug_ins: have evaluated its keys.
+        sample: its progress when the round ended.
+        connections: offer an endpoint for the rendezvous of the next process group.
+        parameters: determine whether the others can compute which endpoint is used.
     """
 
     def __init__(

@@ -29,12 +29,12 @@ class Barrier:
     """Carries out the effects of a barrier, but for a rank's arrival, which `ArrivalReport` describes.
 
     Args:
-        state: this rank's.
-        survey: finds who is in an atomic section.
-        monitor: told what the main thread is about.
-        thread: brings what the main thread waits for.
-        early_exit: why this rank leaves out of turn.
-        trace: notes the steps of a restart.
+        state: the state of this rank.
+        survey: finds the members in an atomic section.
+        monitor: receives the stage of the main thread.
+        thread: the monitor thread, which the main thread waits for.
+        early_exit: the reason for an early exit of this rank.
+        trace: records the steps of a restart.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Barrier:
         }
 
     def _await(self, effect: effects.Await) -> None:
-        """Wait for the monitor thread, where a signal reaches this one."""
+        """Wait for the monitor thread, in a wait that a signal interrupts."""
         view, until, early_exit, changed = effect.view, effect.until, self._early_exit, self._thread.changed
         with changed:
             while not until(view) and early_exit.reason is None and (now := time.monotonic()) < effect.deadline:

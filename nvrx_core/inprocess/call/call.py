@@ -39,11 +39,11 @@ class Call:
     """One call.
 
     Args:
-        parameters: the wrapper's.
-        number: which call of this process it is.
+        parameters: the parameters of the wrapper.
+        number: the number of the call in this process.
 
     Attributes:
-        handles: what the function may use of the call, while it runs.
+        handles: the parts that the function may use while it runs.
     """
 
     handles: CallHandles
@@ -57,7 +57,7 @@ class Call:
         """Run the function until all ranks have completed it.
 
         Raises:
-            BaseException: what the function raised to leave, or what ends the job.
+            BaseException: the exception with which this rank or the job ends.
         """
         try:
             return run_in_rank_only(self._run, function)
@@ -107,7 +107,7 @@ class Call:
         )
 
     def _rules(self, resources: Resources, function: Callable[[], Any]) -> Rules:
-        """Return which part carries out which effect; each part gets only what it needs."""
+        """Return the rules, from each effect to the part that executes it; each part gets only what it needs."""
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer, watchers = resources.connections, resources.observer, resources.watchers
         control_store, early_exit, trace = connections.control_store, watchers.early_exit, watchers.trace

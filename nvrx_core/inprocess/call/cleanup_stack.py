@@ -11,17 +11,17 @@ __all__ = ["CleanupStack"]
 
 
 class CleanupStack(ExitStack):
-    """Undoes a call in reverse when it ends; a child of `os.fork` disowns what the call holds, and undoes nothing."""
+    """Releases the resources of a call in reverse order; a child of `os.fork` disowns them, and releases nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self._child = ExitStack()
 
     def in_child(self, disown: Callable[[], object]) -> None:
-        """Register what a child of `os.fork` calls."""
+        """Register a function that a child of `os.fork` calls."""
         self._child.callback(disown)
 
     def disown(self) -> None:
-        """Disown all that the call holds, in such a child; what is not disowned is kept alive and not used again."""
+        """Disown all resources of the call, in such a child; others are kept alive and not used again."""
         keep_for_good(self.pop_all())
         self._child.close()

@@ -1,6 +1,6 @@
-"""The handle of the function that runs in this process, for code that is not given one.
+"""The handle of the function that runs in this process, for code that does not get one as an argument.
 
-A child of `os.fork` has a copy of it and no call: a handle counts in the process that has set it.
+A child of `os.fork` has a copy of the handle, but no call: a handle is valid only in the process that has set it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def hold(handle: object) -> None:
 
 
 def held() -> object | None:
-    """Return the handle of the function that runs; None outside of one."""
+    """Return the handle of the running function; None outside of one."""
     pid, handle = _held.get("handle", (0, None))
     return handle if pid == os.getpid() else None
 

@@ -1,4 +1,4 @@
-"""Early exit of a rank: the store is lost, or a part of the wrapper without which a rank must not continue.
+"""Early exit of a rank: the store is lost, or a part of the wrapper without which the rank must not continue.
 
 The first reason counts. It interrupts the main thread in the function or in its wait for the others, and the call ends
 with it.
@@ -25,19 +25,19 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class EarlyExit:
-    """Why this rank leaves out of turn, if it does; told by the rank's threads what has been lost.
+    """The reason for an early exit of this rank, if there is one, as reported by its threads.
 
     Args:
-        state: this rank's.
-        events: where the loss is written.
+        state: the state of this rank.
+        events: the event file, to which the loss is written.
         connections: the call's connections to the store; cut when the store is lost.
         monitor: this rank's monitor process.
         interrupt: interrupts the main thread in the function.
-        function: ends what the function waits in.
-        changed: what the main thread waits on outside the function.
+        function: aborts the calls in which the function blocks.
+        changed: the condition on which the main thread waits outside the function.
 
     Attributes:
-        reason: makes the exception that the call ends with; None while the rank stays.
+        reason: creates the exception with which the call ends; None while the rank continues.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class EarlyExit:
         return self._connections.lost()
 
     def watcher_failed(self, error: BaseException) -> None:
-        """The calling thread, one of the wrapper's own, ends by `error`."""
+        """Record that the calling thread, one of the wrapper's own, ends with `error`."""
         if isinstance(error, StoreFailure):
             self.store_lost(str(error))
         else:
@@ -106,7 +106,7 @@ class EarlyExit:
                 self._interrupt_main_thread()
 
     def _decide(self, reason: Callable[[], BaseException]) -> bool:
-        """Record the reason for the exit; return False when there is one already."""
+        """Record the reason for the exit; return False if there is one already."""
         with self._deciding:
             first = self.reason is None
             if first:
@@ -114,7 +114,7 @@ class EarlyExit:
         return first
 
     def _interrupt_main_thread(self) -> None:
-        """Interrupt it, wherever it is; when called in the main thread itself, only note that it has to exit."""
+        """Interrupt the main thread, wherever it is; in the main thread itself, only record that it must exit."""
         assert self.reason is not None
         self._interrupt.request(self.reason)
         with self._changed:

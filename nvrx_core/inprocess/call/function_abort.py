@@ -1,4 +1,4 @@
-"""Abort of the calls in which the function waits: the user's abort, then whatever still blocks the main thread."""
+"""Abort of the calls in which the function blocks: the user's abort, then whatever still blocks the main thread."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class FunctionAbort:
-    """Aborts the calls in which the function of one rank waits; used by the threads beside it.
+    """Aborts the calls in which the function of one rank blocks; used by the other threads.
 
     Args:
-        abort: the user's; None for nothing.
-        state: this rank's.
+        abort: the user's abort; None for none.
+        state: the state of this rank.
         page: its progress page.
-        interrupt: says where the main thread is.
+        interrupt: knows where the main thread is.
         observer: knows the function's process groups and stores.
-        sample: how far the rank had come.
+        sample: the progress of the rank when the round ended.
 
     Attributes:
-        begun_in: the iteration whose abort has begun last; what fails in it from then on is a consequence of the abort.
+        begun_in: the last iteration whose abort has started; a later failure in it is a consequence of the abort.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class FunctionAbort:
         self.begun_in = -1
 
     def notice(self, iteration: int) -> None:
-        """Record the rank's progress when the round has its event, before the abort changes it."""
+        """Record the rank's progress at the round's event, before the abort changes it."""
         self._sample.take(iteration)
 
     def begin(self, iteration: int) -> None:
@@ -62,7 +62,7 @@ class FunctionAbort:
         self._chain.run_in_main_thread(state)
 
     def unblock(self) -> None:
-        """Close the connection in which the main thread waits, where no signal reaches it."""
+        """Close the connection on which the main thread blocks, if no signal reaches it."""
         if not self._observer.unblock() and log.isEnabledFor(logging.DEBUG):
             log.debug("the function does not react to the interruption:\n%s", innermost_frames(self._interrupt.thread))
 

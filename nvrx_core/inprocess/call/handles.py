@@ -23,7 +23,7 @@ class CallHandles:
     Attributes:
         state: the rank's.
         page: its progress page.
-        interrupt: what its atomic sections hold off.
+        interrupt: the interruption that its atomic sections defer.
         stores: the stores that user code gets.
         watchdog: the progress watchdog.
         over: set when the call has ended, and in a child of `os.fork`.
@@ -38,7 +38,7 @@ class CallHandles:
 
 
 class AtomicLock:
-    """The atomic section as a lock: what holds it is not interrupted. It nests, in the function's thread.
+    """The atomic section as a lock: its holder is not interrupted. It can be nested, in the function's thread.
 
     Args:
         section: the section.
@@ -48,7 +48,7 @@ class AtomicLock:
         self._section = section
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Enter the section; the arguments are those of a lock, and change nothing: nobody else can hold it."""
+        """Enter the section; the arguments are those of a lock and have no effect: no other thread can hold it."""
         self._section.__enter__()
         return True
 
@@ -70,7 +70,7 @@ class AtomicLock:
 
 
 class MonitorHandle:
-    """The rank's monitor process, whichever it is now: a lost one is replaced.
+    """The rank's current monitor process: a lost one is replaced.
 
     Args:
         page: the rank's progress page.
@@ -81,9 +81,9 @@ class MonitorHandle:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The pid of the monitor process."""
         return self._page[ProgressField.MONITOR_PID]
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the monitor process runs."""
         return is_running(self.pid)

@@ -1,4 +1,4 @@
-"""The end of a call, in the main thread: which ranks are notified that this one exits, and for which it stays."""
+"""The end of a call, in the main thread: which ranks are notified of the exit, and which are waited for."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class Leaving:
-    """Carries out the effects of leaving.
+    """Executes the effects of leaving a call.
 
     Args:
-        state: this rank's.
-        events: where it is written that the rank leaves.
-        parameters: the wrapper's; they bound the wait for the others.
-        membership: tells who needs the store no longer.
-        monitor: tells the others of a rank that leaves out of turn.
-        early_exit: told when the store is lost.
+        state: the state of this rank.
+        events: the event file, to which the exit is written.
+        parameters: the parameters of the wrapper, which bound the wait for the others.
+        membership: knows the members that no longer need the store.
+        monitor: notifies the others of an early exit.
+        early_exit: notified when the store is lost.
     """
 
     def __init__(

@@ -37,16 +37,16 @@ REACHES_STORE_WITHIN: Final = 5.0
 
 
 class MonitorLink:
-    """What a rank and its monitor process share.
+    """The objects that a rank shares with its monitor process.
 
     Args:
-        page: what the rank says there, its monitor process reads.
-        wake: an eventfd that makes the monitor process look.
-        linked: an eventfd that it writes to when it has reached the store.
-        fork_server: keeps it running.
+        page: the progress page, written by the rank and read by its monitor process.
+        wake: an eventfd that makes the monitor process read the page.
+        linked: an eventfd that the monitor process writes to when it is connected to the store.
+        fork_server: keeps the monitor process running.
 
     Attributes:
-        entered: the rank is in the job. Before that, a rank that cannot enter waits until the others are told.
+        entered: the rank is in the job. Before that, a rank that cannot enter waits until the others are notified.
     """
 
     def __init__(self, page: Page, wake: int, linked: int, fork_server: ForkServer) -> None:
@@ -86,7 +86,7 @@ class MonitorLink:
         """Whether the monitor process runs."""
         return is_running(self.page[ProgressField.MONITOR_PID])
 
-    def speaks_for_rank(self) -> bool:
+    def reports_exit(self) -> bool:
         """Whether the rank exits early, so that its monitor process notifies the other ranks."""
         return self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY
 
@@ -95,7 +95,7 @@ class MonitorLink:
         return self.page[ProgressField.ROUND_OVER] == self.page[ProgressField.ITERATION] + 1
 
     def module_imported(self) -> None:
-        """Record that an import for which an interruption waits makes progress."""
+        """Record progress of an import for which an interruption waits."""
         self.page[ProgressField.IMPORTED_AT] = time.monotonic_ns()
 
     @contextmanager
@@ -113,10 +113,10 @@ class MonitorLink:
 
     def end(self) -> None:
         """End the monitor process, unless it reports the exit of a rank that was in the job."""
-        if self.speaks_for_rank() and self.entered:
+        if self.reports_exit() and self.entered:
             self.fork_server.detach()
             return
-        if not self.speaks_for_rank():
+        if not self.reports_exit():
             self.page.enter(Stage.LEFT)
         self.notify()
         has_nobody_to_tell = bool(self.page[ProgressField.STORE_LOST])
@@ -131,15 +131,15 @@ class MonitorLink:
 def start_monitor(
     parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, events: EventLog, cleanup: CleanupStack
 ) -> MonitorLink:
-    """Start the fork server and, from there, the monitor process; `fork_server.await_ready` says how that went.
+    """Start the fork server, which starts the monitor process; `fork_server.await_ready` waits for the result.
 
     Args:
-        parameters: the wrapper's.
+        parameters: the parameters of the wrapper.
         entrant: this rank.
-        keys: the call's keys, of no particular generation.
-        page: where the monitor process reads how far the rank has come.
-        events: where it writes events.
-        cleanup: what undoes it.
+        keys: the keys of the call, in any generation.
+        page: the progress page, which the monitor process reads.
+        events: the event file.
+        cleanup: releases what is started.
     """
     pidfd = _closed_by(cleanup, open_pidfd(os.getpid()))
     wake, linked = (_closed_by(cleanup, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)) for _ in range(2))
@@ -165,13 +165,13 @@ def _closed_by(cleanup: CleanupStack, fd: int) -> int:
 def monitor_plan(
     parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, events: EventLog, stacks: Stacks, fds: Iterable[int]
 ) -> MonitorPlan:
-    """What the monitor process of this rank needs to know.
+    """Return the plan of this rank's monitor process.
 
     Args:
-        parameters: the wrapper's.
+        parameters: the parameters of the wrapper.
         entrant: the rank.
-        keys: the call's keys, of no particular generation.
-        events: where events go.
+        keys: the keys of the call, in any generation.
+        events: the event file.
         stacks: the stacks of the rank's threads.
         fds: a pidfd of the rank, then `wake` and `linked` of `MonitorLink`.
     """

@@ -1,4 +1,4 @@
-"""A process runs one wrapped function at a time: it is one rank of the job."""
+"""The limit of one wrapped call at a time: a process is one rank of the job."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _running: Final[dict[str, Holder]] = {}
 
 
 class OneCall:
-    """A context that holds the process for one call.
+    """A context that reserves the process for one call.
 
-    It is no generator: `contextlib` assigns the traceback of what leaves one, which a frozen dataclass refuses.
+    It is not a generator: `contextlib` assigns the traceback of an exception, which a frozen dataclass refuses.
     """
 
     def __enter__(self) -> None:
-        """Hold it.
+        """Reserve the process.
 
         Raises:
-            RestartAbort: when a call is under way in this process, or in the one that it was forked from.
+            RestartAbort: when a call is in progress in this process, or in the one that it was forked from.
         """
         mine = os.getpid(), threading.get_ident()
         holder = _running.setdefault("call", mine)  # atomic: two threads may come at once

@@ -1,6 +1,6 @@
 """The user's plug-ins in a call, each run by an effect of the main thread's flow.
 
-Whatever one raises is an outcome: the flow decides what follows.
+An exception of a plug-in is an outcome: the flow decides what follows.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class PlugIns:
     """Runs them.
 
     Args:
-        parameters: the wrapper's.
-        state: this rank's.
-        events: where the completion is written.
+        parameters: the parameters of the wrapper.
+        state: the state of this rank.
+        events: the event file, to which the completion is written.
         stores: opens the store of a rank assignment.
-        trace: notes the steps of a restart.
-        abort: has parts that run in the main thread.
+        trace: records the steps of a restart.
+        abort: the abort, whose parts for the main thread run here.
 
     Attributes:
-        keys: what the user's key functions said last.
+        keys: the last results of the user's key functions.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class PlugIns:
         }
 
     def initialize(self) -> HealthCheckError | None:
-        """Run the user's initialize and health check; returns what is wrong with this rank's health.
+        """Run the user's initialize and health check; return the failure of the health check.
 
         Raises:
-            BaseException: what initialize raises.
+            BaseException: the exception of initialize.
         """
         if self._parameters.initialize is not None:
             self._parameters.initialize(self._state.freeze())

@@ -1,8 +1,8 @@
 """The rendezvous of the next process group: a store that its rank 0 hosts.
 
 Each rank offers an endpoint when it arrives at the barrier, and the decision carries those of the ranks that may become
-rank 0. Where every rank can compute which one that is, no request is needed; else the new rank 0 writes its endpoint to
-the control store.
+rank 0. If every rank can compute the new rank 0, no request is needed; else the new rank 0 writes its endpoint to the
+control store.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["leader_of", "offer", "use"]
 
 
 def offer(connections: Connections, parameters: Parameters) -> str:
-    """Return the `host:port` that this rank offers; "" where the others cannot compute that it is rank 0."""
+    """Return the `host:port` that this rank offers; "" if the others could not compute that it is rank 0."""
     return connections.offer_rendezvous() if leader_of(parameters, 1, ()) is not None else ""
 
 
 def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:
-    """Return the present rank of the next rank 0; None where a rank cannot compute it.
+    """Return the present rank of the next rank 0; None if it cannot be computed.
 
     Args:
-        parameters: the wrapper's.
-        world_size: of the iteration that ended.
-        terminated: its ranks that nobody has.
+        parameters: the parameters of the wrapper.
+        world_size: the world size of the ended iteration.
+        terminated: its ranks that no living member holds.
     """
     if parameters.rank_filter is not None:
         return None
@@ -36,7 +36,7 @@ def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ..
 
 
 def use(observer: GroupObserver, state: State, endpoint: tuple[str, int] | None) -> None:
-    """Let the next process group use this endpoint; None: there is none, or this rank is not in the group."""
+    """Use this endpoint for the next process group; None: there is none, or this rank is not in the group."""
     if endpoint is not None and (state.iteration > 0 or not has_master()):
         set_master(*endpoint)
     observer.rendezvous_endpoint = endpoint

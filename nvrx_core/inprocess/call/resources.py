@@ -55,7 +55,7 @@ class Resources:
         interrupt: the handler of the interrupt signal.
         connections: the connections to the control store.
         observer: observes the function's process groups.
-        watchers: the threads beside the main one.
+        watchers: the threads that monitor the main thread.
     """
 
     events: EventLog
@@ -70,14 +70,14 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     """Acquire them, and join the other ranks in between.
 
     Args:
-        parameters: the wrapper's.
-        number: which call of this process it is.
+        parameters: the parameters of the wrapper.
+        number: the number of the call in this process.
         state: the rank's state on entry.
-        cleanup: what undoes them.
+        cleanup: releases them.
 
     Raises:
-        BarrierTimeout, JobMismatch, RankDiscarded, StoreLost: when the rank does not meet the others.
-        StoreConnectionError: when there is no store.
+        BarrierTimeout, JobMismatch, RankDiscarded, StoreLost: when the rank cannot join the others.
+        StoreConnectionError: when the store cannot be reached.
         ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
@@ -115,7 +115,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
 
 @contextmanager
 def _page(world_size: int) -> Iterator[Page]:
-    """The page of a rank that is monitored already, else one of the call's own."""
+    """Return the page of a rank that is monitored already, else a new one."""
     rank = monitored.current()
     if rank is None:
         with closing(Page(world_size)) as page:
@@ -130,7 +130,7 @@ def _page(world_size: int) -> Iterator[Page]:
 
 
 def _terms(parameters: Parameters, state: State) -> str:
-    """Return what must be equal on all ranks of the job, and which process reports it."""
+    """Return the terms that must be equal on all ranks, and the process that reports them."""
     by = f"rank {state.initial_rank} ({socket.gethostname()} pid {os.getpid()})"
     terms = {"WORLD_SIZE": state.initial_world_size, "nvrx": nvrx_core.__version__, **parameters.must_agree()}
     return json.dumps({BY: by, **terms})

@@ -29,13 +29,13 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class RestartTrace:
-    """The restart that is under way, if one is.
+    """The restart in progress, if there is one.
 
     Args:
-        state: this rank's.
-        events: where the event goes.
+        state: the state of this rank.
+        events: the event file.
         faults: converts the times of another host's fault.
-        housekeeping: told of each iteration that is entered, and of each round that has ended.
+        housekeeping: notified of each iteration that is entered, and of each round that has ended.
         defer: runs work soon, in a thread that no restart waits for.
     """
 
@@ -56,7 +56,7 @@ class RestartTrace:
         self._rate = LogRate()
 
     def mark(self, name: str) -> None:
-        """Note the time of a step, by a name of `nvrx_core.events.phases.MARKS`."""
+        """Record the time of a step, by a name of `nvrx_core.events.phases.MARKS`."""
         self._marks[name] = time.monotonic()
 
     def round_ended(self, view: RoundView, marks: Mapping[str, float], step: int = -1) -> None:
@@ -64,7 +64,7 @@ class RestartTrace:
 
         Args:
             view: the round that has ended.
-            marks: those that the monitor thread has taken.
+            marks: the marks of the monitor thread.
             step: the highest step that this rank had reported in the iteration, -1 for none.
         """
         self.report()
@@ -72,7 +72,7 @@ class RestartTrace:
         self._marks |= marks
 
     def entered(self) -> None:
-        """End and report the restart: the iteration has begun."""
+        """End and report the restart: the iteration has started."""
         self.mark("entered")
         self.report()
         if log.isEnabledFor(logging.DEBUG):
@@ -82,7 +82,7 @@ class RestartTrace:
         self._marks = {}
 
     def report(self) -> None:
-        """Report the restart that is under way; it is over, or the next iteration has failed before it was entered."""
+        """Report the restart in progress, which has ended, or whose next iteration failed before it was entered."""
         if self._ended is None or (decision := self._ended.decision) is None:
             return
         state, marks = replace(self._state), self._marks
@@ -118,7 +118,7 @@ def _record(
 
 
 def _report(events: EventLog, state: PureState, decision: Decision, marks: Mapping[str, float]) -> None:
-    """Report the restart that has brought this rank into `state`, after `decision`."""
+    """Report the restart that led this rank to `state`, by `decision`."""
     events.write(
         "restart",
         state.iteration,
@@ -134,7 +134,7 @@ def _report(events: EventLog, state: PureState, decision: Decision, marks: Mappi
 
 
 def _failure(decision: Decision) -> object:
-    """What equal failures have in common."""
+    """Return the key by which failures count as equal."""
     cause = decision.cause
     return cause and (cause.error_type, cause.interruption, cause.origin, decision.culprits, decision.lost)
 
@@ -149,7 +149,7 @@ def _log(state: PureState, decision: Decision, marks: Mapping[str, float], left_
 
 
 def _log_entry(state: PureState) -> None:
-    """Write what a healthy iteration shows as well, for those who look for the wrapper in a log."""
+    """Log an iteration that starts, at level DEBUG."""
     mode, size = state.mode.name.lower(), state.world_size
     log.debug("iteration %d begins: rank %s of %d, %s", state.iteration, state.rank, size, mode)
 

@@ -1,4 +1,4 @@
-"""The stores that user code gets: an iteration's, the control store itself, and the one of a rank assignment."""
+"""The stores for user code: that of an iteration, the control store itself, and that of a rank assignment."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["UserStores"]
 
 
 class UserStores:
-    """Opens them, each on a connection of its own.
+    """Opens the stores, each on its own connection.
 
     Args:
         connections: the call's connections to the control store.
-        observer: cuts a connection in which nothing else ends the function's wait.
-        state: this rank's.
+        observer: cuts a connection if nothing else ends the function's wait on it.
+        state: the state of this rank.
     """
 
     def __init__(self, connections: Connections, observer: GroupObserver, state: State) -> None:
         self._connections, self._observer, self._state = connections, observer, state
 
     def assignment_store(self, iteration: int) -> AssignmentStore:
-        """Return the store that a user's rank assignment may use before this iteration."""
+        """Return the store for a custom rank assignment before this iteration."""
         return self._connections.assignment_store(iteration)
 
     def iteration_store(self) -> dist.Store:
-        """Open a store of torch's for the iteration, empty at its start."""
+        """Open a torch store for the iteration, initially empty."""
         self._may_be_cut()
         return self._connections.iteration_store(self._state.iteration, self._observer.rendezvous_endpoint)
 

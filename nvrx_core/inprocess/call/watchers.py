@@ -1,4 +1,4 @@
-"""The threads that monitor the main thread, and what they share with it."""
+"""The threads that monitor the main thread, and the objects that they share with it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ __all__ = ["Watchers", "start_watchers"]
 
 @dataclass(frozen=True)
 class Watchers:
-    """The threads, and what they share with the main one; only the call itself takes it apart.
+    """The threads, and the objects that they share with the main thread; only the call itself accesses the parts.
 
     Attributes:
         thread: the monitor thread.
         watchdog: the progress watchdog.
-        sample: how far the rank had come.
-        abort: ends what the function waits in.
-        early_exit: why this rank leaves out of turn.
-        faults: this rank's own.
+        sample: the progress of the rank when the round ended.
+        abort: aborts the calls in which the function blocks.
+        early_exit: the reason for an early exit of this rank.
+        faults: this rank's own faults.
         thread_faults: exceptions of the function's other threads.
-        housekeeping: what rank 0 does for all.
-        trace: the restart that is under way.
+        housekeeping: the work of rank 0 for all ranks.
+        trace: the restart in progress.
     """
 
     thread: MonitorThread
@@ -73,14 +73,14 @@ def start_watchers(
     """Start the threads.
 
     Args:
-        parameters: the wrapper's.
-        state: this rank's.
-        events: where events go.
+        parameters: the parameters of the wrapper.
+        state: the state of this rank.
+        events: the event file.
         monitor: this rank's monitor process.
-        interrupt: gets the main thread out of the function.
+        interrupt: interrupts the main thread in the function.
         connections: the call's connections to the store.
         observer: observes the function's process groups.
-        cleanup: what ends the threads.
+        cleanup: ends the threads.
     """
     p, page, changed, maker = parameters, monitor.page, threading.Condition(), FaultMaker(state.initial_rank)
     sample = RoundProgress(page, p.soft_timeout.total_seconds(), observer.observe_collectives)
@@ -118,7 +118,7 @@ def start_watchers(
 
 
 def rounds_of(parameters: Parameters, state: State) -> Rounds:
-    """The rounds of a call."""
+    """Return the rounds of a call."""
     times = (parameters.barrier_timeout, parameters.completion_timeout, parameters.last_call_wait)
     timeouts = RoundTimeouts(*(time.total_seconds() for time in times))
     return Rounds(state.initial_rank, initial_ranks(state.initial_world_size), timeouts)

@@ -1,6 +1,6 @@
 """One run of the wrapped function, and of `initialize` before it.
 
-Whatever the function raises is an outcome: the flow decides what follows.
+An exception of the function is an outcome: the flow decides what follows.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ __all__ = ["WrappedFunction"]
 
 @dataclass(frozen=True, kw_only=True)
 class WrappedFunction:
-    """Runs it.
+    """Runs the wrapped function.
 
     Attributes:
-        function: the wrapped one, with its arguments.
-        state: this rank's.
+        function: the wrapped function, with its arguments.
+        state: the state of this rank.
         plug_ins: run `initialize`.
         interrupt: armed while the function runs.
-        abort: ends what the function waits in.
-        early_exit: why this rank leaves out of turn.
-        observer, thread_faults: watch the function.
-        monitor: told what the main thread is about.
-        faults: told when the function was left.
-        trace: notes the steps of a restart.
+        abort: aborts the calls in which the function blocks.
+        early_exit: the reason for an early exit of this rank.
+        observer, thread_faults: observe the function.
+        monitor: receives the stage of the main thread.
+        faults: notified when the function was left.
+        trace: records the steps of a restart.
     """
 
     function: Callable[[], Any]
@@ -78,7 +78,7 @@ class WrappedFunction:
         }
 
     def _guarded(self, run: Callable[[], IterationResult | None]) -> IterationResult | None:
-        """Turn every way out of the user's code into an outcome; None after `initialize`, when the function follows."""
+        """Convert every exit of the user's code to an outcome; None after `initialize`, when the function follows."""
         outside = sys.exception()
         try:
             ended = run()
