@@ -37,7 +37,7 @@ SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 .PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-whole test-documents coverage check bench bench-peer docs clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## train a small model, break it on purpose, watch it recover (DEMO_ARGS=--play: break it yourself; --help)
 	@$(PY) examples/inprocess/demo.py $(DEMO_ARGS)
@@ -109,11 +109,13 @@ $(VENV)/.installed: pyproject.toml
 	|| { echo "installing $(TORCH)"; $(PY) $(INSTALL) $(TORCH); }
 	@$(PY) -c '$(TORCH_AS_FOUND)' > $(VENV)/constraints.txt
 	@$(PY) $(INSTALL) '$(PIP_WITH_GROUPS)'
+	@echo "installing nvrx, and what its tests and documents need"
 	@$(PY) $(INSTALL) --constraint $(VENV)/constraints.txt --editable . --group dev
 	@touch $@
 
 # Lightning and Megatron, for the targets that need them.
 $(VENV)/.integrations: $(VENV)/.installed
+	@echo "installing Lightning and Megatron"
 	@$(PY) $(INSTALL) --constraint $(VENV)/constraints.txt --group integrations
 	@touch $@
 
