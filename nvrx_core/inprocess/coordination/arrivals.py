@@ -1,8 +1,8 @@
-"""The layout of a round's arrivals in the store: one key a block of members where the store can append, else one each.
+"""The layout of a round's arrivals in the store: one key per block of members if the store can append, else one each.
 
-A block's text is a line for each arrival that was written; the last one of a member counts, as if it were written over
-the one before. So a round of thousands has few keys, which are soon read and soon deleted. The arrivals before the
-first iteration have a key each, for they also say who took part in the call.
+The value of a block has one line for each arrival; the last line of a member counts, as if it had replaced the earlier
+ones. So a round of thousands of members has few keys to read and delete. The arrivals before the first iteration have a
+key each, because they also show which members took part in the call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Arrivals:
 
     Args:
         store: the connection.
-        keys: the call's.
+        keys: the keys of the call.
     """
 
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
@@ -37,10 +37,10 @@ class Arrivals:
             self.store.put(self.keys.round(iteration).arrival(member), arrival.encode())
 
     def read(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[InitialRank, Arrival]:
-        """Return the members' arrivals; none when one is missing.
+        """Return the members' arrivals; empty if one is missing.
 
         Raises:
-            ValueError: when what is there cannot be read.
+            ValueError: when one is malformed.
         """
         keys = list(self._of(iteration, members))
         if not self.store.has(keys):
@@ -55,7 +55,7 @@ class Arrivals:
         return found
 
     def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
-        """Return the members whose arrival is not there."""
+        """Return the members without an arrival."""
         if not self._in_blocks(iteration):
             return [
                 member for member in sorted(members) if not self.store.has([self.keys.round(iteration).arrival(member)])
@@ -77,7 +77,7 @@ class Arrivals:
 
 
 def _of_blocks(texts: Iterable[bytes], members: frozenset[InitialRank]) -> Mapping[InitialRank, Arrival]:
-    """Return the last arrival of each member, none when one is missing; malformed lines are ignored."""
+    """Return the last arrival of each member; empty if one is missing. Malformed lines are ignored."""
     strange = list[bytes]()
     found = _arrivals_in(texts, strange)
     if members <= found.keys():

@@ -1,8 +1,8 @@
 """A call's own connections to the control store, and the stores that it gives to user code.
 
-The main thread has one connection and the monitor thread another: a blocking wait on one holds up whatever else it is
-asked. How a wait is ended depends on the store: one with a method `cut` does it itself, the TCP sockets of another are
-shut down, and one that has none is waited for in short turns.
+The main thread and the monitor thread have a connection each, because a blocking wait blocks all other operations on
+its connection. How a wait is ended depends on the store: by its method `cut`, else by shutting down its TCP sockets; a
+wait on a store with neither is split into short ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AssignmentStore(StoreMixin, dist.PrefixStore):
     Args:
         prefix: put before every key.
         store: the control store.
-        mark: the key there that says that the user has written some; "" for none.
+        mark: the key that records that user code has written keys; "" for none.
     """
 
     def __init__(self, prefix: str, store: dist.Store, mark: str = "") -> None:
@@ -58,7 +58,7 @@ class AssignmentStore(StoreMixin, dist.PrefixStore):
         self._control, self._mark = store, mark
 
     def _written(self) -> None:
-        """Record that there are keys of user code."""
+        """Record that user code has written keys."""
         if self._mark:
             self._control.set(self._mark, "")
             self._mark = ""
@@ -93,18 +93,18 @@ class Connections:
     """The connections of one call.
 
     Args:
-        factory, kwargs: how to make a store.
-        keys: the call's keys, of no particular generation.
+        factory, kwargs: create a store.
+        keys: the keys of the call, in any generation.
         interval: upper bound of `TURN`.
 
     Attributes:
         main_store: the main thread's connection.
-        waiting_store: the monitor thread's.
+        waiting_store: the monitor thread's connection.
         control_store: the call's operations on the main thread's connection, once the generation is known (`use`).
-        waiting: those of a round on the monitor thread's, likewise.
+        waiting: the operations of a round on the monitor thread's connection, likewise.
         endpoint: host and port of the store; the port is 0 where it has none.
-        critical: initial ranks that host it.
-        is_torch_store: it is one of torch's own, which process groups may meet in.
+        critical: the initial ranks that host it.
+        is_torch_store: it is one of torch's own, which can serve as a rendezvous store of process groups.
     """
 
     def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: StoreKeys, interval: timedelta) -> None:
@@ -128,11 +128,11 @@ class Connections:
         self._offered: socket.socket | None = None
 
     def is_hosted_by(self, initial_rank: InitialRank) -> bool:
-        """Whether this process, which is `initial_rank`, hosts the store."""
+        """Whether this process, with this initial rank, hosts the store."""
         return initial_rank in self.critical if self._hosted is None else self._hosted
 
     def lost(self) -> StoreLost:
-        """Return the error that ends a call whose store is lost."""
+        """Return the error with which a call ends whose store is lost."""
         return StoreLost(*self.endpoint, advice=None if self.critical else OUTSIDE)
 
     def use(self, keys: StoreKeys) -> None:
@@ -160,7 +160,7 @@ class Connections:
                 shut_down(found)
 
     def disown(self) -> None:
-        """In a child of `os.fork`: give up the rank's connections, and the server's port if the rank hosts it."""
+        """In a child of `os.fork`: release the rank's connections, and the server's port if the rank hosts it."""
         found, port = tcp_sockets(), self.endpoint[1]
         hosting = any(each.listening and each.inode in self._sockets for each in found)
         give_up(each.fd for each in found if each.inode in self._sockets or (hosting and each.local_port == port))
@@ -172,7 +172,7 @@ class Connections:
         wait_closed(tcp_sockets(self._sockets.__contains__), HOST_CLOSES_WITHIN)
 
     def assignment_store(self, iteration: int) -> AssignmentStore:
-        """Return the store that a user's rank assignment may use before this iteration."""
+        """Return the store for a custom rank assignment before this iteration."""
         mark = self.keys.round(iteration).user
         return AssignmentStore(f"{mark}/assignment", self.store, mark)
 
@@ -180,7 +180,7 @@ class Connections:
         """Open one more connection to the control store.
 
         Raises:
-            StoreConnectionError: when the call is over, or the store lost.
+            StoreConnectionError: when the call has ended, or the store is lost.
         """
         if self._main.closed:
             raise StoreConnectionError(
@@ -192,11 +192,11 @@ class Connections:
         """Open a torch store for the wrapped function, on its own connection.
 
         Args:
-            iteration: whose it is.
-            place: where the process group of this iteration meets; None when its rank 0 is lost.
+            iteration: the iteration.
+            place: the rendezvous endpoint of the iteration's process group; None if its rank 0 is lost.
 
         Raises:
-            torch.distributed.DistStoreError: when there is no place to meet, and the control store is none of torch's.
+            torch.distributed.DistStoreError: when there is no endpoint, and the control store is none of torch's.
         """
         if self.is_torch_store:
             connection = self.another_store()
@@ -210,8 +210,8 @@ class Connections:
     def offer_rendezvous(self) -> str:
         """Return the `host:port` at which this rank can host the next rendezvous, "" if it cannot.
 
-        It listens before anybody hears of it: whoever connects early is in the queue of the store's server, and whoever
-        connects after this rank is lost is refused at once.
+        It listens before the endpoint is published: early connections wait in the queue of the store's server, and
+        connections after the loss of this rank are refused at once.
         """
         try:
             port = self._listener().getsockname()[1]
@@ -223,7 +223,7 @@ class Connections:
         """Host that store at the offered endpoint; return its `host:port`.
 
         Raises:
-            StoreConnectionError: when it cannot be hosted, as for lack of descriptors.
+            StoreConnectionError: when it cannot be hosted, for example for lack of descriptors.
         """
         listener, self._offered = self._listener(), None
         port = listener.getsockname()[1]

@@ -16,7 +16,7 @@ __all__ = ["ControlStore"]
 
 
 class ControlStore:
-    """What a call does with its store.
+    """The operations of a call on its store.
 
     Args:
         store: the connection.
@@ -24,9 +24,9 @@ class ControlStore:
 
     Attributes:
         rounds: the operations of a round.
-        membership: leases, and who has left.
-        survey: where the slowest members are.
-        deletion: the end of keys.
+        membership: the leases, and the members that have left.
+        survey: the progress of the slowest members.
+        deletion: the deletion of keys.
     """
 
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:

@@ -29,17 +29,17 @@ YOUNG: Final = 60.0
 class Duplicate:
     """The process that holds this rank's claim in the previous generation, if there is one.
 
-    It lives if its lease moves while this process waits: the monitor process of a dead one renews it no longer.
+    It is alive if its lease is renewed while this process waits: the monitor process of a dead one no longer renews it.
 
     Args:
         store: the connection.
-        keys: the keys of the generation before.
+        keys: the keys of the previous generation.
         member: this rank.
-        every: seconds between two looks at its lease.
+        every: seconds between two reads of its lease.
 
     Attributes:
-        claim: which incarnation it is, "" where there is none.
-        due: monotonic seconds of the next look.
+        claim: its incarnation, "" if there is none.
+        due: when the next read is due, monotonic seconds.
     """
 
     def __init__(self, store: GuardedStore, keys: StoreKeys, member: InitialRank, every: float) -> None:
@@ -50,7 +50,7 @@ class Duplicate:
         self._lease = b""
 
     def lives(self) -> bool:
-        """Look at its lease; True when it has moved since the last look."""
+        """Read its lease; return whether it was renewed since the last read."""
         before, self._lease = self._lease, self._store.try_get(self._keys.lease(self._member)) or b""
         self.due = time.monotonic() + self._every
         return bool(before) and before != self._lease
@@ -59,9 +59,9 @@ class Duplicate:
         """End the job on all ranks, if it has just begun.
 
         Args:
-            text: why, for people.
-            lease_interval: seconds between two renewals of a lease; their number says how long the job has run, which
-                the clocks of two hosts do not.
+            text: the reason, for people.
+            lease_interval: seconds between two renewals of a lease; their number shows how long the job has run, which
+                the clocks of two hosts cannot.
         """
         renewals = self._lease.partition(b"/")[0]
         if renewals.isdigit() and int(renewals) * lease_interval <= YOUNG:

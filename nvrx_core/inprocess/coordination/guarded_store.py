@@ -1,4 +1,4 @@
-"""One connection to the store, as the ranks use it to agree: each of its failures is raised as `StoreFailure`."""
+"""One connection to the store for the protocol: each of its failures is raised as `StoreFailure`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTHING: Final = "-"
 
 @contextmanager
 def guard() -> Iterator[None]:
-    """Raise `StoreFailure` for a store that fails, or that holds a value which no rank has written."""
+    """Return a context that raises `StoreFailure` if the store fails, or has a value that no rank has written."""
     try:
         yield
     except (RuntimeError, OSError, ValueError) as error:
@@ -32,7 +32,7 @@ def guard() -> Iterator[None]:
 
 
 def batches(whole: list[T]) -> Iterator[list[T]]:
-    """`BATCH` at a time."""
+    """Yield the items in batches of `BATCH`."""
     return (whole[first : first + BATCH] for first in range(0, len(whole), BATCH))
 
 
@@ -40,12 +40,12 @@ class GuardedStore:
     """A torch store on one connection.
 
     Args:
-        store: a connection of its own; a blocking call on it holds up every other.
-        chunk: how long a wait blocks at most before it looks at `stopped`; None for a store whose socket can be cut
+        store: its own connection; a blocking call blocks all others on it.
+        chunk: how long a wait blocks at most before it checks `stopped`; None for a store whose socket can be cut
             instead.
 
     Attributes:
-        stopped: no wait goes on; read between two chunks.
+        stopped: waits end; checked between two chunks.
         appends: the store can append to a key.
     """
 
@@ -69,24 +69,24 @@ class GuardedStore:
             return self.store.add(key, 1)
 
     def put_once(self, key: str, value: str) -> bytes:
-        """Write the value unless the key has one; return the key's value."""
+        """Write the value unless the key has one; return the present value."""
         return self.replace(key, "", value)
 
     def replace(self, key: str, before: str, value: str) -> bytes:
-        """Write the value if the key has the expected one; return the key's value."""
+        """Write the value if the key has the expected one; return the present value."""
         with guard():
             return bytes(self.store.compare_set(key, before, value))
 
     def try_get(self, key: str) -> bytes | None:
-        """Return the value of the key, None when there is none.
+        """Return the value of the key, None if there is none.
 
-        It takes one exchange with the store, where torch's `get` takes two, for that waits for the key first.
+        It takes one request, while torch's `get` takes two, because it waits for the key first.
         """
         value = self.replace(key, NOTHING, NOTHING)
         return None if value == NOTHING.encode() else value
 
     def has(self, keys: list[str]) -> bool:
-        """Return whether all the keys exist; unlike `look`, it ends no other wait for a missing key."""
+        """Return whether all the keys exist; unlike `try_get`, it ends no other wait for a missing key."""
         with guard():
             return all(self.store.check(part) for part in batches(keys))
 
@@ -107,8 +107,8 @@ class GuardedStore:
     def wait_signal(self, key: str, timeout: timedelta = FOREVER) -> None:
         """Block until the store reports that the key exists.
 
-        torch's server says so at each `compare_set` of the key, also at one that writes nothing: nobody may look at a
-        key that is waited for by this.
+        torch's server reports each `compare_set` of the key, even one that writes nothing: no process may use `try_get`
+        on a key that is waited for by this method.
         """
         if self.chunk is None:
             with guard():
@@ -129,20 +129,20 @@ class GuardedStore:
                 return self.replace(key, NOTHING, NOTHING)
 
     def delete(self, keys: Iterable[str]) -> bool:
-        """Delete the keys, where the store can; return whether any of them existed."""
+        """Delete the keys, if the store can; return whether any of them existed."""
         try:
             return sum(map(self.store.delete_key, keys)) > 0
         except (RuntimeError, OSError):
             return False
 
     def forget(self, prefix: str, stay: Collection[str] = ()) -> bool:
-        """Delete all keys that begin with `prefix` at once, but those that stay; False where the store cannot."""
+        """Delete all keys that begin with `prefix` at once, except some; return False if the store cannot."""
         forget = getattr(self.store, "forget_except" if stay else "forget", None)
         with guard():
             return forget is not None and bool(forget(prefix, stay) if stay else forget(prefix))
 
     def listed(self, prefix: str) -> list[str]:
-        """Return the keys that begin with `prefix`; none where the store does not list its keys."""
+        """Return the keys that begin with `prefix`; empty if the store cannot list its keys."""
         list_keys = getattr(self.store, "list_keys", None)
         try:
             return [key for key in list_keys() if key.startswith(prefix)] if list_keys is not None else []

@@ -1,7 +1,7 @@
 """The rank that hosts the store exits last: it waits for its guests, the members that still need the store.
 
-A guest that no longer needs the store writes so (`left`), or its monitor process does. The lease of one that is lost
-with its monitor process stands still: it is not waited for beyond the heartbeat timeout.
+A guest that no longer needs the store writes `left`, or its monitor process does. The lease of one that is lost with
+its monitor process is not renewed: it is not waited for beyond the heartbeat timeout.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def await_guests(membership: Membership, members: Collection[InitialRank], heart
     """Wait until all members have left or are unresponsive.
 
     Args:
-        membership: tells of the guests.
+        membership: knows which guests have left.
         members: the guests.
-        heartbeat_timeout: seconds without a move of its lease after which a guest is silent.
+        heartbeat_timeout: seconds without a renewal of its lease after which a guest is unresponsive.
 
     Raises:
-        StoreFailure: when the store is gone.
+        StoreFailure: when the store is lost.
     """
     table, awaited, awake = LeaseTable[InitialRank](heartbeat_timeout), sorted(members), AwakeClock()
     pause, look_at = threading.Event(), 0.0

@@ -1,4 +1,4 @@
-"""What rank 0 does for all ranks, off the critical path of a restart.
+"""The work of rank 0 for all ranks, off the critical path of a restart.
 
 It reports each round that is entered to the launcher, and deletes the keys of rounds that are no longer read.
 """
@@ -34,7 +34,7 @@ class Housekeeping:
     Args:
         control_store: on a connection that no wait blocks.
         page: the rank's progress page, which names the members that are lost.
-        least: how many ranks the call goes on with, at least.
+        least: the minimum number of ranks with which the call continues.
         defer: runs work soon, in a thread that no restart waits for.
     """
 
@@ -48,13 +48,13 @@ class Housekeeping:
         self._telling = threading.Lock()
 
     def entered(self, state: State) -> None:
-        """An iteration has begun."""
+        """Record that an iteration has started."""
         if state.active_rank == 0:
             iteration = state.iteration
             self._defer(lambda: self._tell(iteration))
 
     def decided(self, rank: int, decision: Decision) -> None:
-        """A round has ended, in which this rank was `rank`."""
+        """Record that a round has ended, in which this rank was `rank`."""
         self._read_late |= kept_in_call(decision)
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
@@ -62,7 +62,7 @@ class Housekeeping:
             self._defer(lambda: deletion.delete_round(ended, self.page.world_size, read_late=read_late))
 
     def close(self) -> None:
-        """Stop writing: the call's keys may be deleted from here on."""
+        """Stop writing: the call's keys may be deleted from now on."""
         with self._telling:
             self._over = True
 

@@ -64,10 +64,10 @@ class Entrant:
 
     Attributes:
         member: its initial rank.
-        restarts: a launcher starts all ranks again when one has ended.
+        restarts: a launcher restarts all ranks when one has exited.
         lease_interval: seconds between two renewals of its lease.
-        terms: what must agree between the ranks of the job, as JSON.
-        incarnation: what tells this call of this process from any other one; for people, with host and pid.
+        terms: the terms that must be equal on all ranks of the job, as JSON.
+        incarnation: identifies this call of this process; includes host and pid, for people.
     """
 
     member: InitialRank
@@ -81,10 +81,10 @@ class Joining:
     """The joining of the main thread.
 
     Args:
-        links: the call's connections, with the keys of no particular generation.
-        page: where the monitor process reads how far this rank has come.
+        links: the connections of the call, with its keys in any generation.
+        page: the progress page, which the monitor process reads.
         entrant: this rank.
-        reminders: when a line says who is missing.
+        reminders: when to log the missing ranks.
     """
 
     def __init__(self, links: Connections, page: Page, entrant: Entrant, reminders: Reminders = REMINDERS) -> None:
@@ -98,7 +98,7 @@ class Joining:
 
         Raises:
             JobMismatch: when the ranks contradict each other.
-            BarrierTimeout: when not all have come within `timeout`.
+            BarrierTimeout: when not all have joined within `timeout`.
             RankDiscarded: when another process has taken this rank's place.
             StoreFailure: when the store is lost.
         """
@@ -136,7 +136,7 @@ class Joining:
         return step
 
     def _await_verdict(self, generation: int, started: float, timeout: float) -> str:
-        """Return the verdict on the generation; another thread waits for it, so that signals reach this one."""
+        """Return the verdict on the generation; another thread waits for it, so that signals interrupt this one."""
         key, deadline = self.keys.verdict(generation), started + timeout
         duplicate = Duplicate(self.store, self.keys.of(generation - 1), self.member, self.reminders.lease)
         with self._waiting_for(key) as answers:
@@ -155,7 +155,7 @@ class Joining:
             return self.store.put_once(key, verdict).decode()
 
     def _contradict(self, generation: int, duplicate: Duplicate) -> str:
-        """End this process, because another one with its RANK is in the job; end a job that has just begun as well."""
+        """End this process: another one with its RANK is in the job; end the job as well if it has just started."""
         text = self.join.shared_with(duplicate.claim)
         duplicate.end_young_job(text, self.lease_interval)
         return self.store.put_once(self.keys.verdict(generation), f"{CONFLICT}{text}").decode()
@@ -209,8 +209,8 @@ def _timed_out(text: str, seconds: float) -> BarrierTimeout:
 def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: Entrant) -> StoreKeys | None:
     """Complete the joining of a dead rank; return the keys of the generation in which to report its death, if any.
 
-    Where a launcher starts all ranks again, a new incarnation must not meet a dead one, so the generation is closed.
-    Otherwise nobody comes after the dead: its place is claimed, for the others to meet and to go on without it.
+    If a launcher restarts all ranks, a new incarnation must not meet a dead one, so the generation is closed. Otherwise
+    the dead rank has no successor: its place is claimed, so that the others can meet and continue without it.
 
     Raises:
         StoreFailure: when the store is lost.
@@ -231,7 +231,7 @@ def _close(store: GuardedStore, keys: StoreKeys, claimed: int) -> int:
 
 
 def _claim(store: GuardedStore, keys: StoreKeys, member: InitialRank, join: Join) -> int:
-    """Return the generation that the dead rank has claimed; -1 when another incarnation has come."""
+    """Return the generation that the dead rank has claimed; -1 if there is another incarnation."""
     step = join.start()
     while not isinstance(step, Outcome):
         if isinstance(step, Close) and step.verdict == MOVED:
@@ -241,7 +241,7 @@ def _claim(store: GuardedStore, keys: StoreKeys, member: InitialRank, join: Join
 
 
 def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, member: InitialRank) -> Step:
-    """Carry out the operation that the machine asks for, and pass it the answer."""
+    """Execute the operation that the machine requests, and pass it the answer."""
     keys = keys.of(step.generation)
     with guard():
         match step:

@@ -18,11 +18,11 @@ __all__ = ["KeyDeletion"]
 
 
 class KeyDeletion:
-    """Deletes a call's keys, where the store can.
+    """Deletes the keys of a call, if the store can.
 
     Args:
         store: the connection.
-        keys: the call's keys.
+        keys: the keys of the call.
     """
 
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
@@ -31,12 +31,12 @@ class KeyDeletion:
     def delete_round(self, iteration: int, members: int, *, read_late: bool = False) -> None:
         """Delete the keys of a round that is no longer read.
 
-        The user's are found in a list of all keys of the store, so it is asked for that only if there are any.
+        The user's keys are found in a list of all keys of the store, which is read only if there are any.
 
         Args:
             iteration: the round.
-            members: how many there were at first.
-            read_late: what a late reader reads of it stays.
+            members: the initial number of members.
+            read_late: keep what a late reader reads.
         """
         round_keys = self.keys.round(iteration)
         prefix, stay = f"{round_keys.prefix}/", frozenset(round_keys.read_late if read_late else ())
@@ -48,12 +48,12 @@ class KeyDeletion:
             self._delete(self.store.listed(prefix), stay)
 
     def count_out(self, iteration: int, living: int, members: int) -> None:
-        """Count this member as gone from the completed call; the last one deletes the call's keys.
+        """Count this member out of the completed call; the last one deletes the call's keys.
 
         Args:
-            iteration: the one that was completed.
-            living: how many members completed it.
-            members: how many there were at first.
+            iteration: the completed one.
+            living: the number of members that completed it.
+            members: the initial number of members.
 
         Raises:
             StoreFailure: when the store fails.
@@ -76,9 +76,9 @@ class KeyDeletion:
     def _delete_unread(self, iteration: int, members: int) -> None:
         """Delete the call's keys, unless a member that left earlier, or its monitor process, still has to read some.
 
-        The claims go before the marks of those that have left, as `Membership.has_left` expects; so they are sorted.
-        What silent members may read late stays. Several members may do this at a time: the mark of that is deleted last
-        of all, and each of them looks for it while nothing is deleted yet.
+        The claims are deleted before the marks of members that have left, as `Membership.has_left` expects, so the keys
+        are sorted. Keys that silent members may read late stay. Several members may do this at a time: the mark for
+        late readers is deleted last, and each of them checks for it before it deletes anything.
         """
         if not self._have_left(members):
             return
@@ -98,7 +98,7 @@ class KeyDeletion:
         self.store.delete(key for key in keys if key not in stay)
 
     def _read_late(self, iteration: int) -> frozenset[str]:
-        """Return the keys of a completed call that are read late, and the mark that there are some."""
+        """Return the keys of a completed call that may be read late, and the mark for them."""
         if not self.store.has([self.keys.kept()]):
             return frozenset()
         with guard():
@@ -108,7 +108,7 @@ class KeyDeletion:
             return frozenset((self.keys.kept(), *joining, *late))
 
     def _decisions(self, iteration: int) -> Iterator[Decision]:
-        """Read the decisions of a completed call, those of the last rounds only where the store lists no keys."""
+        """Read the decisions of a completed call; only those of the last rounds if the store cannot list its keys."""
         decision = re.compile(f"{re.escape(self.keys.prefix)}/(-?[0-9]+)/decision")
         listed = map(decision.fullmatch, self.store.listed(f"{self.keys.prefix}/"))
         for k in sorted({*_last_rounds(iteration), *(int(found[1]) for found in listed if found)}):

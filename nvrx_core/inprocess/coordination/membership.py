@@ -1,4 +1,4 @@
-"""Membership as the store has it: the members' leases, and which members no longer need the store."""
+"""Membership in the store: the members' leases, and the members that no longer need the store."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Membership:
 
     Args:
         store: the connection.
-        keys: the call's keys.
+        keys: the keys of the call.
     """
 
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys = store, keys
 
     def move_lease(self, member: InitialRank, before: str, lease: str) -> str:
-        """Renew the member's lease, in one exchange with the store; return the lease.
+        """Renew the member's lease, in one request; return the lease.
 
         Args:
-            member: whose lease it is.
-            before: what it said last; when that is not so, nothing is written.
-            lease: what it is to say.
+            member: the member.
+            before: its last value; if it is another one, nothing is written.
+            lease: its new value.
         """
         found = self.store.replace(self.keys.lease(member), before, lease)
         if not found.isascii():  # no lease: somebody else has written it
@@ -51,7 +51,7 @@ class Membership:
                 yield member, value.decode(errors="replace")
 
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
-        """Write that the member no longer needs the store; first, that one who was silent reads its decision late."""
+        """Write that the member no longer needs the store; for a silent one, first that it may read late."""
         if silent:
             self.store.put(self.keys.kept(), "1")
         self.store.put_once(self.keys.left(member), "1")  # in one exchange: its host may close it at once

@@ -1,7 +1,7 @@
-"""Which ranks have entered a call and which are missing, for log lines: found by their claims in the store.
+"""The ranks that have entered a call and the missing ones, for log lines; found by their claims in the store.
 
-In a large job, only one rank reads the claims and logs: the lowest of those ranks that are 0 or a power of two and have
-entered. Thousands of readers would keep the store from answering the ranks that enter.
+In a large job, only one rank reads the claims and logs: the lowest entered rank that is 0 or a power of two. Thousands
+of readers would delay the store's answers to the ranks that enter.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ HOSTS: Final = 32
 
 @dataclass(frozen=True)
 class Reminders:
-    """When to log for which ranks a rank waits.
+    """When to log the ranks that a rank waits for.
 
     Attributes:
         first: seconds until the first line.
         every: seconds between two further lines.
-        lease: seconds between two looks whether another process with this RANK lives.
+        lease: seconds between two checks whether another process with this RANK is alive.
     """
 
     first: float = 10.0
@@ -50,10 +50,10 @@ class Presence:
     """The ranks that have entered.
 
     Attributes:
-        size: how many ranks the job has.
-        entered: how many have entered.
-        missing: those that have not; empty where this rank has not looked.
-        hosts: which ranks have entered on which host; likewise.
+        size: the number of ranks of the job.
+        entered: the number of ranks that have entered.
+        missing: those that have not; empty if this rank has not read the claims.
+        hosts: the ranks that have entered, by host; likewise.
     """
 
     size: int
@@ -69,15 +69,15 @@ class Presence:
         return f"missing ranks: {ranges(self.missing)} (of {self.size}); present: {named or 'none'}{more}"
 
     def encode(self) -> str:
-        """As JSON, without the hosts beyond `HOSTS`."""
+        """Return it as JSON, with at most `HOSTS` hosts."""
         return json.dumps({**vars(self), "hosts": self.hosts[:HOSTS]})
 
     @classmethod
     def decode(cls, text: str) -> Presence:
-        """What `encode` wrote.
+        """Parse the result of `encode`.
 
         Raises:
-            ValueError: when the text is none.
+            ValueError: when the text is malformed.
         """
         data = parse_object(text)
         hosts = data.get("hosts")
@@ -122,7 +122,7 @@ def claimed_ranks(store: GuardedStore, keys: StoreKeys, size: int) -> list[Initi
 
 
 def _looks(store: GuardedStore, keys: StoreKeys, member: InitialRank) -> bool:
-    """Return whether this rank is the one that reads the claims."""
+    """Return whether this rank reads the claims."""
     ahead = [InitialRank(rank) for rank in (0, *(1 << power for power in range(member.bit_length())))]
     return member in ahead and not any(store.has([keys.claim(rank)]) for rank in ahead if rank < member)
 
@@ -138,7 +138,7 @@ def name_missing(
 
 
 def ranges(ranks: Iterable[int]) -> str:
-    """Ascending ranks as text, neighbours as a range: "0-3, 7"."""
+    """Return ascending ranks as text, neighbours as a range: "0-3, 7"."""
     runs = list[tuple[int, int]]()
     for rank in ranks:
         if runs and runs[-1][1] == rank - 1:

@@ -32,17 +32,17 @@ class RoundOperations:
 
     Args:
         store: the connection.
-        keys: the call's keys.
+        keys: the keys of the call.
     """
 
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
 
     def perform(self, action: StoreAction, iteration: int) -> Answer:
-        """Carry out one operation of a round's machine; return the answer to it.
+        """Execute one operation of a round's machine; return the answer.
 
         Raises:
-            StoreFailure: when the store fails, or holds what nobody of ours has written.
+            StoreFailure: when the store fails, or has a value that no rank has written.
         """
         with guard():
             return self._perform(action, iteration)
@@ -71,7 +71,7 @@ class RoundOperations:
         return None
 
     def _first_fault(self, iteration: int) -> FaultRecord | None:
-        """Return the fault that is the round's event; None while there is none, and for a malformed one."""
+        """Return the fault that is the round's event; None if there is none, or it is malformed."""
         key = self.keys.round(iteration).event
         if not self.store.has([key]):  # a look at the key itself would end the others' waits for it
             return None
@@ -87,11 +87,11 @@ class RoundOperations:
         self.perform(Announce(fault), iteration)
 
     def wait_event(self, iteration: int) -> None:
-        """Block until the round has its event; a missing one is never read."""
+        """Block until the round has its event; a missing event is never read."""
         self.store.wait_signal(self.keys.round(iteration).event)
 
     def has_event(self, iteration: int) -> bool:
-        """Return whether the round has its event; ends no wait for it."""
+        """Return whether the round has its event, without ending a wait for it."""
         return self.store.has([self.keys.round(iteration).event])
 
     def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
@@ -103,20 +103,20 @@ class RoundOperations:
             return decision
 
     def decision(self, iteration: int) -> Decision | None:
-        """Return the round's decision, None while it has none."""
+        """Return the round's decision, None if it has none yet."""
         with guard():
             text = self.store.try_get(self.keys.round(iteration).decision)
             return None if text is None else Decision.decode(text)
 
     def set_rendezvous(self, iteration: int, address: str) -> None:
-        """Write the rendezvous of the round's process group; "": there is none, because its rank 0 is lost."""
+        """Write the rendezvous endpoint of the round's process group; "": there is none, because its rank 0 is lost."""
         if address:
             self.store.put(self.keys.round(iteration).master, address)
         else:
             self.store.put_once(self.keys.round(iteration).master, NOTHING)
 
     def wait_rendezvous(self, iteration: int) -> tuple[str, int] | None:
-        """Block until the rendezvous of the round's process group is written; None when its rank 0 is lost."""
+        """Block until the rendezvous endpoint of the round's process group is written; None if its rank 0 is lost."""
         with guard():
             text = self.store.wait_value(self.keys.round(iteration).master)
             return None if text == NOTHING.encode() else address(text)

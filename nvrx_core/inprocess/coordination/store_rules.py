@@ -34,11 +34,11 @@ def round_rules(rounds: RoundOperations, decided_within: timedelta = FOREVER) ->
 
 
 def store_rules(control_store: ControlStore, size: int, decided_within: timedelta = FOREVER) -> Rules:
-    """Return the rules for one connection: those of a round, and those of the way out of the call.
+    """Return the rules for one connection: those of a round, and those for leaving the call.
 
     Args:
         control_store: the connection.
-        size: how many members the call had at first.
+        size: the initial number of members.
         decided_within: bound of a wait for a decision.
     """
     membership, deletion = control_store.membership, control_store.deletion

@@ -1,4 +1,4 @@
-"""The progress of the slowest members, read from the leases: by each member that asks, or by one for many."""
+"""The progress of the slowest members, read from the leases: by each member that needs it, or by one for many."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Survey:
 
     Args:
         store: the connection.
-        keys: the call's keys.
+        keys: the keys of the call.
         membership: reads the leases.
     """
 
@@ -34,15 +34,16 @@ class Survey:
     def slowest(self, members: frozenset[InitialRank], asking: int) -> PeerProgress:
         """Return the progress of the slowest members.
 
-        When thousands ask at the same time, as they do when all wait for one rank, one of them reads the leases of all
-        and tells the others: each takes the first survey that ends after it has asked.
+        When thousands ask at the same time, as when all wait for one rank, one of them reads all leases for the others:
+            each
+        uses the first survey that ends after its request.
 
         Args:
-            members: whose leases are read.
-            asking: the member that asks.
+            members: the members whose leases are read.
+            asking: the requesting member.
 
         Raises:
-            StoreFailure: when the store fails, or nobody ends a survey.
+            StoreFailure: when the store fails, or no survey ends in time.
         """
         if len(members) <= BATCH:
             return PeerProgress.of(self.membership.leases(members))
@@ -62,7 +63,7 @@ class Survey:
         raise StoreFailure("nobody ends a survey")
 
     def _last(self) -> str | None:
-        """Return the number of the survey that was begun last, and the member that began it."""
+        """Return the number of the last survey that was started, and the member that started it."""
         last = self.store.try_get(self.keys.survey())
         return None if last is None else last.decode()
 
@@ -75,7 +76,7 @@ class Survey:
     def holders(self, iteration: int, members: frozenset[InitialRank], asking: int) -> Mapping[int, int]:
         """Return the members in an atomic section of this round, with the beats of their leases.
 
-        None where the store cannot tell.
+        None if the store does not have the leases.
         """
         try:
             return self.slowest(members - {asking}, asking).holding(iteration)

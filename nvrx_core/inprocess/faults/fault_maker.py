@@ -1,7 +1,7 @@
-"""An exception as a fault record, and the release of its frames.
+"""Conversion of an exception to a fault record, and the release of its frames.
 
-An exception is the user's: its text may raise. A record is made before the fault is announced, so making it reads no
-source file: that may lie on a file system that no longer answers.
+The exception is the user's: its `__str__` may raise. The record is created before the fault is announced, so this must
+not read a source file, which may be on a file system that no longer responds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FaultMaker", "clear_frames", "origin", "release_frames"]
 
 
 class FaultMaker:
-    """Makes the faults of one rank.
+    """Creates the fault records of one rank.
 
     Args:
         initial_rank: the rank.
@@ -35,14 +35,14 @@ class FaultMaker:
         self._host, self._boot_id = socket.gethostname(), boot_id()
 
     def of(self, error: BaseException, rank: int, occurred: float) -> FaultRecord:
-        """The fault that `error` is."""
+        """Return the fault record of `error`."""
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = type_name(type(error))
         fault = self._fault(kind, text_of(error), name, rank=rank, occurred=occurred, origin=origin(error))
         return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
 
     def late_completion(self, reason: str, rank: int, now: float) -> FaultRecord:
-        """The fault that other ranks have not completed in time."""
+        """Return the fault record for ranks that have not completed in time."""
         return self._fault(Interruption.EXCEPTION, reason, LATE_COMPLETION, rank=rank, occurred=now)
 
     def _fault(
@@ -64,7 +64,7 @@ class FaultMaker:
         )
 
     def on_my_clock(self, fault: FaultRecord) -> tuple[float, float]:
-        """When the fault occurred and was announced, in monotonic seconds of this host."""
+        """Return when the fault occurred and was announced, in monotonic seconds of this host."""
         if fault.boot_id == self._boot_id:
             return fault.occurred, fault.announced
         announced = time.monotonic() - (time.time() - fault.wall)
@@ -72,7 +72,7 @@ class FaultMaker:
 
 
 def origin(error: BaseException) -> str:
-    """File and line where the error was raised."""
+    """Return the file and line where the error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -22,17 +22,17 @@ __all__ = ["OwnFaults"]
 
 
 class OwnFaults:
-    """Makes them and tells of them.
+    """Creates, announces and logs the faults of this rank.
 
     Args:
-        maker: makes the records.
-        state: this rank's.
-        events: where they are written.
-        rounds: where a thread of the user's announces its own; the main thread's flow announces all others.
-        survived: logs what the function failed with.
+        maker: creates the records.
+        state: the state of this rank.
+        events: the event file.
+        rounds: announce faults of the user's threads; the main thread's flow announces all others.
+        survived: logs the exceptions of the function.
 
     Attributes:
-        occurred: monotonic seconds when the main thread was last out of the function.
+        occurred: when the main thread last left the function, monotonic seconds.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OwnFaults:
         self.occurred = 0.0
 
     def rules(self) -> Rules:
-        """Return the effects that make a fault, announce it, and release its exception."""
+        """Return the rules that create a fault, report it, and release its exception."""
         return {
             effects.MakeFault: lambda effect: self._maker.of(effect.error, self._state.rank, self.occurred),
             effects.LateFault: self._late_fault,
@@ -58,7 +58,7 @@ class OwnFaults:
         }
 
     def thread_failed(self, error: BaseException, iteration: int) -> None:
-        """Announce that a thread of the user's has ended by `error`: a fault of the iteration that started it."""
+        """Announce that a user's thread has ended with `error`: a fault of the iteration that started it."""
         fault = self._maker.of(error, self._state.rank, time.monotonic())
         with suppress(StoreFailure):
             self._rounds.announce(iteration, fault)

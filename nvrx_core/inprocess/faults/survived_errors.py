@@ -1,4 +1,4 @@
-"""The log of exceptions that the function failed with and the job survived: each with its traceback, once.
+"""The log of exceptions of the function that the job survived: each with its traceback, once.
 
 The traceback is captured in the main thread, without its source lines. A thread of its own reads these and writes the
 text, so that neither a restart nor a watchdog waits for a file; lines that cannot be read in time are left out, and all
@@ -35,11 +35,11 @@ _Key = tuple[str, tuple[tuple[str, int | None], ...]]
 
 
 class SurvivedErrors:
-    """Logs them.
+    """Logs the exceptions.
 
     Args:
         initial_rank: the rank.
-        events: where the tracebacks are written as well.
+        events: the event file, to which the tracebacks are written as well.
         defer: runs work that waits for no file soon, in a thread that no restart waits for.
     """
 

@@ -32,18 +32,18 @@ class ThreadFaults:
         self._older = WeakSet[threading.Thread]()
 
     def install(self) -> None:
-        """Take over the hook."""
+        """Install the hook."""
         self._former, self._installed = threading.excepthook, True
         threading.excepthook = self._hook
 
     def uninstall(self) -> None:
-        """Give it back, if it was taken; a hook of the user's that was set meanwhile stays, and may call this one."""
+        """Restore the previous hook; a hook that the user has set meanwhile stays, and may call this one."""
         if self._installed and threading.excepthook == self._hook:
             threading.excepthook = self._former
         self._installed = False
 
     def begin(self, iteration: int) -> None:
-        """Count the threads that are there as older: the function of this iteration is entered now."""
+        """Mark all existing threads as older: the function of this iteration is entered now."""
         if self._installed:
             self._older, self._iteration = WeakSet(threading.enumerate()), iteration
 
