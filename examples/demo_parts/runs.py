@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import shutil
-import socket
 import subprocess
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
+from demo_parts.ports import LOOPBACK, free_port
 from demo_parts.processes import Processes, wait_for
 from demo_parts.settings import Settings
 from demo_parts.signals import unsignalled
 
 __all__ = ["NvrxRun", "Run", "StartError", "TorchrunRun"]
 
-LOOPBACK = "127.0.0.1"
 LEAVE_WITHIN = 5.0
 """Seconds that the monitors of the ranks have to be gone once the ranks are."""
 
@@ -124,7 +121,7 @@ class NvrxRun(Run):
             raise StartError(f"the store did not start; see {self._processes.log_of('store')}")
         job = {
             "MASTER_ADDR": LOOPBACK,
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(free_port()),
             "WORLD_SIZE": str(self._count),
             "NVRX_STORE_ENDPOINT": endpoint,
         }
@@ -169,12 +166,3 @@ class TorchrunRun(Run):
 
     def stop(self) -> None:
         """See `Run.stop`: nothing has to be waited for."""
-
-
-def _free_port() -> int:
-    """Below the range from which outgoing connections get their ports: one of them could take it meanwhile."""
-    while True:
-        port = random.randrange(12_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            return port

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
 import pathlib
@@ -22,7 +21,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,13 +34,13 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.protocol.death_report import DeathReport
+from tests.harness.process.template import resolve_by_files_only
 from tests.harness.store_actions import carry_out
 
 __all__ = ["Measured", "Restart", "measure", "report"]
 
 HERE = pathlib.Path(__file__).resolve().parent
 RANKS, CROWDS, ROUNDS = 16_384, 2, 5
-CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
 SETTLED = 0.2
 
 
@@ -85,19 +83,6 @@ class Restart:
     def store(self) -> float:
         """CPU seconds of the store."""
         return self.event.store + self.barrier.store
-
-
-def resolve_by_files_only() -> None:
-    """Lets this process and its children resolve names without DNS: torch's store looks up clients in its one thread.
-
-    Without the right to do so nothing changes.
-    """
-    libc = ctypes.CDLL(None)
-    with tempfile.NamedTemporaryFile("w", prefix="nsswitch-") as hosts:
-        hosts.write("hosts: files\n")
-        hosts.flush()
-        if libc.unshare(CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) == 0:
-            libc.mount(hosts.name.encode(), b"/etc/nsswitch.conf", None, MS_BIND, None)
 
 
 @dataclass(frozen=True)

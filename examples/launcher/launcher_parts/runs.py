@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import socket
 import subprocess
@@ -11,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from demo_parts.ports import LOOPBACK, free_port
 from demo_parts.processes import Processes, wait_for
 from demo_parts.settings import Settings
 from demo_parts.signals import unsignalled
@@ -20,7 +20,6 @@ from launcher_parts.plan import HEARTBEAT, LAYERS, NODES, SECTION, WORKERS
 
 __all__ = ["LaunchedRun"]
 
-LOOPBACK: Final = "127.0.0.1"
 TRAINING: Final = Path(__file__).with_name("training.py")
 MAX_RESTARTS: Final = 10
 LEAVE_WITHIN: Final = 5.0
@@ -45,7 +44,7 @@ class LaunchedRun:
         self.launchers: list[subprocess.Popen[bytes]] = []
         self.left_behind = set[int]()
         self._processes = Processes(Path(settings.folder))
-        self._port = _free_port()
+        self._port = free_port()
 
     def __enter__(self) -> Self:
         shutil.rmtree(self.settings.folder, ignore_errors=True)
@@ -112,12 +111,3 @@ def _await_listener(port: int) -> None:
             with suppress(ConnectionRefusedError), socket.create_connection((LOOPBACK, port), FIRST_STARTS):
                 return
             wait_for((), 0.1)
-
-
-def _free_port() -> int:
-    """Below the range from which outgoing connections get their ports: one of them could take it meanwhile."""
-    while True:
-        port = random.randrange(12_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            return port

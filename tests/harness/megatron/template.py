@@ -5,8 +5,6 @@ Run as a program, like `tests.harness.process.template`.
 
 from __future__ import annotations
 
-import gc
-import os
 import socket
 import sys
 import warnings
@@ -14,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.harness.process.template import become, preload, resolve_by_files_only, serve
+from tests.harness.process.template import become, freeze_imports, preload, resolve_by_files_only, serve
 
 __all__: list[str] = []
 
@@ -25,9 +23,6 @@ if __name__ == "__main__":
 
     preload()
     _ = model, saves
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise SystemExit(f"the imports started {threads - 1} threads: ranks cannot be forked from here")
-    gc.collect()
-    gc.freeze()
+    freeze_imports()
     if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         become(chosen)

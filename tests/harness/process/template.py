@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["serve"]
+__all__ = ["become", "freeze_imports", "preload", "resolve_by_files_only", "serve"]
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -111,6 +111,17 @@ def preload() -> None:
     _ = inprocess.Wrapper
 
 
+def freeze_imports() -> None:
+    """Excludes all that is imported from garbage collections; refuses to continue with threads, which no fork copies.
+
+    Else a rank's last collection, as it ends, copies every page of torch's objects.
+    """
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise SystemExit(f"the imports started {threads - 1} threads: ranks cannot be forked from here")
+    gc.collect()
+    gc.freeze()
+
+
 def delay_rank() -> None:
     """Delays the rank that the environment names, if it names one."""
     if os.environ.get("NVRX_TEST_DELAY_RANK"):
@@ -125,9 +136,6 @@ if __name__ == "__main__":
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
     preload()
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise SystemExit(f"importing torch started {threads - 1} threads: ranks cannot be forked from here")
-    gc.collect()
-    gc.freeze()  # else a rank's last collection, as it ends, copies every page of torch's objects
+    freeze_imports()
     if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         become(chosen)
