@@ -1,8 +1,8 @@
-"""A rank that has completed by `sys.exit(0)`: when to look who waits for it, and what to announce. Pure.
+"""A rank that has completed by `sys.exit(0)`: when to check which ranks wait for it, and what to announce. Pure.
 
 Its process groups are aborted, so a rank that waits for it in a collective fails at once. A rank that waits for it in a
 rendezvous has no connection that could break, and would wait until its soft timeout. The monitor process of the exited
-rank looks, not those of the ranks that wait: an ordinary slow rendezvous costs no request.
+rank checks this, not those of the waiting ranks: an ordinary slow rendezvous costs no request.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SHARE: Final = 0.1
 
 
 class CleanExitPolicy:
-    """One rank's completion by exit.
+    """The policy for one rank's completion by exit.
 
     Attributes:
-        deadline: when to look at the latest.
+        deadline: when the next check is due at the latest.
     """
 
     def __init__(self) -> None:
@@ -32,10 +32,10 @@ class CleanExitPolicy:
         self._iteration, self._since = -1, math.inf
 
     def due(self, iteration: int | None, *, now: float) -> bool:
-        """Whether to ask the others' leases who waits; answer with `waiting`.
+        """Whether to read the others' leases for waiting ranks; answer with `waiting`.
 
         Args:
-            iteration: the one that the rank has completed by exit, and which goes on; None: there is none.
+            iteration: the iteration that the rank has completed by exit and that continues; None for none.
             now: monotonic seconds.
         """
         if iteration is None:
@@ -49,7 +49,7 @@ class CleanExitPolicy:
         return True
 
     def waiting(self, members: tuple[InitialRank, ...]) -> str | None:
-        """What to announce, once, when these wait for the rank and nobody else is on the way; None: nothing."""
+        """Return what to announce, once, if these ranks wait for the rank and no other rank runs; None for nothing."""
         if not members:
             return None
         self.deadline = math.inf

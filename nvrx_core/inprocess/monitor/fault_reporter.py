@@ -1,4 +1,4 @@
-"""Makes records of the faults that a monitor process finds: its own rank's, and of siblings that are silent."""
+"""Creates records of the faults that a monitor process detects: those of its own rank, and silent siblings."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = logging.getLogger("nvrx_core.inprocess.monitor.process")
 
 
 class FaultReporter:
-    """Describes the faults of one rank and of its siblings, and notes them.
+    """Describes the faults of one rank and of its siblings, and writes them to the event file.
 
     Args:
-        plan: names the rank, and where events go.
+        plan: has the rank and the event file.
         page: its progress page.
     """
 
@@ -36,7 +36,7 @@ class FaultReporter:
         self.memory = MemoryKills(plan.rank_pid)
 
     def rules(self) -> Rules:
-        """Return the rules for the effects that describe a fault, or note what is none."""
+        """Return the rules for the effects that describe a fault, or record what is not a fault."""
         return {
             effects.DescribeStall: self._stall,
             effects.DescribeDeath: self._death,

@@ -1,4 +1,4 @@
-"""The files of a monitor process that a user asked for: its log and its pid."""
+"""The optional files of a monitor process: its log and its pid file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["configure_logging", "write_pidfile"]
 
 
 def configure_logging(path: str | None) -> None:
-    """Log to the file only; the rank's own handlers are not for another process."""
+    """Log to the file only; the rank's handlers must not be used in another process."""
     logger = logging.getLogger("nvrx_core")
     handler: logging.Handler = logging.NullHandler()
     if path is not None:
@@ -23,7 +23,7 @@ def configure_logging(path: str | None) -> None:
 
 
 def write_pidfile(path: str) -> None:
-    """Write the pid so that a reader never sees half of it; a link in the file's place is replaced."""
+    """Write the pid atomically; a symbolic link at the path is replaced."""
     temporary = f"{path}.{os.getpid()}"
     with suppress(FileNotFoundError):
         os.unlink(temporary)
@@ -33,7 +33,7 @@ def write_pidfile(path: str) -> None:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file to write; in a directory that others may write, a link could lead to any file of the user's."""
+    """Open a file for writing without following links: in a shared directory, one could point to any of the user's."""
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""What to do about a rank whose threads do not run when a round ends: a call holds the GIL. Pure.
+"""The policy for a rank whose threads do not run when a round ends, because a call holds the GIL. Pure.
 
-The monitor thread of such a rank cannot notice the round's event, so nobody interrupts the main thread, and all other
-ranks wait for it. The rank's watchdog thread is silent for the same reason. After a moment of that silence the monitor
-process asks the store whether the round has its event, writes so on the page and sends the interrupt signal: many calls
-check for signals now and then, and the handler reads the page. A main thread that the signal does not reach has as long
-to leave the function as one that is interrupted after its own soft timeout.
+The monitor thread of such a rank cannot receive the round's event, so the main thread is not interrupted, and all other
+ranks wait for it. The rank's watchdog thread is silent for the same reason. After a short silence the monitor process
+asks the store whether the round has its event, records that on the page and sends the interrupt signal: many calls
+check for signals from time to time, and the handler reads the page. A main thread that the signal does not reach has as
+long to leave the function as one that is interrupted after its own soft timeout.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ GilStallAction = QueryRoundEvent | MarkRoundOver | SendSignal
 
 @dataclass(frozen=True)
 class GilStallState:
-    """What decides the next actions; times are relative to now.
+    """The state of the policy; times are relative to now.
 
     Attributes:
         iteration: the round.
-        query: until the store may be asked again.
-        signal: until the signal may be sent again.
-        over: since the round is known to be over; infinite while it is not.
+        query: time until the store may be queried again.
+        signal: time until the signal may be sent again.
+        over: time since the round is known to be over; infinite while it is not.
     """
 
     iteration: int
@@ -64,11 +64,11 @@ class GilStallState:
 
 
 class GilStallPolicy:
-    """Decides for one rank.
+    """The policy for one rank.
 
     Args:
-        silent: seconds without a heartbeat of the watchdog thread after which the rank's threads count as held up.
-        confirm: seconds that the main thread has to leave the function, from the first signal.
+        silent: seconds without a heartbeat of the watchdog thread after which the rank's threads count as stalled.
+        confirm: seconds from the first signal within which the main thread must leave the function.
 
     Attributes:
         deadline: when to evaluate again at the latest.
@@ -83,11 +83,11 @@ class GilStallPolicy:
 
     @property
     def out_by(self) -> float:
-        """When the main thread has to be out of the function; `inf` while nobody waits for it."""
+        """When the main thread must have left the function; `inf` while no rank waits for it."""
         return self._over_at + self.confirm
 
     def state(self, *, now: float) -> GilStallState:
-        """All that decides the next actions."""
+        """Everything that later decisions depend on."""
         return GilStallState(self._iteration, self._query_at - now, self._signal_at - now, now - self._over_at)
 
     def check(self) -> None:
@@ -95,7 +95,7 @@ class GilStallPolicy:
         assert self._signal_at == -math.inf or self._over_at < math.inf
 
     def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[GilStallAction, ...]:
-        """Return what to do now.
+        """Return the actions for one sample.
 
         Args:
             sample: the rank's progress.
@@ -115,7 +115,7 @@ class GilStallPolicy:
         return self._signal(now)
 
     def round_over(self, *, now: float) -> tuple[GilStallAction, ...]:
-        """Note that the round has its event; returns what to do."""
+        """Record that the round has its event; return the actions."""
         self._over_at = now
         return (MarkRoundOver(), *self._signal(now))
 

@@ -1,6 +1,6 @@
-"""How a monitor process judges its rank: hung, held up by a call that holds the GIL, or exited and waited for. Pure.
+"""How a monitor process judges its rank: hung, stalled by a call that holds the GIL, or exited and waited for. Pure.
 
-The machines decide; these flows ask for what they need and put their decisions into effect.
+The machines decide; these flows provide their inputs and execute their decisions.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Stall:
-    """A rank that lives holds the others up.
+    """The stall of a living rank that blocks the others.
 
     Attributes:
-        iteration: the round; the rank may be on its way into the next one.
+        iteration: the round; the rank may be about to enter the next one.
         reason: for people.
     """
 
@@ -45,7 +45,7 @@ class Stall:
 
 @dataclass
 class Judges:
-    """The machines that judge one rank; times are awake seconds."""
+    """The machines that judge one rank; times are in awake seconds."""
 
     hangs: HangDetector
     gil_stalls: GilStallPolicy
@@ -62,11 +62,11 @@ class Judging:
 
     Args:
         judges: the machines.
-        page: what the rank says of itself.
+        page: the progress page of the rank.
         now: awake seconds.
 
     Attributes:
-        ended_for: why the rank was ended; None when it was not.
+        ended_for: why the rank was ended; None if it was not.
     """
 
     def __init__(self, judges: Judges, page: RankPage, now: Clock) -> None:
@@ -76,7 +76,7 @@ class Judging:
         self._sample: ProgressSample | None = None
 
     def judge(self) -> Flow[Stall | None]:
-        """Judge the rank, and signal or end it where that is due; returns what all ranks must be told of."""
+        """Judge the rank, and signal or end it if that is due; return what must be announced to all ranks."""
         stall: Stall | None = None
         asked, detector = True, self.judges.hangs
         while asked:
@@ -97,13 +97,13 @@ class Judging:
         return stall
 
     def help_stalled(self) -> Flow[None]:
-        """Tell a rank whose threads do not run that its round is over; follows `judge`."""
+        """Notify a rank whose threads do not run that its round is over; follows `judge`."""
         sample = self._sample or (yield effects.TakeSample(math.inf))
         now = self.now()
         yield from self._help(self.judges.gil_stalls.evaluate(sample, now=now), sample.iteration, now)
 
     def look_who_waits(self) -> Flow[Stall | None]:
-        """Return what to announce when others wait in a rendezvous for a rank that has exited.
+        """Return what to announce if others wait in a rendezvous for a rank that has exited.
 
         Raises:
             StoreFailure: when the store does not answer.
@@ -122,7 +122,7 @@ class Judging:
         return effects.KillRank(action.reason) if isinstance(action, Kill) else effects.InterruptRank(action.reason)
 
     def _peers_progressing(self) -> Flow[bool]:
-        """Whether a member that this rank may wait for is alive and has yet to come to where this rank is."""
+        """Whether a member that this rank may wait for is alive and behind this rank."""
         page, iteration = self.page, self.page.iteration
         try:
             progress: PeerProgress = yield effects.FindProgress()

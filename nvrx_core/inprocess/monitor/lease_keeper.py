@@ -1,6 +1,6 @@
-"""This rank's lease in the store: a counter that moves on while its monitor process lives.
+"""This rank's lease in the store: a counter that its monitor process increments.
 
-The lease also says how far the rank has come; `nvrx_core.liveness.peer_progress` has its fields.
+The lease also contains the progress of the rank; `nvrx_core.liveness.peer_progress` has its fields.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ __all__ = ["LeaseKeeper"]
 
 
 class LeaseKeeper:
-    """Moves the lease, and notes on the page when the store last answered.
+    """Renews the lease, and records on the page when the store last answered.
 
     Args:
-        plan: names the rank.
+        plan: has the rank.
         page: its progress page.
-        store: where the lease is.
+        store: the connection to the control store.
         awake: the awake time of this process.
     """
 
@@ -31,7 +31,7 @@ class LeaseKeeper:
         self._beats, self._lease = 0, ""
 
     def move(self) -> None:
-        """Move the lease on.
+        """Renew the lease.
 
         Raises:
             StoreFailure: when the store does not answer.
@@ -45,7 +45,7 @@ class LeaseKeeper:
         self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
 
     def probe(self) -> None:
-        """Ask whether the store answers.
+        """Check whether the store answers.
 
         Raises:
             StoreFailure: when it does not.

@@ -1,4 +1,4 @@
-"""What a monitor process needs to know, settled before it is forked."""
+"""The plan of a monitor process: what it needs to know, fixed before it is forked."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["MonitorPlan"]
 
 @dataclass(frozen=True)
 class MonitorPlan:
-    """What a monitor process needs to know; handed over by fork.
+    """The plan of a monitor process, inherited by fork.
 
     Attributes:
         member: the rank's initial rank.
         rank_pid: its process.
-        rank_pidfd: names that process for good.
+        rank_pidfd: a pidfd of that process.
         wake: an eventfd that the rank writes to when its page has changed.
         linked: an eventfd that the monitor process writes to when it has reached the store.
         factory, kwargs: how to connect to the store.
-        keys: the call's keys, of no particular generation.
-        entrant: the rank, on its way into a generation.
+        keys: the keys of the call, in any generation.
+        entrant: the rank that joins a generation.
         soft, hard, grace: timeouts of progress, seconds.
         interval: seconds between two samples of the page, at most.
         watchdog_interval: seconds between two heartbeats of the rank's watchdog thread.
         barrier: how long to wait for the others' decision after a death.
-        heartbeat: seconds between two moves of the lease.
-        heartbeat_timeout: seconds after which another member's lease has run out.
+        heartbeat: seconds between two renewals of the lease.
+        heartbeat_timeout: seconds after which another member's lease has expired.
         interrupt_signal: the interrupt signal.
-        events: where events go.
+        events: the event file.
         stacks: the stacks of the rank's threads.
         logfile: the log file, with `{rank}` filled in; None for no log.
         pidfile: the pid file, likewise.

@@ -1,7 +1,7 @@
 """The monitor process: watches one rank from outside, ends it when it is hung, and reports its death.
 
-`Watch` is its flow; here are the clock, the descriptors and the signals. It waits on the rank's pidfd, on an eventfd
-that the rank writes to at each change of stage, and on one that tells of the end of its main thread.
+`Watch` is its flow; this module has the clock, the descriptors and the signals. It waits for the rank's pidfd, for an
+eventfd that the rank writes to at each change of stage, and for one that reports the end of its main thread.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class MonitorProcess:
     """The shell of `Watch`.
 
     Args:
-        plan: what to watch and how.
+        plan: the plan of the process.
         page: the rank's progress page.
-        lock: held by the rank's main thread as long as it lives.
+        lock: held by the rank's main thread while it runs.
     """
 
     def __init__(self, plan: MonitorPlan, page: Page, lock: OwnerLock) -> None:
@@ -62,7 +62,7 @@ class MonitorProcess:
         self._poll = select.poll()
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Watch until the rank has left, or is dead and its death is known to all.
+        """Watch the rank until it has left, or its death is known to all.
 
         Args:
             ready: called when the rank is watched.
@@ -77,7 +77,7 @@ class MonitorProcess:
             raise
 
     def _take_over(self) -> None:
-        """Register as the rank's monitor process; the time since its predecessor's last beat is charged to nobody."""
+        """Register as the rank's monitor process; the time since its predecessor's last heartbeat does not count."""
         if self.plan.pidfile:
             write_pidfile(self.plan.pidfile)
         if self.page[ProgressField.MONITOR_PID]:
@@ -126,7 +126,7 @@ class MonitorProcess:
         }
 
     def _sleep(self, effect: effects.Sleep) -> bool:
-        """Wait; returns whether the rank's process, or its main thread, has ended."""
+        """Wait; return whether the rank's process or its main thread has ended."""
         readable = {fd for fd, _ in self._poll.poll(max(0.0, effect.until - time.monotonic()) * 1000 + 0.5)}
         if readable - {self.plan.wake}:
             return True
@@ -140,7 +140,7 @@ class MonitorProcess:
 
 
 def _end_of_owner(lock: OwnerLock) -> int:
-    """Return a descriptor that becomes readable as soon as the thread that holds the lock is gone."""
+    """Return a descriptor that becomes readable as soon as the thread that holds the lock has ended."""
     gone = os.eventfd(0, os.EFD_CLOEXEC)
 
     def wait() -> None:

@@ -23,7 +23,7 @@ class PageOfRank:
 
     @property
     def stage(self) -> Stage:
-        """What the main thread is about."""
+        """The stage of the main thread."""
         return Stage(self.page[ProgressField.STAGE])
 
     @property
@@ -43,12 +43,12 @@ class PageOfRank:
 
     @property
     def look_within(self) -> float:
-        """Within how many seconds to look at its heartbeats and sections."""
+        """The number of seconds within which to check its heartbeats and sections."""
         return look_within(self.page)
 
     @property
     def meetings(self) -> int:
-        """How many rendezvous it has begun."""
+        """The number of rendezvous that it has started."""
         return self.page[ProgressField.RENDEZVOUS_COUNT]
 
     @property
@@ -58,12 +58,12 @@ class PageOfRank:
 
     @property
     def collectives(self) -> int:
-        """How many collectives it has begun."""
+        """The number of collectives that it has started."""
         return self.page[ProgressField.COLLECTIVES]
 
     @property
     def exited(self) -> int | None:
-        """The iteration that it has completed by exit, and that goes on; None when there is none."""
+        """The iteration that it has completed by exit and that continues; None for none."""
         iteration = self.iteration
         waits = self.stage is Stage.WAITING
         return iteration if waits and self.page[ProgressField.EXITED] == iteration + 1 else None

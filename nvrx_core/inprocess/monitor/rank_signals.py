@@ -1,7 +1,7 @@
 """How a monitor process interrupts, ends and kills its rank.
 
-A process that is stopped (SIGSTOP) is continued only behind the signal that ends it. If it ran for a moment before that
-signal, its threads would take part in the restart, which then counted a rank that is about to die.
+A stopped process (SIGSTOP) is continued only after the signal that ends it was sent. If it ran for a moment before
+that, its threads would take part in the restart, which would then count a rank that is about to die.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("nvrx_core.inprocess.monitor.process")
 
 
 class RankSignals:
-    """Signals one rank.
+    """Sends signals to one rank.
 
     Args:
         plan: the rank's process, and the signal that interrupts.

@@ -1,6 +1,6 @@
-"""How far this rank had come when a round ended, taken as soon as the round's event is noticed.
+"""The progress of this rank when a round ended, sampled as soon as the round's event is received.
 
-What follows changes the counters: the abort clears torch's groups, and a function that is interrupted runs its cleanup.
+Later the counters change: the abort clears torch's groups, and an interrupted function runs its cleanup.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["RoundProgress"]
 
 
 class RoundProgress:
-    """One sample a round; the first that is taken counts.
+    """One sample per round, the first one.
 
     Args:
         page: the rank's page.
         soft: soft timeout, seconds.
-        observe: brings the page's count of collectives up to date, and returns those of the other groups.
+        observe: updates the page's count of collectives, and returns the counts of the other groups.
 
     Attributes:
-        progress: how far the rank had come.
+        progress: the progress of the rank.
         stalled: it had shown no sign of life for half the soft timeout, or was reported.
     """
 
@@ -34,7 +34,7 @@ class RoundProgress:
         self.progress, self.stalled = Progress(), False
 
     def take(self, iteration: int) -> None:
-        """Take the sample of this round; a rank that has not begun the iteration has come nowhere."""
+        """Take the sample of this round; a rank that has not started the iteration has no progress."""
         if iteration == self.iteration:
             return
         page, self.progress, self.stalled = self.page, Progress(), False

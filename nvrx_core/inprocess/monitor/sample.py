@@ -1,4 +1,4 @@
-"""What the monitor process sees of its rank: the progress page and the state of the process, in awake time."""
+"""Samples of a rank: its progress page and the state of its process, in awake time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def take_sample(page: Page, rank_pid: int, awake: AwakeClock, out_by: float = ma
         page: the rank's progress page.
         rank_pid: its process.
         awake: the awake time of this process.
-        out_by: when its main thread has to be out of a round that is over, awake seconds.
+        out_by: when its main thread must have left a round that is over, awake seconds.
     """
     iteration, stage = page[ProgressField.ITERATION], Stage(page[ProgressField.STAGE])
     watched = page[ProgressField.ATTACHED_AT] and stage is Stage.RUNNING

@@ -1,11 +1,11 @@
-"""Which siblings a monitor process watches, and who of them is unresponsive. Pure.
+"""The siblings that a monitor process observes, and which of them are unresponsive. Pure.
 
-The members form a ring in the order of their initial ranks, and each watches the one that follows it. When that one is
-silent, its monitor process may have gone with a whole node, and nobody watches those that follow: so more are watched.
+The members form a ring in the order of their initial ranks, and each observes the next one. If that one is silent, its
+monitor process may be lost with a whole node, and no process observes the members after it: so more are observed.
 
-A member may be lost before its lease is there. All have claimed their places when the first process watches, and each
-has `starts_within` to start its monitor process; from then on, a member without a lease is as silent as one whose lease
-stands still. After the first barrier it is so at once.
+A member may be lost before it has a lease. All have claimed their places when the first process observes them, and each
+has `starts_within` to start its monitor process; from then on, a member without a lease counts as silent. After the
+first barrier it does so at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nvrx_core.rank_assignment.identity import InitialRank
 __all__ = ["SiblingRing"]
 
 WATCHED_PER_SILENT: Final = 64
-"""How many members are watched for each one that is silent."""
+"""How many members are observed for each silent one."""
 
 
 class SiblingRing:
@@ -31,7 +31,7 @@ class SiblingRing:
         member: its initial rank.
         timeout: seconds without a change of its lease after which a sibling is unresponsive; one that is silent for
             half of that counts as silent.
-        starts_within: seconds from the first look until every sibling has a lease, or has given up.
+        starts_within: seconds from the first observation until every sibling has a lease, or has given up.
     """
 
     def __init__(self, member: InitialRank, timeout: float, starts_within: float) -> None:
@@ -40,7 +40,7 @@ class SiblingRing:
         self._started_at = math.inf
 
     def watched(self, siblings: list[InitialRank], *, now: float) -> list[InitialRank]:
-        """Return those whose leases to read; the others are forgotten.
+        """Return the siblings whose leases to read; the others are forgotten.
 
         Args:
             siblings: the other members that are not lost, in order.
@@ -54,11 +54,11 @@ class SiblingRing:
     def observe(
         self, watched: list[InitialRank], leases: Mapping[InitialRank, str], *, all_have_arrived: bool, now: float
     ) -> tuple[InitialRank, ...]:
-        """Note the leases of those that are watched; returns the unresponsive ones.
+        """Record the leases of the observed siblings; return the unresponsive ones.
 
         Args:
-            watched: as `watched` has returned it.
-            leases: what their leases say, of those that have one.
+            watched: the result of `watched`.
+            leases: the leases of those that have one.
             all_have_arrived: in the first barrier.
             now: awake seconds.
         """

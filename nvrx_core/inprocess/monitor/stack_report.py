@@ -1,4 +1,4 @@
-"""Where the threads of a rank are, told by its monitor process before it kills the rank."""
+"""The stacks of a rank's threads, reported by its monitor process before it kills the rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREADS_RUN_WITHIN: Final = 2.0
 
 
 def report_stacks(plan: MonitorPlan, page: Page) -> None:
-    """Write them to the rank's stderr, the event file and this process's log; a stopped process cannot tell."""
+    """Write the stacks to the rank's stderr, the event file and this process's log; a stopped process has none."""
     iteration, silent = page[ProgressField.ITERATION], time.monotonic_ns() - page[ProgressField.WATCHDOG_HEARTBEAT]
     threads_run = silent < THREADS_RUN_WITHIN * 1e9
     text = "" if is_stopped(plan.rank_pid) else plan.stacks.take(plan.rank_pidfd, threads_run=threads_run)

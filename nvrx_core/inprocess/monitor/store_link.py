@@ -35,10 +35,10 @@ __all__ = ["StoreLink"]
 
 
 class StoreLink:
-    """One connection for all parts of the process.
+    """The connection of all parts of the process.
 
     Args:
-        plan: how to connect.
+        plan: the plan of the process.
         page: the rank's progress page, which names the generation of keys.
 
     Attributes:
@@ -69,7 +69,7 @@ class StoreLink:
         return self._control_store
 
     def rules(self) -> Rules:
-        """Return the rules for the effects that ask the store, connected or not."""
+        """Return the rules for the effects that use the store; they connect on first use."""
         asks = (
             StoreOperation, AwaitDecision, ReadDecision, SetRendezvous, MarkLeft, DeleteIfOver, ReportInternalError,
         )  # fmt: skip
@@ -86,7 +86,7 @@ class StoreLink:
         return store_rules(self.connect(), self.page.world_size, self.plan.barrier)[type(effect)](effect)
 
     def _join_for_dead(self, _: effects.JoinForDead) -> bool:
-        """Finish the way in of a rank that is dead, and go on with the keys of its generation, if it has one."""
+        """Complete the joining of a dead rank, and continue with the keys of its generation, if it has one."""
         store = self.connect().store
         keys = join_for_dead(store, self.plan.keys, self.page, self.plan.entrant)
         if keys is not None:

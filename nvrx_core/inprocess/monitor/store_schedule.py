@@ -1,4 +1,4 @@
-"""When a monitor process uses the store, and for what. Pure."""
+"""The schedule by which a monitor process uses the store. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["StoreSchedule", "StoreTask"]
 
 
 class StoreTask(enum.Enum):
-    """What the store is used for."""
+    """The tasks that use the store."""
 
     MOVE_LEASE = enum.auto()
     PROBE = enum.auto()
@@ -18,12 +18,12 @@ class StoreTask(enum.Enum):
 
 
 class StoreSchedule:
-    """The tasks of one process; seconds of the monotonic clock.
+    """The schedule of one process; monotonic seconds.
 
     Args:
-        heartbeat: between two moves of the lease.
+        heartbeat: between two renewals of the lease.
         probe: between two uses of the store, at most.
-        siblings: between two looks at the siblings' leases, at least; a look follows a use of the store.
+        siblings: the minimum between two observations of the siblings' leases; one follows a use of the store.
 
     Attributes:
         deadline: when the next task is due.
@@ -34,7 +34,7 @@ class StoreSchedule:
         self.deadline = self._lease_at = self._siblings_at = -math.inf
 
     def due(self, *, now: float) -> tuple[StoreTask, ...]:
-        """Return the tasks to do now, in order; they count as done."""
+        """Return the tasks that are due, in order; they count as done."""
         if now < self.deadline:
             return ()
         moves, watches = now >= self._lease_at, now >= self._siblings_at

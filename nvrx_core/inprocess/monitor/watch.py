@@ -1,7 +1,7 @@
 """The flow of a monitor process: watch one rank until it has left, or its death is known to all. Pure.
 
-In each turn it judges the rank and does what is due in the store; then it sleeps until something is. What must not be
-forgotten is on the page or in the store, so that a replacement goes on where its predecessor ended.
+In each turn it judges the rank and executes the due tasks in the store; then it sleeps until the next deadline. All
+state that must survive is on the page or in the store, so that a replacement continues where its predecessor stopped.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Parts:
 
     Attributes:
         judges: judge the rank.
-        schedule: says when to use the store.
-        ring: says which siblings to watch, and who of them is silent.
+        schedule: determines when to use the store.
+        ring: determines which siblings to observe, and which are unresponsive.
         awake: the time in which silence is measured.
         interval: seconds between two samples of the page, at most.
-        replaces: a process that watched the rank was lost; it may have reported the rank's death.
+        replaces: the process replaces a lost one, which may have reported the rank's death.
     """
 
     judges: Judges
@@ -58,7 +58,7 @@ class Watch:
 
     Args:
         member: its initial rank.
-        page: what it says of itself.
+        page: the progress page of the rank.
         parts: the machines.
         now: monotonic seconds.
     """
@@ -91,7 +91,7 @@ class Watch:
         return self.parts.awake.at(self.now())
 
     def _turn(self) -> Flow[float]:
-        """Do what is due; returns when the next turn is, monotonic seconds."""
+        """Execute what is due; return when the next turn is, monotonic seconds."""
         parts, page, store_due = self.parts, self.page, math.inf
         stall = yield from self.judging.judge()
         if stall is not None:
@@ -108,7 +108,7 @@ class Watch:
         return min(parts.awake.when(parts.judges.deadline), self.now() + longest, store_due)
 
     def _announce(self, stall: Stall) -> Flow[None]:
-        """Announce that this rank holds the others up."""
+        """Announce that this rank blocks the others."""
         fault = yield effects.DescribeStall(stall.reason, stall.iteration)
         try:
             yield StoreOperation(Announce(fault), stall.iteration)
@@ -116,7 +116,7 @@ class Watch:
             return  # the next task in the store finds that it is lost
 
     def _use_store(self) -> Flow[None]:
-        """Do what is due in the store; a failure of the schedule's tasks is the loss of the store."""
+        """Execute the due tasks in the store; if one fails, the store is lost."""
         try:
             for task in self.parts.schedule.due(now=self.now()):
                 yield from self._perform(task)
@@ -144,7 +144,7 @@ class Watch:
     # The siblings
 
     def _silent(self) -> Flow[list[InitialRank]]:
-        """The siblings whose monitor process is silent, and that have not left."""
+        """Return the siblings whose monitor process is silent and that have not left."""
         page, ring, siblings, silent = self.page, self.parts.ring, self.page.siblings(), list[InitialRank]()
         if not siblings or page.stage is Stage.LEFT:
             return silent
@@ -158,7 +158,7 @@ class Watch:
         return silent
 
     def _report_unresponsive(self, member: InitialRank) -> Flow[None]:
-        """Report a sibling whose monitor process is silent: its node is gone, or cut off."""
+        """Report a sibling whose monitor process is silent: its node is lost or disconnected."""
         if member not in self.unresponsive:
             self.unresponsive[member] = yield effects.DescribeSilence(member)
         report = DeathReport(self.page.iteration, member, self.page.members(), self.unresponsive[member])
@@ -174,7 +174,7 @@ class Watch:
     # The end
 
     def _report_death(self) -> Flow[None]:
-        """Announce the rank's death and arrive for it, until a decision says that it is lost."""
+        """Announce the rank's death and arrive for it, until a decision lists it as lost."""
         page, since = self.page, self.parts.judges.hangs.no_progress_since
         stage = page.stage
         if stage is Stage.LEFT or page.store_lost_at:
@@ -197,8 +197,8 @@ class Watch:
     def _has_left(self) -> Flow[bool]:
         """Whether the rank was marked as left: by itself just before its death, or by a predecessor that reported it.
 
-        Then nobody waits for a report, and the decision that it would wait for may be deleted. A rank that dies in its
-        function has not left, so that the first process to report this does not wait for the store's answer.
+        Then no rank waits for a report, and the decision that the report would wait for may be deleted. A rank that
+        dies in its function has not left, so the first process that reports this does not wait for the store's answer.
         """
         if self.page.stage is Stage.RUNNING and not self.parts.replaces:
             return False

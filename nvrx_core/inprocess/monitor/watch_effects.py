@@ -1,6 +1,6 @@
-"""What the flow of a monitor process asks its shell to do, and what it reads of its rank. Pure.
+"""The effects of a monitor process's flow, and the progress page that it reads. Pure.
 
-Each effect says what the flow is resumed with; those that ask the store may raise `StoreFailure` instead.
+The docstring of an effect says what the flow is resumed with; store operations may raise `StoreFailure` instead.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = [
 
 
 class RankPage(Protocol):
-    """What a rank says of itself; read whenever the flow needs it."""
+    """The progress page of a rank; read whenever the flow needs it."""
 
     @property
     def stage(self) -> Stage:
-        """What the main thread is about."""
+        """The stage of the main thread."""
 
     @property
     def iteration(self) -> int:
@@ -42,11 +42,11 @@ class RankPage(Protocol):
 
     @property
     def look_within(self) -> float:
-        """Within how many seconds to look at its heartbeats and sections."""
+        """The number of seconds within which to check its heartbeats and sections."""
 
     @property
     def meetings(self) -> int:
-        """How many rendezvous it has begun."""
+        """The number of rendezvous that it has started."""
 
     @property
     def inside(self) -> bool:
@@ -54,11 +54,11 @@ class RankPage(Protocol):
 
     @property
     def collectives(self) -> int:
-        """How many collectives it has begun."""
+        """The number of collectives that it has started."""
 
     @property
     def exited(self) -> int | None:
-        """The iteration that it has completed by exit, and that goes on; None when there is none."""
+        """The iteration that it has completed by exit and that continues; None for none."""
 
     def members(self) -> frozenset[InitialRank]:
         """The members that are not lost."""
@@ -79,7 +79,7 @@ class Sleep(Effect):
 
 @dataclass(slots=True)
 class ReportPause(Effect):
-    """This process was paused for so many seconds, which nobody is blamed for."""
+    """This process was paused for so many seconds, which do not count against any rank."""
 
     seconds: float
 
@@ -93,14 +93,14 @@ class TakeSample(Effect):
 
 @dataclass(slots=True)
 class MarkStalled(Effect):
-    """Note on the page that the rank is reported in the iteration."""
+    """Write to the page that the rank is reported in the iteration."""
 
     iteration: int
 
 
 @dataclass(slots=True)
 class MarkRoundOver(Effect):
-    """Note on the page that the round is over."""
+    """Write to the page that the round is over."""
 
     iteration: int
 
@@ -114,38 +114,38 @@ class InterruptRank(Effect):
 
 @dataclass(slots=True)
 class TerminateRank(Effect):
-    """End the rank, with time for a handler of its own."""
+    """Terminate the rank, with a grace period for its signal handler."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class KillRank(Effect):
-    """Kill the rank, which was told to end."""
+    """Kill the rank, which was asked to terminate."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class KillWithoutStore(Effect):
-    """Kill the rank, whose death the store cannot be told."""
+    """Kill the rank, whose death cannot be reported to the store."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class DisownPage(Effect):
-    """Write on the page no longer: it may become the next rank's."""
+    """Stop writing to the page: it may be used by the next rank."""
 
 
 @dataclass(slots=True)
 class MarkStoreLost(Effect):
-    """Note on the page that the store is lost."""
+    """Write to the page that the store is lost."""
 
 
 @dataclass(slots=True)
 class NoteStragglers(Effect):
-    """The rank waits for members that are behind it."""
+    """Record that the rank waits for members that are behind it."""
 
     iteration: int
     members: tuple[InitialRank, ...]
@@ -153,7 +153,7 @@ class NoteStragglers(Effect):
 
 @dataclass(slots=True)
 class DescribeStall(Effect):
-    """Resumed with the fault that this rank holds the others up."""
+    """Resumed with the fault that this rank blocks the others."""
 
     reason: str
     iteration: int
@@ -161,10 +161,10 @@ class DescribeStall(Effect):
 
 @dataclass(slots=True)
 class DescribeDeath(Effect):
-    """Resumed with the fault that the rank's death is.
+    """Resumed with the fault record of the rank's death.
 
     Attributes:
-        reason: why this process has ended it; None when it has not.
+        reason: why this process has ended it; None if it has not.
         since: since when it had made no progress then, monotonic seconds; None: since its last sign of life.
     """
 
@@ -184,12 +184,12 @@ class DescribeSilence(Effect):
 
 @dataclass(slots=True)
 class MoveLease(Effect):
-    """Move this rank's lease on."""
+    """Renew this rank's lease."""
 
 
 @dataclass(slots=True)
 class ProbeStore(Effect):
-    """Ask whether the store answers."""
+    """Check whether the store answers."""
 
 
 @dataclass(slots=True)
@@ -213,11 +213,11 @@ class ReadLeases(Effect):
 
 @dataclass(slots=True)
 class HasLeft(Effect):
-    """Resumed with whether the member needs the store no longer: it was marked as left, or the call is over."""
+    """Resumed with whether the member no longer needs the store: it was marked as left, or the call is over."""
 
     member: InitialRank
 
 
 @dataclass(slots=True)
 class JoinForDead(Effect):
-    """Finish the dead rank's way into a generation of keys; resumed with whether there is one to report it in."""
+    """Complete the joining of the dead rank; resumed with whether there is a generation to report its death in."""
