@@ -1,4 +1,4 @@
-"""What the machines of a round ask their shell to do. Those that change what runs say why, in a sentence."""
+"""The actions of a round's machines, for their shell. Those that change what runs have a reason, in a sentence."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = [
 
 
 class Action:
-    """What a machine asks its shell to do."""
+    """An action that a machine requests of its shell."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class InternalError(Action):
-    """The machine was told what cannot be, or has gone where it must not; nothing else follows from it: report it."""
+    """The machine got an impossible input, or is in an invalid state; it has no other effect and must be reported."""
 
     reason: str
 
@@ -63,35 +63,35 @@ class ReadEvent(StoreAction):
 
 @dataclass(frozen=True)
 class AskHolders(Action):
-    """Find out which members are in an atomic section; answer with `held_up`."""
+    """Query which members are in an atomic section; answer with `held_up`."""
 
     members: frozenset[InitialRank]
 
 
 @dataclass(frozen=True)
 class WaitFor(Action):
-    """The round goes on waiting for these members: say so."""
+    """Log that the round continues to wait for these members."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class LateCompletion(Action):
-    """Not all members have completed in time: tell so, by `fault`."""
+    """Announce by `fault` that not all members have completed in time."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Abort(Action):
-    """Abort what the function waits in, and interrupt it."""
+    """Abort the calls in which the function blocks, and interrupt it."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Finish(Action):
-    """All members completed the round: the call is over."""
+    """All members have completed the round: end the call."""
 
     reason: str
 
@@ -131,13 +131,13 @@ class Enter(Action):
 
     @property
     def reason(self) -> str:
-        """Why the next round begins, and with how many members."""
+        """The reason for the next round, and its number of members."""
         return f"{len(self.members)} ranks go on to iteration {self.decision.iteration + 1}: {self.decision.reason}"
 
 
 @dataclass(frozen=True)
 class Leave(Action):
-    """This member is out of the job."""
+    """Leave the job: this member no longer takes part."""
 
     decision: Decision
     reason: str
@@ -145,6 +145,6 @@ class Leave(Action):
 
 @dataclass(frozen=True)
 class GiveUp(Action):
-    """The barrier did not close in time: leave, unless it has a decision after all."""
+    """Leave the job, unless the round has a decision after all: the barrier did not close in time."""
 
     reason: str

@@ -1,4 +1,4 @@
-"""The part of a round that closes it: a living member plays it, and the monitor process of a dead one."""
+"""The part of a round that closes it, executed by a living member, and by the monitor process of a dead one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Barrier"]
 
 @lru_cache(maxsize=2)
 def _without(members: frozenset[InitialRank], lost: tuple[InitialRank, ...]) -> frozenset[InitialRank]:
-    """The members that go on; kept, so that thousands of simulated ones share one set."""
+    """Return the remaining members; cached, so that thousands of simulated members share one set."""
     return members.difference(lost)
 
 
 class Barrier:
     """The end of a round.
 
-    Its answers from the store come in any phase: counting and reading change none.
+    Its answers from the store may arrive in any phase: counting and reading change no phase.
 
     Args:
         iteration: the round's number.
@@ -36,13 +36,13 @@ class Barrier:
         self.members = members
 
     def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
-        """`count` arrivals, repetitions included, were counted when this one was."""
+        """Handle that this arrival was counted, as the `count`-th, repetitions included."""
         return (ReadArrivals(self.members),) if count >= len(self.members) else ()
 
     def arrivals_read(
         self, arrivals: Mapping[int, Arrival], event: FaultRecord | None, *, now: float
     ) -> tuple[Action, ...]:
-        """The arrivals that were there, none when one is missing, and the round's event."""
+        """Handle the arrivals, none if one is missing, and the round's event."""
         if not self.members <= arrivals.keys():
             return ()
         return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)

@@ -1,4 +1,4 @@
-"""How a monitor process reports a death: its own rank's, or another member's that shows no life. Pure.
+"""How a monitor process reports a death: that of its own rank, or of an unresponsive member. Pure.
 
 `DeathReport` is the machine of one round; the flows follow it from round to round.
 """
@@ -29,16 +29,16 @@ Clock = Callable[[], float]
 
 
 class DeathReport(Barrier):
-    """A dead member's round, played by its monitor process, or by a sibling's when a whole node is gone.
+    """A dead member's round, executed by its monitor process, or by that of a sibling if a whole node is lost.
 
     Args:
         iteration: the last round that the member is known to have begun.
         member: the dead member's initial rank.
         members: the initial ranks that take part.
-        fault: what ended it.
+        fault: the fault that ended it.
 
     Attributes:
-        ends_round: the round's event is this death, not another fault: all have arrived after it was told.
+        ends_round: the round's event is this death, not another fault: all members have arrived after its announcement.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class DeathReport(Barrier):
         self.fault, self.ends_round = fault, False
 
     def died(self, *, now: float) -> tuple[Action, ...]:
-        """The member is dead: tell."""
+        """Announce that the member is dead."""
         return (Announce(self.fault),)
 
     def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
-        """The round's event after the announcement: arrive for the dead; None: completed, and nobody waits for it."""
+        """Handle the round's event after the announcement: arrive for the dead member; None: the round is completed."""
         if cause is None:
             return (Finish(f"iteration {self.iteration} was completed before initial rank {self.member} died"),)
         self.ends_round = (cause.initial_rank, cause.interruption) == (self.member, self.fault.interruption)
@@ -60,18 +60,18 @@ class DeathReport(Barrier):
         return (PutArrival(dead), CountArrival())
 
     def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
-        """The round's decision came; one that counts the dead among the living is followed into the next round."""
+        """Handle the round's decision; one that counts the dead member as living is followed into the next round."""
         if self.member in decision.lost:
             return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
         return (self._enter(decision),)
 
     def next(self, members: frozenset[InitialRank]) -> DeathReport:
-        """The same death in the following round, where the member has no rank that anybody knows."""
+        """Return the report of the same death in the following round, where the member has no known rank."""
         return DeathReport(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))
 
 
 def report_death(death: DeathReport, now: Clock) -> Flow[None]:
-    """Announce the death of this monitor process's rank and arrive for it, until a decision says that it is lost."""
+    """Announce the death of this monitor process's rank and arrive for it, until a decision lists it as lost."""
     report: DeathReport | None = death
     while report is not None:
         rest = yield from _announce(report, now)
@@ -84,12 +84,12 @@ def report_death(death: DeathReport, now: Clock) -> Flow[None]:
 
 
 def report_unresponsive(silence: DeathReport, reporter: InitialRank, now: Clock) -> Flow[None]:
-    """Announce that another member's lease stands still, and arrive for it.
+    """Announce that another member's lease is not renewed, and arrive for it.
 
-    A reporter that is lost itself says nothing: the others' leases may be gone with their call.
+    A reporter that is itself lost reports nothing: the others' leases may have been deleted with their call.
 
-    A round that is decided already is followed by the next one, where the member is reported if the decision counts it
-    among the living. A decision that follows this report counts it so only because it has arrived after the report.
+    If the round is decided already, the member is reported in the next one if the decision counts it as living. A
+    decision after this report counts it as living only if it has arrived after the report.
     """
     report: DeathReport | None = silence
     while report is not None:
@@ -111,6 +111,6 @@ def _announce(report: DeathReport, now: Clock) -> Flow[list[Action]]:
 
 
 def _following(report: DeathReport, decision: Decision, now: Clock) -> DeathReport | None:
-    """The report in the next round, if the decision counts the dead among the living."""
+    """Return the report in the next round, if the decision counts the dead member as living."""
     actions = report.decided(decision, now=now())
     return next((report.next(action.members) for action in actions if isinstance(action, Enter)), None)

@@ -1,7 +1,7 @@
-"""What a round decides: the arrivals go in, one frozen decision comes out, the same bytes for everyone.
+"""The decision of a round: computed from the arrivals, frozen, the same bytes for all members.
 
-Pure. Traffic stays linear in the number of ranks: a decision names the lost ranks only, never the living ones. Where
-the rank assignment needs keys of all ranks, it carries them, as runs over neighbours with equal keys.
+Pure. Traffic is linear in the number of ranks: a decision names the lost ranks only, never the living ones. If the rank
+assignment needs the keys of all ranks, the decision carries them, as runs of neighbours with equal keys.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIMED_OUT: Final = ("imed out", "iming out", "imeout")
 
 
 class ArrivalStatus(enum.Enum):
-    """How a member stands at the barrier."""
+    """The status with which a member arrives at the barrier."""
 
     ALIVE = "alive"
     LEAVING = "leaving"
@@ -51,17 +51,17 @@ class Arrival:
 
     Attributes:
         initial_rank: the member.
-        rank: its wrapper rank in the iteration that ends, -1 when it has none.
+        rank: its wrapper rank in the iteration that ends, -1 if it has none.
         status: alive, leaving or dead.
         world_size: the wrapper's world size in that iteration, as far as the writer knows it.
         fault: its own fault, if it had one.
-        step: the highest step it has reported, -1 when it reports none.
-        progress: how far it had come when the round ended; None for a rank that had nothing to do.
+        step: the highest step that it has reported, -1 for none.
+        progress: its progress when the round ended; None for a rank that did not run the function.
         stalled: it had shown no sign of life for half the soft timeout.
         completed: it had completed the iteration.
         long: the iteration had lasted too long to be one of an endless loop of restarts.
-        keys: what its rank assignment needs the others to know of it.
-        place: `host:port` where it would host the meeting of the next process group, "" where it would not.
+        keys: its keys for the rank assignment of all members.
+        place: the `host:port` at which it would host the rendezvous of the next process group, "" for none.
     """
 
     initial_rank: InitialRank
@@ -78,16 +78,16 @@ class Arrival:
     place: str = ""
 
     def encode(self) -> str:
-        """The arrival as JSON."""
+        """Return the arrival as JSON."""
         fault, progress = self.fault and self.fault.to_data(), self.progress and self.progress.values()
         return _encode({**vars(self), "status": self.status.value, "fault": fault, "progress": progress})
 
     @classmethod
     def decode(cls, text: str | bytes) -> Arrival:
-        """The arrival that `encode` wrote.
+        """Parse the result of `encode`.
 
         Raises:
-            ValueError: when the text is none.
+            ValueError: when the text is malformed.
         """
         return cls._from_data(parse_object(text))
 
@@ -107,20 +107,20 @@ class Arrival:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What all members do after a round.
+    """The decision of a round, on which all members act.
 
     Attributes:
         iteration: the round that ended.
-        lost: initial ranks that take part no longer.
+        lost: the initial ranks that no longer take part.
         terminated: the wrapper ranks, of the iteration that ended, that no living member holds.
-        cause: the fault that ended the round: the one told first, unless that is a symptom of another.
-        culprits: the initial ranks that failed; empty when all were stalled alike.
-        step: the highest step any rank has reported, -1 when none has.
+        cause: the fault that ended the round: the first one announced, unless it is a symptom of another one.
+        culprits: the initial ranks that failed; empty if all stalled alike.
+        step: the highest step that any rank has reported, -1 for none.
         long: the iteration had lasted too long to be one of an endless loop of restarts.
         keys: one column for each key that the ranks declared.
-        places: (wrapper rank, `host:port`) where those would host the meeting of the next process group who may become
-            its rank 0: the lowest of the living, and the lowest of those that `FillGaps` moves.
-        silent: those of the lost that showed no sign of life: they may live, and read this decision late.
+        places: (wrapper rank, `host:port`) of the rendezvous that the possible next ranks 0 would host: the lowest
+            living rank, and the lowest of those that `FillGaps` moves.
+        silent: those of the lost ranks that were unresponsive: they may be alive, and read this decision late.
     """
 
     iteration: int
@@ -136,24 +136,24 @@ class Decision:
 
     @property
     def reason(self) -> str:
-        """Why the round ended so, and who is out of the job, for people."""
+        """The reason for the end of the round, and the lost ranks, for people."""
         lost = f"; lost: initial ranks {list(self.lost)}" if self.lost else ""
         return f"{self.cause or 'no fault is known'}{lost}"
 
     def place_of(self, rank: int | None) -> tuple[str, int] | None:
-        """The host and port that the holder of a wrapper rank has offered, as far as the decision tells."""
+        """Return the host and port that the holder of a wrapper rank has offered, if the decision has them."""
         return next((address(place.encode()) for holder, place in self.places if holder == rank), None)
 
     def encode(self) -> str:
-        """The decision as JSON."""
+        """Return the decision as JSON."""
         return _encode({**vars(self), "cause": self.cause and self.cause.to_data()})
 
     @classmethod
     def decode(cls, text: str | bytes) -> Decision:
-        """The decision that `encode` wrote.
+        """Parse the result of `encode`.
 
         Raises:
-            ValueError: when the text is none.
+            ValueError: when the text is malformed.
         """
         data = parse_object(text)
         _require_fields(data, "iteration", "lost", "terminated", "culprits", "step")
@@ -171,12 +171,12 @@ class Decision:
 
 
 def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord | None) -> Decision:
-    """The decision of a round in which all members have arrived.
+    """Return the decision of a round in which all members have arrived.
 
     Args:
         iteration: the round.
-        arrivals: every member's, by initial rank.
-        event: the fault that was told first.
+        arrivals: the arrivals of all members, by initial rank.
+        event: the fault that was announced first.
     """
     alive = [a for a in arrivals.values() if a.status is ArrivalStatus.ALIVE]
     held = {a.rank for a in alive}
@@ -212,7 +212,7 @@ def _rank(arrival: Arrival) -> int:
 
 
 def _symptom(fault: FaultRecord) -> bool:
-    """A collective that failed because of another rank: who dies breaks others before the death is told."""
+    """Return whether a fault is a collective that another rank has broken: a death does so before it is announced."""
     if fault.interruption != _EXCEPTION:
         return False
     text = f"{fault.error_type} {fault.message}"
@@ -222,7 +222,7 @@ def _symptom(fault: FaultRecord) -> bool:
 def _culprits(
     arrivals: Collection[Arrival], faults: list[FaultRecord], cause: FaultRecord | None
 ) -> tuple[InitialRank, ...]:
-    """Who failed; of ranks that only waited in vain, those that held them up."""
+    """Return the ranks that failed; if the ranks only waited in vain, those that blocked them."""
     failed = {fault.initial_rank for fault in faults if not (_stalled(fault) or _late(fault) or _symptom(fault))}
     if not failed and cause is not None and _late(cause):
         return tuple(sorted(a.initial_rank for a in arrivals if not a.completed))
@@ -246,31 +246,31 @@ def _behind(arrivals: Collection[Arrival]) -> set[InitialRank]:
 
 
 def decode_arrivals(values: Iterable[bytes]) -> list[Arrival]:
-    """The arrivals that `Arrival.encode` wrote, some hundreds parsed at once: by themselves they take twice as long.
+    """Parse results of `Arrival.encode`, hundreds at once: one by one they take twice as long.
 
     Raises:
-        ValueError: when a value is no arrival.
+        ValueError: when a value is malformed.
     """
     return [Arrival._from_data(each) for each in parse_json(b"[" + b",".join(map(bytes, values)) + b"]")]
 
 
 def encode_completion() -> str:
-    """The event of a round that all members completed."""
+    """Return the event of a round that all members have completed."""
     return json.dumps({_COMPLETED: True})
 
 
 def decode_event(text: str | bytes) -> FaultRecord | None:
-    """The fault that a round's event names, or None when the round was completed.
+    """Return the fault in a round's event, None if the round was completed.
 
     Raises:
-        ValueError: when the text is no event.
+        ValueError: when the text is malformed.
     """
     data = parse_object(text)
     return None if data.get(_COMPLETED) is True else FaultRecord.from_data(data)
 
 
 def _encode(data: dict[str, Any]) -> str:
-    """JSON; what is empty is left out where most jobs have none."""
+    """Return JSON without the empty fields that most jobs do not use."""
     return json.dumps({name: value for name, value in data.items() if value or name not in _MAY_LACK})
 
 

@@ -1,7 +1,7 @@
-"""What a flow asks its shell to do. Pure.
+"""The effects of a flow, for its shell. Pure.
 
-Each effect says what the flow is resumed with. A shell may raise instead: `StoreFailure` from whatever asks the store,
-and what ends the call out of turn from whatever waits.
+The docstring of an effect says what the flow is resumed with. A shell may raise instead: `StoreFailure` from a store
+operation, and the exception of an early exit from a wait.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 
 
 class StoreFailure(Exception):
-    """The store did not answer as a store does."""
+    """The store has failed, or has returned an invalid value."""
 
 
 class Effect:
-    """What a shell must do next."""
+    """The next step of a shell."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ Flow = Generator[Effect, Any, Result]
 
 @dataclass(slots=True)
 class StoreOperation(Effect):
-    """Carry out one operation of a round's machine; resumed with its `Answer`."""
+    """Execute one operation of a round's machine; resumed with its `Answer`."""
 
     action: StoreAction
     iteration: int
@@ -78,7 +78,7 @@ class ReadDecision(Effect):
 
 @dataclass(slots=True)
 class SetRendezvous(Effect):
-    """Write where the iteration's process group meets, `host:port`; "": nowhere, unless that is written already."""
+    """Write the rendezvous endpoint of the iteration's process group; "": none, unless one is written already."""
 
     iteration: int
     address: str
@@ -86,7 +86,7 @@ class SetRendezvous(Effect):
 
 @dataclass(slots=True)
 class AwaitRendezvous(Effect):
-    """Wait in the store for that; resumed with host and port, None for nowhere."""
+    """Wait in the store for that endpoint; resumed with host and port, None for none."""
 
     iteration: int
 
@@ -101,7 +101,7 @@ class FindHolders(Effect):
 
 @dataclass(slots=True)
 class MarkLeft(Effect):
-    """Write that this member needs the store no longer; one that is lost by its silence may yet read its decision."""
+    """Write that this member no longer needs the store; a silent one that is lost may still read its decision."""
 
     member: InitialRank
     silent: bool = False
@@ -109,7 +109,7 @@ class MarkLeft(Effect):
 
 @dataclass(slots=True)
 class ReportInternalError(Effect):
-    """Report that a machine was told what cannot be: an error of this package, from which nothing follows."""
+    """Report that a machine got an impossible input: an error in this package, without further effect."""
 
     reason: str
 
@@ -128,21 +128,21 @@ class Await(Effect):
 
 @dataclass(slots=True)
 class EnterStage(Effect):
-    """Note on the progress page what the main thread is about."""
+    """Write the stage of the main thread to the progress page."""
 
     stage: Stage
 
 
 @dataclass(slots=True)
 class LoseMembers(Effect):
-    """Note on the progress page who is no longer part of the job."""
+    """Write the lost members to the progress page."""
 
     members: tuple[InitialRank, ...]
 
 
 @dataclass(slots=True)
 class BeginIteration(Effect):
-    """Note on the progress page that this rank is in the iteration that its state tells."""
+    """Write the iteration in this rank's state to the progress page."""
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class DeclareKeys(Effect):
 
 @dataclass(slots=True)
 class Assign(Effect):
-    """Give the rank its place in the next iteration; resumed with what the user's assignment raised, or None."""
+    """Assign the rank of the next iteration; resumed with the exception of the user's assignment, or None."""
 
     decision: Decision
 
@@ -166,19 +166,19 @@ class HostRendezvous(Effect):
 
 @dataclass(slots=True)
 class UseRendezvous(Effect):
-    """Let the next process group meet there; None where nobody hosts it."""
+    """Use this endpoint for the next process group; None if there is none."""
 
     endpoint: tuple[str, int] | None
 
 
 @dataclass(slots=True)
 class AwaitMonitorProcess(Effect):
-    """Wait, for a bounded time, until the monitor process watches over this rank."""
+    """Wait, for a bounded time, until the monitor process monitors this rank."""
 
 
 @dataclass(slots=True)
 class Initialize(Effect):
-    """Run the user's initialize and health check; resumed with how the iteration ended by that, or None.
+    """Run the user's initialize and health check; resumed with the iteration's result if they end it, or None.
 
     A reserve's iteration ends here.
     """
@@ -191,14 +191,14 @@ class RunFunction(Effect):
 
 @dataclass(slots=True)
 class MakeFault(Effect):
-    """Resumed with the fault that the error is."""
+    """Resumed with the fault record of the error."""
 
     error: BaseException
 
 
 @dataclass(slots=True)
 class LateFault(Effect):
-    """Resumed with the fault that others have not completed in time."""
+    """Resumed with the fault record for ranks that have not completed in time."""
 
     reason: str
 
@@ -212,23 +212,23 @@ class ReportAnnounced(Effect):
 
 @dataclass(slots=True)
 class ReleaseGroups(Effect):
-    """The rank has completed by `SystemExit(0)`: free whoever waits for it in a collective."""
+    """The rank has completed by `SystemExit(0)`: unblock the ranks that wait for it in a collective."""
 
     ended: IterationResult
 
 
 @dataclass(slots=True)
 class RoundEnded(Effect):
-    """The round restarts and this rank is out of the function: report what is known."""
+    """The round restarts and this rank has left the function: start the trace of the restart."""
 
     view: RoundView
 
 
 @dataclass(slots=True)
 class ClearFrames(Effect):
-    """Let go of the outcome's result, and of the locals of the frames that its error holds.
+    """Release the result of the iteration, and the locals of the frames that its error holds.
 
-    The frames of an interruption go altogether.
+    The frames of an interruption are released as a whole.
     """
 
     ended: IterationResult
@@ -237,14 +237,14 @@ class ClearFrames(Effect):
 
 @dataclass(slots=True)
 class ReleaseFailure(Effect):
-    """The failure is told and survived: forget its frames."""
+    """The failure was announced and survived: release its frames."""
 
     error: BaseException | None
 
 
 @dataclass(slots=True)
 class Recover(Effect):
-    """Run the user's finalize and health check; resumed with what they raised, or None."""
+    """Run the user's finalize and health check; resumed with their exception, or None."""
 
     failure: BaseException | None
 
@@ -261,29 +261,29 @@ class DescribeArrival(Effect):
 
 @dataclass(slots=True)
 class CollectGarbage(Effect):
-    """This rank has arrived, and others have not: a good time to collect garbage."""
+    """Collect garbage while this rank waits for the others' arrivals."""
 
 
 @dataclass(slots=True)
 class CollectPostponed(Effect):
-    """The failure is released: collect the garbage that it referred to, if any."""
+    """Collect the garbage that the released failure referred to, if any."""
 
 
 @dataclass(slots=True)
 class LogWaiting(Effect):
-    """Log whom the rank goes on waiting for."""
+    """Log the members that the rank continues to wait for."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class Terminate(Effect):
-    """Run the user's terminate; resumed with what it raised, or None."""
+    """Run the user's terminate; resumed with its exception, or None."""
 
 
 @dataclass(slots=True)
 class Complete(Effect):
-    """All ranks have completed: run the user's completion; resumed with what ends the call nevertheless, or None."""
+    """All ranks have completed: run the user's completion; resumed with the exception that ends the call, or None."""
 
 
 @dataclass(slots=True)
@@ -295,12 +295,12 @@ class ReportLeft(Effect):
 
 @dataclass(slots=True)
 class StopHousekeeping(Effect):
-    """Write nothing for the launcher any more."""
+    """Stop writing for the launcher."""
 
 
 @dataclass(slots=True)
 class AwaitGuests(Effect):
-    """Serve the store until the members need it no longer; all have completed, or each leaves for itself."""
+    """Host the store until the members no longer need it; all have completed, or each leaves by itself."""
 
     members: frozenset[InitialRank]
     completed: bool
@@ -326,13 +326,13 @@ class DeleteIfOver(Effect):
 
 @dataclass(slots=True)
 class LoseStore(Effect):
-    """The store is lost: let the monitor process know; resumed with the error that the call ends with."""
+    """The store is lost: notify the monitor process; resumed with the error with which the call ends."""
 
     reason: str
 
 
 @dataclass(slots=True)
 class Abandon(Effect):
-    """This rank leaves the job out of turn: let the monitor process tell the others."""
+    """Early exit of this rank: let the monitor process notify the others."""
 
     error: BaseException

@@ -1,18 +1,19 @@
 """How the ranks that enter a call agree on a generation. Pure.
 
-All keys of a call lie under a generation, so that a new start of a job does not read what an earlier one left in the
-same store. Nobody is told the number, for the launchers of two nodes may count differently: a rank claims its place in
-the first generation that is still open. A place that another incarnation of the rank has claimed belongs to an earlier
-start, so the generation is closed as moved, and everybody who waits in it goes on to the next one. Who completes the
-number of claims closes it as met. The first verdict on a generation stands, and all follow it.
+All keys of a call lie under a generation, so that a new start of a job does not read the keys of an earlier one in the
+same store. The number is not passed to the ranks, because the launchers of two nodes may count differently: a rank
+claims its place in the first generation that is still open. A place that another incarnation of the rank has claimed
+belongs to an earlier start, so the generation is closed as moved, and all ranks that wait in it continue with the next
+one. The rank that completes the number of claims closes it as met. The first verdict on a generation is final, and all
+ranks follow it.
 
 Before a rank counts its claim, it compares its terms (world size, version, parameters that must agree) with those that
-the first rank in the generation has left. Terms that differ may be those of an earlier start, so the generation is
-closed as moved; terms that differ again and again are those of a living rank, and the job has a conflict. So it has
-where no launcher starts a rank again, and a rank that lives finds its place claimed by another process. A rank that has
-waited for too long closes its generation as expired: all that wait in it give up together, and know for whom.
+the first rank in the generation has written. Terms that differ may be those of an earlier start, so the generation is
+closed as moved; terms that differ repeatedly are those of a living rank, which is a conflict. It is also a conflict if
+no launcher restarts ranks and a living rank finds its place claimed by another process. A rank that has waited too long
+closes its generation as expired: all ranks that wait in it give up together, and know the missing ranks.
 
-`Join` asks for one operation at a time and is told its answer.
+`Join` requests one operation at a time and gets its answer.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Agree:
-    """Leave this rank's terms for the others, unless there are some; read those that are there."""
+    """Write this rank's terms, unless there are some; read the present ones."""
 
     generation: int
 
@@ -86,14 +87,14 @@ class Count:
 
 @dataclass(frozen=True)
 class ReadClaims:
-    """See whether every place is taken: a claim may be counted twice, by a rank and for it when it is dead."""
+    """Check whether every place is taken: a claim may be counted twice, by a rank and on its behalf."""
 
     generation: int
 
 
 @dataclass(frozen=True)
 class Close:
-    """Give the generation its verdict, unless it has one."""
+    """Write the verdict on the generation, unless it has one."""
 
     generation: int
     verdict: str
@@ -108,14 +109,14 @@ class Wait:
 
 @dataclass(frozen=True)
 class Joined:
-    """All have met."""
+    """All ranks have joined."""
 
     generation: int
 
 
 @dataclass(frozen=True)
 class Superseded:
-    """Another incarnation of this rank has come after this one."""
+    """A later incarnation of this rank has joined."""
 
     generation: int
     by: str
@@ -131,7 +132,7 @@ class Conflicting:
 
 @dataclass(frozen=True)
 class Expired:
-    """Not all ranks of the job have come in time."""
+    """Not all ranks of the job have joined in time."""
 
     generation: int
     text: str
@@ -141,14 +142,14 @@ Step = Look | Claim | Agree | Conflicting | Expired | Count | ReadClaims | Close
 
 
 class Join:
-    """One incarnation of a rank on its way to a generation.
+    """One incarnation of a rank that joins a generation.
 
     Args:
-        world_size: how many ranks are to meet.
-        incarnation: what tells this process from every other one; the value of its claim.
+        world_size: the number of ranks that must join.
+        incarnation: identifies this process; the value of its claim.
         claimed: the generation that it has claimed already, -1 for none.
-        terms: what must agree between ranks, as JSON; "" for a rank that asks for no agreement.
-        unique: nobody starts a rank again: another living process with this one's rank is a contradiction.
+        terms: the terms that must be equal on all ranks, as JSON; "" for a rank that compares nothing.
+        unique: ranks are not restarted: another living process with this one's rank is a conflict.
     """
 
     def __init__(
@@ -161,13 +162,14 @@ class Join:
         self._ended, self._open, self._stride = -1, -1, 1
 
     def start(self) -> Step:
-        """The first operation."""
+        """Return the first operation."""
         return Look(0) if self.claimed < 0 else Claim(self.claimed)
 
     def looked(self, generation: int, verdict: str | None) -> Step:
-        """The generation has this verdict.
+        """Handle the generation's verdict.
 
-        Open ones follow those that have one: the first is looked for in growing strides, then between the last two.
+        Open generations follow those with a verdict: the first open one is searched for in growing strides, then by
+            bisection.
         """
         if verdict is None:
             self._open = generation
@@ -183,7 +185,7 @@ class Join:
         return Look((self._open + self._ended) // 2)
 
     def claim_read(self, generation: int, value: str) -> Step:
-        """This is whose the place is."""
+        """Handle the present claim of the place."""
         if value == self.incarnation:
             self.claimed = generation
             return Agree(generation) if self.terms else Count(generation)
@@ -195,15 +197,15 @@ class Join:
         return Close(generation, f"{CONFLICT}{self.shared_with(value)}")
 
     def shared_with(self, rival: str) -> str:
-        """What contradicts where another incarnation, which lives as well, has this rank."""
+        """Return the conflict with another living incarnation of this rank."""
         by = parse_object(self.terms).get(BY)
         return f"{by} and another process ({process_of(rival)}) were started with the same RANK"
 
     def terms_read(self, generation: int, terms: str) -> Step:
-        """These are the terms of the first rank in the generation.
+        """Handle the terms of the first rank in the generation.
 
         Raises:
-            ValueError: when they are no JSON object.
+            ValueError: when they are not a JSON object.
         """
         differences = _differences(parse_object(self.terms), parse_object(terms))
         if not differences:
@@ -212,15 +214,15 @@ class Join:
         return Close(generation, CONFLICT + differences if self._conflicts >= MAX_CONFLICTS else MOVED)
 
     def counted(self, generation: int, claims: int) -> Step:
-        """So many claims were counted, with this one."""
+        """Handle the number of counted claims, including this one."""
         return ReadClaims(generation) if claims >= self.world_size else Wait(generation)
 
     def claims_read(self, generation: int, *, complete: bool) -> Step:
-        """Whether every place is taken."""
+        """Handle whether every place is taken."""
         return Close(generation, MET) if complete else Wait(generation)
 
     def decided(self, generation: int, verdict: str) -> Step:
-        """This is the generation's verdict."""
+        """Handle the final verdict on the generation."""
         end = _end(generation, verdict)
         if end is not None and (self.claimed == generation or self._rival):
             return end
@@ -234,14 +236,14 @@ class Join:
 
 
 def _end(generation: int, verdict: str) -> Conflicting | Expired | None:
-    """What the verdict says to those who wait in the generation, if it ends the job."""
+    """Return the end of the job for the ranks that wait in the generation, if the verdict is one."""
     if verdict.startswith(CONFLICT):
         return Conflicting(generation, verdict.removeprefix(CONFLICT))
     return Expired(generation, verdict.removeprefix(EXPIRED)) if verdict.startswith(EXPIRED) else None
 
 
 def process_of(incarnation: str) -> str:
-    """The process that an incarnation is of, for people."""
+    """Return the process of an incarnation, for people."""
     host, pid, *_ = (*incarnation.split("/"), "?")
     return f"{host} pid {pid}"
 

@@ -1,7 +1,7 @@
 """The flow of a rank's main thread through one call: its iterations, from entry to exit. Pure.
 
-It asks the store for single quick operations only. For everything that takes another rank it waits for the monitor
-thread, where a signal reaches it, and no longer than the round's deadline.
+Its store operations are single and quick. For everything that depends on another rank it waits for the monitor thread,
+in a wait that a signal interrupts, no longer than the round's deadline.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ Endpoint = tuple[str, int]
 
 @dataclass(frozen=True)
 class CallRules:
-    """What is settled for all of a call.
+    """The rules that are fixed for a call.
 
     Attributes:
-        leader: who will be rank 0 in the next iteration, by world size and terminated ranks; None where a rank cannot
-            tell.
+        leader: returns the next rank 0 for a world size and the terminated ranks; None if a rank cannot compute it.
         no_progress_limit: restarts in a row without progress; None for any number.
-        meets_on_entry: the process group of iteration 0 needs a rendezvous of ours, too.
+        meets_on_entry: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
         hosts_store: the process of this rank hosts the control store.
-        store_is_hosted: that of some rank does.
+        store_is_hosted: the process of some rank hosts it.
     """
 
     leader: Callable[[int, tuple[int, ...]], int | None]
@@ -57,8 +56,8 @@ class MainThread:
 
     Args:
         rounds: shared with the monitor thread.
-        state: this rank's; `Assign` changes it.
-        rules: the call's.
+        state: the state of this rank; `Assign` changes it.
+        rules: the rules of the call.
         now: monotonic seconds.
     """
 
@@ -71,11 +70,11 @@ class MainThread:
         self.began, self.pause_until = math.inf, 0.0
 
     def run(self) -> Flow[IterationResult]:
-        """Run the function until all ranks have completed it, or this rank leaves; returns how that ended.
+        """Run the function until all ranks have completed it, or this rank leaves; return the result.
 
         Raises:
             StoreLost: when the store is lost.
-            BaseException: what ends the call out of turn.
+            BaseException: the exception of an early exit.
         """
         try:
             ended = yield from self._iterations()
@@ -110,22 +109,22 @@ class MainThread:
     # Into an iteration
 
     def _prepare(self, decision: Decision) -> Flow[IterationResult | None]:
-        """Take the place that the decision gives; how this rank leaves instead, if it does."""
+        """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
         yield effects.LoseMembers(decision.lost)
         offered = decision.place_of(self.rules.leader(self.state.world_size, decision.terminated))
         error = yield effects.Assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=error)
         if decision.iteration >= 0 or self.rules.meets_on_entry:
-            yield from self._meet(offered)
+            yield from self._provide_rendezvous(offered)
         if decision.iteration < 0:
             yield effects.AwaitMonitorProcess()
         yield effects.BeginIteration()
         self.completed, self.began = False, self.now()
         return None
 
-    def _meet(self, offered: Endpoint | None) -> Flow[None]:
-        """Give the next process group a place to meet: the one that its rank 0 has offered, where all can tell it."""
+    def _provide_rendezvous(self, offered: Endpoint | None) -> Flow[None]:
+        """Provide the rendezvous of the next process group, at the endpoint that its rank 0 has offered."""
         state, endpoint = self.state, offered
         if state.active_rank == 0:
             hosted = yield effects.HostRendezvous()
@@ -162,7 +161,7 @@ class MainThread:
     # Out of an iteration
 
     def _complete(self, ended: IterationResult) -> Flow[bool]:
-        """Wait until all ranks have completed; False when the round restarts instead."""
+        """Wait until all ranks have completed; return False if the round restarts instead."""
         view = self.rounds.view
         yield effects.EnterStage(Stage.WAITING)
         if ended.how is Outcome.EXITED:
@@ -175,7 +174,7 @@ class MainThread:
         return view.finished
 
     def _restart(self, ended: IterationResult) -> Flow[Decision | None]:
-        """Go through the round's barrier; the decision, or None when this rank leaves (with `ended.error`)."""
+        """Pass the round's barrier; return the decision, or None if this rank leaves (with `ended.error`)."""
         view, fault = self.rounds.view, None
         if ended.how in (Outcome.FAILED, Outcome.LEFT):
             fault = yield from self._announce(view, ended)
@@ -202,7 +201,7 @@ class MainThread:
         return fault
 
     def _recover(self, ended: IterationResult, iteration: int) -> Flow[bool]:
-        """Be ready for the next iteration; True when this rank leaves instead."""
+        """Prepare for the next iteration; return True if this rank leaves instead."""
         failed = ended.how is Outcome.FAILED
         self.failure = ended.error if failed else None
         yield effects.ClearFrames(ended, failed or ended.how in (Outcome.LEFT, Outcome.EXITED))
@@ -214,7 +213,7 @@ class MainThread:
         return ended.error is not None
 
     def _leave_early(self, ended: IterationResult) -> Flow[None]:
-        """Leave a round that goes on without this rank; it restarts when the others count on this rank."""
+        """Leave a round that continues without this rank; it restarts if the others rely on this rank."""
         view, fault = self.rounds.view, None
         self.left_early = True
         yield effects.ClearFrames(ended, True)
@@ -273,7 +272,7 @@ class MainThread:
         return view.decision
 
     def _await(self, view: RoundView, until: Callable[[RoundView], bool]) -> Flow[None]:
-        """Wait until the monitor thread has brought what is awaited, and do what is due meanwhile."""
+        """Wait until the monitor thread has made the predicate true, and execute what is due meanwhile."""
         while not until(view):
             due = view.round.tick(now=self.now())
             if due:
@@ -282,7 +281,7 @@ class MainThread:
                 yield effects.Await(view, until, view.round.deadline)
 
     def _play(self, view: RoundView, actions: Iterable[Action]) -> Flow[None]:
-        """Carry out what the round's machine asks for.
+        """Execute the actions of the round's machine.
 
         Raises:
             BarrierTimeout: when it gives up, and there is no decision after all.
@@ -305,7 +304,7 @@ class MainThread:
     # Out of the call
 
     def _finish(self, ended: IterationResult) -> Flow[None]:
-        """All ranks are done, or this one leaves: tell, also when a signal handler raises meanwhile."""
+        """Report that all ranks have completed, or that this one leaves, even if a signal handler raises meanwhile."""
         try:
             if ended.how in _DONE and self.rounds.view.finished:
                 failure: BaseException | None = yield effects.Complete()
@@ -319,7 +318,7 @@ class MainThread:
         yield from self._say_left()
 
     def _say_left(self) -> Flow[None]:
-        """Say that this rank needs the store no longer; the rank that hosts it waits for all others first."""
+        """Write that this rank no longer needs the store; the rank that hosts it first waits for all others."""
         view = self.rounds.view
         yield effects.StopHousekeeping()
         try:
@@ -339,7 +338,7 @@ class MainThread:
 
 
 def _contradicts(decision: Decision, ended: IterationResult) -> bool:
-    """Whether the ranks have turned out to contradict each other; the job ends with it."""
+    """Whether the decision's cause is a contradiction between the ranks, which ends the job."""
     cause = decision.cause
     if cause is None or cause.error_type != JOB_MISMATCH:
         return False

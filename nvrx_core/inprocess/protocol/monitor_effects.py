@@ -1,4 +1,4 @@
-"""What the flow of the monitor thread asks its shell to do. Pure."""
+"""The effects of the monitor thread's flow. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = [
 
 @dataclass(slots=True)
 class NoticeEvent(Effect):
-    """The round is over: note how far this rank has come."""
+    """The round is over: record the progress of this rank."""
 
     iteration: int
 
 
 @dataclass(slots=True)
 class LastCall(Effect):
-    """Leave late faults so many seconds."""
+    """Wait for late faults, for so many seconds."""
 
     seconds: float
 
@@ -34,7 +34,7 @@ class InterruptFunction(Effect):
 
 @dataclass(slots=True)
 class AbortFunction(Effect):
-    """Abort what the function waits in."""
+    """Abort the calls in which the function blocks."""
 
     iteration: int
     reason: str
@@ -42,14 +42,14 @@ class AbortFunction(Effect):
 
 @dataclass(slots=True)
 class AwaitOut(Effect):
-    """Interrupt the main thread until it is out of the function."""
+    """Interrupt the main thread until it has left the function."""
 
 
 @dataclass(slots=True)
 class ResetInterrupt(Effect):
-    """The next round begins: forget the request to leave the function."""
+    """The next round starts: discard the request to leave the function."""
 
 
 @dataclass(slots=True)
 class RoundDecided(Effect):
-    """The main thread goes on, by the decision or out of the job."""
+    """The round is decided: the main thread continues, or leaves the job."""

@@ -1,6 +1,6 @@
 """The flow of the monitor thread: wait for the round's event, end the function, wait for the decision. Pure.
 
-It lives as long as the call. A fault reaches it as a push, for it waits in the store on a connection of its own.
+It runs as long as the call. Faults are pushed to it: it waits in the store on its own connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["monitor_thread"]
 
 
 def monitor_thread(rounds: Rounds, now: Callable[[], float]) -> Flow[None]:
-    """Run the rounds of one call; ends when all have completed, or this rank is out of the job."""
+    """Run the rounds of one call, until all have completed or this rank has left the job."""
     going_on = True
     while going_on:
         view = rounds.view
@@ -44,7 +44,7 @@ def monitor_thread(rounds: Rounds, now: Callable[[], float]) -> Flow[None]:
 
 
 def _await_end(view: RoundView, now: Callable[[], float]) -> Flow[None]:
-    """Wait for the event, and get the main thread out of the function if the round restarts."""
+    """Wait for the event, and end the function if the round restarts."""
     yield AwaitEvent(view.round.iteration)
     actions: list[Action] = yield from play(view.round, view.round.happened(now=now()), now)
     for action in actions:
@@ -68,7 +68,7 @@ def _end_function(view: RoundView, abort: Abort) -> Flow[None]:
 
 
 def _go_on(rounds: Rounds, view: RoundView, decision: Decision, now: Callable[[], float]) -> Flow[bool]:
-    """Go on to the next round; False when this rank is not part of it."""
+    """Continue with the next round; return False if this rank is not part of it."""
     actions: list[Action] = yield from play(view.round, view.round.decided(decision, now=now()), now)
     enter = next((action for action in actions if isinstance(action, Enter)), None)
     if enter is not None:

@@ -1,8 +1,8 @@
-"""How an iteration ended on one rank, told from what its function raised.
+"""The outcome of an iteration on one rank, derived from the exception of its function.
 
-Pure. An interruption can come out of the function in another shape: in a group, as the cause of what a library raises
-instead of it, as the `SystemExit` of a handler for everything. A healthy rank is not lost by that, and what has failed
-is not taken for a wish to leave, as a `BaseException` of a library would be.
+Pure. An interruption can leave the function in another form: in a group, as the cause of another exception, or as the
+`SystemExit` of a catch-all handler. A healthy rank is not lost by that, and a failure does not count as a wish to
+leave, as a library's `BaseException` would.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LoopShouldEnd(RankShouldRestart, KeyboardInterrupt):
 
 
 class Outcome(enum.Enum):
-    """How an iteration ended on this rank."""
+    """The outcome of an iteration on this rank."""
 
     RETURNED = enum.auto()
     RESERVE = enum.auto()
@@ -41,7 +41,7 @@ class Outcome(enum.Enum):
 
 @dataclass
 class IterationResult:
-    """How an iteration ended, and with what."""
+    """The result of an iteration: its outcome, and the value or exception."""
 
     how: Outcome
     result: Any = None
@@ -49,14 +49,14 @@ class IterationResult:
 
 
 def overtaken_wish(error: BaseException, outside: BaseException | None) -> BaseException | None:
-    """Return the exception by which the user leaves, and which was on its way out when an interruption was raised.
+    """Return the exception with which the user leaves, if it was propagating when an interruption was raised.
 
     A signal for all ranks, such as Ctrl-C or a scheduler's SIGTERM, reaches most of them together with the
     interruption: the first rank that leaves by it ends the round.
 
     Args:
-        error: what came out of the function.
-        outside: what its caller handles; the call may be what the user does instead of leaving.
+        error: the exception that left the function.
+        outside: the exception that its caller handles; the call may be what the user does instead of leaving.
     """
     found: BaseException | None = error
     while isinstance(found, RankShouldRestart):
@@ -65,13 +65,13 @@ def overtaken_wish(error: BaseException, outside: BaseException | None) -> BaseE
 
 
 def how_it_ended(error: BaseException, *, requested: bool, landed: bool, by_signal: bool = False) -> Outcome:
-    """How a function ended that raised `error`.
+    """Return the outcome of a function that raised `error`.
 
     Args:
-        error: what came out of it.
-        requested: the round has ended, and this rank is asked to leave its function.
-        landed: an interruption was raised in it, or the abort has begun: what fails now fails because of that.
-        by_signal: it is a `SystemExit` that a signal handler of the user's raised.
+        error: the exception that left it.
+        requested: the round has ended, and this rank was asked to leave its function.
+        landed: an interruption was raised in it, or the abort has started: later failures are consequences.
+        by_signal: it is a `SystemExit` that a user's signal handler raised.
     """
     ours = any(isinstance(each, RankShouldRestart) for each in related(error))
     if ours and not (by_signal or _wishes_to_leave(error)):
@@ -89,17 +89,17 @@ def how_it_ended(error: BaseException, *, requested: bool, landed: bool, by_sign
 
 
 def _succeeded(code: object) -> bool:
-    """Whether an exit with this code is a success to Python: an object that is neither None nor a number is not."""
+    """Whether an exit with this code is a success in Python: an object other than None or a number is not."""
     return code is None or (isinstance(code, int) and code == 0)
 
 
 def _wishes_to_leave(error: BaseException) -> bool:
-    """Whether the user has said so, by one of the exceptions that say it; not by one that hides an interruption."""
+    """Whether the exception is a wish to leave, and does not hide an interruption."""
     return any(isinstance(each, _WISHES) and not _hides_interruption(each) for each in _leaves(error))
 
 
 def _hides_interruption(error: BaseException) -> bool:
-    """Ctrl-C and `RestartAbort` are meant, whenever they come; an exit may come from a handler for everything."""
+    """Whether it hides an interruption, as the exit of a catch-all handler may; Ctrl-C and `RestartAbort` do not."""
     if isinstance(error, KeyboardInterrupt | RestartAbort):
         return isinstance(error, RankShouldRestart)
     return any(isinstance(each, RankShouldRestart) for each in related(error))
@@ -116,5 +116,5 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_torchs(error: BaseException) -> bool:
-    """`torch.distributed.checkpoint` tells of every failure by a `BaseException`."""
+    """Whether it is from `torch.distributed.checkpoint`, which reports every failure as a `BaseException`."""
     return str(type(error).__module__).startswith("torch.distributed.")

@@ -1,4 +1,4 @@
-"""Carry out what a round's machine asks of the store, and report what it must not have been told. Pure."""
+"""Execution of a machine's store actions, and the report of invalid inputs. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Machine(Protocol):
 
 
 def play(machine: Machine, actions: Iterable[Action], now: Callable[[], float]) -> Flow[list[Action]]:
-    """Carry out store actions and feed the answers back, until only other actions are left; returns those."""
+    """Execute store actions and pass the answers back, until only other actions are left; return those."""
     pending, rest = deque(actions), list[Action]()
     while pending:
         action = pending.popleft()

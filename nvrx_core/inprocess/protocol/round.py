@@ -1,17 +1,17 @@
-"""One restart round of a living member, as a pure machine: who arrived, who died, when it closes, what is decided.
+"""One restart round of a living member, as a pure machine: arrivals, deaths, the end of the barrier, the decision.
 
 A round is one iteration of the wrapped function and the barrier that ends it. Its members are named by their initial
-ranks. They share a store with five kinds of keys (`nvrx_core.store.keys`), and every method here answers with the store
-operations to do next, in order.
+ranks. They share a store with five kinds of keys (`nvrx_core.store.keys`), and every method returns the next store
+operations, in order.
 
 Invariants, for every interleaving and every crash between two operations:
  1. `event` is written once: a round is completed, or it restarts, never both.
- 2. An arrival is written before it is counted, and whoever counts at least as many as there are members reads all
+ 2. An arrival is written before it is counted, and a member whose count reaches the number of members reads all
     arrivals: however often a member is counted twice (by itself and by its monitor process), the last count finds the
-    barrier complete. So the barrier closes, and not before all arrived.
+    barrier complete. So the barrier closes, and not before all have arrived.
  3. `decision` is written once; all members act on the same bytes.
- 4. A death is a fact about the job: the dead member's monitor process arrives for it in this round and, while a
-    decision still counts it among the living, in the next one too.
+ 4. A death belongs to the job, not to a round: the dead member's monitor process arrives for it in this round and,
+    while a decision still counts it as living, in the next one too.
 """
 
 from __future__ import annotations
@@ -86,39 +86,39 @@ class Round(Barrier):
 
     @takes(Input.FAULT)
     def fault(self, fault: FaultRecord, *, now: float) -> tuple[Action, ...]:
-        """This member's function failed, or its own deadline passed."""
+        """Handle a fault: this member's function failed, or its deadline has passed."""
         return (Announce(fault),)
 
     def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
-        """The round's event after the announcement, which reaches a living member by its monitor thread."""
+        """Handle the answer to the announcement: a living member gets the event through its monitor thread."""
         return ()
 
     @takes(Input.COMPLETED)
     def completed(self, *, now: float) -> tuple[Action, ...]:
-        """This member's function returned, or it is a reserve."""
+        """Handle the completion: this member's function returned, or it is a reserve."""
         self.phase = Phase.COMPLETE
         return (CountCompletion(),)
 
     def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
-        """`count` members have completed."""
+        """Handle that `count` members have completed."""
         return (CloseCompleted(),) if count >= len(self.members) else ()
 
     @takes(Input.WAITS)
     def waits_for_completion(self, *, now: float) -> tuple[Action, ...]:
-        """From now on the others have `timeouts.completion` to complete as well."""
+        """Start the timeout within which the others must complete as well."""
         self.deadline = now + self.timeouts.completion
         return ()
 
     @takes(Input.EVENT)
     def happened(self, *, now: float) -> tuple[Action, ...]:
-        """The round has its event. A member that has not completed need not read it: the round is not completed."""
+        """Handle the round's event. A member that has not completed need not read it: the round is not completed."""
         if self.phase is Phase.OPEN:
             return self._interrupted("a fault was announced")
         return (ReadEvent(),)
 
     @takes(Input.CAUSE)
     def event(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
-        """What the event says to a member that has completed; None: all have."""
+        """Handle the event of a member that has completed; None: all have."""
         if cause is not None:
             return self._interrupted(str(cause))
         self.phase, self.deadline = Phase.FINISHED, math.inf
@@ -130,18 +130,18 @@ class Round(Barrier):
 
     @takes(Input.ARRIVES)
     def arrive(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
-        """This member is out of the function and ready for the next round, or leaving."""
+        """Handle that this member has left the function and is ready for the next round, or leaves."""
         self.phase, self.arrival, self.deadline = Phase.ARRIVED, arrival, now + self.timeouts.barrier
         return (PutArrival(arrival), CountArrival())
 
     @takes(Input.LEAVES)
     def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
-        """This member leaves before the round has begun for it; the others wait for it nowhere."""
+        """Handle that this member leaves before it has entered the round; the others do not wait for it."""
         self.phase, self.arrival = Phase.ARRIVED, arrival
         return (PutArrival(arrival), CountArrival(), CountCompletion())
 
     def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
-        """The round's decision came; that of another round changes nothing."""
+        """Handle the round's decision; that of another round has no effect."""
         return self._decided(decision) if decision.iteration == self.iteration else ()
 
     @takes(Input.DECISION)
@@ -152,7 +152,7 @@ class Round(Barrier):
         return (self._enter(decision),)
 
     def tick(self, *, now: float) -> tuple[Action, ...]:
-        """Time has passed; `deadline` says when this has something to do."""
+        """Handle that time has passed; `deadline` is the next time at which there is something to do."""
         if now < self.deadline:
             return ()
         self.deadline = math.inf
@@ -160,10 +160,10 @@ class Round(Barrier):
 
     @takes(Input.HOLDERS)
     def held_up(self, holders: Mapping[int, int], *, now: float) -> tuple[Action, ...]:
-        """The members in an atomic section when the time was over, with what their leases say.
+        """Handle the members in an atomic section at the deadline, with their leases.
 
-        A section is never interrupted, and who has saved a checkpoint in it for long is healthy: it is waited for while
-        its lease moves.
+        A section is never interrupted, and a member that saves a checkpoint in it for long is healthy: it is waited for
+        while its lease is renewed.
         """
         moved = sorted(member for member, lease in holders.items() if self._holders.get(member) != lease)
         self._holders = holders
@@ -180,17 +180,17 @@ class Round(Barrier):
         return self._give_up(f"{late} in the barrier after {self.timeouts.barrier:g} s")
 
     def _give_up(self, reason: str) -> tuple[Action, ...]:
-        """Arrive as leaving, so that who comes later does not count on this member."""
+        """Arrive as leaving, so that later members do not rely on this member."""
         assert self.arrival is not None
         return (PutArrival(replace(self.arrival, status=ArrivalStatus.LEAVING)), CountArrival(), GiveUp(reason))
 
     def state(self) -> tuple[object, ...]:
-        """All that decides the round's future, hashable; the deadline is left out."""
+        """Return everything that later decisions depend on, hashable, without the deadline."""
         return self.iteration, self.member, self.members, self.phase, self.arrival
 
     @classmethod
     def from_state(cls, state: tuple[object, ...], timeouts: RoundTimeouts) -> Round:
-        """The round that `state` gave."""
+        """Restore a round from `state`."""
         iteration, member, members, phase, arrival = state
         assert isinstance(iteration, int) and isinstance(member, int) and isinstance(members, frozenset)
         round_ = cls(iteration, InitialRank(member), members, timeouts)

@@ -1,8 +1,8 @@
-"""The phases of a living member in a round, and where each input leads: the table that `Round` goes by.
+"""The phases of a living member in a round, and the transition for each input: the table that `Round` follows.
 
-An input that the table does not have in a phase cannot come in it; `Round` answers with an `InternalError` and stays as
-it is. Two threads tell a machine what has happened, so some inputs come when the other thread has gone on already:
-these are in the table, and lead nowhere.
+An input that the table does not have in a phase cannot occur in it; `Round` answers with an `InternalError` and does
+not change. A machine has inputs from two threads, so some arrive when the other thread has continued already: these are
+in the table, and have no effect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["NOWHERE", "TRANSITIONS", "Input", "Phase", "takes"]
 
 
 class Phase(enum.Enum):
-    """How far a member is in a round."""
+    """The phase of a member in a round."""
 
     __hash__ = object.__hash__  # each input is a look-up, and that of an enumeration hashes a name
 
@@ -31,7 +31,7 @@ class Phase(enum.Enum):
 
 
 class Input(enum.Enum):
-    """What a machine is told, and by which of its methods."""
+    """The inputs of a machine, by method."""
 
     FAULT = "`fault`: its function failed, or the others are late"
     COMPLETED = "`completed`: its function returned, or it is a reserve"
@@ -87,7 +87,7 @@ Actions = tuple[Action, ...]
 def takes(
     kind: Input,
 ) -> Callable[[Callable[Concatenate[Machine, Arguments], Actions]], Callable[Concatenate[Machine, Arguments], Actions]]:
-    """Have a method of a machine with a `phase` go by the table."""
+    """Let a method of a machine with a `phase` follow the table."""
     rule = TRANSITIONS[kind]
     wrong = {phase: (InternalError(f"{kind.name} came in phase {phase.name}"),) for phase in Phase}
 

@@ -1,6 +1,6 @@
-"""A round as the two threads of a rank see it, and which round that is. Pure.
+"""The view of a round that the two threads of a rank share, and the sequence of rounds. Pure.
 
-A step of a flow runs to its next effect as a whole: no step of the other thread falls between.
+A step of a flow runs to its next effect as a whole: no step of the other thread runs in between.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class RoundView:
 
 
 class Rounds:
-    """The rounds of one call, one after the other.
+    """The rounds of one call, one after another.
 
     Args:
         member: the rank's initial rank.
-        members: those of all.
+        members: the initial ranks of all members.
         timeouts: the bounds of each round.
 
     Attributes:
-        view: the round that the monitor thread is in.
+        view: the round of the monitor thread.
     """
 
     def __init__(self, member: InitialRank, members: frozenset[InitialRank], timeouts: RoundTimeouts) -> None:
@@ -59,6 +59,6 @@ class Rounds:
         self.view = RoundView(Round(-1, member, members, timeouts))
 
     def advance(self, members: frozenset[InitialRank]) -> None:
-        """Go on to the next round, with these members."""
+        """Continue with the next round, with these members."""
         following = self.view.round.iteration + 1
         self.view = RoundView(Round(following, self.member, members, self.timeouts))
