@@ -47,7 +47,7 @@ class Departure:
         code: the launcher's exit code; None: the launcher stays, without workers, until the job ends.
         signum: the signal that is passed on to the workers; 0: they are asked to end.
         is_immediate: the workers are killed.
-        is_announced: the coordinator is told at once, and not when the workers are gone.
+        is_announced: the coordinator is notified at once, not when the workers have ended.
         is_decisive: its code replaces that of an earlier departure.
     """
 

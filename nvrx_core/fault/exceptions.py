@@ -55,8 +55,8 @@ def type_name(kind: type[BaseException]) -> str:
 def _members(error: BaseException) -> Iterable[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return error.exceptions
-    is_torchs = str(type(error).__module__).startswith("torch.distributed.")
-    failures = getattr(error, "failures", None) if is_torchs else None
+    is_torch_error = str(type(error).__module__).startswith("torch.distributed.")
+    failures = getattr(error, "failures", None) if is_torch_error else None
     if not isinstance(failures, Mapping):
         return ()
     return [part for value in failures.values() for part in _parts(value) if isinstance(part, BaseException)]

@@ -141,7 +141,7 @@ class Settings:
 
     def explain(self) -> dict[str, str]:
         """Return where each setting comes from: `file:line`, a variable, a flag, "code" or "default"."""
-        return {name: self._origins[name].told if name in self._origins else "default" for name in declarations(self)}
+        return {name: self._origins[name].source if name in self._origins else "default" for name in declarations(self)}
 
     def check(self) -> None:
         """Check all values, also the entries of mappings.
@@ -160,7 +160,7 @@ class Settings:
 
     @classmethod
     def _in_code(cls, name: str) -> Origin:
-        return Origin(place=cls.__name__, key=name, told="code")
+        return Origin(place=cls.__name__, key=name, source="code")
 
     @classmethod
     def _from(cls, given: Given) -> Self:

@@ -22,13 +22,13 @@ class Origin:
     Attributes:
         place: as an error says it: `file:line`, "environment", "command line", or the class that was given it.
         key: the setting as it is spelled there.
-        told: as `explain` says it.
+        source: the source as `explain` shows it.
         parts: the place of each entry of a mapping.
     """
 
     place: str
     key: str
-    told: str
+    source: str
     parts: Mapping[str, str] = field(default_factory=dict)
 
     def error(self, misread: Misread, otherwise: str) -> ConfigurationError:
@@ -56,7 +56,7 @@ def of_file(path: str, owner: type, spelling: Spelling, *, ignore_missing: bool)
     for key in section.values:
         refuse_unknown_name(section.place(key), key, known, spelling.section)
     return {
-        key: (value, Origin(place=section.place(key), key=key, told=section.place(key), parts=section.parts(key)))
+        key: (value, Origin(place=section.place(key), key=key, source=section.place(key), parts=section.parts(key)))
         for key, value in section.values.items()
     }
 
@@ -72,7 +72,7 @@ def of_variables(environ: Mapping[str, str], owner: type, spelling: Spelling) ->
     for variable in mine:
         refuse_unknown_name("environment", variable, known, spelling.section)
     return {
-        known[variable]: (value, Origin(place="environment", key=variable, told=variable))
+        known[variable]: (value, Origin(place="environment", key=variable, source=variable))
         for variable, value in mine.items()
     }
 
@@ -82,7 +82,7 @@ def of_flags(args: argparse.Namespace, owner: type, spelling: Spelling) -> Given
     names = (*command_line.FILE_OPTIONS, *declarations(owner))
     values = {name: getattr(args, spelling.attribute(name), None) for name in names}
     return {
-        name: (value, Origin(place="command line", key=spelling.flag(name), told=spelling.flag(name)))
+        name: (value, Origin(place="command line", key=spelling.flag(name), source=spelling.flag(name)))
         for name, value in values.items()
         if value is not None
     }

@@ -205,8 +205,8 @@ class RestartableFit(Finalize):
     def group_made(self, strategy: Any) -> None:
         """Share the state that only rank 0 had, and stand in for lost ranks: the process group exists."""
         trainer = self._trainer
-        told = (logger_versions(trainer), self._rows.at_entry) if strategy.is_global_zero else None
-        versions, self._rows.at_entry = strategy.broadcast(told)
+        sent = (logger_versions(trainer), self._rows.at_entry) if strategy.is_global_zero else None
+        versions, self._rows.at_entry = strategy.broadcast(sent)
         use_logger_versions(trainer, versions)
         if self.attempt == 0:
             return
@@ -311,8 +311,8 @@ def end_if_ended(restart: RestartRecord | None) -> None:
     """
     cause = restart.cause if restart is not None else None
     if cause is not None and cause.error_type.rpartition(".")[2] in _ENDS:
-        told = f"initial rank {cause.initial_rank} has ended the fit: {cause.message}"
-        raise RestartAbort(told, culprit=cause.initial_rank)
+        reason = f"initial rank {cause.initial_rank} has ended the fit: {cause.message}"
+        raise RestartAbort(reason, culprit=cause.initial_rank)
 
 
 @contextmanager

@@ -109,7 +109,7 @@ class StoreCoordination:
         """Send a message to the coordinator."""
         description = self._describe() if kind is MessageKind.READY else None
         text = json.dumps(Message(self._node, kind, cycle, reason, description).to_json())
-        self._requests.ask(lambda store: self._tell(store, text))
+        self._requests.ask(lambda store: self._send(store, text))
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Read the progress of the slowest ranks of other nodes."""
@@ -157,7 +157,7 @@ class StoreCoordination:
             self._is_over = self._is_lost = True
             self._events.coordinator_lost(STORE_LOST, reason)
 
-    def _tell(self, store: Store, text: str) -> None:
+    def _send(self, store: Store, text: str) -> None:
         key = self._keys.message(store.add(self._keys.inbox, 1))
         store.set(key, text)
         store.check([key])  # what is set over a connection that breaks may be lost; whatever breaks is made again

@@ -63,7 +63,8 @@ class AbortChain:
     def run(self, state: FrozenState) -> None:
         """Run the steps beside the function; if one fails, torch's groups are aborted all the same."""
         failed = _run(self.beside, state)
-        if self._aborts_groups and failed and not any(_is_torchs(step) and step not in failed for step in self.beside):
+        aborted = any(_is_torch_abort(step) and step not in failed for step in self.beside)
+        if self._aborts_groups and failed and not aborted:
             _run([AbortTorchDistributed()], state)
 
     def run_in_main_thread(self, state: FrozenState) -> None:
@@ -73,18 +74,18 @@ class AbortChain:
 
 def _in_order(steps: list[Step]) -> list[Step]:
     """Put the steps in the order of their phases; within one they stay in that of the composition."""
-    torchs = next((number for number, step in enumerate(steps) if _is_torchs(step)), None)
+    torch_abort = next((number for number, step in enumerate(steps) if _is_torch_abort(step)), None)
 
     def place(numbered: tuple[int, Step]) -> int:
         number, step = numbered
-        if torchs is None or phase_of(step) is not None:
+        if torch_abort is None or phase_of(step) is not None:
             return _PLACE[phase_of(step)]
-        return (number > torchs) - (number < torchs) + 1
+        return (number > torch_abort) - (number < torch_abort) + 1
 
     return [step for _, step in sorted(enumerate(steps), key=place)]
 
 
-def _is_torchs(step: Step) -> bool:
+def _is_torch_abort(step: Step) -> bool:
     return isinstance(step, AbortTorchDistributed)
 
 

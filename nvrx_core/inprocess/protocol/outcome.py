@@ -84,7 +84,7 @@ def how_it_ended(error: BaseException, *, requested: bool, landed: bool, by_sign
         return Outcome.INTERRUPTED if landed else Outcome.FAILED
     if requested:
         return Outcome.INTERRUPTED
-    failed = any(isinstance(each, Exception) for each in related(error)) or _is_torchs(error)
+    failed = any(isinstance(each, Exception) for each in related(error)) or _is_torch_error(error)
     return Outcome.FAILED if failed else Outcome.LEFT
 
 
@@ -115,6 +115,6 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield found
 
 
-def _is_torchs(error: BaseException) -> bool:
+def _is_torch_error(error: BaseException) -> bool:
     """Whether it is from `torch.distributed.checkpoint`, which reports every failure as a `BaseException`."""
     return str(type(error).__module__).startswith("torch.distributed.")

@@ -6,7 +6,7 @@ unhealthy, done how many nodes have lost a worker, or are done
 claims          how many nodes have a reason to end the cycle; the first one writes it
 verdict         the agreement that ends the cycle
 in-use          the endpoint of the store of in-process restart, once a rank uses it
-told, all-told  how many nodes have read the end of the job; all have
+read, all-read  how many nodes have read the end of the job; set when all have
 
 Only `set`, `get`, `add`, `check` and `wait` are used: a store of torch's `etcd` handler has no more.
 """
@@ -100,12 +100,12 @@ class HandlerCycle:
 
     def await_others(self, within: float) -> None:
         """Wait until all nodes have read that the job ends: one of them may host the store."""
-        self._store.wait([self._key("all-told")], timedelta(seconds=within))
+        self._store.wait([self._key("all-read")], timedelta(seconds=within))
 
     def _take(self, agreed: Agreement) -> Agreement:
         self.verdict = agreed
-        if agreed.decision.verdict is Verdict.END and self._store.add(self._key("told"), 1) == self.size:
-            self._store.set(self._key("all-told"), "")
+        if agreed.decision.verdict is Verdict.END and self._store.add(self._key("read"), 1) == self.size:
+            self._store.set(self._key("all-read"), "")
         return agreed
 
     def _get(self, name: str) -> bytes:
