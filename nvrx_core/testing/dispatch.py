@@ -1,7 +1,7 @@
 """Faults that a job dispatches to itself, by the names of nvidia-resiliency-ext.
 
-Most faults are injected from a thread, or by a signal. An exception of the workload cannot be: it is due from its time
-on, and the training loop raises it where it asks for it.
+Most faults are injected from a thread, or by a signal. An exception of the workload cannot be: it becomes due, and the
+training loop raises it by `maybe_raise_workload_exception`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def maybe_raise_workload_exception() -> None:
 
 
 def clear_workload_exception() -> None:
-    """Forget a workload's exception that is due."""
+    """Discard a workload exception that is due."""
     _due.clear()
 
 

@@ -52,7 +52,7 @@ class Call(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """What an injector has to work with."""
+    """The arguments of an injector."""
 
     call: Call | None
     store: Store | None
@@ -91,7 +91,7 @@ class Target:
 
 
 def raise_on_signal(signum: int) -> None:
-    """Let the next such signal raise an `InjectedFault` in the main thread; its old handler is back afterwards."""
+    """Let the next such signal raise an `InjectedFault` in the main thread, and restore its handler then."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         signal.signal(signum, former)
@@ -165,7 +165,7 @@ def _signal_exception(target: Target) -> None:
 
 
 def _await_exception() -> None:
-    """Run bytecode until it comes up, if it comes up in this thread."""
+    """Run bytecode until the exception is raised, if it is raised in this thread."""
     while _in_main_thread():
         _sleep(0.001)
 

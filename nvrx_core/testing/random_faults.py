@@ -31,10 +31,10 @@ def inject_fault(  # noqa: PLR0917 - code written against nvidia-resiliency-ext 
 
     Args:
         faults: the faults to choose from; default `NO_DEVICE`.
-        num_faults: how many ranks get one, or the least and the most; no more than may get one.
-        keep_alive: so many ranks, the first, get none.
-        delay: seconds until each fault, or the shortest and the longest.
-        seed: of the choice; default one that rank 0 draws for all ranks of the process group.
+        num_faults: the number of ranks that get one, or its minimum and maximum; limited to the ranks that may get one.
+        keep_alive: the number of ranks, from rank 0 on, that get none.
+        delay: seconds until each fault, or their minimum and maximum.
+        seed: the seed of the choice; by default, rank 0 draws one for all ranks of the process group.
         callback: called in each rank that gets a fault, a moment before it.
 
     Returns:
@@ -67,14 +67,14 @@ def choose(
 
 
 def _place() -> tuple[int, int]:
-    """The rank and the size of the default process group; without one, those of the environment."""
+    """Return rank and size of the default process group; without one, those of the environment."""
     import torch.distributed as dist
 
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else environment.rank_and_world_size()
 
 
 def _agreed(seed: int | None, world: int) -> int:
-    """The seed that all ranks use."""
+    """Return the seed that all ranks use."""
     import torch.distributed as dist
 
     if seed is not None:
