@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 
 from demo_parts.journal import Follower
+from demo_parts.run_history import Happening, RunHistory
 from demo_parts.runs import Run
 from demo_parts.schedule import CUT_OFF
-from demo_parts.story import Happening, Story
 from demo_parts.view import View
 
 __all__ = ["Following"]
@@ -24,12 +24,12 @@ class Following:
 
     Args:
         run: the run.
-        story: what happened.
+        history: what happened.
         view: shows it.
     """
 
-    def __init__(self, run: Run, story: Story, view: View) -> None:
-        self._run, self._story, self._view = run, story, view
+    def __init__(self, run: Run, history: RunHistory, view: View) -> None:
+        self._run, self._history, self._view = run, history, view
         self._follower = Follower(run.settings.records)
         self._heard = time.monotonic()
 
@@ -37,7 +37,7 @@ class Following:
         """Follows the run until it is over, or nothing is heard of it any more."""
         for _ in self.happenings():
             pass
-        self._story.over, self._story.silent = time.monotonic(), any(code is None for code in self._run.exit_codes)
+        self._history.over, self._history.silent = time.monotonic(), any(code is None for code in self._run.exit_codes)
         self._view.end()
 
     def happenings(self, until: int | None = None) -> Iterator[Happening]:
@@ -47,7 +47,7 @@ class Following:
             running = self._run.wait(FRAME, until)
             lines = self._follower.lines()
             self._heard = time.monotonic() if lines else self._heard
-            for happening in self._story.read(lines):
+            for happening in self._history.read(lines):
                 self._view.show(happening)
                 yield happening
             if not self._run.protected:
@@ -56,9 +56,9 @@ class Following:
 
     def _end_hang(self) -> None:
         """What an operator does who finds a job standing still: the process that hangs is killed."""
-        injection, now = self._story.pending, time.monotonic()
-        if injection is None or injection in self._story.cut_off or now < injection.at + CUT_OFF:
+        injection, now = self._history.pending, time.monotonic()
+        if injection is None or injection in self._history.cut_off or now < injection.at + CUT_OFF:
             return
         if self._run.kill(injection.pid):
-            self._story.cut_off[injection] = now
+            self._history.cut_off[injection] = now
             self._view.cut_off(injection, now - injection.at)

@@ -12,8 +12,8 @@ from itertools import groupby
 
 from demo_parts import svg
 from demo_parts.durations import duration
+from demo_parts.run_history import Point, Recovery, RunHistory
 from demo_parts.schedule import KINDS
-from demo_parts.story import Point, Recovery, Story
 
 __all__ = ["draw_runs"]
 
@@ -54,32 +54,33 @@ class Frame:
         return TOP + PLOT_HEIGHT * (1 - steps / self.steps)
 
 
-def draw_runs(stories: Mapping[str, Story]) -> str:
+def draw_runs(histories: Mapping[str, RunHistory]) -> str:
     """The picture of the runs that came to a first step, by name; `nvrx` is one of them."""
-    stories = {name: story for name, story in stories.items() if story.points}
-    nvrx = stories["nvrx"]
+    histories = {name: history for name, history in histories.items() if history.points}
+    nvrx = histories["nvrx"]
     frame = Frame(
-        max(max(_seconds(story), 0.1) for story in stories.values()), max(story.reached for story in stories.values())
+        max(max(_seconds(history), 0.1) for history in histories.values()),
+        max(history.reached for history in histories.values()),
     )
     lanes = TOP + PLOT_HEIGHT + 74
     height = lanes + LANE * (nvrx.ranks + nvrx.spares) + 16
     faults = len(nvrx.injections)
     title = f"The same training, the same {faults} faults: restarted by nvrx, and by torchrun"
-    if "torchrun" not in stories:
+    if "torchrun" not in histories:
         title = f"A training that nvrx restarts after {faults} faults"
     parts = [
         svg.text(LEFT - 66, 32, title, "bold", size=17),
         svg.text(LEFT - 66, 52, "Dotted: standing still after a fault, with how long, to the first step.", "faint"),
         *_axes(frame),
-        *(part for name, story in stories.items() for part in _run(frame, name, story)),
-        *(part for name, story in stories.items() for part in _labels(frame, name, story)),
+        *(part for name, history in histories.items() for part in _run(frame, name, history)),
+        *(part for name, history in histories.items() for part in _labels(frame, name, history)),
         *_lanes(frame, nvrx, lanes),
     ]
     return svg.document(WIDTH, height, STYLE, parts, title=title)
 
 
-def _seconds(story: Story) -> float:
-    return story.points[-1].at - story.points[0].at
+def _seconds(history: RunHistory) -> float:
+    return history.points[-1].at - history.points[0].at
 
 
 def _axes(frame: Frame) -> Iterator[str]:
@@ -94,12 +95,12 @@ def _axes(frame: Frame) -> Iterator[str]:
         yield svg.text(x, y, f"{place * tick:g} s", "faint", anchor="middle")
 
 
-def _run(frame: Frame, name: str, story: Story) -> Iterator[str]:
+def _run(frame: Frame, name: str, history: RunHistory) -> Iterator[str]:
     """One line for each iteration, and a dotted one from each fault to the first step after it."""
-    begin = story.points[0].at
-    for _, points in groupby(story.points, key=lambda point: point.iteration):
+    begin = history.points[0].at
+    for _, points in groupby(history.points, key=lambda point: point.iteration):
         yield svg.polyline(_thinned(frame, begin, list(points)), name)
-    for recovery in story.recoveries:
+    for recovery in history.recoveries:
         y, since = frame.y(recovery.reached), recovery.since - begin
         yield svg.line(frame.x(since), y, frame.x(since + recovery.resumed), y, kind=f"still {name}")
 
@@ -114,44 +115,44 @@ def _thinned(frame: Frame, begin: float, points: Sequence[Point]) -> Iterator[tu
             yield x, frame.y(point.step + 1)
 
 
-def _labels(frame: Frame, name: str, story: Story) -> Iterator[str]:
+def _labels(frame: Frame, name: str, history: RunHistory) -> Iterator[str]:
     """What each fault cost, above the line of nvrx and below that of torchrun; and how long the run took."""
-    begin, shift = story.points[0].at, -8 if story.protected else 17
-    for recovery in story.recoveries:
-        label, y = _label(story, recovery), frame.y(recovery.reached) + shift
+    begin, shift = history.points[0].at, -8 if history.protected else 17
+    for recovery in history.recoveries:
+        label, y = _label(history, recovery), frame.y(recovery.reached) + shift
         x = min(frame.x(recovery.since - begin) + 6, WIDTH - 10 - LETTER * len(label))
         yield svg.text(x, y, label, name)
-    end, anchor = frame.x(_seconds(story)), "start" if name == "nvrx" else "end"
-    yield svg.text(end, TOP - 14, f"{name} {_seconds(story):.0f} s", name, anchor=anchor, size=13)
+    end, anchor = frame.x(_seconds(history)), "start" if name == "nvrx" else "end"
+    yield svg.text(end, TOP - 14, f"{name} {_seconds(history):.0f} s", name, anchor=anchor, size=13)
 
 
-def _label(story: Story, recovery: Recovery) -> str:
+def _label(history: RunHistory, recovery: Recovery) -> str:
     injection = recovery.injection
     fault = KINDS[injection.kind].name if injection else recovery.name
-    killed = ", then killed" if injection in story.cut_off else ""
+    killed = ", then killed" if injection in history.cut_off else ""
     return f"{fault}{killed}: {duration(recovery.resumed)}"
 
 
-def _lanes(frame: Frame, story: Story, top: float) -> Iterator[str]:
+def _lanes(frame: Frame, history: RunHistory, top: float) -> Iterator[str]:
     """A bar for each process of nvrx, as long as it lived: faint in reserve, full while it trains."""
-    begin = story.points[0].at
+    begin = history.points[0].at
     text = "The processes under nvrx: one that fails lives on, a spare replaces one that is lost"
     yield svg.text(LEFT - 66, top - 14, text)
-    for initial_rank in range(story.ranks + story.spares):
-        y, end = top + LANE * initial_rank, story.lost.get(initial_rank, story.points[-1].at) - begin
-        joined = 0.0 if initial_rank < story.ranks else _joined(story, initial_rank, end)
-        name = "rank" if initial_rank < story.ranks else "spare"
+    for initial_rank in range(history.ranks + history.spares):
+        y, end = top + LANE * initial_rank, history.lost.get(initial_rank, history.points[-1].at) - begin
+        joined = 0.0 if initial_rank < history.ranks else _joined(history, initial_rank, end)
+        name = "rank" if initial_rank < history.ranks else "spare"
         yield svg.text(LEFT - 8, y + 10, f"{name} {initial_rank}", "faint", anchor="end")
         yield svg.rectangle(frame.x(0), y, frame.x(joined) - frame.x(0), LANE - 8, kind="reserve", rounded=2)
         yield svg.rectangle(frame.x(joined), y, frame.x(end) - frame.x(joined), LANE - 8, kind="trains", rounded=2)
-        for injection in story.injections:
+        for injection in history.injections:
             if injection.initial_rank == initial_rank:
-                recovery, x = story.recovery_after(injection), frame.x(injection.at - begin)
+                recovery, x = history.recovery_after(injection), frame.x(injection.at - begin)
                 lost = recovery is not None and initial_rank in recovery.lost
                 yield svg.mark(x, y + (LANE - 8) / 2, "lost" if lost else "injected", cross=lost)
 
 
-def _joined(story: Story, initial_rank: int, end: float) -> float:
+def _joined(history: RunHistory, initial_rank: int, end: float) -> float:
     """When a process left the reserve, in seconds since the first step; `end` when it never did."""
-    recovery = next((recovery for recovery in story.recoveries if initial_rank in recovery.took_over), None)
-    return end if recovery is None else recovery.since + (recovery.entered or 0.0) - story.points[0].at
+    recovery = next((recovery for recovery in history.recoveries if initial_rank in recovery.took_over), None)
+    return end if recovery is None else recovery.since + (recovery.entered or 0.0) - history.points[0].at

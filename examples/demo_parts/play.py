@@ -9,10 +9,10 @@ from demo_parts.following import Following
 from demo_parts.options import Options
 from demo_parts.processes import wait_for
 from demo_parts.report import fault_table, legend
+from demo_parts.run_history import Began, Recovery, RunHistory
 from demo_parts.runs import NvrxRun, Run
 from demo_parts.schedule import HARD_TIMEOUT
 from demo_parts.signals import Ended
-from demo_parts.story import Began, Recovery, Story
 from demo_parts.terminal import Style, Terminal, keyboard, pressed
 from demo_parts.view import View
 
@@ -24,17 +24,17 @@ BOLD = Style.BOLD
 def play(options: Options, terminal: Terminal) -> int:
     """Trains until the viewer stops it; returns the exit code: 1 when the training ended by itself."""
     terminal.say(f"A small transformer learns to write Python, on {options.ranks} ranks, until you stop it.\n", BOLD)
-    story, settings = Story(options.ranks, options.spares), options.settings("play")
+    history, settings = RunHistory(options.ranks, options.spares), options.settings("play")
     with keyboard() as keys, NvrxRun(settings, options.spares) as run:
         try:
-            stopped = _Session(run, story, terminal, keys).watch()
+            stopped = _Session(run, history, terminal, keys).watch()
         except Ended as ended:
             if ended.signal is not signal.SIGINT:
                 raise
             stopped = True
         terminal.end_bar()
         exit_codes = run.exit_codes
-    _sum_up(story, terminal)
+    _sum_up(history, terminal)
     if run.left_behind:
         terminal.say(f"failed: processes were left behind: {sorted(run.left_behind)}", Style.RED)
     if not stopped:
@@ -48,19 +48,19 @@ class _Session:
 
     Attributes:
         run: the run.
-        story: what happens in it.
+        history: what happens in it.
         terminal: where it is shown.
         keys: the viewer's keyboard, if there is one.
     """
 
     run: Run
-    story: Story
+    history: RunHistory
     terminal: Terminal
     keys: int | None
 
     def watch(self) -> bool:
         """Shows the run until it is over; returns whether the viewer has stopped it."""
-        following = Following(self.run, self.story, View(self.terminal, self.story, None))
+        following = Following(self.run, self.history, View(self.terminal, self.history, None))
         while True:
             for happening in following.happenings(self.keys):
                 if isinstance(happening, Began):
@@ -74,12 +74,12 @@ class _Session:
 
     def _pids(self) -> dict[int, int]:
         """The pid of each rank."""
-        places = sorted(self.story.places.items(), key=lambda place: place[1])
+        places = sorted(self.history.places.items(), key=lambda place: place[1])
         return {rank: self.run.started[initial_rank].pid for initial_rank, rank in places}
 
     def _processes(self) -> str:
         told = [f"rank {rank}: {pid}" for rank, pid in self._pids().items()]
-        told += [f"spare: {self.run.started[initial_rank].pid}" for initial_rank in self.story.reserve]
+        told += [f"spare: {self.run.started[initial_rank].pid}" for initial_rank in self.history.reserve]
         return "   ".join(told)
 
     def _advise(self) -> None:
@@ -99,13 +99,15 @@ class _Session:
         self.terminal.say(f"{'q or ' if self.keys is not None else ''}Ctrl-C ends the training.\n", BOLD)
 
 
-def _sum_up(story: Story, terminal: Terminal) -> None:
-    faults = len(story.recoveries)
-    text = f"{story.reached} steps, {faults} {'restart' if faults == 1 else 'restarts'}; every process has been ended."
+def _sum_up(history: RunHistory, terminal: Terminal) -> None:
+    faults = len(history.recoveries)
+    text = (
+        f"{history.reached} steps, {faults} {'restart' if faults == 1 else 'restarts'}; every process has been ended."
+    )
     terminal.say(f"\n{text}", BOLD)
-    if story.recoveries:
+    if history.recoveries:
         terminal.say()
-        for row in fault_table(story, None):
+        for row in fault_table(history, None):
             terminal.say(f"  {row}")
         terminal.say()
         for row in legend(None):

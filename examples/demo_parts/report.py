@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo_parts.durations import duration
+from demo_parts.run_history import Injection, Recovery, RunHistory
 from demo_parts.runs import TorchrunRun
 from demo_parts.schedule import CUT_OFF, HARD_TIMEOUT, KINDS, SOFT_TIMEOUT, PlannedFault
-from demo_parts.story import Injection, Recovery, Story
 from demo_parts.view import measured
 
 __all__ = ["Outcome", "aligned", "failures_of", "fault_table", "legend", "run_table"]
@@ -21,34 +21,34 @@ class Outcome:
 
     Attributes:
         name: of the run.
-        story: what happened.
+        history: what happened.
         failures: what is not as it should be, in sentences.
     """
 
     name: str
-    story: Story
+    history: RunHistory
     failures: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
         """From the first step to the last."""
-        points = self.story.points
+        points = self.history.points
         return points[-1].at - points[0].at if points else 0.0
 
 
-def fault_table(story: Story, torchrun: Story | None) -> list[str]:
+def fault_table(history: RunHistory, torchrun: RunHistory | None) -> list[str]:
     """A row for each fault: what it cost under nvrx, phase by phase, and under torchrun."""
     heads = ["fault", "rank", "step", "noticed", "back in", "next step", "process", *(["torchrun"] if torchrun else [])]
     rows = [heads]
-    for injection in story.injections:
+    for injection in history.injections:
         other = [_under_torchrun(torchrun, injection)] if torchrun else []
-        recovery = story.recovery_after(injection)
+        recovery = history.recovery_after(injection)
         rows.append([KINDS[injection.kind].name, str(injection.rank), str(injection.step), *_cells(recovery), *other])
-    rows += [_unplanned(recovery) for recovery in story.recoveries if recovery.injection is None]
+    rows += [_unplanned(recovery) for recovery in history.recoveries if recovery.injection is None]
     return aligned(rows, left=(0, 6))
 
 
-def legend(torchrun: Story | None) -> Iterator[str]:
+def legend(torchrun: RunHistory | None) -> Iterator[str]:
     """What the columns are, a line for each."""
     yield "each time: from the fault (a hang: its last sign of life) to the slowest rank, by one clock, until"
     timeouts = f"'{SOFT_TIMEOUT:g} s +': after the soft timeout, '{HARD_TIMEOUT:g} s +': after the hard one"
@@ -71,25 +71,25 @@ def run_table(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def failures_of(
-    story: Story, faults: Sequence[PlannedFault], exit_codes: Sequence[int | None], logs: Path
+    history: RunHistory, faults: Sequence[PlannedFault], exit_codes: Sequence[int | None], logs: Path
 ) -> Iterator[str]:
     """What is not as the schedule foresees it, in sentences."""
     for fault in faults:
-        if missing := _missing(story, fault):
+        if missing := _missing(history, fault):
             yield f"{fault.kind} on rank {fault.rank} at step {fault.step} {missing}"
-    lost = {injection.initial_rank for injection in story.injections if KINDS[injection.kind].lethal}
+    lost = {injection.initial_rank for injection in history.injections if KINDS[injection.kind].lethal}
     for rank, code in enumerate(exit_codes):
-        if rank not in lost and (code != 0 or rank not in story.finished):
+        if rank not in lost and (code != 0 or rank not in history.finished):
             end = "was still there" if code is None else f"ended with code {code}"
             yield f"process {rank} {end} and did not finish the training; see {logs / f'rank-{rank}.log'}"
 
 
-def _missing(story: Story, fault: PlannedFault) -> str:
+def _missing(history: RunHistory, fault: PlannedFault) -> str:
     """What a scheduled fault lacks; nothing when it was injected and answered as it should be."""
-    injection = next((injection for injection in story.injections if injection.is_planned(fault)), None)
+    injection = next((injection for injection in history.injections if injection.is_planned(fault)), None)
     if injection is None:
         return "was not injected"
-    recovery = story.recovery_after(injection)
+    recovery = history.recovery_after(injection)
     if recovery is None:
         return "was followed by no restart"
     if (injection.initial_rank in recovery.lost) != KINDS[fault.kind].lethal:
@@ -119,44 +119,44 @@ def _unplanned(recovery: Recovery) -> list[str]:
     return [recovery.name, str(recovery.cause.get("rank", "?")), "", *_cells(recovery)]
 
 
-def _under_torchrun(story: Story, injection: Injection) -> str:
+def _under_torchrun(history: RunHistory, injection: Injection) -> str:
     """What the same fault cost there: recovered, hung first, crashed again, or never recovered."""
     planned = injection.kind, injection.step
-    same = next((other for other in story.injections if (other.kind, other.step) == planned), None)
+    same = next((other for other in history.injections if (other.kind, other.step) == planned), None)
     if same is None:
         return "never came to it"
-    recovery = story.recovery_after(same)
+    recovery = history.recovery_after(same)
     if recovery is None:
-        return f"{'hung' if story.silent else 'gave up'} after {duration(story.over - same.at)}"
-    hung = "hung, " if same in story.cut_off else ""
+        return f"{'hung' if history.silent else 'gave up'} after {duration(history.over - same.at)}"
+    hung = "hung, " if same in history.cut_off else ""
     attempts = recovery.iteration - same.iteration
     again = f", {attempts} attempts" if attempts > 1 else ""
     return f"{hung}{duration(recovery.resumed)}{again}"
 
 
 def _run(outcome: Outcome, first: Outcome) -> list[str]:
-    story = outcome.story
-    if not story.points:
+    history = outcome.history
+    if not history.points:
         return [outcome.name, "never began", "", "", "", "", ""]
-    still = sum(recovery.resumed for recovery in story.recoveries)
-    repeated = sum(recovery.repeated for recovery in story.recoveries)
-    loss = f"{story.points[-1].loss:.3f}"
+    still = sum(recovery.resumed for recovery in history.recoveries)
+    repeated = sum(recovery.repeated for recovery in history.recoveries)
+    loss = f"{history.points[-1].loss:.3f}"
     return [
-        outcome.name, f"{outcome.seconds:.1f} s", f"{still:.1f} s", str(repeated), loss, str(len(story.places)),
+        outcome.name, f"{outcome.seconds:.1f} s", f"{still:.1f} s", str(repeated), loss, str(len(history.places)),
         _weights(outcome, first),
     ]  # fmt: skip
 
 
 def _weights(outcome: Outcome, first: Outcome) -> str:
-    story = outcome.story
-    if not story.weights:
-        return f"ended at step {story.reached}"
-    shown = story.weights[:12]
+    history = outcome.history
+    if not history.weights:
+        return f"ended at step {history.reached}"
+    shown = history.weights[:12]
     if outcome is first:
         return shown
-    if not story.kept_its_size:
+    if not history.kept_its_size:
         return f"{shown}, of fewer ranks"
-    return f"{shown}, {'the same bits' if story.weights == first.story.weights else 'other bits'}"
+    return f"{shown}, {'the same bits' if history.weights == first.history.weights else 'other bits'}"
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:

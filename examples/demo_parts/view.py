@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import takewhile
 
 from demo_parts.durations import after_timeout, duration
+from demo_parts.run_history import Began, Happening, Injection, Recovery, RunHistory, is_timeout
 from demo_parts.schedule import HARD_TIMEOUT, KINDS, SOFT_TIMEOUT
-from demo_parts.story import Began, Happening, Injection, Recovery, Story, is_timeout
 from demo_parts.terminal import Style, Terminal
 
 __all__ = ["View", "measured"]
@@ -23,13 +23,13 @@ class View:
 
     Args:
         terminal: where it is shown.
-        story: the run.
+        history: the run.
         steps: how many steps it has to take; None when it has no end.
     """
 
-    def __init__(self, terminal: Terminal, story: Story, steps: int | None) -> None:
+    def __init__(self, terminal: Terminal, history: RunHistory, steps: int | None) -> None:
         self._terminal = terminal
-        self._story = story
+        self._history = history
         self._steps = steps
         self._parts_told = 0
 
@@ -52,7 +52,7 @@ class View:
         """Moves the bar; without one, says now and then how far the run is."""
         self._terminal.bar(self._line())
         if self._steps is not None:
-            parts = self._story.reached * LINES_WITHOUT_BAR // self._steps
+            parts = self._history.reached * LINES_WITHOUT_BAR // self._steps
             if self._parts_told < parts < LINES_WITHOUT_BAR:
                 self._parts_told = parts
                 self._terminal.instead_of_bar(self._line())
@@ -63,11 +63,11 @@ class View:
         self._terminal.say(self._line())
 
     def _line(self) -> str:
-        story, styled = self._story, self._terminal.styled
-        if not story.points:
-            spares = f", {story.spares} in reserve" if story.spares else ""
-            return styled(f"  {story.ranks} ranks{spares} are starting ...", Style.DIM)
-        last = story.points[-1]
+        history, styled = self._history, self._terminal.styled
+        if not history.points:
+            spares = f", {history.spares} in reserve" if history.spares else ""
+            return styled(f"  {history.ranks} ranks{spares} are starting ...", Style.DIM)
+        last = history.points[-1]
         if self._steps is None:
             step = f"step {last.step + 1}"
         else:
@@ -82,20 +82,20 @@ class View:
 
     def _rate(self) -> float:
         """Steps per second of late, repeated ones included."""
-        points = self._story.points
+        points = self._history.points
         late = list(takewhile(lambda point: point.at > points[-1].at - RATE_OVER, reversed(points)))
         spent = late[0].at - late[-1].at
         return (len(late) - 1) / spent if spent else 0.0
 
     def _lights(self) -> str:
         """One sign a process, by initial rank: it trains, waits in reserve, or is lost."""
-        return "".join(self._light(rank) for rank in range(self._story.ranks + self._story.spares))
+        return "".join(self._light(rank) for rank in range(self._history.ranks + self._history.spares))
 
     def _light(self, initial_rank: int) -> str:
         styled = self._terminal.styled
-        if initial_rank in self._story.lost:
+        if initial_rank in self._history.lost:
             return styled("✗", Style.RED)
-        return styled("●", Style.GREEN) if initial_rank in self._story.places else styled("○", Style.DIM)
+        return styled("●", Style.GREEN) if initial_rank in self._history.places else styled("○", Style.DIM)
 
     def _injected(self, injection: Injection) -> None:
         self._terminal.say(f"  ✗ step {injection.step}, rank {injection.rank}: {KINDS[injection.kind].text}", Style.RED)

@@ -24,9 +24,9 @@ from demo_parts.play import play
 from demo_parts.program import run_program
 from demo_parts.recording import draw_terminal
 from demo_parts.report import Outcome, failures_of, fault_table, legend, run_table
+from demo_parts.run_history import RunHistory
 from demo_parts.runs import NvrxRun, StartError, TorchrunRun
 from demo_parts.schedule import PlannedFault
-from demo_parts.story import Story
 from demo_parts.terminal import Style, Terminal
 from demo_parts.view import View
 
@@ -77,35 +77,35 @@ def under_nvrx(
     name: str, options: Options, terminal: Terminal, *, faults: tuple[PlannedFault, ...] = (), spares: int = 0
 ) -> Outcome:
     """A run that the wrapper protects."""
-    settings, story = options.settings(name, faults), Story(options.ranks, spares)
+    settings, history = options.settings(name, faults), RunHistory(options.ranks, spares)
     with NvrxRun(settings, spares) as run:
-        Following(run, story, View(terminal, story, settings.steps)).to_the_end()
+        Following(run, history, View(terminal, history, settings.steps)).to_the_end()
         exit_codes = run.exit_codes
     left_behind = [f"processes were left behind: {sorted(run.left_behind)}"] if run.left_behind else []
-    failures = failures_of(story, faults, exit_codes, Path(settings.folder))
-    return Outcome(name, story, (*failures, *left_behind))
+    failures = failures_of(history, faults, exit_codes, Path(settings.folder))
+    return Outcome(name, history, (*failures, *left_behind))
 
 
 def under_torchrun(options: Options, terminal: Terminal) -> Outcome:
     """A run that torchrun restarts: it is measured, and nothing is expected of it."""
-    settings, story = options.settings("torchrun", options.faults), Story(options.ranks, protected=False)
+    settings, history = options.settings("torchrun", options.faults), RunHistory(options.ranks, protected=False)
     with TorchrunRun(settings) as run:
-        Following(run, story, View(terminal, story, settings.steps)).to_the_end()
-    return Outcome("torchrun", story)
+        Following(run, history, View(terminal, history, settings.steps)).to_the_end()
+    return Outcome("torchrun", history)
 
 
 def report(options: Options, outcomes: Sequence[Outcome], terminal: Terminal) -> None:
     """What the model has learned, what each fault cost, what each run came to, and the pictures."""
-    stories = {outcome.name: outcome.story for outcome in outcomes}
-    story, torchrun = stories["nvrx"], stories.get("torchrun")
-    if not story.points:
+    histories = {outcome.name: outcome.history for outcome in outcomes}
+    history, torchrun = histories["nvrx"], histories.get("torchrun")
+    if not history.points:
         return
     terminal.say("\nWhat the model writes by now:", Style.BOLD)
-    for line in [line for line in story.sample.splitlines() if line.strip()][:SAMPLE_LINES]:
+    for line in [line for line in history.sample.splitlines() if line.strip()][:SAMPLE_LINES]:
         terminal.say(f"  │ {line}", Style.DIM)
-    if story.recoveries:
+    if history.recoveries:
         terminal.say("\nWhat each fault cost:\n", Style.BOLD)
-        for row in fault_table(story, torchrun):
+        for row in fault_table(history, torchrun):
             terminal.say(f"  {row}")
         terminal.say()
         for row in legend(torchrun):
@@ -115,7 +115,7 @@ def report(options: Options, outcomes: Sequence[Outcome], terminal: Terminal) ->
         terminal.say(f"  {row}")
     picture = options.svg.with_stem(f"{options.svg.stem}-runs") if options.svg else options.output / "runs.svg"
     pictures = [str(picture), *([str(options.svg)] if options.svg else [])]
-    picture.write_text(draw_runs(stories), encoding="utf-8")
+    picture.write_text(draw_runs(histories), encoding="utf-8")
     terminal.say(f"\nAs a picture: {', '.join(pictures)}", Style.BOLD)
 
 

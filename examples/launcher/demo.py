@@ -25,8 +25,8 @@ from demo_parts.settings import Settings
 from demo_parts.terminal import Style, Terminal
 from launcher_parts.plan import CUT_OFF, FAULTS, LAYERS, NODES, RANKS, WORKERS, planned
 from launcher_parts.report import LEGEND, failures_of, fault_table, run_table
+from launcher_parts.run_history import Injection, Recovery, RunHistory
 from launcher_parts.runs import LaunchedRun
-from launcher_parts.story import Injection, Recovery, Story
 
 __all__ = ["main"]
 
@@ -69,66 +69,66 @@ def demonstrate(options: argparse.Namespace, terminal: Terminal) -> int:
     what = f"A small transformer on {NODES} launchers with {WORKERS} ranks each, {options.steps} steps."
     terminal.say(what, Style.BOLD)
     left_out = {LAYERS[1]: options.no_wrapper, LAYERS[2]: options.no_torchrun}
-    stories, failures = {}, list[str]()
+    histories, failures = {}, list[str]()
     for layer in LAYERS:
         if not left_out.get(layer):
             terminal.say(f"\n{layer}:", Style.BOLD)
-            stories[layer], failed = run(layer, options, terminal)
+            histories[layer], failed = run(layer, options, terminal)
             failures += failed
     terminal.say("\nWhat each fault cost:\n", Style.BOLD)
-    for row in fault_table(stories, options.schedule.values()):
+    for row in fault_table(histories, options.schedule.values()):
         terminal.say(f"  {row}")
     terminal.say()
     for row in LEGEND:
         terminal.say(f"  {row}", Style.DIM)
     terminal.say("\nWhat each run came to:\n", Style.BOLD)
-    for row in run_table(stories):
+    for row in run_table(histories):
         terminal.say(f"  {row}")
-    terminal.say(f"\nThe whole story: nvrx-timeline {options.output / name_of(LAYERS[0]) / 'records'}")
+    terminal.say(f"\nThe whole run history: nvrx-timeline {options.output / name_of(LAYERS[0]) / 'records'}")
     for failure in failures:
         terminal.say(f"failed: {failure}", Style.RED)
     return 1 if failures else 0
 
 
-def run(layer: str, options: argparse.Namespace, terminal: Terminal) -> tuple[Story, list[str]]:
+def run(layer: str, options: argparse.Namespace, terminal: Terminal) -> tuple[RunHistory, list[str]]:
     """One training."""
-    folder, story = (options.output / name_of(layer)).resolve(), Story()
+    folder, history = (options.output / name_of(layer)).resolve(), RunHistory()
     every = max(options.steps // 30, 2)
     settings = Settings(str(folder), RANKS, options.steps, options.seed, (), checkpoint_every=every)
     with LaunchedRun(layer, settings, options.schedule) as launched:
-        for happening in follow(launched, story, terminal):
+        for happening in follow(launched, history, terminal):
             tell(happening, terminal)
         codes = launched.exit_codes
     terminal.end_bar()
-    terminal.say(progress(story, options.steps))
-    failed = list(failures_of(layer, story, options.schedule.values(), codes))
+    terminal.say(progress(history, options.steps))
+    failed = list(failures_of(layer, history, options.schedule.values(), codes))
     if launched.left_behind:
         failed.append(f"{layer}: processes were left behind: {sorted(launched.left_behind)}")
-    return story, [f"{each}; see {folder}" for each in failed]
+    return history, [f"{each}; see {folder}" for each in failed]
 
 
-def follow(launched: LaunchedRun, story: Story, terminal: Terminal) -> Iterator[Injection | Recovery]:
+def follow(launched: LaunchedRun, history: RunHistory, terminal: Terminal) -> Iterator[Injection | Recovery]:
     """What happens in a run, until it is over or nothing is heard of it any more."""
     follower, heard, running = Follower(launched.settings.records), time.monotonic(), True
     while running and time.monotonic() < heard + SILENCE:
         running = launched.wait(FRAME)
         lines = follower.lines()
         heard = time.monotonic() if lines else heard
-        yield from story.read(lines)
-        if story.began and len(launched.launchers) == NODES:
+        yield from history.read(lines)
+        if history.began and len(launched.launchers) == NODES:
             launched.launch_spare()
         if launched.layer == LAYERS[2]:
-            end_hang(launched, story, terminal)
-        terminal.bar(progress(story, launched.settings.steps))
+            end_hang(launched, history, terminal)
+        terminal.bar(progress(history, launched.settings.steps))
 
 
-def end_hang(launched: LaunchedRun, story: Story, terminal: Terminal) -> None:
+def end_hang(launched: LaunchedRun, history: RunHistory, terminal: Terminal) -> None:
     """What an operator does who finds a job standing still: the process that hangs is killed."""
-    injection = story.pending
-    if injection is None or injection in story.cut_off or not injection.kind.startswith("hang"):
+    injection = history.pending
+    if injection is None or injection in history.cut_off or not injection.kind.startswith("hang"):
         return
     if time.monotonic() > injection.at + CUT_OFF and launched.kill(injection.pid):
-        story.cut_off.add(injection)
+        history.cut_off.add(injection)
         terminal.say(f"    still hung: the demo ends process {injection.pid}, as an operator would", Style.YELLOW)
 
 
@@ -143,9 +143,9 @@ def tell(happening: Injection | Recovery, terminal: Terminal) -> None:
             terminal.say(f"  ✓ {took} after the fault all ranks have done step {happening.step}, {how}", Style.GREEN)
 
 
-def progress(story: Story, steps: int) -> str:
+def progress(history: RunHistory, steps: int) -> str:
     """A line on how far a run is."""
-    return f"  step {story.reached}/{steps}  loss {story.loss:.3f}" if story.began else "  starting ..."
+    return f"  step {history.reached}/{steps}  loss {history.loss:.3f}" if history.began else "  starting ..."
 
 
 def name_of(layer: str) -> str:

@@ -51,7 +51,7 @@ class Recovery:
 
 
 @dataclass
-class Story:
+class RunHistory:
     """A run, by the lines of its ranks."""
 
     ranks: int = RANKS
@@ -115,19 +115,19 @@ def demonstrate(options: argparse.Namespace, terminal: Terminal) -> int:
     at = [round(options.steps * (number + 1) / (len(options.faults) + 1)) for number in range(len(options.faults))]
     schedule = {str(step): [FAULTS[kind][0], kind] for step, kind in zip(at, options.faults, strict=True)}
     terminal.say(f"A small network on {RANKS} ranks and a reserve, {options.steps} steps, with Lightning.", Style.BOLD)
-    stories = {}
+    histories = {}
     for name, faults in (("undisturbed", {}), ("with faults", schedule)):
         terminal.say(f"\n{name}:", Style.BOLD)
-        stories[name] = run(options.output / name.replace(" ", "-"), options.steps, faults, terminal)
-    return sum_up(stories, len(schedule), terminal)
+        histories[name] = run(options.output / name.replace(" ", "-"), options.steps, faults, terminal)
+    return sum_up(histories, len(schedule), terminal)
 
 
-def run(folder: Path, steps: int, faults: dict[str, list[object]], terminal: Terminal) -> Story:
+def run(folder: Path, steps: int, faults: dict[str, list[object]], terminal: Terminal) -> RunHistory:
     """One training."""
     shutil.rmtree(folder, ignore_errors=True)
     records = folder / "records"
     records.mkdir(parents=True)
-    processes, story, follower = Processes(folder), Story(), Follower(records)
+    processes, history, follower = Processes(folder), RunHistory(), Follower(records)
     arguments = [str(TRAINING), str(folder.resolve()), str(steps), json.dumps(faults)]
     try:
         job = processes.start(
@@ -138,19 +138,19 @@ def run(folder: Path, steps: int, faults: dict[str, list[object]], terminal: Ter
             ended = job.poll() is not None
             lines = follower.lines()
             heard = time.monotonic() if lines else heard
-            for happening in story.read(lines):
+            for happening in history.read(lines):
                 tell(happening, terminal)
-            terminal.bar(progress(story, steps))
+            terminal.bar(progress(history, steps))
             if ended:
                 break
             wait_for([job.pid], FRAME)
     finally:
         processes.close()
     terminal.end_bar()
-    terminal.say(progress(story, steps))
+    terminal.say(progress(history, steps))
     if job.returncode:
         terminal.say(f"failed with code {job.returncode}; see {processes.log_of('launcher')}", Style.RED)
-    return story
+    return history
 
 
 def tell(happening: Line | Recovery, terminal: Terminal) -> None:
@@ -163,24 +163,24 @@ def tell(happening: Line | Recovery, terminal: Terminal) -> None:
         terminal.say(f"  ✗ step {step}, rank {rank}: {FAULTS[kind][1]}", Style.RED)
 
 
-def progress(story: Story, steps: int) -> str:
+def progress(history: RunHistory, steps: int) -> str:
     """A line on how far a run is."""
-    if not story.reached:
+    if not history.reached:
         return "  starting ..."
-    done = 24 * story.reached // steps
-    return f"  {'█' * done}{'░' * (24 - done)} step {story.reached}/{steps}  loss {story.loss:.3f}"
+    done = 24 * history.reached // steps
+    return f"  {'█' * done}{'░' * (24 - done)} step {history.reached}/{steps}  loss {history.loss:.3f}"
 
 
-def sum_up(stories: dict[str, Story], faults: int, terminal: Terminal) -> int:
+def sum_up(histories: dict[str, RunHistory], faults: int, terminal: Terminal) -> int:
     """Says what each run came to; returns the exit code."""
-    digests = {name: {line["weights"] for line in story.finished} for name, story in stories.items()}
+    digests = {name: {line["weights"] for line in history.finished} for name, history in histories.items()}
     terminal.say("\nSHA-256 of the weights at the end:\n", Style.BOLD)
     for name, found in digests.items():
         terminal.say(f"  {name:<12} {', '.join(sorted(digest[:16] for digest in found)) or 'not finished'}")
     undisturbed, disturbed = digests.values()
     same = undisturbed == disturbed and len(undisturbed) == 1
     terminal.say("  the same bits" if same else "  not the same", Style.GREEN if same else Style.RED)
-    recovered = len(stories["with faults"].recoveries)
+    recovered = len(histories["with faults"].recoveries)
     if recovered < faults:
         terminal.say(f"failed: {recovered} of {faults} faults were followed by a restart", Style.RED)
     return 0 if same and recovered == faults else 1

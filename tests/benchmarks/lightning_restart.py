@@ -30,8 +30,8 @@ def main() -> None:
     took: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(jobs):
-            story = run(pathlib.Path(folder, str(number)), STEPS, FAULTS, Terminal(io.StringIO()))
-            took += [each.seconds * 1e3 for each in story.recoveries]
+            history = run(pathlib.Path(folder, str(number)), STEPS, FAULTS, Terminal(io.StringIO()))
+            took += [each.seconds * 1e3 for each in history.recoveries]
     print("\n".join(machine_lines(None)))
     print("\n| # | what | nvrx | goal |\n|---|---|---|---|")
     what = "exception in a Lightning epoch to the next step on both ranks"

@@ -1,4 +1,4 @@
-"""What the demo makes of the lines that its ranks write: story, tables and pictures. No process is started."""
+"""What the demo makes of the lines that its ranks write: history, tables and pictures. No process is started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from demo_parts.durations import after_timeout, duration
 from demo_parts.picture import draw_runs
 from demo_parts.recording import draw_terminal
 from demo_parts.report import Outcome, fault_table, run_table
-from demo_parts.story import Began, Injection, Recovery, Story
+from demo_parts.run_history import Began, Injection, Recovery, RunHistory
 from demo_parts.terminal import Recording, Style, Terminal
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -55,9 +55,9 @@ def began() -> list[Line]:
     return [*first, *(step(0.1 * number, number) for number in range(10))]
 
 
-def replaced() -> tuple[Story, list[object]]:
+def replaced() -> tuple[RunHistory, list[object]]:
     """Rank 0 is killed at 1.0 s, a spare takes over; the spare's first step comes last."""
-    story = Story(ranks=2, spares=2)
+    history = RunHistory(ranks=2, spares=2)
     lines = [
         *began(),
         injected(1.0, "kill", 0, 10),
@@ -70,35 +70,35 @@ def replaced() -> tuple[Story, list[object]]:
         *(step(1.5 + 0.1 * number, number, 1) for number in range(9, 20)),
         trained("ab" * 32),
     ]
-    return story, list(story.read(lines))
+    return history, list(history.read(lines))
 
 
 def test_a_recovery_lasts_from_the_fault_to_the_slowest_rank_that_trains() -> None:
-    story, happenings = replaced()
+    history, happenings = replaced()
     assert [type(happening) for happening in happenings] == [Began, Injection, Recovery]
-    (recovery,) = story.recoveries
+    (recovery,) = history.recoveries
     assert recovery.noticed is not None
     assert recovery.entered is not None
     assert [round(seconds, 6) for seconds in (recovery.noticed, recovery.entered, recovery.resumed)] == [0.29, 0.3, 0.5]
     assert (recovery.step, recovery.reached, recovery.repeated, recovery.world_size) == (8, 10, 2, 2)
     assert (recovery.lost, recovery.took_over) == ((0,), {3: 0})
-    assert (story.places, story.reserve, list(story.lost)) == ({1: 1, 3: 0}, [2], [0])
-    assert story.kept_its_size
+    assert (history.places, history.reserve, list(history.lost)) == ({1: 1, 3: 0}, [2], [0])
+    assert history.kept_its_size
 
 
 def test_the_table_names_the_spare_that_took_over() -> None:
-    story, _ = replaced()
-    head, row = fault_table(story, None)
+    history, _ = replaced()
+    head, row = fault_table(history, None)
     assert head.split() == ["fault", "rank", "step", "noticed", "back", "in", "next", "step", "process"]
     assert row.split() == ["SIGKILL", "0", "10", "290", "ms", "300", "ms", "500", "ms", "→", "spare", "3"]
 
 
 def test_a_timeout_is_shown_apart_from_what_came_after_it_and_counts_from_the_last_sign_of_life() -> None:
-    story = Story(ranks=2)
+    history = RunHistory(ranks=2)
     entries = [restart(rank, rank, 2.93, cause="SOFT_TIMEOUT", world_size=2) for rank in range(2)]
-    assert len(list(story.read([*began(), injected(1.0, "hang_recv", 1, 10), *entries]))) == 2
-    list(story.read([resumed(2.95, rank, 8, 1) for rank in range(2)]))
-    assert "2 s + 20 ms  2 s + 30 ms  2 s + 50 ms" in fault_table(story, None)[1]
+    assert len(list(history.read([*began(), injected(1.0, "hang_recv", 1, 10), *entries]))) == 2
+    list(history.read([resumed(2.95, rank, 8, 1) for rank in range(2)]))
+    assert "2 s + 20 ms  2 s + 30 ms  2 s + 50 ms" in fault_table(history, None)[1]
     assert [after_timeout(seconds) for seconds in (1.994, 2.018, 4.2)] == ["2.0 s", "2 s + 18 ms", "4 s + 200 ms"]
     assert [duration(seconds) for seconds in (0.0234, 0.9996, 9.16)] == ["23 ms", "1.0 s", "9.2 s"]
 
@@ -113,18 +113,18 @@ def test_a_timeout_is_shown_apart_from_what_came_after_it_and_counts_from_the_la
     ],
 )
 def test_a_fault_of_the_viewers_is_named_by_the_wrappers_events(interruption: str, message: str, name: str) -> None:
-    story = Story(ranks=2)
+    history = RunHistory(ranks=2)
     entries = [restart(rank, rank, 1.2, cause=interruption, world_size=2) for rank in range(2)]
     for entry in entries:
         entry["cause"]["message"] = message
-    list(story.read([*began(), *entries, *(resumed(1.5, rank, 8, 1) for rank in range(2))]))
-    assert fault_table(story, None)[1].startswith(f"{name} ")
+    list(history.read([*began(), *entries, *(resumed(1.5, rank, 8, 1) for rank in range(2))]))
+    assert fault_table(history, None)[1].startswith(f"{name} ")
 
 
-def under_torchrun(*lines: Line) -> Story:
-    story = Story(ranks=2, protected=False)
-    list(story.read([*began(), *lines]))
-    return story
+def under_torchrun(*lines: Line) -> RunHistory:
+    history = RunHistory(ranks=2, protected=False)
+    list(history.read([*began(), *lines]))
+    return history
 
 
 def test_the_reaction_of_torchrun_to_a_fault_is_reported() -> None:
@@ -138,24 +138,24 @@ def test_the_reaction_of_torchrun_to_a_fault_is_reported() -> None:
     hung.cut_off[hung.injections[0]] = 6.0
     never = under_torchrun()
     told = [
-        fault_table(nvrx, story)[1].partition("spare 3")[2].strip()
-        for story in (recovered, twice, gave_up, silent, hung, never)
+        fault_table(nvrx, history)[1].partition("spare 3")[2].strip()
+        for history in (recovered, twice, gave_up, silent, hung, never)
     ]
     ends = ["gave up after 12.3 s", "hung after 54.0 s", "hung, 14.0 s", "never came to it"]
     assert told == ["9.2 s", "19.0 s, 2 attempts", *ends]
 
 
 def test_weights_are_compared_where_no_rank_was_missing() -> None:
-    undisturbed = Story(ranks=2)
+    undisturbed = RunHistory(ranks=2)
     list(undisturbed.read([*began(), trained("ab" * 32)]))
     same, _ = replaced()
     other = under_torchrun(trained("cd" * 32))
-    fewer = Story(ranks=2)
+    fewer = RunHistory(ranks=2)
     entry = restart(1, 0, 1.3, cause="TERMINATED", world_size=1)
     lines = [*began(), injected(1.0, "kill", 0, 10), entry, resumed(1.4, 1, 8, 1, world_size=1), trained("ef" * 32)]
     list(fewer.read(lines))
-    stories = {"undisturbed": undisturbed, "nvrx": same, "torchrun": other, "fewer": fewer, "none": under_torchrun()}
-    rows = run_table([Outcome(name, story) for name, story in stories.items()])
+    histories = {"undisturbed": undisturbed, "nvrx": same, "torchrun": other, "fewer": fewer, "none": under_torchrun()}
+    rows = run_table([Outcome(name, history) for name, history in histories.items()])
     ends = [row.rpartition("   ")[2].strip() for row in rows[1:]]
     assert [end.split(", ")[-1] for end in ends[:4]] == [
         "2  abababababab",

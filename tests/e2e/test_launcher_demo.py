@@ -31,9 +31,9 @@ def test_the_cheapest_layer_takes_each_fault(tmp_path: Path) -> None:
     weights = re.findall(r"^  (?:ft_launcher|with Wrapper) .*  ([0-9a-f]{12})\b", told, re.MULTILINE)
     assert len(set(weights)) == 1, told
     assert len(weights) == 2, told
-    story = timeline.render(timeline.read(tmp_path / "with-wrapper" / "records"))
-    assert "restart 0 -> 1: EXCEPTION on rank 1" in story
-    assert "cycle 0 -> 1: " in story
+    history = timeline.render(timeline.read(tmp_path / "with-wrapper" / "records"))
+    assert "restart 0 -> 1: EXCEPTION on rank 1" in history
+    assert "cycle 0 -> 1: " in history
 
 
 def test_a_fault_that_there_is_not_ends_the_demo_with_code_2(tmp_path: Path) -> None:

@@ -67,17 +67,17 @@ def test_a_disturbed_training_ends_with_the_loss_of_an_undisturbed_one(
     ended = eventually(lambda: is_over(nodes), LIMIT * number)
     assert ended, timeline.render(timeline.read(tmp_path / "events"))
     ends = [job.finish() for job in nodes.launched if job.process.poll() != -9]
-    story = "\n".join([timeline.render(timeline.read(tmp_path / "events")), *(log for _, log in ends)])
-    assert {code for code, _ in ends} == {0}, story
-    assert nodes.lost() == nodes.to_be_lost, story
+    history = "\n".join([timeline.render(timeline.read(tmp_path / "events")), *(log for _, log in ends)])
+    assert {code for code, _ in ends} == {0}, history
+    assert nodes.lost() == nodes.to_be_lost, history
     losses = [each["loss"] for job in nodes.launched for each in job.events if each["event"] == "done"]
-    assert len(losses) == 4, story
+    assert len(losses) == 4, history
     expected = launcher_training.undisturbed(steps)
     assert all(math.isclose(loss, expected, rel_tol=1e-9) for loss in losses), (losses, expected)
     told = events_of(tmp_path, "hung")
     named = [each["rank"] for each in told if each["stack"]]  # one that fails, and is slow to exit, has none
-    assert named == [rank for kind, rank in faults.values() if kind in HANGS], story
-    assert max(int(each["iteration"]) for each in events_of(tmp_path, "cycle_started")) == number, story
+    assert named == [rank for kind, rank in faults.values() if kind in HANGS], history
+    assert max(int(each["iteration"]) for each in events_of(tmp_path, "cycle_started")) == number, history
 
 
 def is_over(nodes: Nodes) -> bool:

@@ -1,4 +1,4 @@
-"""What launchers write down of their job: one story of all nodes."""
+"""What launchers write down of their job: one history of all nodes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from demo_parts.durations import duration
 from demo_parts.report import aligned
 
 from launcher_parts.plan import CUT_OFF, FAULTS, HEARTBEAT, LAYERS, SECTION
-from launcher_parts.story import Story
+from launcher_parts.run_history import RunHistory
 
 __all__ = ["LEGEND", "failures_of", "fault_table", "run_table"]
 
@@ -21,45 +21,45 @@ LEGEND = (
 )
 
 
-def fault_table(stories: Mapping[str, Story], kinds: Iterable[str]) -> list[str]:
+def fault_table(histories: Mapping[str, RunHistory], kinds: Iterable[str]) -> list[str]:
     """A row for each fault: what it cost in each run."""
-    rows = [["fault", *stories]]
-    rows += [[FAULTS[kind].name, *(_cell(story, kind) for story in stories.values())] for kind in kinds]
-    return aligned(rows, left=range(len(stories) + 1))
+    rows = [["fault", *histories]]
+    rows += [[FAULTS[kind].name, *(_cell(history, kind) for history in histories.values())] for kind in kinds]
+    return aligned(rows, left=range(len(histories) + 1))
 
 
-def run_table(stories: Mapping[str, Story]) -> list[str]:
+def run_table(histories: Mapping[str, RunHistory]) -> list[str]:
     """A row for each run: how long it took, and whether its weights are those of the first, bit for bit."""
-    digests = [story.weights for story in stories.values() if story.weights]
+    digests = [history.weights for history in histories.values() if history.weights]
     rows = [["", "took", "stood still", "loss", "SHA-256 of the weights"]]
-    for name, story in stories.items():
-        still = sum(recovery.resumed for recovery in story.recoveries)
-        same = " the same bits" if digests and story.weights == digests[0] and len(digests) > 1 else ""
-        weights = f"{story.weights[:12]}{same}" if story.weights else f"ended at step {story.reached}"
-        rows.append([name, f"{story.last - story.first:.1f} s", f"{still:.1f} s", f"{story.loss:.3f}", weights])
+    for name, history in histories.items():
+        still = sum(recovery.resumed for recovery in history.recoveries)
+        same = " the same bits" if digests and history.weights == digests[0] and len(digests) > 1 else ""
+        weights = f"{history.weights[:12]}{same}" if history.weights else f"ended at step {history.reached}"
+        rows.append([name, f"{history.last - history.first:.1f} s", f"{still:.1f} s", f"{history.loss:.3f}", weights])
     return aligned(rows, left=(0, 4))
 
 
-def failures_of(layer: str, story: Story, kinds: Iterable[str], codes: Sequence[int | None]) -> Iterable[str]:
+def failures_of(layer: str, history: RunHistory, kinds: Iterable[str], codes: Sequence[int | None]) -> Iterable[str]:
     """What is not as it should be under ft_launcher, in sentences; nothing is expected of torchrun."""
     if layer == LAYERS[2]:
         return
     for kind in kinds:
-        if story.recovery_after(kind) is None:
+        if history.recovery_after(kind) is None:
             yield f"{layer}: {kind} was followed by no restart"
-    if not story.weights:
+    if not history.weights:
         yield f"{layer}: the training did not come to its end"
     if wrong := [code for code in codes if code not in (0, -9)]:
         yield f"{layer}: launchers have ended with {wrong}"
 
 
-def _cell(story: Story, kind: str) -> str:
-    if all(injection.kind != kind for injection in story.injections):
+def _cell(history: RunHistory, kind: str) -> str:
+    if all(injection.kind != kind for injection in history.injections):
         return "never came to it"
-    recovery = story.recovery_after(kind)
+    recovery = history.recovery_after(kind)
     if recovery is None:
         return "never recovered"
-    hung = "hung, " if recovery.injection in story.cut_off else ""
+    hung = "hung, " if recovery.injection in history.cut_off else ""
     how = "in process" if recovery.started is None else f"started {duration(recovery.started)}"
     ended = f", {recovery.ended} ended" if recovery.ended else ""
     return f"{hung}{duration(recovery.resumed)}, {how}{ended}"

@@ -112,19 +112,19 @@ def test_a_child_of_fork_passes_by_the_flow():
 
 
 def test_a_step_is_surrounded_and_an_effect_is_not():
-    story = []
+    history = []
 
     @contextmanager
     def step():
-        story.append("begins")
+        history.append("begins")
         yield
-        story.append("ends")
+        history.append("ends")
 
     def flow():
-        story.append("step")
+        history.append("step")
         yield Double(1)
-        story.append("step")
+        history.append("step")
 
-    rules = {Double: lambda effect: story.append("effect")}
+    rules = {Double: lambda effect: history.append("effect")}
     interpret(flow(), rules, step)
-    assert story[:5] == ["begins", "step", "ends", "effect", "begins"]
+    assert history[:5] == ["begins", "step", "ends", "effect", "begins"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from demo_parts.journal import Line
 from demo_parts.schedule import PlannedFault
 
-__all__ = ["Began", "Happening", "Injection", "Point", "Recovery", "Story", "is_timeout"]
+__all__ = ["Began", "Happening", "Injection", "Point", "Recovery", "RunHistory", "is_timeout"]
 
 ENDED_BY = "process ended by "
 """How the wrapper begins to tell of a process that a signal has ended."""
@@ -129,7 +129,7 @@ class _Round:
 
 
 @dataclass
-class Story:
+class RunHistory:
     """A run so far.
 
     Attributes:

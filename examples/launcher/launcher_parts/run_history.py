@@ -9,7 +9,7 @@ from demo_parts.journal import Line
 
 from launcher_parts.plan import RANKS
 
-__all__ = ["Injection", "Recovery", "Story"]
+__all__ = ["Injection", "Recovery", "RunHistory"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Recovery:
 
 
 @dataclass
-class Story:
+class RunHistory:
     """A run so far.
 
     Attributes:
