@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.settings.spelling import nearest
 from nvrx_launcher.exit_codes import USAGE
 
 __all__ = ["OPTIONS", "Option", "parse_arguments", "parser", "read_arguments"]
@@ -172,7 +173,8 @@ def _read(
     arguments, unknown = built.parse_known_args(argv)
     FaultToleranceConfig.refuse_unknown_flags(unknown)
     if unknown:
-        built.error(f"unrecognized arguments: {' '.join(unknown)}")
+        meant = nearest(unknown[0], (name for option in OPTIONS for name in _names(option)))
+        built.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {meant}?" if meant else ""))
     _check_choices(arguments)
     return arguments, FaultToleranceConfig.from_args(arguments, environ=environ)
 
@@ -186,10 +188,13 @@ def _check_choices(arguments: argparse.Namespace) -> None:
             raise ConfigurationError("environment", name, f"{value!r} is not a choice", f"write one of {choices}")
 
 
+def _names(option: Option) -> list[str]:
+    short = [f"-{option.short}"] if option.short else []
+    return [*short, *dict.fromkeys((f"--{option.name}", f"--{option.dest}"))]
+
+
 def _add(built: argparse.ArgumentParser, option: Option, variable: str | None) -> None:
-    names = [f"--{option.name}", *({f"--{option.dest}"} - {f"--{option.name}"})]
-    if option.short:
-        names.insert(0, f"-{option.short}")
+    names = _names(option)
     if option.kind is None:
         built.add_argument(*names, action="store_true", default=bool(variable and variable != "0"), help=option.help)
         return

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.process.standard_output import show
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.explain import explained
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     arguments, config = parse_arguments(argv, os.environ)
     if arguments.ft_explain:
-        print("\n".join(explained(argv, os.environ, arguments, config)))
+        show("\n".join(explained(argv, os.environ, arguments, config)))
         return 0
     try:
         options = LaunchOptions.of(arguments, count_devices, os.environ)

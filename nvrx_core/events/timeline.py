@@ -24,6 +24,7 @@ from nvrx_core.events.cycles import Cycle, cycle_at, cycle_lines, cycles
 from nvrx_core.events.fields import Event, clock_offsets, mapping, one_line, ranks, seconds, time_of, whole
 from nvrx_core.events.phases import MARKS, PHASES, phases_from_marks
 from nvrx_core.events.schema import GLOB, LAUNCHER, LAUNCHER_EVENTS, MAX_LINE, SCHEMA
+from nvrx_core.process.standard_output import show
 
 __all__ = ["Event", "Events", "Restart", "main", "read", "render", "restarts"]
 
@@ -141,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not events:
         skipped = f" ({events.malformed} malformed lines)" if events.malformed else ""
         return _fail(f"no events in {directory}{skipped}; a job writes them when events_dir or NVRX_EVENTS_DIR is set")
-    print(render(events, events.malformed))
+    show(render(events, events.malformed))
     return 0
 
 

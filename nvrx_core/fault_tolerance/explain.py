@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.process.standard_output import show
 from nvrx_core.settings.parameter import declarations
 
 __all__ = ["main", "table"]
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     if unknown:
         parser.error(f"unknown argument {unknown[0]}")
-    print("\n".join(table(config)))
+    show("\n".join(table(config)))
     return 0
 
 

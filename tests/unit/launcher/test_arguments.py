@@ -207,7 +207,7 @@ def test_help_and_explanation_import_no_torch(argv):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--max-restart", "3", "train.py"], "unrecognized arguments: --max-restart"),
+        (["--max-restart", "3", "train.py"], "unrecognized arguments: --max-restart; did you mean --max-restarts?"),
         (["--max-restarts", "many", "train.py"], "argument --max-restarts/--max_restarts: invalid int value: 'many'"),
         ([], "the following arguments are required: training_script"),
         (["--ft-rank-heartbeat-timout", "3", "train.py"], "rank-heartbeat-timeout"),
