@@ -1,11 +1,10 @@
 """How the ranks that enter a call agree on a generation. Pure.
 
-All keys of a call lie under a generation, so that a new start of a job does not read the keys of an earlier one in the
-same store. The number is not passed to the ranks, because the launchers of two nodes may count differently: a rank
-claims its place in the first generation that is still open. A place that another incarnation of the rank has claimed
-belongs to an earlier start, so the generation is closed as moved, and all ranks that wait in it continue with the next
-one. The rank that completes the number of claims closes it as met. The first verdict on a generation is final, and all
-ranks follow it.
+All keys of a call lie under a generation, so that a new start of a job does not read the keys of an earlier one. The
+number is not passed to the ranks, because the launchers of two nodes may count differently: a rank claims its place in
+the first open generation. A place that another incarnation of the rank has claimed belongs to an earlier start, so the
+generation is closed as moved, and all ranks that wait in it continue with the next one. The rank that completes the
+number of claims closes it as met. The first verdict on a generation is final, and all ranks follow it.
 
 Before a rank counts its claim, it compares its terms (world size, version, parameters that must agree) with those that
 the first rank in the generation has written. Terms that differ may be those of an earlier start, so the generation is
