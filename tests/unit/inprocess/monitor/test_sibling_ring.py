@@ -52,6 +52,23 @@ def test_a_member_whose_lease_begins_late_is_not_silent():
     assert ring.observe([1], {1: "1"}, all_have_arrived=False, now=STARTS + TIMEOUT) == ()
 
 
+@pytest.mark.parametrize(
+    ("lost", "has_arrived", "seconds"),
+    [(1, True, 30), (8, True, 45), (64, True, 45), (65, True, 60), (200, True, 60),
+     (1, False, 45), (8, False, 60), (200, False, 75)],
+)  # fmt: skip
+def test_neighbours_that_are_lost_together_are_reported_in_the_documented_time(lost, has_arrived, seconds):
+    """The table of docs/reference/known-limits.md, "Loss of a node", at the default timeouts."""
+    ring, siblings, reported = SiblingRing(0, TIMEOUT, STARTS), others(0, 1024), {}
+    for now in range(100):
+        watched = ring.watched(siblings, now=now)
+        leases = {member: "0" if member <= lost else str(now) for member in watched if has_arrived or member > lost}
+        found = ring.observe(watched, leases, all_have_arrived=has_arrived, now=now)
+        reported |= {member: now for member in found if member not in reported}
+    assert set(reported) == set(range(1, lost + 1))
+    assert max(reported.values()) == seconds
+
+
 def test_a_member_that_has_arrived_has_a_lease():
     ring = SiblingRing(0, TIMEOUT, STARTS)
     ring.observe([1], {}, all_have_arrived=True, now=0.0)
