@@ -67,7 +67,7 @@ class FunctionAbort:
             log.debug("the function does not react to the interruption:\n%s", innermost_frames(self._interrupt.thread))
 
     def release(self) -> None:
-        """Release the process groups of the function, once the round is decided."""
+        """Release the connections of the function's process groups, once the round is decided."""
         self._observer.release()
 
     def release_completed(self, error: BaseException | None) -> None:
@@ -79,3 +79,4 @@ class FunctionAbort:
         if self._aborts:  # the user's own is for faults, and this is none
             self._observer.abort_groups()
         self._observer.release()
+        self._observer.held.clear()

@@ -1,18 +1,17 @@
-"""The process groups of a function, referenced until the round is decided.
+"""The process groups of a function, referenced until the garbage of the iteration is collected.
 
 A group that torch has registered is kept by torch, and a reference to it costs nothing. A group that the function has
 destroyed would be freed without ours: those are kept up to `BUDGET`, the last ones, for a function that creates and
 destroys many.
 
-gloo's destructor takes some 10 ms, in which it waits for a thread. Hundreds of groups are therefore released by threads
-of their own: the monitor thread goes on to watch the next round.
+gloo's destructor takes some 10 ms, in which it waits for a thread. The groups are therefore released by threads of
+their own, beside the next iteration.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 __all__ = ["HeldGroups", "bytes_of"]
@@ -24,7 +23,7 @@ BYTES_OF_RANK: Final = 16 << 10
 """What a group of gloo takes: a thread with its stack, and a connection to each rank with its buffers."""
 FIRST_LOOK: Final = 64
 FEW: Final = 16
-"""Groups that are released in the calling thread."""
+"""Groups that are released by one thread."""
 THREADS: Final = 8
 
 
@@ -57,17 +56,11 @@ class HeldGroups:
             self._look_at = max(FIRST_LOOK, 2 * len(self._held))
 
     def clear(self) -> None:
-        """Release all groups, many of them in the background."""
-        self.wait()
+        """Release all groups in the background."""
+        self._releasing = [thread for thread in self._releasing if thread.is_alive()]
         held, self._held, self._look_at = self._held, [], FIRST_LOOK
-        if len(held) > FEW:
-            shares = [held[first::THREADS] for first in range(THREADS)]
-            held.clear()
-            for share in shares:
-                thread = threading.Thread(target=share.clear, name="nvrx-release")
-                with suppress(RuntimeError):  # the process has no threads left: the share is released here
-                    thread.start()
-                    self._releasing.append(thread)
+        if held:
+            self._releasing += _started(_release, held)
 
     def wait(self) -> None:
         """Wait until the groups that were released in the background are gone."""
@@ -82,6 +75,28 @@ class HeldGroups:
             if registered or left >= 0:
                 kept.append((created, size))
         return kept[::-1]
+
+
+def _release(held: list[Any]) -> None:
+    """Release the groups in this thread, many of them in further ones."""
+    threads = THREADS if len(held) > FEW else 1
+    shares = [held[first::threads] for first in range(threads)]
+    held.clear()
+    others = [thread for share in shares[1:] for thread in _started(list.clear, share)]
+    shares[0].clear()
+    for thread in others:
+        thread.join()
+
+
+def _started(release: Callable[[list[Any]], None], held: list[Any]) -> list[threading.Thread]:
+    """Start a thread that releases the groups; without one, if the process has no threads left, this thread does it."""
+    thread = threading.Thread(target=release, args=(held,), name="nvrx-release")
+    try:
+        thread.start()
+    except RuntimeError:
+        release(held)
+        return []
+    return [thread]
 
 
 def bytes_of(ranks: int) -> int:

@@ -1,9 +1,10 @@
 """Observation of the process groups and stores that the function creates.
 
-A group created by the function is referenced here until the round has ended. gloo's destructor joins its threads, and
-one of them may need the GIL to destroy a work. If a DDP model held the last reference, the main thread would join while
-it holds the GIL when the frame of the model is left, and deadlock. A group that is released from Python is destroyed
-without the GIL; the 10 ms that this takes do not delay a restart.
+A group created by the function is referenced here until the next iteration begins. gloo's destructor joins its
+threads, and one of them may need the GIL to destroy a work. If a DDP model held the last reference, the main thread
+would join while it holds the GIL when the frame of the model is left, and deadlock. A group that is released from
+Python is destroyed without the GIL. That takes 10 ms, which would delay a restart for each group that the garbage of
+the iteration refers to; our references, which are dropped in a thread after its collection, are the last ones.
 
 The creation of a group is observed to keep a reference to it, the constructor of `TCPStore` to record the ports of the
 function's own stores, and a rendezvous to redirect it, from iteration 1 on, to the store that the wrapper hosts.
@@ -74,6 +75,7 @@ class GroupObserver:
         earlier: how many wrapped calls this process has made before.
 
     Attributes:
+        held: the groups that the function has created; it releases them in the background.
         rendezvous_endpoint: host and port of the store that the wrapper hosts for the iteration's process group.
         current: the installed observer.
     """
@@ -92,7 +94,7 @@ class GroupObserver:
         self._nccl, self._read = NcclBootstrap(), BlockedRead()
         self._before_function: frozenset[int] = frozenset()
         self._observed = ExitStack()
-        self._held = HeldGroups(is_registered)
+        self.held = HeldGroups(is_registered)
         self._default: Any = None
         self._defaults = 0
         self._reserve: list[int] = []
@@ -108,7 +110,8 @@ class GroupObserver:
     def uninstall(self) -> None:
         """Stop observing."""
         self.release()
-        self._held.wait()
+        self.held.clear()
+        self.held.wait()
         self.free_reserve()
         self.disown()
 
@@ -118,7 +121,7 @@ class GroupObserver:
         self._observed.close()
 
     def clear_groups(self) -> None:
-        """Clear torch's tables of groups before an iteration, in the main thread.
+        """Release the groups of the last iteration, and clear torch's tables of groups, in the main thread.
 
         The abort clears them in another thread, while the main thread may be anywhere in `init_process_group` and may
         add an entry after the abort. A failed creation leaves torch's group counter incremented, so ranks that failed
@@ -130,6 +133,7 @@ class GroupObserver:
         if self._aborted or not tables_are_consistent():
             forget_groups()
         self._aborted = False
+        self.held.clear()
 
     def begin(self) -> None:
         """Reset the records of the last iteration."""
@@ -160,7 +164,7 @@ class GroupObserver:
     def _created(self, created: Any) -> None:
         """Note a group of which this rank is a member."""
         group = created[0]
-        self._held.add(created, group.size())
+        self.held.add(created, group.size())
         if not dist.is_initialized():
             self._default = group
             self._defaults += 1
@@ -262,8 +266,7 @@ class GroupObserver:
         return tuple((_key(name), begun) for name, begun in collectives_by_group())
 
     def release(self) -> None:
-        """Release the groups and connections of the ended round, and the exception hooks of its default groups."""
-        self._held.clear()
+        """Release the connections of the ended round, and the exception hooks of its default groups."""
         self._default, self._stuck_since = None, 0.0
         self._gloo.release()
         undo_exception_hooks()

@@ -1,5 +1,6 @@
 """Whatever an iteration leaves in torch's tables of process groups, the next one can make a group."""
 
+import gc
 import os
 from types import SimpleNamespace
 
@@ -8,7 +9,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess.groups import observer as module, torch_groups
+from nvrx_core.inprocess.groups.gloo_connections import LOOP
 from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.process.system_calls import thread_names
 from nvrx_core.progress.page import Page, ProgressField
 
 WORLD = c10d._world
@@ -175,3 +178,23 @@ def test_a_main_thread_that_stays_is_offered_connections_wherever_it_waits(obser
     assert observer.unblock() == 1
     observer.release()
     assert observer.unblock() == 0
+
+
+def gloo_threads():
+    return list(thread_names().values()).count(LOOP)
+
+
+def test_no_group_is_destroyed_by_the_collection_of_its_iterations_garbage(observer):
+    """That would take 10 ms for each, after the round is decided."""
+    before = gloo_threads()
+    make_group()
+    cycle = [WORLD.default_pg]
+    cycle.append(cycle)
+    del cycle
+    observer.abort_groups()
+    observer.release()
+    gc.collect()
+    assert gloo_threads() == before + 1
+    observer.clear_groups()
+    observer.held.wait()
+    assert gloo_threads() == before

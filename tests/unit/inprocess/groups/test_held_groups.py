@@ -72,12 +72,17 @@ def test_a_group_is_looked_at_a_bounded_number_of_times(registered):
 
 
 @pytest.mark.parametrize("groups", [1, FEW, 200])
-def test_all_are_released(held, groups):
+def test_all_are_released_by_other_threads(held, registered, groups):
+    released_by = []
     for _ in range(groups):
-        make(held)
+        registered.add(make(held))
+    for group in MADE:
+        weakref.finalize(group, lambda: released_by.append(threading.get_ident()))
+    del group
     held.clear()
     held.wait()
-    assert (len(held), len(MADE)) == (0, 0)
+    assert (len(held), len(MADE), len(released_by)) == (0, 0, groups)
+    assert threading.get_ident() not in released_by
 
 
 def test_all_are_released_where_no_thread_can_be_started(held, monkeypatch):
