@@ -24,6 +24,7 @@ WAYS = {"exit 3": 3, "health check": 1, "discarded": 1}
 """How the host leaves, and the exit code that it leaves with."""
 TRAINS_ON = 6
 """Seconds that the others train for when the host has left."""
+GLOO = "gloo_tcp_loop"
 
 
 def assert_left_with_one_line(job: Job, ranks: set[int], endpoint: str) -> None:
@@ -62,6 +63,7 @@ def test_a_host_that_leaves_serves_its_guests_until_they_are_done(prepare: Launc
     for job in jobs.values():
         job.await_line("enter", initial_rank=2, iteration=1)
     time.sleep(0.5)
+    assert not any(host.threads(job.pids[0], GLOO) for job in jobs.values())
     before = {way: host.cpu_seconds(job.pids[0]) for way, job in jobs.items()}
     time.sleep(4.0)
     busy = {way: host.cpu_seconds(job.pids[0]) - before[way] for way, job in jobs.items()}

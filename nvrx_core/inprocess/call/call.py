@@ -132,7 +132,13 @@ class Call:
             state, monitor.page, plug_ins, sample=watchers.sample, connections=connections, parameters=parameters
         )
         leaving = Leaving(
-            state, events, parameters, membership=control_store.membership, monitor=monitor, early_exit=early_exit
+            state,
+            events,
+            parameters,
+            membership=control_store.membership,
+            monitor=monitor,
+            groups=observer.held,
+            early_exit=early_exit,
         )
         return {
             **store_rules(control_store, state.initial_world_size),

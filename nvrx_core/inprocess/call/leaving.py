@@ -12,6 +12,7 @@ from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.guests import await_guests
 from nvrx_core.inprocess.coordination.membership import Membership
+from nvrx_core.inprocess.groups.held_groups import HeldGroups
 from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
@@ -33,6 +34,7 @@ class Leaving:
         parameters: the parameters of the wrapper, which bound the wait for the others.
         membership: knows the members that no longer need the store.
         monitor: notifies the others of an early exit.
+        groups: the process groups of the function, released before a stay that may be long.
         early_exit: notified when the store is lost.
     """
 
@@ -44,10 +46,11 @@ class Leaving:
         *,
         membership: Membership,
         monitor: MonitorLink,
+        groups: HeldGroups,
         early_exit: EarlyExit,
     ) -> None:
         self._state, self._events, self._parameters = state, events, parameters
-        self._membership, self._monitor, self._early_exit = membership, monitor, early_exit
+        self._membership, self._monitor, self._groups, self._early_exit = membership, monitor, groups, early_exit
 
     def rules(self) -> Rules:
         """The effects of leaving."""
@@ -63,6 +66,7 @@ class Leaving:
         self._events.write("left", self._state.iteration, reason=reason)
 
     def _await_guests(self, effect: effects.AwaitGuests) -> None:
+        self._groups.clear()
         with suppress(StoreFailure):
             if effect.completed:
                 self._membership.wait_left(effect.members, self._parameters.barrier_timeout)

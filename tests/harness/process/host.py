@@ -19,7 +19,7 @@ from pathlib import Path
 
 __all__ = [
     "alive", "cpu_seconds", "eventually", "free_ports", "listening", "memory_cgroup", "parent", "reap_orphans",
-    "switches", "tagged",
+    "switches", "tagged", "threads",
 ]  # fmt: skip
 
 TAG = "NVRX_TEST_TAG"
@@ -75,6 +75,13 @@ def switches(pid: int) -> int:
     """The number of voluntary context switches of a process's threads."""
     texts = ((task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir())
     return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
+
+
+def threads(pid: int, name: str) -> int:
+    """How many threads of a process have this name."""
+    with suppress(OSError):
+        return sum(each.read_text() == f"{name}\n" for each in Path(f"/proc/{pid}/task").glob("*/comm"))
+    return 0
 
 
 def cpu_seconds(pid: int) -> float:

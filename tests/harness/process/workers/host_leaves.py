@@ -1,4 +1,4 @@
-"""Rank 0 hosts the store and leaves, in the way that `NVRX_TEST_CASE` names; the others train on for a while.
+"""Rank 0 hosts the store and leaves its process group, in the way that `NVRX_TEST_CASE` names; the others train on.
 
 The store may be silent for a third of that while only. In the case "rare heartbeat" nobody leaves, and leases move
 more rarely than that.
@@ -9,6 +9,8 @@ import sys
 import time
 from datetime import timedelta
 from itertools import count
+
+import torch.distributed as dist
 
 from nvrx_core import inprocess
 from nvrx_core.errors import RankDiscarded
@@ -57,6 +59,7 @@ def main() -> None:
     def train(call: CallWrapper) -> int:
         record("enter", iteration=call.iteration)
         if call.iteration == 0 and not rare:
+            dist.init_process_group("gloo")
             if CASE == "exit 3" and ME == 0:
                 sys.exit(3)
             if CASE == "discarded" and ME == 1:
