@@ -175,8 +175,8 @@ class Field:
             initial_rank=member, rank=-1, interruption="TERMINATED", message="process ended by SIGKILL", occurred=now,
             announced=now, wall=time.time(), boot_id="e8a06dc0-7a0c-4b5c-b2a8-1d5b7f2a4c11", host="node-0", pid=1,
         )  # fmt: skip
-        obituary = DeathReport(iteration, member, self.members, fault)
-        carry_out(ControlStore(GuardedStore(self.client), KEYS), obituary, obituary.died(now=now))
+        death_report = DeathReport(iteration, member, self.members, fault)
+        carry_out(ControlStore(GuardedStore(self.client), KEYS), death_report, death_report.died(now=now))
         self.members -= {member}
 
     def restart(self, iteration: int, member: int) -> Restart:

@@ -93,17 +93,17 @@ def test_a_member_counted_twice_does_not_close_the_barrier(control_store):
 def test_there_is_one_decision(control_store):
     for member in MEMBERS:
         arrive(control_store, new(member))
-    obituary = DeathReport(0, 1, MEMBERS, fault(1))
-    assert carry_out(control_store, obituary, obituary.died(now=1.0)) == []
+    death_report = DeathReport(0, 1, MEMBERS, fault(1))
+    assert carry_out(control_store, death_report, death_report.died(now=1.0)) == []
     assert control_store.rounds.wait_decision(0).lost == ()
-    (enter,) = obituary.decided(control_store.rounds.wait_decision(0), now=1.0)
+    (enter,) = death_report.decided(control_store.rounds.wait_decision(0), now=1.0)
     assert isinstance(enter, Enter)
 
 
 def test_the_monitor_process_of_the_dead_may_close_the_barrier(control_store):
     arrive(control_store, new(0))
-    obituary = DeathReport(0, 1, MEMBERS, fault(1))
-    carry_out(control_store, obituary, obituary.died(now=1.0))
+    death_report = DeathReport(0, 1, MEMBERS, fault(1))
+    carry_out(control_store, death_report, death_report.died(now=1.0))
     assert control_store.rounds.wait_decision(0).lost == (1,)
 
 
@@ -111,8 +111,8 @@ def test_a_death_report_after_the_completion_gets_the_completion(control_store):
     for member in MEMBERS:
         machine = new(member)
         carry_out(control_store, machine, machine.completed(now=1.0))
-    obituary = DeathReport(0, 1, MEMBERS, fault(1))
-    assert [type(action) for action in carry_out(control_store, obituary, obituary.died(now=1.0))] == [Finish]
+    death_report = DeathReport(0, 1, MEMBERS, fault(1))
+    assert [type(action) for action in carry_out(control_store, death_report, death_report.died(now=1.0))] == [Finish]
 
 
 def test_what_is_not_the_store_s_is_handed_back(control_store):

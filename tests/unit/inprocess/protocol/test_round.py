@@ -1,4 +1,4 @@
-"""One round of one member, and the obituary of a dead one: what each event asks the shell to do."""
+"""One round of one member, and the death_report of a dead one: what each event asks the shell to do."""
 
 import math
 from dataclasses import replace
@@ -348,26 +348,26 @@ def test_no_order_of_events_breaks_the_machine(inputs):
     assert kinds.count(Enter) <= kinds.count(PutArrival)
 
 
-# The obituary of a dead member
+# The death_report of a dead member
 
 
-def obituary(fault=FAULT):
+def death_report(fault=FAULT):
     return DeathReport(4, 2, MEMBERS, fault)
 
 
 def test_a_death_is_told_and_the_dead_arrives():
-    assert obituary().died(now=1.0) == (Announce(FAULT),)
-    put, count = obituary().announced(FAULT, now=1.0)
+    assert death_report().died(now=1.0) == (Announce(FAULT),)
+    put, count = death_report().announced(FAULT, now=1.0)
     assert put.arrival == Arrival(initial_rank=2, rank=1, status=ArrivalStatus.DEAD, fault=FAULT)
     assert count == CountArrival()
 
 
 def test_nobody_waits_for_who_died_after_the_completion():
-    assert obituary().announced(None, now=1.0) == (Finish("iteration 4 was completed before initial rank 2 died"),)
+    assert death_report().announced(None, now=1.0) == (Finish("iteration 4 was completed before initial rank 2 died"),)
 
 
 def test_the_monitor_process_may_be_the_one_that_closes_the_barrier():
-    machine = obituary()
+    machine = death_report()
     assert machine.arrival_counted(3, now=1.0) == (ReadArrivals(MEMBERS),)
     arrivals = {0: arrival(0), 1: arrival(1), 2: arrival(2, ArrivalStatus.DEAD, FAULT)}
     (publish,) = machine.arrivals_read(arrivals, FAULT, now=1.0)
@@ -375,12 +375,12 @@ def test_the_monitor_process_may_be_the_one_that_closes_the_barrier():
 
 
 def test_a_death_that_the_decision_knows_is_over():
-    (leave,) = obituary().decided(decision(2), now=1.0)
+    (leave,) = death_report().decided(decision(2), now=1.0)
     assert leave == Leave(decision(2), "the death of initial rank 2 is known to all")
 
 
 def test_a_death_that_the_decision_does_not_know_is_told_to_the_next_round():
-    machine = obituary()
+    machine = death_report()
     (enter,) = machine.decided(decision(0), now=1.0)
     assert enter == Enter(frozenset({1, 2}), decision(0))
     following = machine.next(enter.members)
