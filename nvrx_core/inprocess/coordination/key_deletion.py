@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
+from nvrx_core.inprocess.coordination.membership import LEFT
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.retention import JOINING, kept_after_call
-from nvrx_core.rank_assignment.identity import initial_ranks
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import LauncherKeys, StoreKeys
 
 __all__ = ["KeyDeletion"]
@@ -102,10 +103,16 @@ class KeyDeletion:
         if not self.store.has([self.keys.kept()]):
             return frozenset()
         with guard():
-            rounds = frozenset[int]().union(*map(kept_after_call, self._decisions(iteration)))
+            decisions = list(self._decisions(iteration))
+            released = set(filter(self._is_released, {member for decision in decisions for member in decision.lost}))
+            rounds = frozenset[int]().union(*(kept_after_call(decision, released) for decision in decisions))
             late = (key for k in rounds for key in self.keys.round(k).read_late)
             joining = [self.keys.verdict(self.keys.generation)] if JOINING in rounds else []
             return frozenset((self.keys.kept(), *joining, *late))
+
+    def _is_released(self, member: InitialRank) -> bool:
+        """Whether another member wrote that this one left; so it counts, too, if the mark is being deleted already."""
+        return self.store.try_get(self.keys.left(member)) != LEFT.encode()
 
     def _decisions(self, iteration: int) -> Iterator[Decision]:
         """Read the decisions of a completed call; only those of the last rounds if the store cannot list its keys."""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from typing import Final
 
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore, batches
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["Membership"]
+__all__ = ["LEFT", "RELEASED", "Membership"]
+
+LEFT: Final = "1"
+"""The mark of a member that left, or whose monitor process reported its death to the end."""
+RELEASED: Final = "silent"
+"""The mark of a silent member, written by another one."""
 
 
 class Membership:
@@ -54,7 +60,8 @@ class Membership:
         """Write that the member no longer needs the store; for a silent one, first that it may read late."""
         if silent:
             self.store.put(self.keys.kept(), "1")
-        self.store.put_once(self.keys.left(member), "1")  # in one exchange: its host may close it at once
+        mark = RELEASED if silent else LEFT
+        self.store.put_once(self.keys.left(member), mark)  # in one exchange: its host may close it at once
 
     def has_left(self, member: InitialRank) -> bool:
         """Whether the member has left, or the call is over and its keys are deleted: the claims before these marks."""

@@ -55,8 +55,8 @@ def control_store(request):
     return ControlStore(GuardedStore(request.param()), KEYS)
 
 
-def decision_of(iteration, *, silent):
-    status = ArrivalStatus.DEAD if silent else ArrivalStatus.ALIVE
+def decision_of(iteration, *, silent, dead=False):
+    status = ArrivalStatus.DEAD if silent or dead else ArrivalStatus.ALIVE
     fault = SILENCE if silent else None
     arrivals = {
         0: Arrival(initial_rank=0, rank=0, status=ArrivalStatus.ALIVE, world_size=2),
@@ -65,8 +65,8 @@ def decision_of(iteration, *, silent):
     return decide(iteration, arrivals, SILENCE)
 
 
-def end_round(control_store, iteration, *, silent=False):
-    decision = decision_of(iteration, silent=silent)
+def end_round(control_store, iteration, *, silent=False, dead=False):
+    decision = decision_of(iteration, silent=silent, dead=dead)
     control_store.rounds.perform(Announce(SILENCE), iteration)
     control_store.rounds.perform(Publish(decision), iteration)
     for key in ("", "/a", "/decision"):
@@ -115,6 +115,27 @@ def test_the_verdict_that_a_silent_member_joins_by_outlives_a_call_that_began_wi
     control_store.membership.mark_left(1, silent=True)
     control_store.deletion.count_out(0, 1, 2)
     assert set(control_store.store.listed("")) == keys_of(-1) | {verdict}
+
+
+def test_the_decision_that_a_late_monitor_process_waits_for_outlives_the_call(control_store):
+    """It has reported the death of its rank after a sibling did, which then marks the rank as left."""
+    for iteration in (-1, 0):
+        end_round(control_store, iteration, dead=iteration == 0)
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1, silent=True)
+    control_store.membership.mark_left(1)
+    control_store.deletion.count_out(1, 1, 2)
+    assert set(control_store.store.listed("")) == keys_of(0)
+
+
+def test_the_decision_on_a_dead_member_goes_with_the_call_once_its_monitor_process_has_read_it(control_store):
+    for iteration in (-1, 0):
+        end_round(control_store, iteration, dead=iteration == 0)
+    control_store.membership.mark_left(0)
+    control_store.membership.mark_left(1)
+    control_store.membership.mark_left(1, silent=True)
+    control_store.deletion.count_out(1, 1, 2)
+    assert not control_store.store.listed("")
 
 
 def test_where_a_silent_member_is_to_meet_outlives_the_call(control_store):

@@ -18,5 +18,13 @@ def test_the_round_in_which_a_member_leaves_stays_until_the_call_is_completed():
     assert (kept_in_call(left), kept_after_call(left)) == ({4}, frozenset())
 
 
+def test_the_round_of_a_loss_stays_if_another_member_has_marked_the_lost_one_as_left():
+    """It was silent, but has arrived by itself or by its monitor process, which waits for the decision."""
+    lost = decision(lost=(1, 2))
+    assert kept_after_call(lost, {2, 3}) == {4}
+    assert kept_after_call(lost, {3}) == frozenset()
+    assert kept_after_call(decision(lost=(1, 2), silent=(1,)), {1, 2}) == {3, 4}
+
+
 def test_nobody_reads_a_round_late_in_which_nobody_is_lost():
     assert kept_in_call(decision()) == kept_after_call(decision()) == frozenset()
