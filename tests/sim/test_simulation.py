@@ -68,6 +68,15 @@ def test_every_schedule_has_two_faults_or_more() -> None:
     assert {each.ranks for each in drawn} == set(range(3, 17))
 
 
+def test_a_store_that_a_rank_hosts_is_lost_in_either_call_and_the_second_call_has_its_own() -> None:
+    ends = set[tuple[int, str]]()
+    for options in filter(lambda drawn: drawn.hosted, map(Options.draw, range(1500))):
+        schedule = Schedule(options)
+        schedule.run()
+        ends |= {(call.number, rank.stage.value) for call in schedule.calls for rank in call.ranks.values()}
+    assert ends == {(call, end) for call in (0, 1) for end in ("finished", "left", "dead", "lost the store")}
+
+
 def test_a_failing_schedule_prints_its_replay_command_and_is_kept(
     capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nvrx_core.errors import RankAssignmentError
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership
+from nvrx_core.inprocess.protocol.effects import Flow
 from nvrx_core.inprocess.protocol.main_thread import CallRules
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
@@ -18,8 +22,11 @@ from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 from nvrx_core.store.keys import StoreKeys
 
 from .function import Failed
+from .hosted import HostedRunning
+from .hosting import Hosting
 from .options import LONG
 from .rank import Rank, Stage
+from .running import Rules, Running
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -68,6 +75,8 @@ class Call:
         goes_on: another call follows.
         active_until: functions run until then, at least.
         completed: a rank has finished it.
+        hosting: the store that one of the ranks hosts, if one does.
+        wire: the rounds for those that ask the store.
     """
 
     store: Any = None
@@ -78,7 +87,11 @@ class Call:
         self.goes_on = number + 1 < self.options.calls
         self.active_until = self.world.now + self.options.active_for
         self.control, self.keys = schedule.control, StoreKeys("job", 0, number)
-        self.slots = self.world.rounds_of(self.keys.prefix)
+        self.hosting = Hosting(self) if self.options.hosted else None
+        self.slots = self.wire = self.world.rounds_of(self.keys.prefix)
+        if self.hosting is not None:
+            self.control = GuardedStore(self.hosting.store)  # type: ignore[arg-type]
+            self.slots, self.wire = self.hosting.slots, self.hosting.wire  # type: ignore[assignment]
         self.membership, self.deletion = Membership(self.control, self.keys), KeyDeletion(self.control, self.keys)
         self.timeouts = RoundTimeouts(LONG, self.options.completion, self.options.last_call)
         self.entries: dict[int, dict[int, tuple[int, int]]] = {}
@@ -107,6 +120,29 @@ class Call:
     def leader(self, world_size: int, terminated: tuple[int, ...]) -> int | None:
         """Who will be rank 0, where all can tell; whom the assignment discards besides, nobody can."""
         return None if self.discards else _leader(self.options.shift, world_size, terminated)
+
+    def rules_of(self, member: int) -> CallRules:
+        """What is settled for all of the call."""
+        if self.hosting is None:
+            return self.rules
+        return replace(self.rules, hosts_store=self.is_hosted_by(member), store_is_hosted=True)
+
+    def is_hosted_by(self, member: int) -> bool:
+        """Whether the process of this member hosts the store."""
+        return self.hosting is not None and member == 0
+
+    def running(self, rank: Rank, flow: Flow[Any], rules: Rules, over: Callable[[], None]) -> Running:
+        """A flow of a rank."""
+        return (Running if self.hosting is None else HostedRunning)(rank, flow, rules, over)
+
+    def ended(self, rank: Rank) -> None:
+        """A process has left the call, or is dead."""
+        if self.hosting is not None:
+            self.hosting.ended(rank)
+
+    def store_is_closed(self) -> bool:
+        """Whether the process that hosted the store has ended."""
+        return self.hosting is not None and self.hosting.store.closed
 
     def poke(self) -> None:
         """Something that ranks may wait for in their functions, or on entry, has happened."""
@@ -207,6 +243,9 @@ class Call:
         stages = {rank.member: rank.stage.value for rank in ranks}
         assert Stage.ALIVE.value not in stages.values(), f"deadlock: {stages}"
         self._check_entry()
+        lost = [rank.member for rank in ranks if rank.stage is Stage.LOST]
+        host_ends = any(rank.is_dead() and (rank.gone or not rank.member) for rank in self._and_before())
+        assert host_ends or not lost, f"I14: {lost} lose the store of call {self.number}, and its host lives"
         monitors = [rank.member for rank in ranks if rank.monitor.alive and not self._waits_in_vain(rank)]
         assert not monitors, f"the monitor processes of {monitors} wait for ever: {stages}"
         ends = {rank.iteration for rank in ranks if rank.stage is Stage.FINISHED}
@@ -218,14 +257,13 @@ class Call:
         if ends:
             self._check_deletion(ends.pop())
 
-    def _waits_in_vain(self, rank: Rank) -> bool:
-        """Whether a monitor process may wait for a decision until `barrier_timeout`.
+    def _and_before(self) -> Iterator[Rank]:
+        """The ranks of this call, and of the one before."""
+        for call in self.schedule.calls[max(0, self.number - 1) : self.number + 1]:
+            yield from call.ranks.values()
 
-        Nobody is left who decides. Or it was paused for so long that a sibling has reported the rank and, once it was
-        lost, marked it as left: the others complete the call and delete its keys while this process still reports.
-        """
-        if rank.released and self.completed:
-            return True
+    def _waits_in_vain(self, rank: Rank) -> bool:
+        """Whether a monitor process may wait for a decision until `barrier_timeout`: nobody is left who decides."""
         ranks = self.ranks.values()
         return any(each.expired or (each.gone and not self.membership.has_left(each.member)) for each in ranks)
 
@@ -233,13 +271,16 @@ class Call:
         """All have entered the call, or none has: it is entered by as many as there are."""
         expired = [rank.member for rank in self.ranks.values() if rank.expired]
         assert not (expired and self.entries), f"I16: {expired} give up at the entry of call {self.number}, others run"
-        missing = len(self.ranks) < self.size or any(rank.gone for rank in self.ranks.values())
+        nobody_listens = self.hosting is not None and not self.hosting.store.opened
+        missing = nobody_listens or len(self.ranks) < self.size or any(rank.gone for rank in self.ranks.values())
         assert missing or not expired, f"I16: {expired} give up at the entry of call {self.number}, and all have come"
 
     def _check_deletion(self, completed: int) -> None:
         """The keys of a completed call are deleted, if all have gone out of it one after the other."""
         options = self.options
-        disturbed = options.hangs or options.suspicions or options.pauses or options.kills or options.nodes
+        disturbed = (
+            options.hosted or options.hangs or options.suspicions or options.pauses or options.kills or options.nodes
+        )
         if disturbed or any(rank.stage is not Stage.FINISHED for rank in self.ranks.values()):
             return
         early = {key for k in range(completed - 2) for key in self.keys.round(k).of_all}  # deleted while the call ran

@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
+from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import BY, EXPIRED, Claim, Expired, Join, Joined, Wait
 from nvrx_core.progress.fields import ProgressField
 from nvrx_core.progress.stage import Stage as About
@@ -43,6 +44,24 @@ class Entry:
 
     def run(self) -> Generator[Any, Any, None]:
         """Join the others, and begin; or give up after a while, as they do."""
+        rank, hosting = self.rank, self.rank.call.hosting
+        if hosting is not None and not (yield from hosting.connects(rank)):
+            return
+        try:
+            step = yield from self._join()
+        except StoreFailure:
+            rank.lose_call()
+            return
+        rank.world.note(rank.name, type(step).__name__, -1)
+        if isinstance(step, Expired):
+            rank.give_up()
+            return
+        self.fields[ProgressField.GENERATION] = step.generation + 1
+        rank.about = About.STARTING
+        rank.wake_monitor()
+        rank.begin()
+
+    def _join(self) -> Generator[Any, Any, Joined | Expired]:
         rank, call = self.rank, self.rank.call
         join = Join(call.size, self._incarnation(), terms=self.terms, unique=True)
         step: Any = join.start()
@@ -56,19 +75,12 @@ class Entry:
             yield rank.world.delay()
             step = _carry_out(call.control, call.keys, join, step, member=rank.member)
             call.poke()
-        rank.world.note(rank.name, type(step).__name__, -1)
-        if isinstance(step, Expired):
-            rank.give_up()
-            return
-        self.fields[ProgressField.GENERATION] = step.generation + 1
-        rank.about = About.STARTING
-        rank.wake_monitor()
-        rank.begin()
+        return step
 
     def _verdict(self, generation: int, until: float) -> Generator[Any, Any, str]:
         call = self.rank.call
         key = call.keys.verdict(generation)
-        yield Until(lambda: call.control.has([key]), until)
+        yield Until(lambda: call.store_is_closed() or call.control.has([key]), until)
         verdict = call.control.put_once(key, f"{EXPIRED}nobody")
         call.poke()
         return verdict.decode()

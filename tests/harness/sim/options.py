@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 __all__ = ["LONG", "Options"]
 
+HOSTED = 0.08
+"""The share of schedules in which a rank hosts the store; who is paused there takes the store along, and is not."""
 LONG = 60.0
 """Seconds that a barrier waits."""
 
@@ -39,6 +41,7 @@ class Options:
         pauses: processes that stand still together with their monitor process, and go on when the others may have
             declared them lost.
         calls: how many calls follow one another.
+        hosted: the process of member 0 of each call hosts the call's store.
     """
 
     seed: int
@@ -67,6 +70,7 @@ class Options:
     wedges: int
     pauses: int
     calls: int
+    hosted: bool = False
 
     @classmethod
     def draw(cls, seed: int, fewest: int = 3, most: int = 16) -> Options:
@@ -82,7 +86,7 @@ class Options:
         crashes, nodes, faults, leaves, hangs = some(0.6), some(0.15, 1), some(0.6), some(0.2, 1), some(0.2)
         few = max(0, 2 - crashes - nodes - faults - leaves - hangs)
         more = rng.randint(0, few)
-        return cls(
+        options = cls(
             seed=seed, ranks=ranks, crashes=crashes + more, nodes=nodes, faults=faults + few - more, leaves=leaves,
             hangs=hangs, kills=some(0.3), suspicions=some(0.1, 1), atomic=rng.choice((0.0, 0.3)),
             discards=some(0.2), errors=some(0.1, 1), active=ranks if rng.random() < 0.6 else rng.randint(1, ranks),
@@ -93,6 +97,9 @@ class Options:
             asks=rng.random() < 0.3, exits=some(0.1, 1), plug_ins=some(0.1), wedges=some(0.05, 1),
             pauses=some(0.05, 1), calls=2 if rng.random() < 0.1 else 1,
         )  # fmt: skip
+        if rng.random() >= HOSTED:
+            return options
+        return replace(options, hosted=True, calls=rng.randint(1, 2), pauses=0, crashes=max(1, options.crashes))
 
     @property
     def beat(self) -> float:

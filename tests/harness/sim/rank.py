@@ -9,6 +9,7 @@ import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from nvrx_core.errors import StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
@@ -23,6 +24,7 @@ from nvrx_core.rank_assignment.base import State
 
 from .entry import Entry
 from .function import Function
+from .hosted import lose_store
 from .rank_main import MAIN
 from .rank_thread import THREAD
 from .running import Running
@@ -43,6 +45,7 @@ class Stage(enum.Enum):
     FINISHED = "finished"
     LEFT = "left"
     DEAD = "dead"
+    LOST = "lost the store"
 
 
 class Rank:
@@ -56,10 +59,11 @@ class Rank:
     Attributes:
         gone: its process has ended together with its monitor process.
         expired: it has given up at the entry of the call.
-        released: a sibling, to which its monitor process was silent, has marked it as left.
+        store_lost_at: when the store was found to be lost; 0.0: it is not.
         iteration, lost, about, noticed, aborting: as the progress page has them.
     """
 
+    store_lost_at = 0.0
     policy: InterruptPolicy
     cause: FaultRecord | None = None
     decision: Decision | None = None
@@ -69,7 +73,7 @@ class Rank:
         self.rounds = Rounds(member, call.members, call.timeouts)
         self.state = State(member, call.size)
         self.stage = Stage.ALIVE
-        self.gone = self.expired = self.released = False
+        self.gone = self.expired = False
         self.iteration, self.lost = -1, frozenset[int]()
         self.inside: int | None = None
         self.function = Function(self)
@@ -79,7 +83,7 @@ class Rank:
         self.entry = Entry(self) if call.number else None
         if self.entry is not None:
             self.about = About.OUTSIDE
-            self.main = self.thread = Task(self.world, f"{self.name}", self.entry.run(), call.slots)
+            self.main = self.thread = Task(self.world, f"{self.name}", self.entry.run(), call.wire)
         else:
             self.begin()
         self.monitor = self._task("monitor", self._monitor(replaces=False))
@@ -91,13 +95,14 @@ class Rank:
 
     def begin(self) -> None:
         """It has met the others: run its two threads."""
-        flow = MainThread(self.rounds, self.state, self.call.rules, self.now)
-        self.main = Task(self.world, self.name, Running(self, flow.run(), MAIN, self._over), self.call.slots)
-        thread = Running(self, monitor_thread(self.rounds, self.now), THREAD, self.main.poke)
+        call = self.call
+        flow = MainThread(self.rounds, self.state, call.rules_of(self.member), self.now)
+        self.main = Task(self.world, self.name, call.running(self, flow.run(), MAIN, self._over), call.wire)
+        thread = call.running(self, monitor_thread(self.rounds, self.now), THREAD, self.main.poke)
         self.thread = self._task("thread", thread)
 
     def _task(self, part: str, steps: Running) -> Task:
-        return Task(self.world, f"{self.name}'s {part}", steps, self.call.slots)
+        return Task(self.world, f"{self.name}'s {part}", steps, self.call.wire)
 
     def poke(self) -> None:
         """Notify its threads that a condition may have changed."""
@@ -158,6 +163,7 @@ class Rank:
         if node:
             self.monitor.end()
         self.monitor.poke()
+        self.call.ended(self)
 
     def replace_monitor(self) -> None:
         """Kill the monitor process; after a while another one starts from the state on the page."""
@@ -203,10 +209,12 @@ class Rank:
         return dict.fromkeys((self.main, self.thread, self.monitor))
 
     def _over(self) -> None:
-        self.stage = Stage.FINISHED if self.rounds.view.finished else Stage.LEFT
+        if self.stage is not Stage.LOST:
+            self.stage = Stage.FINISHED if self.rounds.view.finished else Stage.LEFT
         self.world.note(self.name, f"has {self.stage.value}", self.iteration)
         self.thread.end()
         self.enter(About.LEFT)
+        self.call.ended(self)
         if self.goes_on():
             self.call.schedule.continues(self)
 
@@ -215,6 +223,20 @@ class Rank:
         self.world.note(self.name, "gives up", self.iteration)
         self.stage, self.expired = Stage.LEFT, True
         self.enter(About.LEFT)
+        self.call.ended(self)
+
+    def lose_call(self) -> None:
+        """Leave the call, whose store is lost on the way in."""
+        self.world.note(self.name, "finds no store", self.iteration)
+        self.stage = Stage.LOST
+        self.enter(About.LEFT)
+
+    def ended_by_loss(self, flow: Running, loss: Exception) -> None:
+        """A flow has ended because the store is lost."""
+        if isinstance(loss, StoreLost):
+            self.stage = Stage.LOST
+        elif flow is self.thread.steps:
+            lose_store(self)
 
     def _monitor(self, *, replaces: bool) -> Running:
-        return Running(self, watch_of(self, replaces=replaces).run(), MONITOR, lambda: None)
+        return self.call.running(self, watch_of(self, replaces=replaces).run(), MONITOR, lambda: None)

@@ -22,7 +22,7 @@ from .world import AwaitKey, Until
 if TYPE_CHECKING:
     from .rank import Rank
 
-__all__ = ["MAIN"]
+__all__ = ["MAIN", "end_function"]
 
 NOWHERE: Final = None
 SOMEWHERE: Final = ("node", 1)
@@ -95,16 +95,17 @@ def _initialize(rank: Rank, _: effects.Initialize) -> Waits:
     yield rank.world.delay()
     error = rank.call.fails("initialize", rank)
     if error is not None:
-        return _ended(rank, IterationResult(Outcome.FAILED, error=error))
-    return None if rank.state.mode is Mode.ACTIVE else _ended(rank, IterationResult(Outcome.RESERVE))
+        return end_function(rank, IterationResult(Outcome.FAILED, error=error))
+    return None if rank.state.mode is Mode.ACTIVE else end_function(rank, IterationResult(Outcome.RESERVE))
 
 
 def _run(rank: Rank, _: effects.RunFunction) -> Waits:
     rank.enter(About.RUNNING)
-    return _ended(rank, (yield from rank.function.begin()))
+    return end_function(rank, (yield from rank.function.begin()))
 
 
-def _ended(rank: Rank, ended: IterationResult) -> IterationResult:
+def end_function(rank: Rank, ended: IterationResult) -> IterationResult:
+    """The rank is out of the function."""
     rank.function.end()
     rank.about = About.UNWINDING
     rank.go(None)

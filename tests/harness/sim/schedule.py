@@ -128,7 +128,8 @@ class Schedule:
         living = [rank for rank in self.current if rank.goes_on()]
         if not living or (what in ("crash", "node") and len(living) == 1):
             return
-        rank = rng.choice(living)
+        hosts = [rank for rank in living if what in ("crash", "node") and rank.call.is_hosted_by(rank.member)]
+        rank = rng.choice(hosts if hosts and rng.random() < 0.4 else living)
         call = rank.call
         self.injected[what] += 1
         last = call.slots.get(max(call.entries, default=-1))

@@ -40,8 +40,7 @@ HARD: Final = 2.0
 class SimulatedPage:
     """The progress page of a simulated rank."""
 
-    store_lost_at = 0.0
-    hosts_store = inside = False
+    inside = False
     look_within = math.inf
     meetings = collectives = 0
     exited = None
@@ -52,6 +51,14 @@ class SimulatedPage:
     @property
     def stage(self) -> Stage:
         return self.rank.about
+
+    @property
+    def store_lost_at(self) -> float:
+        return self.rank.store_lost_at
+
+    @property
+    def hosts_store(self) -> bool:
+        return self.rank.call.is_hosted_by(self.rank.member)
 
     @property
     def iteration(self) -> int:
@@ -143,7 +150,6 @@ def _interrupt(rank: Rank, _: watch_effects.InterruptRank) -> None:
 
 def _mark_left(rank: Rank, effect: effects.MarkLeft) -> float:
     rank.call.membership.mark_left(effect.member, silent=effect.silent)
-    rank.call.ranks[effect.member].released |= effect.silent
     return rank.world.delay()
 
 

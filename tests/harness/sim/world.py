@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
 from nvrx_core.inprocess.protocol.actions import ReadEvent
-from nvrx_core.inprocess.protocol.effects import StoreOperation as Operation
+from nvrx_core.inprocess.protocol.effects import StoreFailure, StoreOperation as Operation
 
 from .slots import RULES, SayWhere, Slots
 
@@ -207,7 +207,11 @@ class World:
         if task is None:
             what()
         elif task.awaits(turn) or (self._bits(1) and type(what.action) is not ReadEvent):
-            self.resume_soon(task, self._perform(what, task), turn=turn)
+            try:
+                answer = self._perform(what, task)
+            except StoreFailure as failure:
+                answer = failure
+            self.resume_soon(task, answer, turn=turn)
 
     def _set_alarm(self, task: Task, deadline: float) -> None:
         if deadline <= self.now:
@@ -216,7 +220,11 @@ class World:
         heappush(self._heap, (max(self.now, deadline), next(self._order), task, task.turn, None, None))
 
     def _wait(self, task: Task, wish: AwaitKey) -> None:
-        slots = task.slots[wish.iteration]
+        try:
+            slots = task.slots[wish.iteration]
+        except StoreFailure as failure:
+            self.resume_soon(task, failure)
+            return
         found = slots.found(wish.key)
         if found is not None:
             self.resume_soon(task, found)
