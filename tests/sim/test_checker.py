@@ -34,6 +34,11 @@ SMALL = (
     Config(ranks=2, faults=1, fails=(("keys", -1, 0),)),
     Config(ranks=2, faults=1, fails=(("keys", 0, 1), ("recover", 0, 0))),
     Config(ranks=2, fails=(("initialize", 0, 1),)),
+    Config(ranks=2, second=True, faults=1),
+    Config(ranks=2, second=True, quits=1),
+    Config(ranks=2, second=True, crashes=1),
+    Config(ranks=2, second=True, hosted=True, crashes=1),
+    Config(ranks=3, second=True),
 )
 
 

@@ -10,9 +10,11 @@ import gc
 import time
 from array import array
 from dataclasses import dataclass, field
+from typing import Any
 
-from .job import Config, Job
+from .job import Config
 from .steps import Steps
+from .two_calls import TwoCalls
 
 __all__ = ["Checker", "Config", "Figures", "Violation"]
 
@@ -45,8 +47,8 @@ class Checker:
     """
 
     def __init__(self, config: Config) -> None:
-        self.config, self.steps = config, Steps(config)
-        self.states: list[Job] = []
+        self.config, self.steps = config, TwoCalls(config) if config.second else Steps(config)
+        self.states: list[Any] = []
 
     def explore(self, limit: int = 3_000_000) -> Figures:
         """Visit every state.

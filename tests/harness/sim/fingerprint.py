@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.death_report import DeathReport
+from nvrx_core.inprocess.protocol.join import Join
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Round
 from nvrx_core.inprocess.protocol.view import RoundView
@@ -51,6 +52,7 @@ def _view(view: RoundView) -> object:
 _MEANING: Final[dict[type, Callable[[Any], object]]] = {
     RoundView: _view,
     Round: Round.state,
+    Join: lambda join: tuple(vars(join).values()),
     DeathReport: lambda report: tuple(vars(report).values()),
     IterationResult: lambda ended: (ended.how, type(ended.error)),
     BaseException: type,

@@ -38,6 +38,8 @@ class Config:
         limit: how many restarts without progress there may be; 0 for any number.
         asks: whether the ranks ask the store where to meet; else the decision tells.
         hosted: whether the process of member 0 hosts the store, which ends with it.
+        second: whether those who have completed the call enter a second one.
+        joins: whether the members enter the call one by one, and join the others by the store.
     """
 
     ranks: int
@@ -59,6 +61,8 @@ class Config:
     limit: int = 0
     asks: bool = False
     hosted: bool = False
+    second: bool = False
+    joins: bool = False
 
     def budget(self) -> tuple[int, ...]:
         return (
@@ -85,6 +89,7 @@ class Job(NamedTuple):
         gone: how many have counted themselves out of the completed call.
         over: all have.
         deleted: the call's keys were deleted, but for what is read late.
+        keys: the call's keys but those of rounds, with their values, where one of two calls is explored.
     """
 
     members: tuple[int, ...]
@@ -94,6 +99,7 @@ class Job(NamedTuple):
     gone: int = 0
     over: bool = False
     deleted: bool = False
+    keys: tuple[tuple[str, bytes], ...] = ()
 
     def member(self, member: int, number: int) -> Job:
         return self._replace(members=(*self.members[:member], number, *self.members[member + 1 :]))

@@ -33,6 +33,7 @@ from nvrx_core.rank_assignment.composition import leader
 from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from .chosen import Chosen, MemberPage
+from .entering import BeginCall, Entering, JoinOperation, NotMet
 from .fingerprint import canonical, position
 from .job import Config
 from .member_effects import LOCAL
@@ -44,7 +45,7 @@ MAIN, THREAD, MONITOR = "main", "thread", "monitor"
 PENDING: Final = frozenset({
     effects.Await, effects.AwaitDecision, effects.AwaitEvent, effects.AwaitGuests, effects.AwaitHostClosed,
     monitor_effects.AwaitOut, effects.AwaitRendezvous, effects.BeginIteration, effects.CountOut, effects.DeleteIfOver,
-    effects.HostRendezvous,
+    effects.HostRendezvous, BeginCall, JoinOperation,
     monitor_effects.InterruptFunction, effects.LoseMembers, effects.MarkLeft, effects.ReadDecision, effects.RunFunction,
     effects.SetRendezvous, effects.StoreOperation, watch_effects.Sleep,
 })  # fmt: skip
@@ -73,7 +74,7 @@ class Member:
         self.rounds = Rounds(member, self.known, TIMEOUTS)
         self.state = State(member, config.ranks)
         self.iteration, self.section = -1, 0
-        self.requested = self.left = False
+        self.requested = self.left = self.released = False
         self.end = ""
         self.spoken: dict[int, int] = {}
         self.about, self.lost_store, self.abandoned = -1, False, False
@@ -83,15 +84,24 @@ class Member:
             leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
             store_is_hosted=config.hosted,
         )  # fmt: skip
-        self.flow = MainThread(self.rounds, self.state, rules, self._now)
-        self.flows: dict[str, Generator[Any, Any, Any] | None] = {
-            MAIN: self.flow.run(), THREAD: monitor_thread(self.rounds, self._now), MONITOR: None,
-        }  # fmt: skip
-        self.pending: dict[str, Any] = dict.fromkeys((MAIN, THREAD, MONITOR))
-        self._resume(MAIN, None)
+        self.flow, self.entering = MainThread(self.rounds, self.state, rules, self._now), Entering(self)
+        self.flows = dict[str, Generator[Any, Any, Any] | None].fromkeys((MAIN, THREAD, MONITOR))
+        self.pending: dict[str, Any] = dict.fromkeys(self.flows)
+        self.watch = self._watch(replaces=False)
+        self.flows[MAIN] = self.entering.run() if config.joins else self.flow.run()
+        if config.joins:
+            self.stage = Stage.OUTSIDE
+            self._resume(MAIN, None)
+        else:
+            self._resume(MAIN, None)
+            self.begin()
+            self._begin_watch(replaces=False)
+            self._settle()
+
+    def begin(self) -> None:
+        """The monitor thread begins: it has joined the others."""
+        self.flows[THREAD] = monitor_thread(self.rounds, self._now)
         self._resume(THREAD, None)
-        self._begin_watch(replaces=False)
-        self._settle()
 
     def _now(self) -> float:
         return self.time
@@ -143,6 +153,7 @@ class Member:
         self._resume(MAIN, KeyboardInterrupt(), throw=True)
 
     def _dies(self, node: bool) -> None:
+        node |= isinstance(self.pending[MAIN], BeginCall)  # there is no monitor process yet
         self._stop(THREAD)
         self._stop(MAIN)
         self.end = "dead"
@@ -170,8 +181,8 @@ class Member:
         self._wake()
 
     def _marked_left(self, _: None) -> None:
-        """The monitor process of another member has released this one."""
-        self.left = True
+        """The monitor process of another member has marked this one as left."""
+        self.left, self.released = True, self.released or not self.left
 
     # The flows
 
@@ -205,7 +216,7 @@ class Member:
         self._note(which, self.pending[which], outcome)
         try:
             effect = flow.throw(outcome) if throw else flow.send(outcome)
-            while type(effect) not in PENDING:
+            while not self._is_pending(effect):
                 local = LOCAL.get(type(effect))  # all others are of no consequence to other members
                 effect = flow.send(None if local is None else local(self, effect))
         except StopIteration as end:
@@ -213,6 +224,9 @@ class Member:
         except StoreLost:
             self._ended(which, None)
             self.end = "lost the store"
+        except NotMet as verdict:
+            self._ended(which, None)
+            self.end = f"not met: {verdict}"
         except KeyboardInterrupt:
             self._ended(which, None)
             if self.abandoned:
@@ -225,6 +239,11 @@ class Member:
             if isinstance(effect, effects.RunFunction):
                 self.stage = Stage.RUNNING
 
+    def _is_pending(self, effect: effects.Effect) -> bool:
+        """Whether it happens when the checker lets it; else it is local."""
+        joins = isinstance(effect, watch_effects.JoinForDead) and self.stage is Stage.OUTSIDE
+        return joins or type(effect) in PENDING
+
     def _note(self, which: str, done: effects.Effect | None, outcome: Any) -> None:
         """What a pending effect changes here when it happens."""
         if isinstance(done, effects.AwaitDecision) and which == THREAD:
@@ -232,7 +251,9 @@ class Member:
             stale = self.decision is not None and again.decided(self.decision, now=0.0)
             assert not stale, f"I8: {self.member} acts in {done.iteration} on the decision of the round before"
             self.decision = outcome
-        if isinstance(done, effects.RunFunction):
+        if isinstance(done, BeginCall):
+            self._begin_watch(replaces=False)
+        elif isinstance(done, effects.RunFunction):
             self.stage = Stage.UNWINDING
         elif isinstance(done, effects.LoseMembers):
             self.known -= set(done.members)
@@ -308,9 +329,9 @@ class Member:
             flow.limit.state(), canonical(self.rounds.view),
         )  # fmt: skip
         return (
-            self.end, self.left, self.lost_store, whole, alive if self.flows[MAIN] is not None else None,
+            self.end, self.left, self.released, self.lost_store, whole, alive if self.flows[MAIN] is not None else None,
             tuple(sorted(self.spoken.items())), self.about, frozenset(self.watch.unresponsive),
-            self.watch.parts.replaces, self.stage is Stage.LEFT,
+            self.watch.parts.replaces, self.stage is Stage.LEFT, self.stage is Stage.OUTSIDE, self.entering.claimed,
             self.stage is Stage.RUNNING and self.flows[MONITOR] is not None,
             *map(position, self.flows.values()), *map(canonical, self.pending.values()),
         )  # fmt: skip

@@ -32,6 +32,8 @@ class Mutant:
 
 ONE_DIES: Final = Config(ranks=2, crashes=1)
 ONE_FAILS: Final = Config(ranks=2, faults=1)
+JOINING, JOINED = "coordination.joining", "        page[ProgressField.GENERATION] = 1 + (\n"
+TWO_CALLS: Final = Config(ranks=2, second=True)
 ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
 WITHOUT: Final = "Enter(_without(self.members, decision.lost), decision)"
 WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member}, decision)"
@@ -215,11 +217,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "the hosting rank does not wait": Mutant(
         ((FLOW, "                yield effects.AwaitGuests(view.round.members, view.finished)\n", PASS),),
-        Config(ranks=2, hosted=True), simulated=False,
+        Config(ranks=2, hosted=True),
     ),
     "who has completed does not wait until the store is closed": Mutant(
         ((FLOW, "                    yield effects.AwaitHostClosed()\n", "                    pass\n"),),
-        Config(ranks=2, hosted=True), simulated=False,
+        Config(ranks=2, hosted=True),
     ),
     "who leaves does not say so": Mutant(
         ((FLOW, "            yield effects.MarkLeft(self.state.initial_rank)\n", ""),),
@@ -249,6 +251,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "the decision that a silent member has arrived for is deleted": Mutant(
         (("retention", "{decision.iteration - 1, decision.iteration}", "{decision.iteration}"),),
         Config(ranks=2, suspicions=1), simulated=False,
+    ),
+    "the decision that a member marked as left waits for is deleted": Mutant(
+        (("retention", "if set(decision.lost).intersection(released)", "if False"),),
+        Config(ranks=2, crashes=1, suspicions=1), simulated=False,
     ),
     "a death is reported in one round only": Mutant(
         (("death_report", "AwaitDecision(report.iteration)\n        report = _following(report, decision, now)\n",
@@ -287,20 +293,40 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=3, crashes=2), simulated=False,
     ),
     "two calls have the same keys": Mutant(
-        (("store.keys", "/{generation}/{call}", "/0/{generation}"),),
+        (("store.keys", "/{generation}/{call}", "/0/{generation}"),), TWO_CALLS,
     ),
     "the keys of the next call are deleted, too": Mutant(
         (("key_deletion", 'prefix, stay = f"{self.keys.prefix}/", self._read_late(iteration)',
           'prefix, stay = f"{self.keys.prefix[:-1]}", self._read_late(iteration)'),),
+        TWO_CALLS,
+    ),
+    "the verdicts of the next call are deleted, too": Mutant(
+        (("key_deletion", "keys.verdict(keys.generation))\n",
+          "*(StoreKeys(keys.job, 0, keys.call + n).verdict(keys.generation) for n in (0, 1)))\n"),),
+        Config(ranks=2, second=True, crashes=1), simulated=False,
     ),
     "the keys of a call are deleted before all have left": Mutant(
         (("key_deletion", "        if not self._have_left(members):\n            return\n        prefix, stay",
           "        prefix, stay"),
          ("key_deletion", "            return\n        if not self.store.forget(prefix, stay)",
           "            pass\n        if not self.store.forget(prefix, stay)")),
+        Config(ranks=2, second=True, leaves=1),
     ),
     "a paused member is not noted as one that reads late": Mutant(
         (("membership", "        if silent:\n", "        if False:\n"),),
+        Config(ranks=2, second=True, suspicions=1),
+    ),
+    "a member that dies on its way in is not reported": Mutant(
+        ((JOINING, JOINED, JOINED.replace("1 +", "0 *")),),
+        Config(ranks=2, second=True, crashes=1),
+    ),
+    "nobody claims the place of a member that dies on its way in": Mutant(
+        ((JOINING, JOINED, "        return keys.of(0)\n" + JOINED),),
+        Config(ranks=2, second=True, crashes=1),
+    ),
+    "the members meet although one has not come": Mutant(
+        (("protocol.join", "Close(generation, MET) if complete", "Close(generation, MET) if True"),),
+        Config(ranks=2, second=True, crashes=1),
     ),
     "the rendezvous that a paused member asks for is deleted": Mutant(
         (("key_deletion", "self.keys.round(k).read_late)", "self.keys.round(k).read_late[:2])"),),

@@ -52,6 +52,8 @@ MACHINES: Final = (
     "nvrx_core.inprocess.coordination.round_operations",
     "nvrx_core.inprocess.coordination.membership",
     "nvrx_core.inprocess.coordination.key_deletion",
+    "nvrx_core.inprocess.protocol.join",
+    "nvrx_core.inprocess.coordination.joining",
 )
 """The modules that are loaded anew: those with mistakes, and what is built on them, in the order of their imports."""
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.transitions import Phase
+from nvrx_core.progress.stage import Stage
 
 from .job import Config
 from .member import MAIN, MONITOR, THREAD, Member
@@ -64,12 +65,15 @@ class Seen(NamedTuple):
         main, thread, monitor: the pending effects.
         action: the number of the action of each that is an operation on the store, by the flow's name.
         end: how its call has ended; "" while it has not.
+        released: another member has marked it as left.
         round: the round of its monitor thread.
         phase: of that round.
         known: the members, as the progress page knows them.
         endpoint: where its process group meets.
         unresponsive: its monitor process has reported another member, and has yet to release it.
         timed: what the main thread waits for has a deadline.
+        joined: it has joined the others, where it had to.
+        claimed: the generation in which it has claimed its place there, from 1.
     """
 
     main: effects.Effect | None
@@ -78,6 +82,7 @@ class Seen(NamedTuple):
     action: dict[str, int]
     end: str
     left: bool
+    released: bool
     iteration: int
     round: int
     phase: Phase
@@ -90,6 +95,8 @@ class Seen(NamedTuple):
     spoken: dict[int, int]
     unresponsive: bool
     timed: bool
+    joined: bool
+    claimed: int
 
 
 class Members:
@@ -149,8 +156,9 @@ class Members:
         round_, endpoint = member.rounds.view.round, member.flow.endpoint
         return Seen(
             main, thread, monitor, {which: self.actions(action) for which, action in operations.items()},
-            member.end, member.left, member.iteration, round_.iteration, round_.phase, round_.members,
+            member.end, member.left, member.released, member.iteration, round_.iteration, round_.phase, round_.members,
             member.state.rank, member.state.world_size, member.known, member.section,
             f"{endpoint[0]}:{endpoint[1]}" if endpoint else "", member.spoken, bool(member.watch.unresponsive),
-            isinstance(main, effects.Await) and main.view.round.deadline < 1e300,
+            isinstance(main, effects.Await) and main.view.round.deadline < 1e300, member.stage is not Stage.OUTSIDE,
+            member.entering.claimed,
         )  # fmt: skip

@@ -7,6 +7,7 @@ method of the machine that is told the outcome, so that a search can deliver it 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -17,14 +18,15 @@ from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.actions import Answer, StoreAction
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
-from nvrx_core.store.keys import StoreKeys
+from nvrx_core.store.keys import RoundKeys, StoreKeys
 
 from .memory_store import MemoryStore
 
-__all__ = ["Host", "Record", "SayWhere", "perform"]
+__all__ = ["Host", "Record", "SayWhere", "perform", "record_of", "values_of"]
 
 KEYS: Final = StoreKeys("job", 0, 0)
 ROUND: Final = 0
+ROUND_KEYS: Final = KEYS.round(ROUND)
 TIMEOUTS: Final = RoundTimeouts(barrier=1e9, completion=1e9)
 
 
@@ -68,43 +70,45 @@ def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Reco
     """The record after the action, and the answer."""
     if isinstance(action, Host):
         return record._replace(hosted=action.address), None
-    store = MemoryStore(_values(record))
+    store = MemoryStore(values_of(record))
     operations, answer = RoundOperations(GuardedStore(store), KEYS), None  # type: ignore[arg-type]
     if isinstance(action, SayWhere):
         operations.set_rendezvous(ROUND, action.address)
     else:
         answer = operations.perform(action, ROUND)
-    return _record(store.values)._replace(hosted=record.hosted), answer
+    return record_of(store.values)._replace(hosted=record.hosted), answer
 
 
-def _values(record: Record) -> dict[str, bytes]:
+def values_of(record: Record, keys: RoundKeys = ROUND_KEYS) -> dict[str, bytes]:
+    """The keys of a round in the store, with their values."""
     values = dict[str, bytes]()
     if record.arrivals:
-        values[KEYS.round(ROUND).arrivals(0)] = b"".join(b"\n" + _encoded(arrival) for _, arrival in record.arrivals)
+        values[keys.arrivals(0)] = b"".join(b"\n" + _encoded(arrival) for _, arrival in record.arrivals)
     if record.event:
-        values[KEYS.round(ROUND).event] = _encoded(record.event[0])
+        values[keys.event] = _encoded(record.event[0])
     if record.arrived:
-        values[KEYS.round(ROUND).arrived] = b"%d" % record.arrived
+        values[keys.arrived] = b"%d" % record.arrived
     if record.completed:
-        values[KEYS.round(ROUND).completed] = b"%d" % record.completed
+        values[keys.completed] = b"%d" % record.completed
     if record.decision is not None:
-        values[KEYS.round(ROUND).decision] = _encoded(record.decision)
+        values[keys.decision] = _encoded(record.decision)
     if record.master:
-        values[KEYS.round(ROUND).master] = record.master.encode()
+        values[keys.master] = record.master.encode()
     return values
 
 
-def _record(values: dict[str, bytes]) -> Record:
-    event, decision = values.get(KEYS.round(ROUND).event), values.get(KEYS.round(ROUND).decision)
-    lines = values.get(KEYS.round(ROUND).arrivals(0), b"").split(b"\n")[1:]
+def record_of(values: Mapping[str, bytes], keys: RoundKeys = ROUND_KEYS) -> Record:
+    """The round that these keys of a store are."""
+    event, decision = values.get(keys.event), values.get(keys.decision)
+    lines = values.get(keys.arrivals(0), b"").split(b"\n")[1:]
     arrivals = {arrival.initial_rank: arrival for arrival in map(_arrival, lines)}
     return Record(
         event=(_event(event),) if event else (),
         arrivals=tuple(sorted(arrivals.items(), key=itemgetter(0))),
-        arrived=int(values.get(KEYS.round(ROUND).arrived, b"0")),
-        completed=int(values.get(KEYS.round(ROUND).completed, b"0")),
+        arrived=int(values.get(keys.arrived, b"0")),
+        completed=int(values.get(keys.completed, b"0")),
         decision=_decision(decision) if decision else None,
-        master=values.get(KEYS.round(ROUND).master, b"").decode(),
+        master=values.get(keys.master, b"").decode(),
     )  # fmt: skip
 
 

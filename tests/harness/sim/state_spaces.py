@@ -23,6 +23,7 @@ SPACES: Final = {
     "crashes 1, faults 2, atomic 1": Config(ranks=2, crashes=1, faults=2, atomic=1),
     "crashes 1, hangs 1, monitors killed 1": Config(ranks=2, crashes=1, hangs=1, kills=1),
     "faults 1, suspicions 1": Config(ranks=2, faults=1, suspicions=1),
+    "leaves 1, suspicions 1": Config(ranks=2, leaves=1, suspicions=1),
     "nodes 1, suspicions 1": Config(ranks=2, nodes=1, suspicions=1),
     "nodes 1, faults 1, monitors killed 1": Config(ranks=2, nodes=1, faults=1, kills=1),
     "nodes 1, faults 1, monitors killed 1, the meeting place asked for": Config(
@@ -41,6 +42,12 @@ SPACES: Final = {
     "faults 2, atomic 1": Config(ranks=3, faults=2, atomic=1),
     "crashes 1, faults 1": Config(ranks=3, crashes=1, faults=1),
     "crashes 1, a discarded member": Config(ranks=3, crashes=1, discards=((1, 1),)),
+    "two calls, crashes 1, faults 1": Config(ranks=2, second=True, crashes=1, faults=1),
+    "two calls, suspicions 1": Config(ranks=2, second=True, suspicions=1),
+    "two calls, nodes 1, faults 1": Config(ranks=2, second=True, nodes=1, faults=1),
+    "two calls, a hosted store, crashes 1, leaves 1": Config(ranks=2, second=True, hosted=True, crashes=1, leaves=1),
+    "two calls, crashes 1": Config(ranks=3, second=True, crashes=1),
+    "two calls, a hosted store, leaves 1": Config(ranks=3, second=True, hosted=True, leaves=1),
 }
 """The large ones, by the faults as the page names them."""
 

@@ -6,45 +6,39 @@ step could break them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nvrx_core.inprocess.monitor.watch_effects import Sleep
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.retention import kept_after_call
 from nvrx_core.inprocess.protocol.transitions import Phase
 
-from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Config, Job, Step
+from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Job, Step
+from .jobs import Jobs
 from .member import MAIN, MONITOR, THREAD
-from .numbers import Members, Records, Seen
-from .record import Host, Record, SayWhere
+from .numbers import Seen
+from .record import Host, SayWhere
 
 __all__ = ["Steps"]
 
 DEAD = ("dead", "dead, and told", "gone")
 
 
-class Steps:
+class Steps(Jobs):
     """The steps of one job.
 
-    Args:
-        config: the job.
+    Attributes:
+        rules: how each effect happens.
+        asks_store: those that fail when the store is gone.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config, self.records = config, Records()
-        self.members = Members(config, self.records.actions)
+    rules: dict[type[effects.Effect], Any]
+    asks_store: frozenset[type[effects.Effect]]
 
-    def first(self) -> Job:
-        """All enter the barrier before the first iteration."""
-        numbers = tuple(self.members.first(member) for member in range(self.config.ranks))
-        return Job(numbers, (self.records.empty,), self.config.budget(), (None,) * self.config.ranks)
-
-    def of(self, job: Job) -> Iterator[Step]:
-        """What can happen next."""
-        for member in range(self.config.ranks):
-            seen = self._seen(job, member)
+    def of(self, job: Job, present: Iterable[int] | None = None) -> Iterator[Step]:
+        """What can happen next, among the members that are present, or all."""
+        for member in range(self.config.ranks) if present is None else present:
+            seen = self.seen(job, member)
             if not seen.end:
                 yield from self._flow(job, member, MAIN, seen.main)
                 yield from self._flow(job, member, THREAD, seen.thread)
@@ -57,7 +51,7 @@ class Steps:
 
     def check_end(self, job: Job) -> tuple[str, ...]:
         """Check a state from which nothing can happen; returns how each member ended."""
-        found = [self._seen(job, member) for member in range(self.config.ranks)]
+        found = [self.seen(job, member) for member in range(self.config.ranks)]
         for member, seen in enumerate(found):
             assert seen.end, f"deadlock: member {member} waits for ever"
             assert seen.monitor is None, f"deadlock: the monitor process of member {member} waits for ever"
@@ -72,7 +66,7 @@ class Steps:
 
     def picture(self, job: Job) -> str:
         """The state, for people."""
-        lines = [f"  member {member}: {self._seen(job, member)}" for member in range(self.config.ranks)]
+        lines = [f"  member {member}: {self.seen(job, member)}" for member in range(self.config.ranks)]
         records = [f"  round {k}: {self.records.records.values[number]}" for k, number in enumerate(job.records, -1)]
         return "\n".join(lines + records)
 
@@ -80,16 +74,16 @@ class Steps:
 
     def _flow(self, job: Job, member: int, which: str, effect: effects.Effect | None) -> Iterator[Step]:
         """The pending effect of a flow happens, if it can."""
-        rule = None if effect is None else _RULES.get(type(effect))
+        rule = None if effect is None else self.rules.get(type(effect))
         if rule is None:
             return
-        if self._store_is_gone(job) and type(effect) in _ASKS_STORE:
+        if self._store_is_gone(job) and type(effect) in self.asks_store:
             yield f"{member}: finds no store", self._step(job, member, "loses_store", which)
             return
         yield from rule(self, job, member, which, effect)
 
     def _operation(self, job: Job, member: int, which: str, effect: effects.StoreOperation) -> Iterator[Step]:
-        action = self._seen(job, member).action[which]
+        action = self.seen(job, member).action[which]
         after, answer = self._store(job, action, effect.iteration)
         label = f"{member}: {self._name(action)} in {effect.iteration}"
         yield label, self._step(after, member, which, answer, key=self._answer_key(answer))
@@ -100,7 +94,7 @@ class Steps:
         yield f"{member}: says where {effect.iteration} meets", self._step(after, member, which)
 
     def _host(self, job: Job, member: int, which: str, _: effects.HostRendezvous) -> Iterator[Step]:
-        address, iteration = f"node{member}:1", self._seen(job, member).iteration + 1
+        address, iteration = f"node{member}:1", self.seen(job, member).iteration + 1
         after, _ = self._store(job, self.records.actions(Host(address)), iteration)
         yield f"{member}: hosts the rendezvous of {iteration}", self._step(after, member, which, address)
 
@@ -113,7 +107,7 @@ class Steps:
     def _event(self, job: Job, member: int, which: str, effect: effects.AwaitEvent) -> Iterator[Step]:
         event = self._record(job, effect.iteration).event
         if event:
-            told = event[0] is not None or self._seen(job, member).phase is not Phase.OPEN
+            told = event[0] is not None or self.seen(job, member).phase is not Phase.OPEN
             assert told, f"I11: a round is completed that member {member} has not completed"
             yield f"{member}: learns the event of {effect.iteration}", self._step(job, member, which)
 
@@ -133,11 +127,11 @@ class Steps:
     def _at_once(self, job: Job, member: int, which: str, effect: effects.Effect) -> Iterator[Step]:
         after = self._step(job, member, which)
         if type(effect) is effects.BeginIteration:
-            self._check_entry(after, member, self._seen(after, member))
+            self._check_entry(after, member, self.seen(after, member))
         yield f"{member}: {type(effect).__name__}", after
 
     def _mark_left(self, job: Job, member: int, which: str, effect: effects.MarkLeft) -> Iterator[Step]:
-        after = self._step(job, member, which)
+        after = self._step(self.marked_left(job, effect), member, which)
         if effect.member != member:
             after = self._step(after, effect.member, "marked_left")
         yield f"{member}: says that {effect.member} has left", after
@@ -153,32 +147,21 @@ class Steps:
             yield f"{member}: the host has closed the store", self._step(job, member, which)
 
     def _count_out(self, job: Job, member: int, which: str, effect: effects.CountOut) -> Iterator[Step]:
-        after = job._replace(gone=job.gone + 1)
-        if after.gone >= effect.living:
-            after = self._delete_unread(after._replace(over=True))
-        yield f"{member}: counts itself out", self._step(after, member, which)
+        yield f"{member}: counts itself out", self._step(self.counted_out(job, effect), member, which)
 
     def _delete_if_over(self, job: Job, member: int, which: str, _: effects.DeleteIfOver) -> Iterator[Step]:
-        yield f"{member}: looks whether all is over", self._step(self._delete_unread(job), member, which)
+        yield f"{member}: looks whether all is over", self._step(self.deleted_if_over(job), member, which)
 
-    def _delete_unread(self, job: Job) -> Job:
-        if not job.over or not all(seen.left or seen.end == "gone" for seen in self._all(job)):
-            return job
-        decisions = (self._record(job, k).decision for k in range(-1, len(job.records) - 1))
-        stay = frozenset[int]().union(*(kept_after_call(decision) for decision in decisions if decision is not None))
-        records = (
-            self.records.shortened(n) if k in stay else self.records.empty for k, n in enumerate(job.records, -1)
-        )
-        return job._replace(records=tuple(records), deleted=True)
+    # The main thread
 
     def _await(self, job: Job, member: int, which: str, _: effects.Await) -> Iterator[Step]:
-        if job.budget[QUIT] and self._seen(job, member).timed:
+        if job.budget[QUIT] and self.seen(job, member).timed:
             yield f"{member}: waits no longer", self._step(job.spend(QUIT), member, "waits_no_longer")
         if job.budget[BREAK]:
             yield f"{member}: is told to end by Ctrl-C", self._step(job.spend(BREAK), member, "breaks")
 
     def _function(self, job: Job, member: int, which: str, _: effects.RunFunction) -> Iterator[Step]:
-        seen = self._seen(job, member)
+        seen = self.seen(job, member)
         if seen.section == 1:
             yield f"{member}: leaves its atomic section", self._step(job, member, "leaves_section")
             return
@@ -198,7 +181,7 @@ class Steps:
             yield from self._flow(job, member, MONITOR, seen.monitor)
         if seen.monitor is not None and job.budget[KILL] and (not asleep or seen.unresponsive):
             yield f"{member}'s monitor is replaced", self._step(job.spend(KILL), member, "replaces_monitor")
-        if asleep and not seen.end:
+        if asleep and seen.joined and not seen.end:
             for other in seen.known - {member}:
                 yield from self._speaks(job, member, seen, other)
 
@@ -206,7 +189,7 @@ class Steps:
         """Speak for another member, which is gone or is taken for dead."""
         if not self._speaks_again(job, member, seen, other):
             return
-        found = self._seen(job, other)
+        found = self.seen(job, other)
         if found.end == "gone":
             yield f"{member} speaks for {other}", self._step(job, member, "speaks_for", other)
         elif job.budget[SUSPICION] and not found.left:
@@ -222,7 +205,7 @@ class Steps:
         decision = self._record(job, before).decision
         if decision is None or {member, other}.intersection(decision.lost):
             return False
-        return self._seen(job, other).end == "gone"
+        return self.seen(job, other).end == "gone"
 
     # Troubles
 
@@ -254,7 +237,7 @@ class Steps:
         assert seen.world == len(staying), f"I2: member {member} enters {k} with world size {seen.world} of {staying}"
         assert seen.round == k, f"I7: member {member} enters {k} in another round"
         for other in members:
-            found = self._seen(job, other)
+            found = self.seen(job, other)
             inside = found.iteration < k and isinstance(found.main, effects.RunFunction)
             assert not inside, f"I3: member {member} enters {k} before {other} has left {found.iteration}"
         assert self._record(job, k - 1).event != (None,), f"I11: member {member} enters {k} after a completed round"
@@ -263,7 +246,7 @@ class Steps:
 
     def _check_finish(self, job: Job, member: int, k: int) -> None:
         for other in self._members(job, k):
-            found = self._seen(job, other)
+            found = self.seen(job, other)
             leaves_early = found.iteration < k == found.round and found.phase is Phase.ARRIVED
             done = found.end or found.phase in (Phase.COMPLETE, Phase.FINISHED) or leaves_early
             assert done, f"I11: member {member} finishes {k}, and {other} does not"
@@ -281,47 +264,8 @@ class Steps:
             assert self._store_is_gone(after), f"I15: the next call of member {member} finds the store of this one"
         return after
 
-    def _seen(self, job: Job, member: int) -> Seen:
-        return self.members.seen[job.members[member]]
 
-    def _all(self, job: Job) -> list[Seen]:
-        return [self.members.seen[number] for number in job.members]
-
-    def _store_is_gone(self, job: Job) -> bool:
-        return self.config.hosted and bool(self._seen(job, 0).end)
-
-    def _store(self, job: Job, action: int, iteration: int) -> tuple[Job, Any]:
-        """Carry out one operation."""
-        records, place = job.records, iteration + 1
-        records += (self.records.empty,) * (place + 1 - len(records))
-        record, answer = self.records.perform(records[place], action)
-        return job._replace(records=(*records[:place], record, *records[place + 1 :])), answer
-
-    def _answer_key(self, answer: Any) -> int:
-        parts = tuple(tuple(part.items()) if isinstance(part, dict) else part for part in answer or ())
-        return self.members.outcomes(parts)
-
-    def _name(self, action: int) -> str:
-        return type(self.records.actions.values[action]).__name__
-
-    def _record(self, job: Job, iteration: int) -> Record:
-        place = iteration + 1
-        number = job.records[place] if 0 <= place < len(job.records) else self.records.empty
-        record: Record = self.records.records.values[number]
-        return record
-
-    def _decision(self, job: Job, iteration: int) -> Decision:
-        decision = self._record(job, iteration).decision
-        assert decision is not None
-        return decision
-
-    def _members(self, job: Job, iteration: int) -> frozenset[int]:
-        """The members of a round."""
-        members = frozenset(range(self.config.ranks))
-        return members.difference(*(self._decision(job, k).lost for k in range(-1, iteration)))
-
-
-_RULES: dict[type[effects.Effect], Any] = {
+Steps.rules = {
     effects.Await: Steps._await,
     effects.AwaitDecision: Steps._await_decision,
     effects.AwaitEvent: Steps._event,
@@ -339,7 +283,7 @@ _RULES: dict[type[effects.Effect], Any] = {
     effects.SetRendezvous: Steps._set_rendezvous,
     effects.StoreOperation: Steps._operation,
 }
-_ASKS_STORE = frozenset({
+Steps.asks_store = frozenset({
     effects.AwaitDecision, effects.AwaitEvent, effects.AwaitRendezvous, effects.MarkLeft, effects.ReadDecision,
     effects.SetRendezvous, effects.StoreOperation, effects.CountOut, effects.DeleteIfOver,
 })  # fmt: skip
