@@ -23,11 +23,11 @@ from .entering import BeginCall, JoinOperation, Told, incarnation_of, terms_of
 from .job import QUIT, Config, Job, Step
 from .memory_store import MemoryStore
 from .record import record_of, values_of
-from .steps import Steps
+from .steps import NOT_MET, Steps
 
 __all__ = ["CallSteps"]
 
-NOT_COMING = ("gone", "not met: Expired")
+NOT_COMING = ("gone", NOT_MET)
 Values = Mapping[str, bytes]
 
 
