@@ -6,10 +6,12 @@ import signal
 
 import pytest
 
+from tests.harness.process.oracle import assert_no_process_left
 from tests.harness.process.workers.many_calls import DIES, HOOKS, RAISES
 from tests.harness.process.workers.record import HELD
 
 from .conftest import Launch
+from .test_store_host import STORE_LOST
 
 WORKER = "tests.harness.process.workers.many_calls"
 
@@ -28,6 +30,14 @@ def test_many_calls_restart_lose_a_rank_and_leave_nothing(prepare: Launch, calls
         assert [line["hook"] for line in done] == ["first_hook"] * HOOKS + ["second_hook"] * (calls - HOOKS)
     restarted = {line["call"] for line in job.lines("fit", initial_rank=0) if line["iteration"] == 1}
     assert restarted == {*RAISES, DIES}
+
+
+def test_the_host_of_a_later_call_takes_the_store_of_that_call_along(prepare: Launch) -> None:
+    job = prepare(world=3, store=False).start(WORKER, NVRX_TEST_CALLS=str(DIES + 1), NVRX_TEST_VICTIM="0").finish(60)
+    assert job.codes == {0: -signal.SIGKILL, 1: STORE_LOST, 2: STORE_LOST}, job.errors(1)
+    for rank in (1, 2):
+        assert [line["result"] for line in job.lines("done", initial_rank=rank)] == [3.0] * DIES
+    assert_no_process_left(job)
 
 
 def test_calls_under_the_store_of_a_launcher_do_not_read_the_keys_of_earlier_ones(prepare: Launch) -> None:

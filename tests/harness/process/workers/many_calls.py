@@ -1,6 +1,6 @@
 """A process with many wrapped calls, as fit, validate, fit: with restarts, and with a rank that is lost on the way.
 
-`NVRX_TEST_CALLS` is how many.
+`NVRX_TEST_CALLS` is how many, `NVRX_TEST_VICTIM` which rank is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from nvrx_core.inprocess import CallWrapper
 from tests.harness.process.workers.record import Record, settle, usage, usage_after
 
 RAISES, DIES, HOOKS = (2, 6), 4, 6
-"""Calls in which rank 1 raises, in which rank 2 is killed, and in which the function sets a hook."""
+"""Calls in which rank 1 raises, in which a rank is killed, and in which the function sets a hook."""
+VICTIM = int(os.environ.get("NVRX_TEST_VICTIM", "2"))
 
 
 def first_hook(*error: object) -> None:
@@ -47,7 +48,7 @@ class Rank:
 
     def fail(self) -> None:
         dies = self.record.call == DIES
-        if self.me == (2 if dies else 1):
+        if self.me == (VICTIM if dies else 1):
             self.record.await_others(dist.get_world_size() - 1, "fit", iteration=0)
             if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
