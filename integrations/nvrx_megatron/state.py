@@ -114,9 +114,14 @@ def state_report() -> list[str]:
     lines = []
     for name, module in sorted(sys.modules.items()):
         if name.startswith("megatron.") and isinstance(module, types.ModuleType):
-            held = {key: _count(value, kind, _DEPTH) for key, value in list(vars(module).items())}
+            held = {key: _count(value, kind, _DEPTH) for key, value in _globals(module)}
             lines += [f"{name}.{key}: {count} process group(s)" for key, count in held.items() if count]
     return lines
+
+
+def _globals(module: types.ModuleType) -> list[tuple[str, Any]]:
+    """Those that the module has defined: `__builtins__` alone has a hundred times as many values."""
+    return [(key, value) for key, value in list(vars(module).items()) if not key.startswith("__")]
 
 
 def _count(value: Any, kind: type, depth: int) -> int:

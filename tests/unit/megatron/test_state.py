@@ -63,6 +63,7 @@ def test_globals_with_process_groups_are_reported(module, monkeypatch):
 
     monkeypatch.setattr(dist, "ProcessGroup", Group)
     module.one, module.nested, module.none = Group(), {"a": [Group(), (Group(),)]}, [1]
+    module.__builtins__ = {"no global of the module": Group()}
     mine = [line for line in state_report() if line.startswith("megatron.stand_in")]
     assert mine == ["megatron.stand_in.one: 1 process group(s)", "megatron.stand_in.nested: 2 process group(s)"]
 
