@@ -11,9 +11,15 @@ from types import TracebackType
 __all__ = ["add_note", "chain_contains", "related", "set_traceback", "text_of", "type_name"]
 
 
-def related(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and every exception chained to it, each once."""
-    seen = set[int]()
+def related(error: BaseException | None, outside: BaseException | None = None) -> Iterator[BaseException]:
+    """Yield the error and every exception chained to it, each once.
+
+    Args:
+        error: where to begin.
+        outside: left out, and what it leads to: what the caller of the code that raised `error` handles, which the
+            interpreter makes the context of each exception that is raised meanwhile.
+    """
+    seen = set[int]() if outside is None else {id(outside)}
     pending: list[BaseException | None] = [error]
     while pending:
         found = pending.pop()

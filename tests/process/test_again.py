@@ -42,3 +42,10 @@ def test_a_call_follows_one_whose_completion_has_ended_it_on_one_rank(prepare: L
 def test_a_call_that_is_made_where_the_end_of_another_is_handled_restarts(prepare: Launch) -> None:
     job = run(prepare, "handling")
     assert len(job.lines("done")) == 2, [job.errors(rank)[-2000:] for rank in job.codes]
+
+
+def test_a_call_leaves_the_exception_alone_that_its_caller_handles(prepare: Launch) -> None:
+    """It is the context of every exception that the function raises."""
+    job = run(prepare, "handling")
+    told = [(line["frames"], line["steps"]) for line in job.lines("handled")]
+    assert told == [(["instead", "another_call"], 7)] * 2

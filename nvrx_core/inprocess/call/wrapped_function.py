@@ -105,7 +105,9 @@ class WrappedFunction:
         error = overtaken_wish(error, outside) or error
         landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
         by_signal = isinstance(error, SystemExit) and raised_by_handler(error)
-        how = how_it_ended(error, requested=self.interrupt.requested, landed=landed, by_signal=by_signal)
+        how = how_it_ended(
+            error, requested=self.interrupt.requested, landed=landed, by_signal=by_signal, outside=outside
+        )
         if isinstance(error, RankShouldRestart):
             self.trace.report()
         if how is Outcome.INTERRUPTED:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import replace
 
 from nvrx_core.events.log import boot_id
@@ -20,7 +22,7 @@ from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
 from nvrx_core.process.garbage import watch_frames
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["FaultMaker", "clear_frames", "origin", "release_frames"]
+__all__ = ["FaultMaker", "clear_frames", "of_function", "origin", "release_frames"]
 
 
 class FaultMaker:
@@ -87,15 +89,23 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return of_the_gpu or "can't allocate memory" in text_of(error)
 
 
+def of_function(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error that ended the function, and what is chained to it, but not what the function's caller handles.
+
+    Called in the main thread, outside of every `except` of this package.
+    """
+    return related(error, sys.exception())
+
+
 def clear_frames(error: BaseException | None) -> None:
     """Clear the locals of all frames that the error and its causes hold: they keep process groups alive."""
-    for each in related(error):
+    for each in of_function(error):
         watch_frames(each.__traceback__)
         traceback.clear_frames(each.__traceback__)
 
 
 def release_frames(error: BaseException | None) -> None:
     """Release the frames as well: that of a module keeps all of the module's names, and cannot be cleared."""
-    for each in related(error):
+    for each in of_function(error):
         traceback.clear_frames(each.__traceback__)
         set_traceback(each, None)

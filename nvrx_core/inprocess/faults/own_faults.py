@@ -6,10 +6,9 @@ import time
 from contextlib import suppress
 
 from nvrx_core.events.log import EventLog
-from nvrx_core.fault.exceptions import related
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.inprocess.faults.fault_maker import FaultMaker, clear_frames, release_frames
+from nvrx_core.inprocess.faults.fault_maker import FaultMaker, clear_frames, of_function, release_frames
 from nvrx_core.inprocess.faults.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
@@ -75,6 +74,6 @@ class OwnFaults:
         if effect.ended.how is Outcome.FAILED and effect.ended.error is not None:
             self._survived.survived(effect.ended.error, self._state.iteration)
         clear_frames(effect.ended.error)
-        postpone_collection(related(effect.ended.error) if effect.keep_trace else ())
+        postpone_collection(of_function(effect.ended.error) if effect.keep_trace else ())
         if not effect.keep_trace:
             release_frames(effect.ended.error)

@@ -64,7 +64,14 @@ def overtaken_wish(error: BaseException, outside: BaseException | None) -> BaseE
     return None if found is None or found is error or found is outside or not _wishes_to_leave(found) else found
 
 
-def how_it_ended(error: BaseException, *, requested: bool, landed: bool, by_signal: bool = False) -> Outcome:
+def how_it_ended(
+    error: BaseException,
+    *,
+    requested: bool,
+    landed: bool,
+    by_signal: bool = False,
+    outside: BaseException | None = None,
+) -> Outcome:
     """Return the outcome of a function that raised `error`.
 
     Args:
@@ -72,6 +79,7 @@ def how_it_ended(error: BaseException, *, requested: bool, landed: bool, by_sign
         requested: the round has ended, and this rank was asked to leave its function.
         landed: an interruption was raised in it, or the abort has started: later failures are consequences.
         by_signal: it is a `SystemExit` that a user's signal handler raised.
+        outside: the exception that the function's caller handles; it is no evidence of a failure.
     """
     ours = any(isinstance(each, RankShouldRestart) for each in related(error))
     if ours and not (by_signal or _wishes_to_leave(error)):
@@ -84,7 +92,7 @@ def how_it_ended(error: BaseException, *, requested: bool, landed: bool, by_sign
         return Outcome.INTERRUPTED if landed else Outcome.FAILED
     if requested:
         return Outcome.INTERRUPTED
-    failed = any(isinstance(each, Exception) for each in related(error)) or _is_torch_error(error)
+    failed = any(isinstance(each, Exception) for each in related(error, outside)) or _is_torch_error(error)
     return Outcome.FAILED if failed else Outcome.LEFT
 
 

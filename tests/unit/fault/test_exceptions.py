@@ -34,6 +34,14 @@ def test_a_cycle_of_exceptions_terminates():
     assert list(related(one)) == [one, two]
 
 
+def test_what_the_caller_handles_and_what_it_leads_to_is_left_out():
+    outside = chained(cause=KeyError("inner"))
+    error, other = chained(context=outside), OSError("other")
+    error.__cause__ = other
+    assert set(related(error, outside)) == {error, other}
+    assert list(related(outside, outside)) == []
+
+
 def test_no_exception_contains_nothing():
     assert list(related(None)) == []
     assert not chain_contains(None, ValueError())

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from traceback import walk_tb
 from typing import Any
 
 from nvrx_core import inprocess
@@ -118,12 +119,20 @@ def handling(call: inprocess.CallWrapper) -> str:
     return "done"
 
 
+def another_call() -> None:
+    steps = 7  # noqa: F841 (what a debugger shows of this frame)
+    raise RestartAbort("another call")
+
+
 def instead(function: Callable[[], Any]) -> Any:
     """Call it where the user handles an exception by which another call has ended."""
     try:
-        raise RestartAbort("another call")
-    except RestartAbort:
-        return function()
+        another_call()
+    except RestartAbort as error:
+        result = function()
+        frames = [(frame.f_code.co_name, dict(frame.f_locals)) for frame, _ in walk_tb(error.__traceback__)]
+        record("handled", frames=[name for name, _ in frames], steps=frames[-1][1].get("steps"))
+        return result
 
 
 def second(call: inprocess.CallWrapper) -> str:

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from nvrx_core.fault.exceptions import text_of
-from nvrx_core.inprocess.faults.fault_maker import FaultMaker, origin
+from nvrx_core.inprocess.faults.fault_maker import FaultMaker, clear_frames, origin, release_frames
 
 
 def failed(error):
@@ -50,6 +50,35 @@ def test_the_origin_is_where_it_was_raised_and_no_file_is_read(monkeypatch):
         monkeypatch.setattr(linecache, name, pytest.fail)
     assert origin(error) == f"{frame.filename}:{frame.lineno}"
     assert origin(ValueError("never raised")) == ""
+
+
+def fails():
+    local = [1]
+    raise ValueError(local)
+
+
+@pytest.mark.parametrize("release", [clear_frames, release_frames])
+def test_what_the_caller_of_the_function_handles_stays_as_it_is(release):
+    try:
+        fails()
+    except ValueError as outside:
+        error = failed(KeyError())
+        assert error.__context__ is outside
+        release(error)
+        frame = outside.__traceback__.tb_next.tb_frame
+        assert frame.f_locals == {"local": [1]}
+
+
+def test_the_frames_of_all_that_the_function_has_raised_are_released():
+    try:
+        fails()
+    except ValueError as first:
+        error = first
+    frame = error.__traceback__.tb_next.tb_frame
+    clear_frames(error)
+    assert frame.f_locals == {}
+    release_frames(error)
+    assert error.__traceback__ is None
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,13 @@ def test_what_the_caller_of_the_function_handles_was_not_overtaken():
     assert overtaken_wish(because_of(RankShouldRestart(), outside), outside) is None
 
 
+def test_what_the_caller_of_the_function_handles_is_no_failure_of_the_function():
+    outside = ValueError()
+    error = because_of(OwnError(), outside)
+    assert how_it_ended(error, requested=False, landed=False, outside=outside) is Outcome.LEFT
+    assert how_it_ended(because_of(error, KeyError()), requested=False, landed=False, outside=outside) is Outcome.FAILED
+
+
 @pytest.mark.parametrize(("code", "outcome"), [(143, Outcome.LEFT), (0, Outcome.EXITED)])
 def test_an_exit_by_a_signal_is_meant_whatever_it_interrupts(code, outcome):
     error = because_of(SystemExit(code), RankShouldRestart())
