@@ -1,40 +1,29 @@
-"""The signal handlers of this process, and the exceptions that they raise."""
+"""Exceptions that were raised by a signal handler."""
 
 from __future__ import annotations
 
-import signal
+import inspect
 import traceback
-from collections.abc import Callable
-from types import CodeType, FrameType
-from typing import Any
+from types import FrameType
 
 __all__ = ["raised_by_handler"]
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Return whether a signal handler, or what it called, raised the exception: one that the interpreter has called."""
-    codes = _handler_codes()
-    handlers = (frame for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code in codes)
-    return any(_is_given_a_frame(each) for each in handlers)
+    """Return whether a signal handler, or what it called, raised the exception: one that the interpreter has called.
+
+    The interpreter gives a handler the frame that it interrupts, which is also the one that the handler returns to.
+    Code that calls a handler for a cleanup has no such frame to give. Whether the handler is still installed says
+    nothing: many replace themselves before they exit.
+    """
+    return any(_was_given_its_caller(frame) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
-def _is_given_a_frame(handler: FrameType) -> bool:
-    """Return whether it was called with the interrupted frame; code that calls it for a cleanup has none to give."""
-    values = handler.f_locals.values()
-    rest = (each for value in values if isinstance(value, tuple) for each in value)
-    return any(isinstance(each, FrameType) for each in (*values, *rest))
-
-
-def _handler_codes() -> frozenset[CodeType]:
-    handlers = (signal.getsignal(signum) for signum in signal.valid_signals())
-    codes = (_code_of(handler) for handler in handlers if callable(handler))
-    return frozenset(code for code in codes if code is not None)
-
-
-def _code_of(handler: Callable[..., Any]) -> CodeType | None:
-    """Return the code of a function, a method, a `functools.partial`, or an object with `__call__`."""
-    for function in (handler, getattr(handler, "func", None), type(handler).__call__):
-        code = getattr(function, "__code__", None)
-        if isinstance(code, CodeType):
-            return code
-    return None
+def _was_given_its_caller(function: FrameType) -> bool:
+    """Return whether the frame that called a function is one of the function's arguments."""
+    code, caller = function.f_code, function.f_back
+    has_more = bool(code.co_flags & inspect.CO_VARARGS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + has_more]
+    given = [value for name, value in function.f_locals.items() if name in names]
+    rest = (each for value in given if isinstance(value, tuple) for each in value)
+    return caller is not None and any(each is caller for each in (*given, *rest))

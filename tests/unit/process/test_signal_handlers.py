@@ -18,6 +18,16 @@ def on_signal(*arguments):
     leave(143)
 
 
+def once(signum, frame):
+    signal.signal(signum, signal.SIG_IGN)
+    leave(143)
+
+
+def handing_over(signum, frame):
+    signal.signal(signum, on_signal)
+    signal.getsignal(signum)(signum, frame)
+
+
 class Leaving:
     def __call__(self, *arguments):
         leave(143)
@@ -36,6 +46,8 @@ def installed():
 HANDLERS = {
     "function": on_signal,
     "lambda": lambda *_: leave(143),
+    "one that ignores the next signal": once,
+    "one that hands over to another": handing_over,
     "partial": functools.partial(leave, 143),
     "method": Leaving().method,
     "object": Leaving(),
@@ -64,6 +76,16 @@ def test_an_exit_by_a_handler_that_a_cleanup_calls_is_none_of_a_signal(installed
     assert not raised_by_handler(raised.value)
 
 
-def test_a_handler_may_have_no_python_code(installed):
-    installed(print)
+def leaves_and_says_where():
+    caller = sys._getframe(1)
+    sys.exit(caller.f_lineno)
+
+
+def test_an_exit_by_a_function_that_looks_at_its_caller_is_none_of_a_signal():
+    with pytest.raises(SystemExit) as raised:
+        leaves_and_says_where()
+    assert not raised_by_handler(raised.value)
+
+
+def test_an_exit_may_have_no_traceback():
     assert not raised_by_handler(SystemExit(3))
