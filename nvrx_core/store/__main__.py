@@ -17,6 +17,7 @@ from typing import Final
 __all__ = ["main"]
 
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+"""End the service, but for those that whoever has started it ignores, as a shell does for a job in the background."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Until the store serves, the signals have their default action: it ends the process at any moment, also within an
     import, and without a traceback.
     """
-    for signum in _ENDS:
+    ends = [signum for signum in _ENDS if signal.getsignal(signum) is not signal.SIG_IGN]
+    for signum in ends:
         signal.signal(signum, signal.SIG_DFL)
     parser = argparse.ArgumentParser("nvrx-store", description="Host a control store outside the ranks.")
     parser.add_argument(
@@ -37,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--port {options.port}: not in the range 0 to 65535")
     if not options.host:
         parser.error("--host is empty: give an address of this machine, or 0.0.0.0 for all that it has")
-    return _serve(options.host, options.port)
+    return _serve(options.host, options.port, ends)
 
 
-def _serve(host: str, port: int) -> int:
+def _serve(host: str, port: int, ends: Sequence[signal.Signals]) -> int:
     from nvrx_core.store.endpoint import StoreConnectionError, listen
     from nvrx_core.store.hosting import serve_on
 
@@ -48,7 +50,7 @@ def _serve(host: str, port: int) -> int:
         listener = listen(host, port, name="--host")
         import torch.distributed  # noqa: F401 (takes seconds; the signals still end the process)
 
-        with _end_of_service() as end, serve_on(listener, host) as server:
+        with _end_of_service(ends) as end, serve_on(listener, host) as server:
             print(server.endpoint, flush=True)
             end.recv(1)
     except StoreConnectionError as error:
@@ -58,13 +60,13 @@ def _serve(host: str, port: int) -> int:
 
 
 @contextmanager
-def _end_of_service() -> Iterator[socket.socket]:
+def _end_of_service(ends: Sequence[signal.Signals]) -> Iterator[socket.socket]:
     """Yield a file that becomes readable when a signal arrives, whichever thread the kernel delivers it to."""
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     with reader, writer:
         signal.set_wakeup_fd(writer.fileno())
-        for signum in _ENDS:
+        for signum in ends:
             signal.signal(signum, lambda *_: None)
         yield reader
         signal.set_wakeup_fd(-1)

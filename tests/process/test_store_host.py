@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -96,8 +97,8 @@ def test_a_rank_that_nothing_interrupts_is_killed_when_the_store_is_lost(launch:
     assert_left_with_one_line(job, {0}, job.endpoint)
 
 
-def store_command(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "nvrx_core.store", *arguments]
+def store_command(*arguments: str, starter: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [*starter, sys.executable, "-m", "nvrx_core.store", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -135,6 +136,18 @@ def test_the_store_command_ends_on_a_signal_while_it_imports_torch(signum: signa
         _, told = store.communicate(timeout=10)
     assert store.returncode in (-signum, 0)
     assert told == ""
+
+
+def test_the_store_command_ignores_signals_that_its_starter_ignores() -> None:
+    ignoring = ["sh", "-c", "trap '' INT TERM HUP; exec \"$@\"", "sh"]
+    with store_command(starter=ignoring) as store:
+        assert store.stdout is not None
+        _, _, port = store.stdout.readline().strip().rpartition(":")
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            store.send_signal(signum)
+        assert host.ignored(store.pid) >= {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        socket.create_connection(("127.0.0.1", int(port)), timeout=5).close()
+        store.kill()
 
 
 def test_the_store_command_prints_its_endpoint_and_ends_on_sigterm(prepare: Launch) -> None:

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
-    "alive", "cpu_seconds", "eventually", "free_ports", "listening", "memory_cgroup", "parent", "reap_orphans",
-    "switches", "tagged", "threads",
+    "alive", "cpu_seconds", "eventually", "free_ports", "ignored", "listening", "memory_cgroup", "parent",
+    "reap_orphans", "switches", "tagged", "threads",
 ]  # fmt: skip
 
 TAG = "NVRX_TEST_TAG"
@@ -42,6 +42,13 @@ def tagged(tag: str, variable: str = TAG) -> dict[int, str]:
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def ignored(pid: int) -> set[int]:
+    """The signals that a process ignores (proc(5))."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    mask = int(fields["SigIgn"], 16)
+    return {signum for signum in range(1, 65) if mask >> (signum - 1) & 1}
 
 
 def alive(pid: int) -> bool:
