@@ -37,6 +37,10 @@ __all__ = ["Interrupt", "RankShouldRestart", "interrupt_within"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 MAX_UNWIND: Final = timedelta(seconds=10)
+_RESET: Final = (signal.SIG_DFL, signal.SIG_IGN)
+_OTHER_HANDLER: Final = (
+    "signal %d was given another handler: blocking calls cannot be interrupted; set Wrapper(interrupt_signal=...)"
+)
 FRESH: Final = 0.001
 """Seconds for which a probe of the thread is valid."""
 
@@ -132,8 +136,13 @@ class Interrupt:
         self.free.clear()
 
     def arm(self) -> None:
-        """Allow interruption of the function from here on; an earlier request is raised at once."""
+        """Allow interruption of the function from here on; an earlier request is raised at once.
+
+        A function that has reset the handlers of all signals has taken the interruption's as well: it is put back.
+        """
         self._floor = sys._getframe(1).f_code
+        if self._installed and signal.getsignal(self.signum) in _RESET:
+            signal.signal(self.signum, self._handle)
         self.armed = True
         if self.requested:
             self._raise()
@@ -256,11 +265,14 @@ class Interrupt:
         )  # fmt: skip
 
     def _signal(self, why: Why) -> None:
-        if signal.getsignal(self.signum) != self._handle:
-            log.error(
-                "signal %d was given another handler: no interruption possible; set Wrapper(interrupt_signal=...)",
-                self.signum,
-            )
+        handler = signal.getsignal(self.signum)
+        if handler != self._handle and why is Why.FIRST:
+            log.error(_OTHER_HANDLER, self.signum)
+        if handler in _RESET:  # the default action would end the process
+            self.drop = self._async.drop
+            self._set_exception(why)
+            return
+        signal.siginterrupt(self.signum, True)  # else a blocking call that the kernel can restart goes on
         self._insist, self._patient = why.insists, why is not Why.DEFERRED
         probed = time.monotonic()
         waits = self._probe is not None and self._probe.waits()

@@ -43,7 +43,8 @@ class RankSignals:
 
     def _interrupt(self, effect: effects.InterruptRank) -> None:
         log.debug("interrupt rank %d: %s", self.plan.member, effect.reason)
-        send(self.plan.rank_pidfd, [self.plan.interrupt_signal])
+        if catches(self.plan.rank_pid, self.plan.interrupt_signal):  # else the default action would end it
+            send(self.plan.rank_pidfd, [self.plan.interrupt_signal])
 
     def _terminate(self, effect: effects.TerminateRank) -> None:
         plan = self.plan

@@ -293,10 +293,49 @@ def test_what_the_machine_asks_for_is_done(interrupt, caplog, monkeypatch):
     assert unblocked == [True]
     with pytest.raises(RankShouldRestart):
         interrupt._signal(Why.FIRST)
-    signal.signal(SIGNUM, signal.SIG_IGN)
+
+
+def test_another_handler_gets_the_signal_and_is_named_once(interrupt, caplog):
+    requested(interrupt)
+    chained = []
+    signal.signal(SIGNUM, lambda *_: chained.append(True))
     with caplog.at_level(logging.ERROR):
         interrupt._signal(Why.FIRST)
-    assert f"signal {SIGNUM} was given another handler" in caplog.text
+        interrupt._signal(Why.UNSEEN)
+    assert len(chained) == 2
+    assert caplog.text.count(f"signal {SIGNUM} was given another handler") == 1
+
+
+def busy(begun):
+    begun.set()
+    while True:
+        sum(range(10))
+
+
+@pytest.mark.parametrize("reset", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_function_that_has_reset_its_signals_is_interrupted_without_one(interrupt, reset):
+    requested(interrupt)
+    signal.signal(SIGNUM, reset)
+    begun = threading.Event()
+
+    def drive():
+        begun.wait()
+        interrupt.drive(lambda: None)
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    try:
+        with pytest.raises(RankShouldRestart):
+            busy(begun)
+    finally:
+        interrupt.armed = False
+        interrupt.drop()
+        interrupt.leave()
+        thread.join()
+    assert interrupt.raised == 1
+    interrupt.reset()
+    interrupt.arm()
+    assert signal.getsignal(SIGNUM) == interrupt._handle
 
 
 def test_the_line_that_swallows_the_interruption_is_logged(interrupt, caplog):
