@@ -1,9 +1,9 @@
 """Log handlers of the wrapper: its records go to streams, not to files.
 
-The streams are those of the first ancestor of nvrx's logger that has handlers. If none of them is a stream handler, or
-if no ancestor has handlers, warnings go to stderr. Records are written without the handler's lock: the main thread may
-hold it, and an interruption may leave it locked. They are written to the descriptor of the stream; for a stream without
-one, the lock is acquired with a timeout.
+The streams are those of the first ancestor of nvrx's logger that has handlers when a record is made: the function may
+configure logging. If none of them is a stream handler, or if no ancestor has handlers, warnings go to stderr. Records
+are written without the handler's lock: the main thread may hold it, and an interruption may leave it locked. They are
+written to the descriptor of the stream; for a stream without one, the lock is acquired with a timeout.
 """
 
 from __future__ import annotations
@@ -31,45 +31,60 @@ def own_stream_handlers() -> Iterator[None]:
     """Let the package's logger write only to its ancestor's streams inside the context."""
     logger = logging.getLogger("nvrx_core")
     before = logger.handlers, logger.propagate
-    streams = _streams(logger)
-    if streams:
-        logger.handlers, logger.propagate = [_Unlocked(stream) for stream in streams], False
+    logger.handlers, logger.propagate = [_Streams(before[0], logger.parent)], False
     try:
         yield
     finally:
         logger.handlers, logger.propagate = before
 
 
-def _streams(logger: logging.Logger | None) -> list[logging.StreamHandler[Any]]:
-    while logger is not None and not logger.handlers:
-        logger = logger.parent
-    if logger is None:
-        return []
-    streams = [
-        h for h in logger.handlers if isinstance(h, logging.StreamHandler) and not isinstance(h, logging.FileHandler)
-    ]
+def _streams(own: list[logging.Handler], logger: logging.Logger | None) -> list[logging.StreamHandler[Any]]:
+    handlers = own
+    while logger is not None and not handlers:
+        handlers, logger = logger.handlers, logger.parent
+    streams = [h for h in handlers if isinstance(h, logging.StreamHandler) and not isinstance(h, logging.FileHandler)]
     last = logging.lastResort
     return streams or ([last] if isinstance(last, logging.StreamHandler) else [])
 
 
-class _Unlocked(logging.Handler):
-    """A handler with the level, filters and format of another handler, but without its lock.
+class _Streams(logging.Handler):
+    """Passes records to the streams.
 
     Args:
-        target: the other handler.
+        own: the handlers of the package's logger.
+        parent: its parent, whose handlers count if it has none.
     """
 
-    def __init__(self, target: logging.StreamHandler[Any]) -> None:
+    def __init__(self, own: list[logging.Handler], parent: logging.Logger | None) -> None:
         super().__init__()
-        self._target = target
-        self._locked = False
+        self._own, self._parent = own, parent
+        self._unlocked: dict[logging.Handler, _Unlocked] = {}
 
     def createLock(self) -> None:  # noqa: N802 (the base class's name)
         """Create no lock."""
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write the record if the other handler would."""
+        """Write the record to each stream whose handler would."""
+        written = False
+        for each in _streams(self._own, self._parent):
+            written |= self._unlocked.setdefault(each, _Unlocked(each)).handle(record)
+        return written
+
+
+class _Unlocked:
+    """Writes with the level, filters and format of a handler, but without its lock.
+
+    Args:
+        target: the handler.
+    """
+
+    def __init__(self, target: logging.StreamHandler[Any]) -> None:
+        self._target = target
+        self._locked = False
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write the record if the handler would."""
         target = self._target
         passed: object = record.levelno >= target.level and target.filter(record)
         if isinstance(passed, logging.LogRecord):  # since 3.12 a filter may replace it
@@ -111,10 +126,9 @@ class _Unlocked(logging.Handler):
             descriptor = STDERR
         encoding = getattr(target.stream, "encoding", None) or "utf-8"
         rest = (target.format(record) + target.terminator).encode(encoding, "backslashreplace")
-        while rest:
-            if not writable(descriptor, LOCKED_FOR):
-                return
-            rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]
+        with suppress(OSError):  # a full disk: a report of it on the same stream would end the process with code 120
+            while rest and writable(descriptor, LOCKED_FOR):
+                rest = rest[os.write(descriptor, rest[: select.PIPE_BUF]) :]
 
 
 def _descriptor(handler: logging.StreamHandler[Any]) -> int | None:

@@ -83,6 +83,24 @@ def test_without_any_handler_warnings_are_printed(root, capsys):
     assert capsys.readouterr().err == "a line\n"
 
 
+def test_without_any_handler_no_lock_is_waited_for(root, locked, monkeypatch, pipe):
+    lines, stream = pipe
+    monkeypatch.setattr(sys, "stderr", stream)
+    root.handlers = []
+    locked(logging.lastResort)
+    with own_stream_handlers():
+        LINE.warning("a line")
+    assert lines.read(100) == b"a line\n"
+
+
+def test_streams_count_that_the_function_configures(root):
+    stream = io.StringIO()
+    with own_stream_handlers():
+        root.handlers = [logging.StreamHandler(stream)]
+        LINE.warning("a line")
+    assert stream.getvalue() == "a line\n"
+
+
 @pytest.mark.parametrize("handlers", [[], [logging.StreamHandler(io.StringIO())]], ids=["no handler", "a stream"])
 def test_all_is_put_back(root, handlers):
     root.handlers = handlers
@@ -210,6 +228,14 @@ def test_a_formatter_that_raises_is_reported_as_by_logging(root, pipe, monkeypat
     with own_stream_handlers():
         LINE.warning("a line")
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_full_disk_costs_only_the_line(root, monkeypatch, capsys):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        root.handlers = [logging.StreamHandler(full)]
+        with own_stream_handlers():
+            LINE.warning("a line")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_closed_stream_is_reported_as_by_logging(root, tmp_path, capsys):
