@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.standard_output import show
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.exit_codes import FAILED, USAGE
@@ -23,7 +24,6 @@ from nvrx_launcher.torch_questions import count_devices
 __all__ = ["main", "run"]
 
 log = logging.getLogger("nvrx_launcher")
-STDERR: Final = 2
 HINTS: Final = {
     errno.EAGAIN: ": more processes are needed (ulimit -u)",
     errno.EMFILE: ": more open files are needed (ulimit -n)",
@@ -73,9 +73,7 @@ def run() -> NoReturn:
 
 def _open_standard_streams() -> None:
     """Open those that were closed: other descriptors would get their numbers, and workers would inherit those."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= STDERR:
-        pass
-    os.close(fd)
+    open_standard_descriptors()
     sys.stdin, sys.stdout, sys.stderr = (
         stream or open(os.devnull, mode)  # noqa: SIM115
         for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))

@@ -18,6 +18,7 @@ from typing import Final
 from nvrx_core.clock import Clock, SystemClock
 from nvrx_core.errors import ParameterError
 from nvrx_core.events.schema import LAUNCHER, MAX_LINE, SCHEMA, file_name, launcher_file_name
+from nvrx_core.process.descriptors import identity
 
 __all__ = ["EventLog", "boot_id"]
 
@@ -63,10 +64,12 @@ class EventLog:
         self._clock = clock or SystemClock()
         self._source = {"host": host, "boot_id": boot_id(), "initial_rank": initial_rank}
         self._fd: int | None = None
+        self._file: tuple[int, int] | None = None
         self._torn = False
         if self._path is not None:
             try:
                 self._fd = _open(self._path)
+                self._file = identity(self._fd)
             except OSError as error:
                 if error.errno not in _DISK:
                     rule = f"a directory that can be made and written to ({error.strerror})"
@@ -96,7 +99,7 @@ class EventLog:
     def close(self) -> None:
         """Close the file; later events are ignored."""
         fd, self._fd, self._path = self._fd, None, None
-        if fd is not None:
+        if fd is not None and identity(fd) == self._file:
             os.close(fd)
 
     def _line(self, event: str, iteration: int, fields: Mapping[str, object]) -> bytes:
@@ -109,8 +112,9 @@ class EventLog:
     def _append(self, path: Path, line: bytes) -> None:
         if len(line) > MAX_LINE:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
-        if self._fd is None:
+        if self._fd is None or identity(self._fd) != self._file:  # closed by other code, and maybe a file of its own
             self._fd = _open(path)
+            self._file = identity(self._fd)
         line = b"\n" + line if self._torn else line
         written = os.write(self._fd, line)
         self._torn = written < len(line)

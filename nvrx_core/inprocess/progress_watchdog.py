@@ -13,11 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.process.descriptors import notify
 from nvrx_core.process.fork_server import ForkServer
 from nvrx_core.process.heartbeat import heartbeat_of_this_thread
 from nvrx_core.process.waiting import readable
@@ -87,12 +89,13 @@ class ProgressWatchdog:
     def defer(self, work: Callable[[], None]) -> None:
         """Run `work` soon, in this thread."""
         self._work.append(work)
-        os.eventfd_write(self._wake, 1)
+        notify(self._wake)
 
     def stop(self) -> None:
         """Finish the deferred work and end the thread, within a bound: deferred work may block for good."""
         self._ending = True
-        os.eventfd_write(self._wake, 1)
+        with suppress(OSError):  # the function has closed it: the thread looks once an interval
+            notify(self._wake)
         self._thread.join(ENDS_WITHIN)
         if self._thread.is_alive():
             log.warning("the progress watchdog does not end within %g s; the rank leaves without it", ENDS_WITHIN)

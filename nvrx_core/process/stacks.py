@@ -19,6 +19,7 @@ import threading
 from contextlib import suppress
 from typing import Final
 
+from nvrx_core.process.descriptors import notify
 from nvrx_core.process.lifeline import catches, send
 from nvrx_core.process.waiting import readable
 
@@ -62,9 +63,10 @@ class Stacks:
 
     def close(self) -> None:
         """Stop the thread, unregister the signal and close the descriptors."""
-        os.eventfd_write(self._ending, 1)
-        if self._thread.ident is not None:
-            self._thread.join()
+        with suppress(OSError):  # other code has closed it: the thread cannot be told
+            notify(self._ending)
+            if self._thread.ident is not None:
+                self._thread.join()
         if self.signum is not None:
             faulthandler.unregister(self.signum)
         for fd in (*self.descriptors, self._writer, self._ending):

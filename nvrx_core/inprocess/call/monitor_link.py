@@ -18,7 +18,7 @@ from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.process import MonitorProcess
 from nvrx_core.inprocess.protocol.effects import Flow
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.descriptors import give_up
+from nvrx_core.process.descriptors import give_up, notify
 from nvrx_core.process.fork_server import ForkServer
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
@@ -69,7 +69,7 @@ class MonitorLink:
 
     def notify(self) -> None:
         """Wake the monitor process to read the page."""
-        os.eventfd_write(self._wake, 1)
+        notify(self._wake)
 
     def store_lost(self) -> None:
         """Write that the store is lost: from here on, the monitor process bounds the time until the rank has exited."""

@@ -31,6 +31,7 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt, interrupt_with
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import BY
 from nvrx_core.inprocess.state import State
+from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.garbage import freeze_on_entry
 from nvrx_core.process.log_handlers import own_stream_handlers
 from nvrx_core.progress import monitored
@@ -82,6 +83,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
     entrant = Entrant(state.initial_rank, environment.restarts_all_ranks(), p.lease_interval, _terms(p, state))
+    open_standard_descriptors()
     freeze_on_entry()
     cleanup.enter_context(environment.restored())
     cleanup.enter_context(own_stream_handlers())

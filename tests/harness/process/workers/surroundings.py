@@ -25,6 +25,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -77,6 +78,29 @@ def has_no_streams() -> None:
     sys.stdout = sys.stderr = None  # type: ignore[assignment]
 
 
+def has_no_descriptors() -> None:
+    """As a daemon that was started without them; a library prints all the same."""
+
+    def prints() -> NoReturn:
+        while True:
+            for descriptor in (1, 2):
+                with suppress(OSError):
+                    os.write(descriptor, b"a line of a library\n")
+            time.sleep(0.01)
+
+    has_no_streams()
+    sys.__stderr__ = None  # type: ignore[assignment]
+    for descriptor in (1, 2):
+        os.close(descriptor)
+    threading.Thread(target=prints, daemon=True).start()
+
+
+def has_a_full_disk() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(full, stream)
+
+
 def has_no_pending_signals() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_SIGPENDING)
     resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, hard))
@@ -97,7 +121,7 @@ BEFORE: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         handles_all_signals, reaps_all_children, ticks, has_hostile_hooks, has_a_hostile_log, has_no_streams,
-        has_no_pending_signals, has_no_temporary_folder, has_frozen_clocks,
+        has_no_descriptors, has_a_full_disk, has_no_pending_signals, has_no_temporary_folder, has_frozen_clocks,
     )
 } | {
     "has_a_default_timeout": lambda: socket.setdefaulttimeout(0.2),
@@ -202,12 +226,30 @@ def beside_stack_dumps() -> None:
             faulthandler.cancel_dump_traceback_later()
 
 
+def with_default_signals() -> NoReturn:
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1}:
+        signal.signal(signum, signal.SIG_DFL)
+    while True:
+        pass
+
+
+def with_calls_that_the_kernel_restarts() -> None:
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.siginterrupt(signum, False)
+    reader, writer = os.pipe()
+    try:
+        os.read(reader, 1)
+    finally:
+        for descriptor in (reader, writer):
+            os.close(descriptor)
+
+
 INSIDE: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
         at_the_depth_limit, in_recursion_errors, without_descriptors, without_a_folder, without_an_environment,
         without_children, in_a_session_of_its_own, in_a_pool, in_a_program, in_a_c_call, beside_a_busy_thread,
-        beside_stack_dumps,
+        beside_stack_dumps, with_default_signals, with_calls_that_the_kernel_restarts,
     )
 }  # fmt: skip
 
@@ -221,7 +263,17 @@ def without_next() -> None:
     builtins.next = None  # type: ignore[assignment]
 
 
-BROKEN: dict[str, Callable[[], None]] = {each.__name__: each for each in (without_len, without_next)}
+def without_descriptors_of_others() -> None:
+    """Closes them as code for daemons does, and opens files that get their numbers."""
+    os.closerange(3, 256)
+    for number in range(100):
+        os.open(Path(os.environ["NVRX_TEST_CHECKPOINTS"], str(number)), os.O_RDWR | os.O_CREAT, 0o600)
+    time.sleep(1.0)
+
+
+BROKEN: dict[str, Callable[[], None]] = {
+    each.__name__: each for each in (without_len, without_next, without_descriptors_of_others)
+}
 """Costs rank 1 its place in the job."""
 
 

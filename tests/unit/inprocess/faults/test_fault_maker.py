@@ -61,12 +61,10 @@ def fails():
 def test_what_the_caller_of_the_function_handles_stays_as_it_is(release):
     try:
         fails()
-    except ValueError as outside:
-        error = failed(KeyError())
-        assert error.__context__ is outside
-        release(error)
-        frame = outside.__traceback__.tb_next.tb_frame
-        assert frame.f_locals == {"local": [1]}
+    except ValueError as error:
+        outside = error
+        release(failed(KeyError()))
+    assert outside.__traceback__.tb_next.tb_frame.f_locals == {"local": [1]}
 
 
 def test_the_frames_of_all_that_the_function_has_raised_are_released():
