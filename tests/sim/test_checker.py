@@ -36,6 +36,8 @@ SMALL = (
     Config(ranks=2, fails=(("initialize", 0, 1),)),
     Config(ranks=2, second=True, faults=1),
     Config(ranks=2, second=True, quits=1),
+    Config(ranks=2, second=True, faults=1, discards=((1, 0),)),
+    Config(ranks=2, second=True, faults=1, errors=((1, 0),)),
     Config(ranks=2, second=True, crashes=1),
     Config(ranks=2, second=True, hosted=True, crashes=1),
     Config(ranks=3, second=True),

@@ -22,12 +22,12 @@ from nvrx_core.store.keys import StoreKeys
 from .entering import BeginCall, JoinOperation, Told, incarnation_of, terms_of
 from .job import QUIT, Config, Job, Step
 from .memory_store import MemoryStore
+from .numbers import Seen
 from .record import record_of, values_of
-from .steps import NOT_MET, Steps
+from .steps import DEAD, NOT_MET, Steps
 
 __all__ = ["CallSteps"]
 
-NOT_COMING = ("gone", NOT_MET)
 Values = Mapping[str, bytes]
 
 
@@ -151,7 +151,7 @@ class CallSteps(Steps):
             yield label, self._told(after, member, which, answer)
             return
         verdict = dict(job.keys).get(self.keys.verdict(step.generation))
-        missing = any(seen.end in NOT_COMING for seen in self._all(job))
+        missing = any(_never_comes(seen, step.generation) for seen in self._all(job))
         if verdict is not None:
             answer = told.decided(step.generation, verdict.decode())
             yield f"{member}: reads the verdict", self._told(job, member, which, answer)
@@ -176,6 +176,12 @@ class CallSteps(Steps):
 
         after, met = self._on_store(job, complete)
         yield f"{member}: its monitor joins for it", self._step(after, member, which, met)
+
+
+def _never_comes(seen: Seen, generation: int) -> bool:
+    """Whether a member has given up, or is dead where nobody claims its place in the generation."""
+    elsewhere = seen.end in DEAD and 0 < seen.claimed != generation + 1
+    return seen.end in {"gone", NOT_MET} or elsewhere
 
 
 class _Page(dict[Any, int]):

@@ -96,9 +96,14 @@ class TwoCalls:
         done = next((seen for seen in self._all(calls.first) if seen.end == "finished"), None)
         if done is None:
             return calls
-        seats = tuple(sorted(done.members))
+        seats = self._seats(done)
         second = self.two[len(seats) - 1].first()
         return self._followed(Calls(calls.first, second, seats))
+
+    def _seats(self, done: Seen) -> tuple[int, ...]:
+        """Those who were in the last iteration of the first call: its members that the assignment has not discarded."""
+        discarded = {member for iteration, member in self.one.config.discards if iteration == done.iteration}
+        return tuple(sorted(done.members - discarded))
 
     def _followed(self, calls: Calls) -> Calls:
         """Something has happened in the first call: who dies there does not come."""
@@ -108,7 +113,7 @@ class TwoCalls:
         for seat, process in enumerate(seats):
             seen = self.one.seen(first, process)
             if seen.end == "finished":
-                entered = (seen.rank, seen.world, tuple(sorted(seen.members)))
+                entered = (seen.rank, seen.world, self._seats(seen))
                 assert entered == (seat, len(seats), seats), f"I16: {process} enters as {entered}, others as {seats}"
             elif seen.end in DEAD and two.seen(second, seat).end != "gone":
                 second = second.member(seat, two.members.step(second.members[seat], "dies", True))
