@@ -135,6 +135,8 @@ class ProgressWatchdog:
         self._observer.count_collectives()
         self.page[ProgressField.ATOMIC] = self._interrupt.depth
         self._judge_store(now)
+        if self.fork_server.is_overdue(now):
+            self._losses.fork_server_lost()
 
     def _judge_store(self, now: float) -> None:
         """Whether the store is silent; with the monitor process of a rank that has left, nobody asks it any more."""

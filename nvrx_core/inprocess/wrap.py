@@ -187,7 +187,7 @@ class CallWrapper:
     @property
     def monitor_process(self) -> MonitorHandle:
         """A handle of the monitor process: `pid`, `is_alive()`."""
-        return MonitorHandle(self._page)
+        return self._handles.monitor
 
     @property
     def progress_watchdog(self) -> ProgressWatchdog:

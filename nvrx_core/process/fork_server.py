@@ -2,7 +2,8 @@
 
 A process with threads must not be forked for anything but exec: the child may inherit a lock that nobody will ever
 release. So the server is forked before the caller has threads or stores of ours, or is started by exec where it is too
-late for that; it forks the worker, and every replacement. `fork_server_process` has what it does.
+late for that; it forks the worker, at once or after a while, and every replacement. `fork_server_process` has what it
+does.
 
 Server and worker are in a session of their own and hold none of the caller's files but those they are told to keep.
 They outlive the caller, and are no children of it, whose `wait` calls stay its own; or, where asked for, the server is
@@ -24,8 +25,11 @@ from nvrx_core.process.fork_server_process import (
     DONE,
     END,
     NO_CALLER,
+    POSTPONED,
     READY,
+    START,
     WHY,
+    Postponement,
     Work,
     become_server,
     receive,
@@ -35,12 +39,12 @@ from nvrx_core.process.orphan import Orphan
 from nvrx_core.process.sockets import blocking_pair
 from nvrx_core.process.waiting import readable
 
-__all__ = ["STARTS_WITHIN", "ForkServer", "ForkServerError"]
+__all__ = ["STARTS_WITHIN", "ForkServer", "ForkServerError", "Postponement"]
 
 READY_WITHIN: Final = 5.0
 TRIES: Final = 3
 STARTS_WITHIN: Final = TRIES * READY_WITHIN
-"""Seconds after which `await_ready` gives up."""
+"""Seconds after which `await_ready` gives up, and a postponed worker is overdue."""
 ENDS_WITHIN: Final = 1.0
 
 
@@ -53,7 +57,7 @@ class ForkServer:
 
     Attributes:
         channel: becomes readable when a worker was replaced (`poll`), and ends when the server has ended.
-        worker: the worker's pid.
+        worker: the worker's pid, 0 before it is ready.
         server: the server's pid.
         done: the worker has reported that its work is done.
         ended: the server is gone; `channel` stays readable and has nothing more to say.
@@ -65,18 +69,27 @@ class ForkServer:
         self.worker = self.server = 0
         self.done = self.ended = False
         self.reason = ""
+        self._overdue_at = time.monotonic() + STARTS_WITHIN
         self._child, self._child_pidfd = child, -1
         with suppress(ProcessLookupError):  # ended and reaped by the kernel: the caller ignores SIGCHLD
             self._child_pidfd = open_pidfd(child)
 
     @classmethod
-    def start(cls, work: Work, keep: Iterable[int], *, dies_with_caller: bool = False) -> Self:
+    def start(
+        cls,
+        work: Work,
+        keep: Iterable[int],
+        *,
+        dies_with_caller: bool = False,
+        postponement: Postponement | None = None,
+    ) -> Self:
         """Fork the server, which forks its worker while the caller goes on; `await_ready` says how that went.
 
         Args:
             work: what the worker does; it calls its argument when it is ready.
             keep: descriptors that server and worker need.
             dies_with_caller: the kernel kills both as soon as the thread that calls this has ended.
+            postponement: when the worker is started; None: at once.
         """
         parting = ParentDeathSignal(os.getpid()) if dies_with_caller else Orphan()
         ours, theirs = blocking_pair(socket.SOCK_SEQPACKET)
@@ -84,7 +97,7 @@ class ForkServer:
             failing.callback(ours.close)
             child = _fork()
             if child == 0:
-                become_server(work, theirs, keep, parting)
+                become_server(work, theirs, keep, parting, postponement=postponement)
             failing.pop_all()
         return cls(ours, child)
 
@@ -124,7 +137,7 @@ class ForkServer:
         return cls(ours, started.pid)
 
     def await_ready(self) -> None:
-        """Wait for the worker.
+        """Wait for the worker, or for the server where the worker is postponed.
 
         Raises:
             ForkServerError: when none was ready in time, three times in a row.
@@ -132,7 +145,7 @@ class ForkServer:
         for _ in range(TRIES):
             if readable([self.channel], READY_WITHIN):
                 message = self._receive()
-                if message.startswith(READY):
+                if message.startswith((READY, POSTPONED)):
                     if self.server != self._child:
                         self._reap()
                     return
@@ -141,6 +154,15 @@ class ForkServer:
         self.end(0.0)
         why = f"; it failed with {self.reason}" if self.reason else ""
         raise ForkServerError(f"no worker was ready within {READY_WITHIN:g} s, {TRIES} times in a row{why}")
+
+    def hasten(self) -> None:
+        """Start a postponed worker at once."""
+        with suppress(OSError):
+            self.channel.send(START)
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether no worker has been ready for too long, at a time of the monotonic clock."""
+        return not self.worker and now > self._overdue_at
 
     def poll(self) -> str | None:
         """Return why the worker was replaced; "" when the server itself is gone, None when there is no news."""
@@ -181,6 +203,8 @@ class ForkServer:
             self.reason = received.removeprefix(WHY).decode(errors="replace")
         if received.startswith(READY):
             self.worker, self.server = map(int, received.removeprefix(READY).split())
+        elif received.startswith(POSTPONED):
+            self.server = int(received.removeprefix(POSTPONED))
         return received
 
     def _reap(self, within: float = ENDS_WITHIN) -> bool:

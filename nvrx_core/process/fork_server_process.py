@@ -1,14 +1,16 @@
 """What a fork server does: fork a worker, wait for its end, fork the next one.
 
 A worker that returns has done its work, and the server ends with it. One that is killed, stopped, or fails is replaced;
-after several that failed at once the server ends as well. It tells its caller over a channel, one message a packet:
+after several that failed at once the server ends as well. The first worker may be postponed. The server tells its
+caller over a channel, one message a packet:
 
+    postponed <server's pid>                the first worker follows, if it is postponed
     ready <worker's pid> <server's pid>     after each start of a worker
     why <exception>                         before the end of a worker or server that failed with one
     <what became of it> (pid <worker>)      a worker was lost; another one follows
     done                                    the work is done; the ends of worker and server follow
 
-The caller says `end`, or nothing.
+The caller says `start`, for a worker that is postponed, and `end`, or nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from nvrx_core.process.descriptors import give_up
@@ -29,7 +32,10 @@ from nvrx_core.process.orphan import Orphan
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.process.waiting import readable
 
-__all__ = ["DONE", "END", "NO_CALLER", "READY", "WHY", "Work", "become_server", "receive", "serve"]
+__all__ = [
+    "DONE", "END", "NO_CALLER", "POSTPONED", "READY", "START", "WHY", "Postponement", "Work", "become_server",
+    "receive", "serve",
+]  # fmt: skip
 
 SHORT_LIFE: Final = 1.0
 SHORT_LIVES: Final = 5
@@ -44,14 +50,29 @@ end, and callers on the same node end together."""
 NOT_OURS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
 """Signals that schedulers send to all processes of a job; server and worker last as long as their caller."""
 MAX_MESSAGE: Final = 256
+POSTPONED: Final = b"postponed "
 READY: Final = b"ready "
 WHY: Final = b"why "
 DONE: Final = b"done"
+START: Final = b"start"
 END: Final = b"end"
 NO_CALLER: Final = 0
 """In the place of the pid of the caller to die with."""
 
 Work = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True)
+class Postponement:
+    """When the first worker is started: later, or as soon as it is needed.
+
+    Attributes:
+        seconds: after which it is started in any case.
+        urgent: descriptors of the caller's; it is started at once when one is readable.
+    """
+
+    seconds: float
+    urgent: tuple[int, ...] = ()
 
 
 def serve(work: Work, arguments: Sequence[str], keep: Iterable[int] = ()) -> NoReturn:
@@ -67,7 +88,12 @@ def serve(work: Work, arguments: Sequence[str], keep: Iterable[int] = ()) -> NoR
 
 
 def become_server(
-    work: Work, channel: socket.socket, keep: Iterable[int], parting: ParentDeathSignal | Orphan
+    work: Work,
+    channel: socket.socket,
+    keep: Iterable[int],
+    parting: ParentDeathSignal | Orphan,
+    *,
+    postponement: Postponement | None = None,
 ) -> NoReturn:
     """Run the server, in a process that was forked for it.
 
@@ -76,6 +102,7 @@ def become_server(
         channel: this end of it.
         keep: descriptors that server and worker need, besides the channel.
         parting: what becomes of server and worker when the caller ends: they end with it, or outlive it as orphans.
+        postponement: when the first worker is started; None: at once.
     """
     try:
         gc.disable()
@@ -88,7 +115,11 @@ def become_server(
             parting.become()
         give_up({int(name) for name in os.listdir("/proc/self/fd")} - {channel.fileno(), *keep})
         _reset_signals()
-        _serve(work, channel, isinstance(parting, ParentDeathSignal))
+        dies_with_caller = isinstance(parting, ParentDeathSignal)
+        if postponement is None or _is_needed(channel, postponement):
+            _serve(work, channel, dies_with_caller)
+        else:
+            _finish(channel, dies_with_caller)
     except BaseException as error:  # boundary: the process ends here, its caller is told why
         _tell(channel, error)
     finally:
@@ -110,6 +141,21 @@ def _reset_signals() -> None:
             elif signal.getsignal(signum) not in (signal.SIG_DFL, signal.SIG_IGN):
                 signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _is_needed(channel: socket.socket, postponement: Postponement) -> bool:
+    """Wait until the first worker is due, or needed because the caller is gone; False: the caller needs none."""
+    with suppress(OSError):
+        channel.send(POSTPONED + str(os.getpid()).encode(), socket.MSG_DONTWAIT)
+    ready = readable([channel.fileno(), *postponement.urgent], postponement.seconds)
+    return channel.fileno() not in ready or receive(channel) != END
+
+
+def _finish(channel: socket.socket, dies_with_caller: bool) -> None:
+    """Say that the work is done; an orphan's memory is freed later."""
+    channel.send(DONE, socket.MSG_DONTWAIT)
+    if not dies_with_caller:
+        select.select([], [], [], LINGERS)
 
 
 def _serve(work: Work, channel: socket.socket, dies_with_server: bool) -> None:
@@ -161,9 +207,7 @@ def _become_worker(
 
         work(ready)
         code = FINISHED
-        channel.send(DONE, socket.MSG_DONTWAIT)
-        if death_signal is None:
-            select.select([], [], [], LINGERS)
+        _finish(channel, death_signal is not None)
     except BaseException as error:  # boundary: the process ends here, its caller is told why
         _tell(channel, error)
     finally:
@@ -186,11 +230,12 @@ def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
             ready = readable(channels)
             if wake in ready:
                 os.read(wake, 4096)
-            if channel in ready:
-                if receive(channel) == END:
-                    send(pidfd, [signal.SIGKILL])
-                    os.waitpid(worker, 0)
-                    return None
+            said = receive(channel) if channel in ready else START
+            if said == END:
+                send(pidfd, [signal.SIGKILL])
+                os.waitpid(worker, 0)
+                return None
+            if not said:
                 channels.remove(channel)
     finally:
         os.close(pidfd)

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from nvrx_core.process import fork_server as module
-from nvrx_core.process.fork_server import ForkServer, ForkServerError
+from nvrx_core.process.fork_server import ForkServer, ForkServerError, Postponement
 from nvrx_core.process.lifeline import ParentDeathSignal
 from tests.harness.process import host
 
@@ -299,6 +299,96 @@ def test_the_caller_goes_on_while_the_worker_starts(pipe: tuple[int, int]) -> No
     fork_server.await_ready()
     assert fork_server.worker
     fork_server.end(0.0)
+
+
+# Postponed
+
+
+LONG = 60.0
+
+
+@pytest.fixture
+def postponed(pipe: tuple[int, int]) -> Iterator[Callable[..., ForkServer]]:
+    servers: list[ForkServer] = []
+
+    def start(
+        seconds: float = LONG, urgent: tuple[int, ...] = (), work: Callable[[Ready], None] = forever
+    ) -> ForkServer:
+        servers.append(ForkServer.start(work, keep=pipe, postponement=Postponement(seconds, urgent)))
+        servers[-1].await_ready()
+        assert servers[-1].server
+        return servers[-1]
+
+    yield start
+    for fork_server in servers:
+        fork_server.end(0.0)
+
+
+def test_a_postponed_worker_is_started_after_its_time(postponed: Callable[..., ForkServer]) -> None:
+    begun = time.monotonic()
+    fork_server = postponed(0.2)
+    assert not fork_server.worker
+    await_worker_after(fork_server, 0)
+    assert time.monotonic() - begun >= 0.2
+
+
+def test_a_postponed_worker_is_started_when_it_is_asked_for(postponed: Callable[..., ForkServer]) -> None:
+    fork_server = postponed()
+    assert not select.select([fork_server.channel], [], [], 0.2)[0], "it was started at once"
+    fork_server.hasten()
+    await_worker_after(fork_server, 0)
+
+
+def test_a_postponed_worker_is_started_when_an_urgent_descriptor_is_readable(
+    postponed: Callable[..., ForkServer], pipe: tuple[int, int]
+) -> None:
+    fork_server = postponed(urgent=(pipe[0],))
+    os.write(pipe[1], b"x")
+    await_worker_after(fork_server, 0)
+
+
+def test_a_postponed_worker_does_its_work_for_a_caller_that_is_gone(
+    postponed: Callable[..., ForkServer], pipe: tuple[int, int]
+) -> None:
+    def work(ready: Ready) -> None:
+        ready()
+        os.write(pipe[1], b"done")
+
+    postponed(work=work).detach()
+    assert select.select([pipe[0]], [], [], 10)[0], "it was not started"
+    assert os.read(pipe[0], 9) == b"done"
+
+
+def test_a_postponed_worker_that_is_not_needed_is_not_started(
+    postponed: Callable[..., ForkServer], pipe: tuple[int, int]
+) -> None:
+    fork_server, begun = postponed(work=lambda ready: os.write(pipe[1], b"started")), time.monotonic()
+    fork_server.end(0.0)
+    assert time.monotonic() - begun < 10.0
+    with pytest.raises(ProcessLookupError):
+        _ended(fork_server.server)
+    assert not select.select([pipe[0]], [], [], 0)[0], "it was started"
+
+
+def test_a_server_that_is_hastened_too_late_ends_when_it_is_told_to(postponed: Callable[..., ForkServer]) -> None:
+    fork_server = postponed(0.0)
+    await_worker_after(fork_server, 0)
+    fork_server.hasten()
+    fork_server.hasten()
+    fork_server.end(0.0)
+    with pytest.raises(ProcessLookupError):
+        _ended(fork_server.worker)
+
+
+def test_a_postponed_worker_that_is_not_there_in_time_is_overdue(
+    postponed: Callable[..., ForkServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STARTS_WITHIN", 0.0)
+    fork_server = postponed()
+    assert fork_server.is_overdue(time.monotonic())
+    fork_server.hasten()
+    await_worker_after(fork_server, 0)
+    assert not fork_server.is_overdue(time.monotonic())
 
 
 # Started by exec

@@ -107,6 +107,14 @@ def kill_node(*pids: int) -> None:
             os.kill(pid, blow)
 
 
+def test_a_rank_that_dies_before_its_monitor_process_has_started_is_reported_at_once(launch: Launch) -> None:
+    """Not only when the lease that it never had would have run out."""
+    job = launch({(1, 0, 0): "kill"}).finish()
+    assert_nothing_lost(job, restart("TERMINATED", by=[1], lost=[1]), codes={1: -signal.SIGKILL})
+    (death,) = job.events("fault", initial_rank=1)
+    assert death["monotonic"] - job.lines("enter", initial_rank=1)[0]["at"] < 5.0
+
+
 @pytest.mark.nightly
 def test_a_rank_that_vanishes_before_its_monitor_has_a_lease_is_found_by_the_others(
     launch: Launch, tmp_path: Path

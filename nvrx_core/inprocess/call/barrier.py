@@ -56,7 +56,6 @@ class Barrier:
             effects.Await: self._await,
             effects.EnterStage: self._enter,
             effects.LoseMembers: self._lose,
-            effects.AwaitMonitorProcess: lambda effect: self._monitor.await_store(),
             effects.BeginIteration: self._begin,
             effects.FindHolders: self._find_holders,
             effects.LogWaiting: lambda effect: log.warning("%s", effect.reason),

@@ -11,7 +11,7 @@ from nvrx_core.errors import BarrierTimeout
 from nvrx_core.inprocess.call.arrival_report import ArrivalReport
 from nvrx_core.inprocess.call.barrier import Barrier
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
-from nvrx_core.inprocess.call.handles import CallHandles
+from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.rendezvous import leader_of, use
@@ -84,9 +84,15 @@ class Call:
         return ended.result
 
     def _play(self, flow: Flow[IterationResult], resources: Resources, function: Callable[[], Any]) -> IterationResult:
-        watchers, stores = resources.watchers, UserStores(resources.connections, resources.observer, self._state)
+        watchers, monitor = resources.watchers, resources.monitor
         self.handles = CallHandles(
-            self._state, resources.monitor.page, resources.interrupt, stores, watchers.watchdog, self._over
+            self._state,
+            monitor.page,
+            resources.interrupt,
+            stores=UserStores(resources.connections, resources.observer, self._state),
+            watchdog=watchers.watchdog,
+            monitor=MonitorHandle(monitor.pid),
+            over=self._over,
         )
         self._cleanup.enter_context(inert_in_children(self))
         try:

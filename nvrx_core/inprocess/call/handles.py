@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nvrx_core.inprocess.call.user_stores import UserStores
@@ -11,7 +12,7 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.lifeline import is_running
-from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.page import Page
 
 __all__ = ["AtomicLock", "CallHandles", "MonitorHandle"]
 
@@ -26,6 +27,7 @@ class CallHandles:
         interrupt: the interruption that its atomic sections defer.
         stores: the stores that user code gets.
         watchdog: the progress watchdog.
+        monitor: the monitor process.
         over: set when the call has ended, and in a child of `os.fork`.
     """
 
@@ -34,6 +36,7 @@ class CallHandles:
     interrupt: Interrupt
     stores: UserStores
     watchdog: ProgressWatchdog
+    monitor: MonitorHandle
     over: threading.Event
 
 
@@ -73,16 +76,16 @@ class MonitorHandle:
     """The rank's current monitor process: a lost one is replaced.
 
     Args:
-        page: the rank's progress page.
+        pid: returns its process id, once it has started.
     """
 
-    def __init__(self, page: Page) -> None:
-        self._page = page
+    def __init__(self, pid: Callable[[], int]) -> None:
+        self._pid = pid
 
     @property
     def pid(self) -> int:
-        """The pid of the monitor process."""
-        return self._page[ProgressField.MONITOR_PID]
+        """The pid of the monitor process; shortly after the entry, it waits until the process has started."""
+        return self._pid()
 
     def is_alive(self) -> bool:
         """Whether the monitor process runs."""

@@ -1,8 +1,12 @@
-"""The rank's link to its monitor process: started first, notified of each stage of the main thread, ended last."""
+"""The rank's link to its monitor process: notified of each stage of the main thread, ended last.
+
+Its fork server is started first. The monitor process follows 0.1 s later, which is after the entry of most ranks: its
+start takes half the CPU time of an entry. If the rank exits before, the fork server starts the monitor process at once,
+to report it. A hang takes longer than that to detect.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -14,12 +18,13 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.joining import Entrant
+from nvrx_core.inprocess.monitor.files import check_files
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.process import MonitorProcess
 from nvrx_core.inprocess.protocol.effects import Flow
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import give_up, notify
-from nvrx_core.process.fork_server import ForkServer
+from nvrx_core.process.fork_server import STARTS_WITHIN, ForkServer, Postponement
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import Stacks
@@ -31,9 +36,9 @@ from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["MonitorLink", "monitor_plan", "start_monitor"]
 
-log = logging.getLogger("nvrx_core.inprocess")
 LEAVES_WITHIN: Final = 2.0
-REACHES_STORE_WITHIN: Final = 5.0
+STARTS_AFTER: Final = 0.1
+"""Seconds until the monitor process is started; most entries take less."""
 
 
 class MonitorLink:
@@ -42,16 +47,16 @@ class MonitorLink:
     Args:
         page: the progress page, written by the rank and read by its monitor process.
         wake: an eventfd that makes the monitor process read the page.
-        linked: an eventfd that the monitor process writes to when it is connected to the store.
+        started: an eventfd that the monitor process writes to when it has started.
         fork_server: keeps the monitor process running.
 
     Attributes:
         entered: the rank is in the job. Before that, a rank that cannot enter waits until the others are notified.
     """
 
-    def __init__(self, page: Page, wake: int, linked: int, fork_server: ForkServer) -> None:
+    def __init__(self, page: Page, wake: int, started: int, fork_server: ForkServer) -> None:
         self.page, self.fork_server = page, fork_server
-        self._wake, self._linked = wake, linked
+        self._wake, self._started = wake, started
         self.entered = False
 
     def enter(self, stage: Stage) -> None:
@@ -77,10 +82,12 @@ class MonitorLink:
             self.page[ProgressField.STORE_LOST] = time.monotonic_ns()
         self.notify()
 
-    def await_store(self) -> None:
-        """Wait until the monitor process is connected to the store: the function does not start unmonitored."""
-        if not readable([self._linked], REACHES_STORE_WITHIN):
-            log.warning("the monitor process has not reached the store within %g s", REACHES_STORE_WITHIN)
+    def pid(self) -> int:
+        """Return the pid of the monitor process; waits until it has started. 0 when it does not start."""
+        if not self.page[ProgressField.MONITOR_PID]:
+            self.fork_server.hasten()
+            readable([self._started], STARTS_WITHIN)
+        return self.page[ProgressField.MONITOR_PID]
 
     def is_running(self) -> bool:
         """Whether the monitor process runs."""
@@ -116,22 +123,29 @@ class MonitorLink:
         if self.reports_exit() and self.entered:
             self.fork_server.detach()
             return
-        if not self.reports_exit():
+        if self.reports_exit():
+            self.fork_server.hasten()
+        else:
             self.page.enter(Stage.LEFT)
         self.notify()
-        has_nobody_to_tell = bool(self.page[ProgressField.STORE_LOST])
-        self.fork_server.end(0.0 if has_nobody_to_tell else LEAVES_WITHIN)
+        self.fork_server.end(LEAVES_WITHIN if self._has_work() else 0.0)
+
+    def _has_work(self) -> bool:
+        """Whether the monitor process has to notify other ranks, or runs and ends by itself."""
+        if self.page[ProgressField.STORE_LOST]:
+            return False
+        return self.reports_exit() or bool(self.page[ProgressField.MONITOR_PID])
 
     def disown(self) -> None:
         """In a child of `os.fork`: write to a private page, and keep none of the descriptors."""
         self.page.disown()
-        give_up((self._wake, self._linked, self.fork_server.channel.fileno()))
+        give_up((self._wake, self._started, self.fork_server.channel.fileno()))
 
 
 def start_monitor(
     parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, events: EventLog, cleanup: CleanupStack
 ) -> MonitorLink:
-    """Start the fork server, which starts the monitor process; `fork_server.await_ready` waits for the result.
+    """Start the fork server, which starts the monitor process later; `fork_server.await_ready` waits for the server.
 
     Args:
         parameters: the parameters of the wrapper.
@@ -140,16 +154,21 @@ def start_monitor(
         page: the progress page, which the monitor process reads.
         events: the event file.
         cleanup: releases what is started.
+
+    Raises:
+        OSError: when the monitor process could not write its files, or there can be no further process.
     """
     pidfd = _closed_by(cleanup, open_pidfd(os.getpid()))
-    wake, linked = (_closed_by(cleanup, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)) for _ in range(2))
+    wake, started = (_closed_by(cleanup, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)) for _ in range(2))
     stacks = cleanup.enter_context(closing(Stacks()))
     lock = cleanup.enter_context(closing(OwnerLock()))
     lock.hold()
-    plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, linked))
-    files = (pidfd, wake, linked, *stacks.descriptors, events.fileno())
-    run = MonitorProcess(plan, page, lock).run
-    link = MonitorLink(page, wake, linked, ForkServer.start(run, {fd for fd in files if fd is not None}))
+    plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, started))
+    check_files(plan.logfile, plan.pidfile)
+    files = {pidfd, wake, started, *stacks.descriptors, events.fileno()}
+    run, later = MonitorProcess(plan, page, lock).run, Postponement(STARTS_AFTER, urgent=(pidfd,))
+    server = ForkServer.start(run, {fd for fd in files if fd is not None}, postponement=later)
+    link = MonitorLink(page, wake, started, server)
     cleanup.callback(link.end)
     cleanup.callback(lock.release)
     cleanup.in_child(link.disown)
@@ -173,10 +192,10 @@ def monitor_plan(
         keys: the keys of the call, in any generation.
         events: the event file.
         stacks: the stacks of the rank's threads.
-        fds: a pidfd of the rank, then `wake` and `linked` of `MonitorLink`.
+        fds: a pidfd of the rank, then `wake` and `started` of `MonitorLink`.
     """
     p = parameters
-    pidfd, wake, linked = fds
+    pidfd, wake, started = fds
     logfile, pidfile = (
         path and path.format(rank=entrant.member) for path in (p.monitor_process_logfile, p.monitor_process_pidfile)
     )
@@ -185,7 +204,7 @@ def monitor_plan(
         rank_pid=os.getpid(),
         rank_pidfd=pidfd,
         wake=wake,
-        linked=linked,
+        started=started,
         factory=p.store_factory,
         kwargs=p.store_kwargs or {},
         keys=keys,

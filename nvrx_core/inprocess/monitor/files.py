@@ -7,7 +7,21 @@ import logging
 import os
 from contextlib import suppress
 
-__all__ = ["configure_logging", "write_pidfile"]
+__all__ = ["check_files", "configure_logging", "write_pidfile"]
+
+
+def check_files(logfile: str | None, pidfile: str | None) -> None:
+    """Check, in the rank, that its monitor process will be able to write them.
+
+    Raises:
+        OSError: when it will not.
+    """
+    if logfile is not None:
+        os.close(_open(logfile, os.O_APPEND))
+    if pidfile is not None:
+        temporary, fd = _open_beside(pidfile)
+        os.close(fd)
+        os.unlink(temporary)
 
 
 def configure_logging(path: str | None) -> None:
@@ -24,12 +38,18 @@ def configure_logging(path: str | None) -> None:
 
 def write_pidfile(path: str) -> None:
     """Write the pid atomically; a symbolic link at the path is replaced."""
+    temporary, fd = _open_beside(path)
+    with open(fd, "w", encoding="ascii") as file:
+        file.write(f"{os.getpid()}\n")
+    os.replace(temporary, path)
+
+
+def _open_beside(path: str) -> tuple[str, int]:
+    """Open a temporary file in the same directory; return its path and descriptor."""
     temporary = f"{path}.{os.getpid()}"
     with suppress(FileNotFoundError):
         os.unlink(temporary)
-    with open(_open(temporary, os.O_EXCL), "w", encoding="ascii") as file:
-        file.write(f"{os.getpid()}\n")
-    os.replace(temporary, path)
+    return temporary, _open(temporary, os.O_EXCL)
 
 
 def _open(path: str, flags: int) -> int:

@@ -5,13 +5,13 @@ The lease also contains the progress of the rank; `nvrx_core.liveness.peer_progr
 
 from __future__ import annotations
 
-import os
 import time
 
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.store_link import StoreLink
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.stage import Stage
 
 __all__ = ["LeaseKeeper"]
 
@@ -36,12 +36,13 @@ class LeaseKeeper:
         Raises:
             StoreFailure: when the store does not answer.
         """
+        membership = self.store.connect().membership
+        if self.page[ProgressField.STAGE] == Stage.LEFT:  # meanwhile: the keys may be deleted
+            return
         self._beats += 1
-        self._lease = self.store.connect().membership.move_lease(self.plan.member, self._lease, self._next())
+        self._lease = membership.move_lease(self.plan.member, self._lease, self._next())
         beats = self._lease.partition("/")[0]
         self._beats = int(beats) if beats.isdigit() else self._beats  # a replacement goes on counting
-        if not self.page[ProgressField.MONITOR_BEAT]:
-            os.eventfd_write(self.plan.linked, 1)
         self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
 
     def probe(self) -> None:

@@ -26,7 +26,7 @@ class MonitorPlan:
         rank_pid: its process.
         rank_pidfd: a pidfd of that process.
         wake: an eventfd that the rank writes to when its page has changed.
-        linked: an eventfd that the monitor process writes to when it has reached the store.
+        started: an eventfd that the monitor process writes to when it has started.
         factory, kwargs: how to connect to the store.
         keys: the keys of the call, in any generation.
         entrant: the rank that joins a generation.
@@ -47,7 +47,7 @@ class MonitorPlan:
     rank_pid: int
     rank_pidfd: int
     wake: int
-    linked: int
+    started: int
     factory: Factory
     kwargs: Mapping[str, Any]
     keys: StoreKeys

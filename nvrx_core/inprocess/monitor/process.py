@@ -43,6 +43,8 @@ __all__ = ["MonitorProcess"]
 log = logging.getLogger("nvrx_core.inprocess.monitor.process")
 PROBE_EVERY: Final = SILENT_STORE / 4
 """Seconds between two uses of the store, at most: a lease may move more rarely than the store may be silent."""
+ON_ENTRY: Final = -1
+"""The iteration to which the start of a rank's first monitor process belongs, however late it is."""
 
 
 class MonitorProcess:
@@ -84,8 +86,9 @@ class MonitorProcess:
             self.store.reattaches = True
             self.awake.woke(self.page[ProgressField.MONITOR_BEAT] / 1e9, now=time.monotonic())
         self.page[ProgressField.MONITOR_PID] = os.getpid()
+        os.eventfd_write(self.plan.started, 1)
         log.info("monitor_process pid=%d of rank %d, target_pid=%d", os.getpid(), self.plan.member, self.plan.rank_pid)
-        hit("monitor-ready", self.page[ProgressField.ITERATION])
+        hit("monitor-ready", self.page[ProgressField.ITERATION] if self.store.reattaches else ON_ENTRY)
 
     def _watch(self) -> None:
         for fd in (self.plan.rank_pidfd, self.plan.wake, _end_of_owner(self.lock)):

@@ -20,7 +20,7 @@ from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
     "Abandon", "Assign", "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed",
-    "AwaitMonitorProcess", "AwaitRendezvous", "BeginIteration", "ClearFrames", "CollectGarbage", "CollectPostponed",
+    "AwaitRendezvous", "BeginIteration", "ClearFrames", "CollectGarbage", "CollectPostponed",
     "Complete", "CountOut", "DeclareKeys", "DeleteIfOver", "DescribeArrival", "Effect", "EnterStage", "FindHolders",
     "Flow", "HostRendezvous", "Initialize", "LateFault", "LogWaiting", "LoseMembers", "LoseStore", "MakeFault",
     "MarkLeft", "ReadDecision", "Recover", "ReleaseFailure", "ReleaseGroups", "ReportAnnounced", "ReportInternalError",
@@ -169,11 +169,6 @@ class UseRendezvous(Effect):
     """Use this endpoint for the next process group; None if there is none."""
 
     endpoint: tuple[str, int] | None
-
-
-@dataclass(slots=True)
-class AwaitMonitorProcess(Effect):
-    """Wait, for a bounded time, until the monitor process monitors this rank."""
 
 
 @dataclass(slots=True)

@@ -117,8 +117,6 @@ class MainThread:
             return IterationResult(Outcome.LEFT, error=error)
         if decision.iteration >= 0 or self.rules.meets_on_entry:
             yield from self._provide_rendezvous(offered)
-        if decision.iteration < 0:
-            yield effects.AwaitMonitorProcess()
         yield effects.BeginIteration()
         self.completed, self.began = False, self.now()
         return None

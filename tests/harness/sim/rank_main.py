@@ -154,8 +154,8 @@ def _set_rendezvous(rank: Rank, effect: effects.SetRendezvous) -> effects.StoreO
 
 MAIN: Final = rules_of(
     ignored={
-        effects.AwaitGuests, effects.AwaitHostClosed, effects.AwaitMonitorProcess, effects.ClearFrames,
-        effects.CollectGarbage, effects.CollectPostponed, effects.LogWaiting, effects.ReleaseFailure,
+        effects.AwaitGuests, effects.AwaitHostClosed, effects.ClearFrames, effects.CollectGarbage,
+        effects.CollectPostponed, effects.LogWaiting, effects.ReleaseFailure,
         effects.ReleaseGroups, effects.ReportAnnounced, effects.ReportLeft, effects.RoundEnded,
         effects.StopHousekeeping, effects.Terminate, effects.UseRendezvous,
     },

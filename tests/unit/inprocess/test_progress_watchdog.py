@@ -15,16 +15,22 @@ from nvrx_core.progress.page import Page
 
 
 @pytest.fixture
-def watchdog():
-    page, (ours, theirs) = Page(1), socket.socketpair()
+def overdue():
+    return False
+
+
+@pytest.fixture
+def watchdog(overdue):
+    page, (ours, theirs), lost = Page(1), socket.socketpair(), threading.Event()
     made = ProgressWatchdog(
         page,
         60.0,
-        SimpleNamespace(channel=ours, ended=False),
+        SimpleNamespace(channel=ours, ended=False, is_overdue=lambda now: overdue),
         interrupt=Interrupt(signal.SIGRTMIN + 3, 1.0),
         observer=SimpleNamespace(count_collectives=lambda: None),
-        losses=SimpleNamespace(watcher_failed=lambda error: None),
+        losses=SimpleNamespace(watcher_failed=lambda error: None, fork_server_lost=lost.set),
     )
+    made.lost = lost
     made.start()
     yield made
     for end in (ours, theirs):
@@ -49,4 +55,10 @@ def test_deferred_work_that_hangs_does_not_block_the_caller(watchdog, monkeypatc
     assert "the progress watchdog does not end within" in caplog.text
     free.set()
     monkeypatch.setattr(module, "ENDS_WITHIN", 10.0)
+    watchdog.stop()
+
+
+@pytest.mark.parametrize("overdue", [True])
+def test_a_monitor_process_that_does_not_start_is_a_loss(watchdog):
+    assert watchdog.lost.wait(10)
     watchdog.stop()

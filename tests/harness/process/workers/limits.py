@@ -32,7 +32,7 @@ def main() -> None:
     exhaust = {
         "files": files, "files_for_good": files_for_good, "memory": memory,
         "files_in_a_collective": partial(files_in_a_collective, record), "cgroup": cgroup, "many_files": many_files,
-        "mistake": mistake,
+        "mistake": mistake, "few_processes": partial(time.sleep, 60),
     }.get(case)  # fmt: skip
     if me == TARGET and case in ("few_files", "few_processes"):
         {"few_files": few_files, "few_processes": few_processes}[case](limit)

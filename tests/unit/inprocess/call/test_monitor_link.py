@@ -18,6 +18,9 @@ class ForkServer:
         self.channel, self.other = socket.socketpair()
         self.ended = []
 
+    def hasten(self):
+        self.ended.append("hastened")
+
     def end(self, within):
         self.ended.append(within)
 
@@ -67,9 +70,26 @@ def test_the_time_of_the_store_s_loss_is_that_of_its_first_report(link, page):
 
 
 def test_a_rank_that_has_left_waits_until_its_monitor_process_has_ended(link, page):
-    link.entered = True
+    link.entered, page[ProgressField.MONITOR_PID] = True, os.getpid()
     link.end()
     assert (link.fork_server.ended, page[ProgressField.STAGE]) == ([LEAVES_WITHIN], Stage.LEFT)
+
+
+def test_a_rank_that_has_left_before_its_monitor_process_has_started_waits_for_none(link, page):
+    link.entered = True
+    link.end()
+    assert (link.fork_server.ended, page[ProgressField.STAGE]) == ([0.0], Stage.LEFT)
+
+
+def test_who_asks_for_the_pid_before_the_monitor_process_has_started_waits_for_it(link, page, wake):
+    def starts():
+        link.fork_server.ended.append("hastened")
+        page[ProgressField.MONITOR_PID] = 7
+        os.eventfd_write(wake, 1)
+
+    link.fork_server.hasten = starts
+    assert [link.pid(), link.pid()] == [7, 7]
+    assert link.fork_server.ended == ["hastened"]
 
 
 def test_a_monitor_process_without_a_store_reports_nothing(link):
@@ -78,9 +98,9 @@ def test_a_monitor_process_without_a_store_reports_nothing(link):
     assert link.fork_server.ended == [0.0]
 
 
-@pytest.mark.parametrize(("entered", "ended"), [(True, "detached"), (False, LEAVES_WITHIN)])
+@pytest.mark.parametrize(("entered", "ended"), [(True, ["detached"]), (False, ["hastened", LEAVES_WITHIN])])
 def test_a_monitor_process_that_reports_for_its_rank_is_not_ended_once_the_rank_has_joined(link, page, entered, ended):
     link.entered = entered
     page.enter(Stage.EXITED_ABNORMALLY)
     link.end()
-    assert (link.fork_server.ended, page[ProgressField.STAGE]) == ([ended], Stage.EXITED_ABNORMALLY)
+    assert (link.fork_server.ended, page[ProgressField.STAGE]) == (ended, Stage.EXITED_ABNORMALLY)

@@ -1,6 +1,5 @@
 """A rank's lease: how often it was renewed says how long the rank has been in the job."""
 
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +10,7 @@ from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.monitor.lease_keeper import LeaseKeeper
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.page import Page
+from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import StoreKeys
 
 KEYS = StoreKeys("job", 0, 0)
@@ -23,10 +23,8 @@ def control_store():
 
 @pytest.fixture
 def keeper_of(control_store):
-    linked = os.eventfd(0)
-    plan, link = SimpleNamespace(member=1, soft=60.0, linked=linked), SimpleNamespace(connect=lambda: control_store)
-    yield lambda: LeaseKeeper(plan, Page(2), link, AwakeClock())
-    os.close(linked)
+    plan, link = SimpleNamespace(member=1, soft=60.0), SimpleNamespace(connect=lambda: control_store)
+    return lambda: LeaseKeeper(plan, Page(2), link, AwakeClock())
 
 
 def renewals(control_store):
@@ -47,3 +45,10 @@ def test_a_strange_lease_is_replaced(keeper_of, control_store):
     for _ in range(2):
         keeper.move()
     assert renewals(control_store) == "2"
+
+
+def test_a_rank_that_left_while_its_monitor_process_connected_has_no_lease(keeper_of, control_store):
+    keeper = keeper_of()
+    keeper.page.enter(Stage.LEFT)
+    keeper.move()
+    assert control_store.membership.leases([1]) == {}
