@@ -39,6 +39,8 @@ __all__ = [
 SIGNAL_AFTER: Final = 0.05
 """Seconds for the rank's monitor thread to act on a soft timeout before the monitor process signals the main thread."""
 NOT_NOTICED: Final = "no thread of the rank has noticed the end of its round"
+_ENDED: Final = (Stage.LEFT, Stage.EXITED_ABNORMALLY)
+_MAY_WAIT: Final = (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED)
 
 
 class ProgressSample(NamedTuple):
@@ -200,9 +202,9 @@ class HangDetector:
             return self._evaluate_terminated(now)
         if sample.iteration != self._iteration:
             self._begin(sample.iteration)
-        if not sample.protected or sample.stage in (Stage.LEFT, Stage.EXITED_ABNORMALLY):
+        if not sample.protected or sample.stage in _ENDED:
             return ()
-        if sample.stage in (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED):
+        if sample.stage in _MAY_WAIT:
             return self._evaluate_waiting(sample, now)
         alive_at = max(sample.alive_at, self._excused_at)
         if sample.stage is Stage.RUNNING:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
+from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
 import torch.distributed as dist
@@ -22,13 +23,28 @@ NOTHING: Final = "-"
 """No key has this text as its value, but `master`, where it says the same."""
 
 
-@contextmanager
-def guard() -> Iterator[None]:
+_FAILURES: Final = (RuntimeError, OSError, ValueError)
+
+
+class _Guard:
+    """What `guard` returns: one for all, as each operation on the store enters it."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if isinstance(error, _FAILURES):
+            raise StoreFailure((str(error).splitlines() or [repr(error)])[0]) from error
+
+
+_GUARD: Final = _Guard()
+
+
+def guard() -> AbstractContextManager[None]:
     """Return a context that raises `StoreFailure` if the store fails, or has a value that no rank has written."""
-    try:
-        yield
-    except (RuntimeError, OSError, ValueError) as error:
-        raise StoreFailure((str(error).splitlines() or [repr(error)])[0]) from error
+    return _GUARD
 
 
 def batches(whole: list[T]) -> Iterator[list[T]]:

@@ -100,7 +100,9 @@ class Judging:
         """Notify a rank whose threads do not run that its round is over; follows `judge`."""
         sample = self._sample or (yield effects.TakeSample(math.inf))
         now = self.now()
-        yield from self._help(self.judges.gil_stalls.evaluate(sample, now=now), sample.iteration, now)
+        actions = self.judges.gil_stalls.evaluate(sample, now=now)
+        if actions:
+            yield from self._help(actions, sample.iteration, now)
 
     def look_who_waits(self) -> Flow[Stall | None]:
         """Return what to announce if others wait in a rendezvous for a rank that has exited.

@@ -36,7 +36,7 @@ class SiblingRing:
 
     def __init__(self, member: InitialRank, timeout: float, starts_within: float) -> None:
         self.member, self.starts_within = member, starts_within
-        self.leases = LeaseTable[InitialRank](timeout)
+        self.leases: LeaseTable[InitialRank] = LeaseTable(timeout)
         self._started_at = math.inf
 
     def watched(self, siblings: list[InitialRank], *, now: float) -> list[InitialRank]:

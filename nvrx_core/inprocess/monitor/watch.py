@@ -166,6 +166,8 @@ class Watch:
 
     def _release_lost(self) -> Flow[None]:
         """Mark reported siblings that are lost by now as left, so that the store's host does not wait for them."""
+        if not self.unresponsive:
+            return
         for member in sorted(self.unresponsive.keys() - self.page.members()):
             yield MarkLeft(member, silent=True)
             yield DeleteIfOver()

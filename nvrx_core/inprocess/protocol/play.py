@@ -20,14 +20,14 @@ class Machine(Protocol):
 
 def play(machine: Machine, actions: Iterable[Action], now: Callable[[], float]) -> Flow[list[Action]]:
     """Execute store actions and pass the answers back, until only other actions are left; return those."""
-    pending, rest = deque(actions), list[Action]()
+    pending = deque(actions)
+    rest: list[Action] = []
     while pending:
         action = pending.popleft()
         if isinstance(action, StoreAction):
             answer = yield StoreOperation(action, machine.iteration)
             if answer is not None:
-                method, *told = answer
-                pending.extend(getattr(machine, method)(*told, now=now()))
+                pending += getattr(machine, answer[0])(*answer[1:], now=now())
         elif isinstance(action, InternalError):
             yield ReportInternalError(f"round {machine.iteration}: {action.reason}")
         else:
