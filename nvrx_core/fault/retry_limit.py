@@ -11,7 +11,7 @@ Invariant: the count is never negative, and only an iteration without progress r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Self
 
 from nvrx_core.errors import InternalError, require
@@ -115,7 +115,7 @@ class NoProgressLimit:
         progressed = step is not None and (before.highest is None or step > before.highest)
         count = 0 if progressed or not counts else before.count + 1 if alike else 1
         highest = step if progressed else before.highest
-        self._state = replace(before, error_type=error_type, origin=origin, highest=highest, count=count)
+        self._state = NoProgressState(error_type, origin, highest, count)
         reached = self.limit is not None and count >= self.limit
         return Verdict(reached, count, culprit, self._reason(culprit, progressed), self._pause(count))
 
