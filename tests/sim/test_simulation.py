@@ -16,6 +16,8 @@ from tests.harness.sim.simulate import SEEDS, main, replay_command, run, search
 
 KEPT = [json.loads(path.read_text()) for path in sorted(SEEDS.glob("*.json"))]
 ROOT = pathlib.Path(__file__).parents[2]
+BLOCK = 20_000
+"""Schedules of one test, which has to end within `faulthandler_timeout`."""
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"{kept['seed']}: {kept['why']}")
@@ -28,24 +30,18 @@ def test_the_first_schedules_pass() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("schedules", [40_000, pytest.param(200_000, marks=pytest.mark.nightly)])
-def test_many_schedules_pass(capsys: pytest.CaptureFixture[str], schedules: int) -> None:
-    search_all = [
-        "-m",
-        "tests.harness.sim.simulate",
-        "--schedules",
-        str(schedules),
-        "--seed",
-        "1000",
-        "--seconds",
-        "240",
-    ]
+@pytest.mark.parametrize(
+    "block", [*range(3), *(pytest.param(block, marks=pytest.mark.nightly) for block in range(3, 10))]
+)
+def test_many_schedules_pass(capsys: pytest.CaptureFixture[str], block: int) -> None:
+    seeds = ["--schedules", str(BLOCK), "--seed", str(1000 + block * BLOCK)]
+    command = [sys.executable, "-m", "tests.harness.sim.simulate", *seeds, "--jobs", str(os.cpu_count() or 1)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *search_all, "--jobs", str(os.cpu_count() or 1)]
     found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     with capsys.disabled():
         print(f"\n{found.stdout}", end=" ")
     assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.startswith(f"{BLOCK:,} schedules in ")
 
 
 def test_a_large_job_passes() -> None:

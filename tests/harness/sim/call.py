@@ -6,7 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import RankAssignmentError
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
@@ -35,6 +35,7 @@ __all__ = ["Call"]
 
 BACKS_OFF = 1000
 """A limit that no schedule reaches: restarts after equal failures back off."""
+MOVES: Final = (FillGaps(), ShiftRanks())
 MAX_RESTARTS = 200
 """Restarts where completions may be late, too."""
 
@@ -46,20 +47,18 @@ class _Place(RankAssignment):
         self.call, self.iteration, self.member = call, iteration, member
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
-        options = self.call.options
         if self.iteration > 0:
             if (self.iteration, self.member) in self.call.errors:
                 raise RankAssignmentError("injected", rank=ctx.state.rank, world_size=ctx.state.world_size)
             rank = self.call.discards.get(self.iteration, ctx.state.world_size)
             if rank < ctx.state.world_size and len(ctx.terminated_ranks | {rank}) < ctx.state.world_size:
                 ctx.terminated_ranks.add(rank)
-        ctx = (ShiftRanks() if options.shift else FillGaps())(ctx)
-        return MaxActiveWorldSize(options.active)(ctx)
+        return self.call.limit(self.call.move(ctx))
 
 
 @functools.lru_cache(maxsize=4096)
 def _leader(shift: bool, world_size: int, terminated: tuple[int, ...]) -> int | None:
-    return leader(ShiftRanks() if shift else FillGaps(), world_size, terminated)
+    return leader(MOVES[shift], world_size, terminated)
 
 
 class Call:
@@ -99,6 +98,7 @@ class Call:
         self.inside, self.completed = Counter[int](), False
         self.leases: dict[int, str] = {}
         self._living: dict[frozenset[int], list[int]] = {}
+        self.move, self.limit = MOVES[self.options.shift], MaxActiveWorldSize(self.options.active)
         self._draw_failures()
         self.rules = CallRules(leader=self.leader, no_progress_limit=BACKS_OFF)
         self.members = frozenset(range(size))

@@ -75,9 +75,11 @@ class SharedStore(MemoryStore):
     def _of_round(self, key: str) -> tuple[Slots | None, str]:
         """The round that a key is of, and the key's name there."""
         prefix, _, name = key.rpartition("/")
+        if name not in KEYS:
+            return None, name
         prefix, _, iteration = prefix.rpartition("/")
         rounds = self.rounds.get(prefix)
-        return (None if rounds is None or name not in KEYS else rounds.get(int(iteration))), name
+        return (None if rounds is None else rounds.get(int(iteration))), name
 
     def forget(self, prefix: str) -> bool:
         """Delete all keys that begin with the prefix; False: each must be named."""
@@ -86,8 +88,8 @@ class SharedStore(MemoryStore):
     def forget_except(self, prefix: str, stay: Collection[str]) -> bool:
         """The same, but those that stay."""
         if self.forgets:
-            for key in self.list_keys():
-                if key.startswith(prefix) and key not in stay:
+            for key in self.keys_under(prefix):
+                if key not in stay:
                     self.delete_key(key)
         return self.forgets
 
@@ -103,10 +105,11 @@ class SharedStore(MemoryStore):
 
     def keys_under(self, prefix: str) -> list[str]:
         """The keys that begin with the prefix."""
-        of_rounds = (
-            f"{home}/{iteration}/{name}"
-            for home, rounds in self.rounds.items()
-            for iteration, slots in rounds.items()
-            for name in slots.names()
-        )
-        return [key for key in (*self.values, *of_rounds) if key.startswith(prefix)]
+        found = [key for key in self.values if key.startswith(prefix)]
+        for home, rounds in self.rounds.items():
+            if home.startswith(prefix) or prefix.startswith(home):
+                of_rounds = (
+                    f"{home}/{iteration}/{name}" for iteration, slots in rounds.items() for name in slots.names()
+                )
+                found += [key for key in of_rounds if key.startswith(prefix)]
+        return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nvrx_core.errors import StoreLost
 from nvrx_core.fault.record import FaultRecord
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Rank", "Stage"]
 
+NOBODY: Final[frozenset[int]] = frozenset()
+
 
 class Stage(enum.Enum):
     """The state of a rank."""
@@ -61,9 +63,11 @@ class Rank:
         expired: it has given up at the entry of the call.
         store_lost_at: when the store was found to be lost; 0.0: it is not.
         iteration, lost, about, noticed, aborting: as the progress page has them.
+        awake: of its monitor process.
     """
 
     store_lost_at = 0.0
+    awake: AwakeClock
     policy: InterruptPolicy
     cause: FaultRecord | None = None
     decision: Decision | None = None
@@ -74,16 +78,15 @@ class Rank:
         self.state = State(member, call.size)
         self.stage = Stage.ALIVE
         self.gone = self.expired = False
-        self.iteration, self.lost = -1, frozenset[int]()
+        self.iteration, self.lost = -1, NOBODY
         self.inside: int | None = None
         self.function = Function(self)
         self.noticed = self.aborting = -2
-        self.awake = AwakeClock()  # of its monitor process
         self.about, self.woken, self.paused_until, self.thaws_at = About.STARTING, False, 0.0, 0.0
         self.entry = Entry(self) if call.number else None
         if self.entry is not None:
             self.about = About.OUTSIDE
-            self.main = self.thread = Task(self.world, f"{self.name}", self.entry.run(), call.wire)
+            self.main = self.thread = Task(self.world, self, "", self.entry.run(), call.wire)
         else:
             self.begin()
         self.monitor = self._task("monitor", self._monitor(replaces=False))
@@ -97,12 +100,12 @@ class Rank:
         """It has met the others: run its two threads."""
         call = self.call
         flow = MainThread(self.rounds, self.state, call.rules_of(self.member), self.now)
-        self.main = Task(self.world, self.name, call.running(self, flow.run(), MAIN, self._over), call.wire)
+        self.main = self._task("", call.running(self, flow.run(), MAIN, self._over))
         thread = call.running(self, monitor_thread(self.rounds, self.now), THREAD, self.main.poke)
         self.thread = self._task("thread", thread)
 
     def _task(self, part: str, steps: Running) -> Task:
-        return Task(self.world, f"{self.name}'s {part}", steps, self.call.wire)
+        return Task(self.world, self, part, steps, self.call.wire)
 
     def poke(self) -> None:
         """Notify its threads that a condition may have changed."""

@@ -84,6 +84,14 @@ class Schedule:
         if self._at or self._in_recovery:
             self.world.on_operation = self._operated
 
+    def release(self) -> None:
+        """Let go of what refers to each other, so that it is freed without a look at all that lives."""
+        for call in self.calls:
+            for rank in call.ranks.values():
+                vars(rank).clear()
+            vars(call).clear()
+        vars(self.world).clear()
+
     # From call to call
 
     def completes(self, call: Call) -> None:
@@ -122,6 +130,8 @@ class Schedule:
             self.recovery += 1
             while self._in_recovery and self.recovery >= self._in_recovery[-1][0]:
                 self._inject_later(0.0, self._in_recovery.pop()[1])
+        if not (self._at or self._in_recovery):
+            self.world.on_operation = None
 
     def _inject(self, what: str) -> None:
         rng = self.world.rng

@@ -8,16 +8,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
 import gc
 import json
-import math
 import multiprocessing
 import pathlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +26,8 @@ __all__ = ["SEEDS", "Figures", "Ranks", "keep", "main", "replay_command", "run",
 
 SEEDS: Final = pathlib.Path(__file__).with_name("seeds")
 Ranks = tuple[int, int]
+COLLECT_AFTER: Final = 500
+"""Ranks that have left what little `Schedule.release` does not free."""
 
 
 @dataclass
@@ -102,33 +102,36 @@ def keep(seed: int, ranks: Ranks, why: str, folder: pathlib.Path = SEEDS) -> pat
     return path
 
 
-def search(seeds: Iterable[int], ranks: Ranks, seconds: float = math.inf, folder: pathlib.Path = SEEDS) -> Figures:
-    """Run schedules, as many as fit in the time; one that fails is kept.
+def search(seeds: Iterable[int], ranks: Ranks, folder: pathlib.Path = SEEDS) -> Figures:
+    """Run schedules; one that fails is kept.
 
     Raises:
         Failure: when an invariant does not hold.
     """
-    figures, end = Figures(), time.perf_counter() + seconds
-    with _collected_between() as collect:
+    figures, released = Figures(), 0
+    with _without_collection():
         for seed in seeds:
             try:
-                figures.add(run(seed, ranks))
+                schedule = run(seed, ranks)
             except Failure as failure:
                 kept = keep(seed, ranks, str(failure).splitlines()[1], folder)
                 raise Failure(f"{failure}\nkept in {kept}") from None
-            collect()
-            if time.perf_counter() > end:
-                break
+            figures.add(schedule)
+            schedule.release()
+            released += schedule.options.ranks
+            if released >= COLLECT_AFTER:
+                gc.collect(0)
+                released = 0
     return figures
 
 
 @contextlib.contextmanager
-def _collected_between() -> Iterator[Callable[[], object]]:
-    """Collect garbage between two schedules only: what lives is looked at in vain while one runs."""
+def _without_collection() -> Iterator[None]:
+    """Collect no garbage: what lives is looked at in vain while a schedule runs, and each is released at its end."""
     collects = gc.isenabled()
     gc.disable()
     try:
-        yield functools.partial(gc.collect, 0)
+        yield
     finally:
         if collects:
             gc.enable()
@@ -140,13 +143,12 @@ class Share:
 
     seeds: range
     ranks: Ranks
-    seconds: float
     folder: pathlib.Path
 
     def search(self) -> Figures | str:
         """The figures, or what failed."""
         try:
-            return search(self.seeds, self.ranks, self.seconds, self.folder)
+            return search(self.seeds, self.ranks, self.folder)
         except Failure as failure:
             return str(failure)
 
@@ -172,11 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=_range, default=(3, 16), metavar="N..M")
     parser.add_argument("--seed", type=int, default=0, help="of the first schedule; the others follow it")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no schedule after these")
     parser.add_argument("--seeds", type=pathlib.Path, default=SEEDS, help="where a failing seed is kept")
     given = parser.parse_args(arguments)
     begun = time.perf_counter()
-    whole = Share(range(given.seed, given.seed + given.schedules), given.ranks, given.seconds, given.seeds)
+    whole = Share(range(given.seed, given.seed + given.schedules), given.ranks, given.seeds)
     found = _search_all(whole, given.jobs)
     failures = [each for each in found if isinstance(each, str)]
     figures = sum((each for each in found if isinstance(each, Figures)), Figures())

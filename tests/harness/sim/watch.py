@@ -47,6 +47,7 @@ class SimulatedPage:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
+        self._living, self._siblings = list[int](), list[int]()
 
     @property
     def stage(self) -> Stage:
@@ -69,7 +70,10 @@ class SimulatedPage:
 
     def siblings(self) -> list[int]:
         living = self.rank.call.living(self.rank.lost)
-        return [member for member in living if member != self.rank.member] if len(living) < 100 else living[:1]
+        if living is not self._living:
+            others = living[:1] if len(living) >= 100 else [each for each in living if each != self.rank.member]
+            self._living, self._siblings = living, others
+        return self._siblings
 
 
 def watch_of(rank: Rank, *, replaces: bool) -> Watch:
@@ -78,7 +82,7 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     looks = bool(options.nodes or options.suspicions or options.pauses)
     judges = Judges(HangDetector(beat, HARD, 1.0), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
-    interval = beat if rank.call.hangs else math.inf
+    interval = math.inf
     rank.awake = AwakeClock()
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
     parts = Parts(judges, schedule, ring, rank.awake, interval, replaces)

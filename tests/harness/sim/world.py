@@ -27,6 +27,8 @@ __all__ = ["AwaitKey", "Steps", "Task", "Until", "World"]
 DELAYS: Final = tuple(((i + 0.5) / 4096) ** -0.7 for i in range(4096))
 
 
+HORIZON: Final = 30.0
+"""Seconds: what happens later is mostly an alarm that nobody awaits any more by then."""
 ENDED: Final = -1
 PAUSED: Final = -2
 NEVER: Final = -3
@@ -60,23 +62,43 @@ class Steps(Protocol):
         """End where it is."""
 
 
+class Named(Protocol):
+    """Whose tasks run."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the history."""
+
+
 class Task:
     """Something that runs, a thread or a process; begun after a delay.
 
+    Args:
+        world: where.
+        owner: whose it is.
+        part: which part of it; "" for the whole.
+        steps: what it does.
+        slots: the rounds of its call.
+
     Attributes:
         turn: how often it was resumed; `ENDED` when it has ended, `PAUSED` while it is paused.
-        slots: the rounds of its call.
         until: what it waits for of its own rank.
     """
 
-    __slots__ = ("held", "name", "paused_turn", "send", "slots", "steps", "turn", "until", "world")
+    __slots__ = ("held", "owner", "part", "paused_turn", "send", "slots", "steps", "turn", "until", "world")
 
-    def __init__(self, world: World, name: str, steps: Steps, slots: Mapping[int, Slots]) -> None:
-        self.world, self.name, self.steps, self.send, self.slots = world, name, steps, steps.send, slots
+    def __init__(self, world: World, owner: Named, part: str, steps: Steps, slots: Mapping[int, Slots]) -> None:
+        self.world, self.owner, self.part = world, owner, part
+        self.steps, self.send, self.slots = steps, steps.send, slots
         self.turn, self.paused_turn = 0, NEVER
         self.held: list[tuple[int, Any]] = []
         self.until: Callable[[], Any] | None = None
         world.resume_soon(self)
+
+    @property
+    def name(self) -> str:
+        """Its name in the history."""
+        return f"{self.owner.name}'s {self.part}" if self.part else self.owner.name
 
     @property
     def alive(self) -> bool:
@@ -93,6 +115,11 @@ class Task:
         """Pause it: what comes for it waits."""
         if self.turn >= 0:
             self.paused_turn, self.turn = self.turn, PAUSED
+
+    def hold(self, turn: int, value: Any) -> None:
+        """Keep what comes while it is paused."""
+        if turn == self.paused_turn:
+            self.held.append((turn, value))
 
     def thaw(self) -> None:
         """Go on."""
@@ -134,7 +161,10 @@ class World:
         self.remembers = remembers
         self._history: list[tuple[float, str, object, int]] = []
         self._heap: list[tuple[float, int, Any, int, Any, Any]] = []
+        self._far: list[tuple[float, int, Any, int, Any, Any]] = []
+        self._horizon = HORIZON
         self._order = itertools.count()
+        self.after(HORIZON, self._reach_horizon)
 
     def rounds_of(self, prefix: str) -> dict[int, Slots]:
         """The rounds whose keys have the prefix."""
@@ -175,8 +205,7 @@ class World:
                 self._happen(at, task, turn, what)
                 continue
             if task.turn != turn:  # it was resumed before, has ended, or is paused
-                if task.paused_turn == turn:
-                    task.held.append((turn, value))
+                task.hold(turn, value)
                 continue
             assert at < most, f"still going on after {most} s"
             self.now = at
@@ -195,8 +224,7 @@ class World:
                 heappush(heap, (at + wish, next(order), task, turn, None, None))
             elif kind is Until:
                 task.until = wish.holds
-                if wish.deadline < math.inf:
-                    self._set_alarm(task, wish.deadline)
+                self._set_alarm(task, wish.deadline)
             else:
                 self._wait(task, wish)
 
@@ -214,10 +242,24 @@ class World:
             self.resume_soon(task, answer, turn=turn)
 
     def _set_alarm(self, task: Task, deadline: float) -> None:
+        if deadline == math.inf:
+            return
         if deadline <= self.now:
             self.late += 1
             assert self.late < 10_000, f"{task.name} waits until {deadline}, and that is over"
-        heappush(self._heap, (max(self.now, deadline), next(self._order), task, task.turn, None, None))
+        alarm = max(self.now, deadline), next(self._order), task, task.turn, None, None
+        if deadline < self._horizon:
+            heappush(self._heap, alarm)
+        else:
+            self._far.append(alarm)
+
+    def _reach_horizon(self) -> None:
+        """Take up the alarms beyond the horizon; most tasks await theirs no more."""
+        for alarm in self._far:
+            if alarm[2].awaits(alarm[3]):
+                heappush(self._heap, alarm)
+        self._far.clear()
+        self._horizon = math.inf
 
     def _wait(self, task: Task, wish: AwaitKey) -> None:
         try:
