@@ -1,5 +1,6 @@
 """Simulated schedules in virtual time: the invariants hold while faults occur, then every rank comes to its end."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -23,6 +24,22 @@ BLOCK = 20_000
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"{kept['seed']}: {kept['why']}")
 def test_a_kept_seed_passes(kept: dict[str, Any]) -> None:
     run(kept["seed"], tuple(kept["ranks"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "harsher"),
+    [
+        (Options.draw(2584), {"crashes": 1, "hangs": 1, "kills": 1, "pauses": 1, "calls": 2}),
+        (
+            Options.draw(198, 3, 3),
+            {"crashes": 3, "nodes": 1, "kills": 1, "hangs": 0, "wedges": 0, "pauses": 1, "calls": 2, "slow": 0.1,
+             "hold": False, "active_for": 0.01},
+        ),
+    ],
+    ids=["a monitor process replaced while its node is paused", "all that enter the second call die"],
+)  # fmt: skip
+def test_a_harsher_schedule_passes(options: Options, harsher: dict[str, Any]) -> None:
+    Schedule(dataclasses.replace(options, **harsher)).run()
 
 
 def test_the_first_schedules_pass() -> None:

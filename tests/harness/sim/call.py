@@ -246,8 +246,8 @@ class Call:
         lost = [rank.member for rank in ranks if rank.stage is Stage.LOST]
         host_ends = any(rank.is_dead() and (rank.gone or not rank.member) for rank in self._and_before())
         assert host_ends or not lost, f"I14: {lost} lose the store of call {self.number}, and its host lives"
-        monitors = [rank.member for rank in ranks if rank.monitor.alive and not self._waits_in_vain(rank)]
-        assert not monitors, f"the monitor processes of {monitors} wait for ever: {stages}"
+        monitors = [rank.member for rank in ranks if rank.monitor.alive]
+        assert not monitors or self._nobody_decides(), f"the monitor processes of {monitors} wait for ever: {stages}"
         ends = {rank.iteration for rank in ranks if rank.stage is Stage.FINISHED}
         assert len(ends) <= 1, f"I11: members finish different iterations: {ends}"
         for k, entered in self.entries.items():
@@ -262,8 +262,13 @@ class Call:
         for call in self.schedule.calls[max(0, self.number - 1) : self.number + 1]:
             yield from call.ranks.values()
 
-    def _waits_in_vain(self, rank: Rank) -> bool:
-        """Whether a monitor process may wait for a decision until `barrier_timeout`: nobody is left who decides."""
+    def _nobody_decides(self) -> bool:
+        """Whether all have given up or are dead, some perhaps before they have entered.
+
+        A monitor process may then wait for a decision until `barrier_timeout`; nobody needs its report.
+        """
+        if len(self.ranks) < self.size:
+            return True
         ranks = self.ranks.values()
         return any(each.expired or (each.gone and not self.membership.has_left(each.member)) for each in ranks)
 

@@ -29,7 +29,7 @@ from .rank_main import MAIN
 from .rank_thread import THREAD
 from .running import Running
 from .slots import SayWhere
-from .watch import MONITOR, watch_of
+from .watch import MONITOR, taking_over, watch_of
 from .world import Task
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Rank:
         expired: it has given up at the entry of the call.
         store_lost_at: when the store was found to be lost; 0.0: it is not.
         iteration, lost, about, noticed, aborting: as the progress page has them.
-        awake: of its monitor process.
+        awake: of its monitor process; `beat_at`: when that has last run.
     """
 
     store_lost_at = 0.0
@@ -83,6 +83,7 @@ class Rank:
         self.function = Function(self)
         self.noticed = self.aborting = -2
         self.about, self.woken, self.paused_until, self.thaws_at = About.STARTING, False, 0.0, 0.0
+        self.beat_at = self.world.now
         self.entry = Entry(self) if call.number else None
         if self.entry is not None:
             self.about = About.OUTSIDE
@@ -242,4 +243,6 @@ class Rank:
             lose_store(self)
 
     def _monitor(self, *, replaces: bool) -> Running:
-        return self.call.running(self, watch_of(self, replaces=replaces).run(), MONITOR, lambda: None)
+        watch = watch_of(self, replaces=replaces)
+        flow = taking_over(self, watch) if replaces else watch.run()
+        return self.call.running(self, flow, MONITOR, lambda: None)

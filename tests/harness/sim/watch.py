@@ -27,7 +27,7 @@ from .world import AwaitKey, Until
 if TYPE_CHECKING:
     from .rank import Rank
 
-__all__ = ["MONITOR", "SimulatedPage", "watch_of"]
+__all__ = ["MONITOR", "SimulatedPage", "taking_over", "watch_of"]
 
 TURN: Final = 1e-9
 """Seconds that a turn of a monitor process takes: awake time is rounded, and a deadline may be there a moment later."""
@@ -89,6 +89,15 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     return Watch(rank.member, SimulatedPage(rank), parts, rank.now)
 
 
+def taking_over(rank: Rank, watch: Watch) -> effects.Flow[None]:
+    """Run a watch that replaces another, as `MonitorProcess._take_over` does.
+
+    The time since its predecessor has last run is charged to nobody: the whole node may have been paused meanwhile.
+    """
+    rank.awake.woke(rank.beat_at, now=rank.now())
+    yield from watch.run()
+
+
 def _sleep(rank: Rank, effect: watch_effects.Sleep) -> Waits:
     world = rank.world
     if effect.until > world.now and not (rank.is_dead() or rank.woken):
@@ -104,7 +113,7 @@ def _sleep(rank: Rank, effect: watch_effects.Sleep) -> Waits:
 
 
 def _take_sample(rank: Rank, effect: watch_effects.TakeSample) -> ProgressSample:
-    hung_at = rank.function.hung_at
+    rank.beat_at, hung_at = rank.world.now, rank.function.hung_at
     alive_at = rank.awake.at(rank.world.now if hung_at is None else hung_at)
     return ProgressSample(
         iteration=rank.iteration, stage=rank.about, alive_at=alive_at if rank.call.hangs else math.inf,
@@ -140,6 +149,9 @@ def _death(rank: Rank, effect: watch_effects.DescribeDeath) -> FaultRecord:
 
 
 def _terminate(rank: Rank, _: watch_effects.TerminateRank) -> None:
+    """End the rank, unless it has died: a process that has just taken over judges it once before it learns of that."""
+    if rank.is_dead():
+        return
     assert rank.function.wedged, f"I12: {rank.member} is ended, and is not hung"
     rank.die(node=False)
 
