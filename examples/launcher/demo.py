@@ -11,6 +11,7 @@ was left behind; 1 otherwise; 2 for wrong options; 128 + n after signal n.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -84,7 +85,8 @@ def demonstrate(options: argparse.Namespace, terminal: Terminal) -> int:
     terminal.say("\nWhat each run came to:\n", Style.BOLD)
     for row in run_table(histories):
         terminal.say(f"  {row}")
-    terminal.say(f"\nThe whole run history: nvrx-timeline {options.output / name_of(LAYERS[0]) / 'records'}")
+    timeline = f"{os.path.relpath(sys.executable)} -m nvrx_core.events.timeline"
+    terminal.say(f"\nThe whole run history: {timeline} {options.output / name_of(LAYERS[0]) / 'records'}")
     for failure in failures:
         terminal.say(f"failed: {failure}", Style.RED)
     return 1 if failures else 0
