@@ -16,6 +16,7 @@ LEGEND = (
     "each time: from the fault until the slowest rank has done its first step, from the last checkpoint on",
     "started: until the last new process ran; what is between that and the first step is mostly the import of torch",
     f"hangs: a section ends after {SECTION:g} s, a heartbeat is missing after {HEARTBEAT:g} s; both are in the times",
+    "with Wrapper, a lost process: all are started again, because four ranks train or none, and none is in reserve",
     "ended: workers that have failed or were ended for it; the launchers then stop and start all others",
     f"hung: torchrun sees nothing; the demo killed the process after {CUT_OFF:g} s, torch would have waited 30 minutes",
 )
