@@ -18,7 +18,10 @@ from tests.harness.process.job import Template
 KINDS = ("sync", "async", "torch")
 RESUMED = [*KINDS, pytest.param("persistent", marks=pytest.mark.nightly)]
 PLACES = ("checkpoint-write", "checkpoint-rename", "checkpoint-marker")
-
+AT_LOAD = 240.0
+"""Seconds for a job: megatron-core's first save starts a process that imports torch, which may take a minute."""
+PATIENT = {"soft": 100.0, "hard": 115.0}
+"""Timeouts that do not take that first save for a hang."""
 
 Undisturbed = Callable[[str], MegatronJob]
 OPTIMIZERS = {"torch": "sgd"}
@@ -98,12 +101,12 @@ def test_a_save_killed_at_any_moment_leaves_a_whole_checkpoint(
     launch: Launch, undisturbed: Undisturbed, number: int
 ) -> None:
     kind = KINDS[number % 3]
-    job = launch(3, tp=2, active=2, save_every=2, saves=kind, optimizer=OPTIMIZERS.get(kind, "megatron"))
+    job = launch(3, tp=2, active=2, save_every=2, saves=kind, optimizer=OPTIMIZERS.get(kind, "megatron"), **PATIENT)
     target = number % 2
-    job.await_line("save", initial_rank=target, iteration=0, step=4)
+    job.await_line("save", AT_LOAD, initial_rank=target, iteration=0, step=4)
     host.eventually(functools.partial(bool, False), number * 0.01)
     os.kill(job.pids[target], signal.SIGKILL)
-    job.finish(90)
+    job.finish(AT_LOAD)
     assert job.codes[1 - target] == job.codes[2] == 0, job.told()
     assert job.weights() == undisturbed(kind).weights()
     assert all(manifest.damage(folder) is None for folder in checkpoints(job))
