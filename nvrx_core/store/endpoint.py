@@ -24,7 +24,15 @@ from nvrx_core.process.descriptors import close_if_left
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.settings.environment import store_answers_within
 
-__all__ = ["StoreConnectionError", "answer_deadline", "await_listener", "handed_over", "listen", "local_address"]
+__all__ = [
+    "StoreConnectionError",
+    "StoreHostingError",
+    "answer_deadline",
+    "await_listener",
+    "handed_over",
+    "listen",
+    "local_address",
+]
 
 log = logging.getLogger("nvrx_core.store")
 LINE_EVERY: Final = 10.0
@@ -36,6 +44,10 @@ BACKLOG: Final = 4096
 
 class StoreConnectionError(RestartError):
     """The control store cannot be reached or hosted; the text says where and what to do."""
+
+
+class StoreHostingError(StoreConnectionError):
+    """This process was to host the control store and cannot; one that answers there is another job's."""
 
 
 def await_listener(host: str, port: int, timeout: timedelta) -> None:
@@ -119,7 +131,7 @@ def listen(
         choose: how the user chooses another port, for the error.
 
     Raises:
-        StoreConnectionError: when the port is in use, or the host is no address of this machine.
+        StoreHostingError: when the port is in use, or the host is no address of this machine.
     """
     try:
         return _bound(host, port, anywhere)
@@ -129,7 +141,7 @@ def listen(
             cure = f"{name} must be an address of this machine ({socket.gethostname()}), or 0.0.0.0 for all that it has"
         else:
             cure = f"free the port, or choose another: {choose}"
-        raise StoreConnectionError(f"{reason}; {cure}") from None
+        raise StoreHostingError(f"{reason}; {cure}") from None
 
 
 def _bound(host: str, port: int, anywhere: bool) -> socket.socket:

@@ -89,6 +89,21 @@ def test_one_process_too_many_ends_a_job_that_has_just_begun(prepare: Launch, ho
     assert_no_process_left(job)
 
 
+def test_a_second_job_on_the_same_port_does_not_train_in_the_store_of_the_first(prepare: Launch) -> None:
+    """Its rank 0 cannot host a store of its own, and must not be taken for a lost rank of a job in the first one's."""
+    first, second = (prepare(world=2, store=False, steps=5000) for _ in range(2))
+    second.port = first.port
+    first.start().await_line("step", initial_rank=1)
+    second.start().finish(30)
+    assert second.codes == {0: 1, 1: 1}
+    assert second.lines("enter") == []
+    assert "cannot host the control store" in second.errors(0).splitlines()[-1]
+    assert "started with the same RANK" in second.errors(1).splitlines()[-1]
+    first.finish(30)
+    assert first.codes == {0: 1, 1: 1}, "it had just begun"
+    assert_no_process_left(first)
+
+
 @pytest.mark.parametrize("hosted", [False, True], ids=["own store", "hosted by rank 0"])
 def test_a_rank_that_is_never_started_is_named_by_all_others(prepare: Launch, hosted: bool) -> None:
     job = prepare(world=4, store=not hosted, wrapper=BARRIER)

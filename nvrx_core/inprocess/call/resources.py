@@ -39,6 +39,7 @@ from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
 from nvrx_core.store.cpp_log_level import quiet
+from nvrx_core.store.endpoint import StoreHostingError
 from nvrx_core.store.keys import StoreKeys
 
 __all__ = ["Resources", "acquire"]
@@ -145,12 +146,15 @@ def _give_signal_back(interrupt: Interrupt, page: Page) -> None:
 
 @contextmanager
 def _entering(monitor: MonitorLink) -> Iterator[None]:
-    """Mark the rank as entering; if it fails to enter, no other rank waits for it."""
+    """Mark the rank as entering; if it fails to enter, no other rank waits for it.
+
+    A rank that cannot host the store has nobody to tell: the store that answers there is another job's.
+    """
     try:
         yield
         monitor.entered = True
     except BaseException as error:  # boundary: the monitor process tells the others, if they do not know
-        known = isinstance(error, BarrierTimeout | JobMismatch | RankDiscarded)
+        known = isinstance(error, BarrierTimeout | JobMismatch | RankDiscarded | StoreHostingError)
         monitor.page.enter(Stage.LEFT if known else Stage.EXITED_ABNORMALLY)
         raise
 
