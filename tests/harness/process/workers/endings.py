@@ -29,6 +29,7 @@ from tests.harness.process.workers.record import Record
 
 record = Record.of_environment()
 models = weakref.WeakSet[Any]()
+kept = list[BaseException]()
 SCRIPT = """
 import sys, time
 from tests.harness.process.workers import endings
@@ -36,7 +37,11 @@ endings.make_model(globals())
 if int(sys.argv[1]) == 0:
     if endings.me == 1:
         endings.record.await_others(1, "models")
-        raise ValueError("planted")
+        try:
+            raise ValueError("planted")
+        except ValueError as error:
+            endings.kept.append(error)  # as a tracker of experiments does
+            raise
     time.sleep(30)
 """
 LONG_IMPORT = """
