@@ -151,12 +151,17 @@ class CallSteps(Steps):
             yield label, self._told(after, member, which, answer)
             return
         verdict = dict(job.keys).get(self.keys.verdict(step.generation))
-        missing = any(_never_comes(seen, step.generation) for seen in self._all(job))
+        missing = any(self._never_comes(job, seen) for seen in self._all(job))
         if verdict is not None:
             answer = told.decided(step.generation, verdict.decode())
             yield f"{member}: reads the verdict", self._told(job, member, which, answer)
         elif missing or job.budget[QUIT]:
             yield f"{member}: waits no longer", self._expired(job if missing else job.spend(QUIT), step)
+
+    def _never_comes(self, job: Job, seen: Seen) -> bool:
+        """Whether a member has given up, or is dead and was one of those that have."""
+        verdict = dict(job.keys).get(self.keys.verdict(seen.claimed - 1), b"")
+        return seen.end in {"gone", NOT_MET} or (seen.end in DEAD and verdict.startswith(EXPIRED.encode()))
 
     def _expired(self, job: Job, step: Wait) -> Job:
         """A member has waited for too long; the others read so."""
@@ -176,12 +181,6 @@ class CallSteps(Steps):
 
         after, met = self._on_store(job, complete)
         yield f"{member}: its monitor joins for it", self._step(after, member, which, met)
-
-
-def _never_comes(seen: Seen, generation: int) -> bool:
-    """Whether a member has given up, or is dead where nobody claims its place in the generation."""
-    elsewhere = seen.end in DEAD and 0 < seen.claimed != generation + 1
-    return seen.end in {"gone", NOT_MET} or elsewhere
 
 
 class _Page(dict[Any, int]):

@@ -230,7 +230,7 @@ def _mark_lost(rank: Rank, _: watch_effects.MarkStoreLost) -> None:
 
 def _kill(rank: Rank, _: watch_effects.KillWithoutStore) -> None:
     held = rank.function.wedged or rank.function.depth
-    assert held or rank.thaws_at, f"{rank.name} is killed without a store, and could leave"
+    assert held or rank.thaws_at, f"I12: {rank.name} is killed without a store, and could leave"
     rank.die(node=False)
 
 

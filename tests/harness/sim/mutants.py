@@ -245,7 +245,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, suspicions=1), simulated=False,
     ),
     "the decision on a silent member is deleted": Mutant(
-        (("retention", "{decision.iteration - 1, decision.iteration}", "{decision.iteration - 1}"),),
+        (("retention", "{decision.iteration} if set(", "frozenset[int]() if set("),
+         ("retention", "{decision.iteration - 1, decision.iteration}", "{decision.iteration - 1}")),
         Config(ranks=2, suspicions=1), simulated=False,
     ),
     "the decision that a silent member has arrived for is deleted": Mutant(
