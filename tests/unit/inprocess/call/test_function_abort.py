@@ -13,6 +13,7 @@ class Noting(Abort):
 
     def __init__(self):
         self.asked = []
+        self.held = self
 
     def __call__(self, state):
         self.asked.append("abort")
@@ -53,5 +54,5 @@ def test_without_an_abort_nothing_is_run(page):
 def test_a_rank_that_has_completed_frees_those_that_wait_for_it_unless_no_abort_is_wanted(page, abort):
     noting = Noting()
     function_abort(page, noting, abort=abort).release_completed(SystemExit(0))
-    assert noting.asked == ["take", *(["abort_groups"] if abort else []), "release"]
+    assert noting.asked == ["take", *(["abort_groups"] if abort else []), "release", "clear"]
     assert page[ProgressField.EXITED] == 3
