@@ -26,7 +26,7 @@ class Progress(NamedTuple):
     """The progress of a rank in an iteration.
 
     Attributes:
-        meetings: the number of rendezvous begun: creations of process groups and stores, in which ranks wait for each
+        rendezvous: the number of rendezvous begun: creations of process groups and stores, in which ranks wait for each
             other.
         inside: the number of rendezvous that the rank is inside of, 0 for none.
         collectives: the number of collectives of the default group begun.
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
             its ranks.
     """
 
-    meetings: int = 0
+    rendezvous: int = 0
     inside: int = 0
     collectives: int = 0
     step: int = 0
@@ -51,12 +51,12 @@ class Progress(NamedTuple):
         counters, groups = values[:COUNTERS], values[COUNTERS:]
         if len(counters) < COUNTERS or len(groups) % 2:
             raise ValueError(f"not a rank's progress: {values!r:.100}")
-        meetings, inside, collectives, step = counters
-        return cls(meetings, inside, collectives, step, tuple(zip(groups[::2], groups[1::2], strict=True)))
+        rendezvous, inside, collectives, step = counters
+        return cls(rendezvous, inside, collectives, step, tuple(zip(groups[::2], groups[1::2], strict=True)))
 
     def values(self) -> list[int]:
         """Return the progress as a flat list, to be sent."""
-        return [self.meetings, self.inside, self.collectives, self.step, *chain.from_iterable(self.groups)]
+        return [self.rendezvous, self.inside, self.collectives, self.step, *chain.from_iterable(self.groups)]
 
 
 def behind(progress: Mapping[InitialRank, Progress], stalled: Collection[InitialRank]) -> set[InitialRank]:
@@ -66,14 +66,14 @@ def behind(progress: Mapping[InitialRank, Progress], stalled: Collection[Initial
         progress: the progress of each rank that reported any, by initial rank.
         stalled: the ranks that showed no sign of life.
     """
-    meetings = min((each.meetings for each in progress.values()), default=0)
+    rendezvous = min((each.rendezvous for each in progress.values()), default=0)
     collectives = min((each.collectives for each in progress.values()), default=0)
     least = _least(progress.values())
     waiting = {
         rank
         for rank, each in progress.items()
         if each.collectives > collectives
-        or (each.inside and each.meetings > meetings)
+        or (each.inside and each.rendezvous > rendezvous)
         or any(begun > least.get(group, begun) for group, begun in each.groups)
     }
     found = progress.keys() - waiting or set(progress)

@@ -1,8 +1,9 @@
 """The progress of the slowest members that have not stalled, computed from all leases. Pure.
 
-A lease is `beats/stalled/monitor pid/stage/iteration/meetings/collectives/atomic/seconds in a meeting`, where a meeting
-is a rendezvous. The summary holds only the minima, some members at the minimum, some members in an atomic section, and
-whether all members wait in a rendezvous. Its size does not depend on the number of members.
+A lease is `beats/stalled/monitor pid/stage/iteration/rendezvous/collectives/atomic/seconds in a rendezvous`, the
+rendezvous and collectives being those begun. The summary holds only the minima, some members at the minimum, some
+members in an atomic section, and whether all members wait in a rendezvous. Its size does not depend on the number of
+members.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class MinimumProgress(NamedTuple):
     """The minimum progress of the members in an iteration, and some of the slowest members.
 
     Attributes:
-        meetings: the least number of rendezvous begun.
+        rendezvous: the least number of rendezvous begun.
         collectives: the least number of collectives begun.
         slowest: some of the slowest members.
     """
 
-    meetings: int
+    rendezvous: int
     collectives: int
     slowest: tuple[InitialRank, ...]
 
@@ -45,12 +46,12 @@ class AllWaiting(NamedTuple):
 
     Attributes:
         iteration: the iteration.
-        meetings: the least number of rendezvous begun.
+        rendezvous: the least number of rendezvous begun.
         members: some of the members.
     """
 
     iteration: int
-    meetings: int
+    rendezvous: int
     members: tuple[InitialRank, ...]
 
 
@@ -60,7 +61,7 @@ class _Lease(NamedTuple):
     monitor: int
     stage: int
     iteration: int
-    meetings: int
+    rendezvous: int
     collectives: int
     atomic: int
     inside: int
@@ -89,7 +90,7 @@ class PeerProgress:
         found = dict[int, list[tuple[int, int, InitialRank]]]()
         for member, lease in unfinished.items():
             if not lease.stalled:
-                found.setdefault(lease.iteration, []).append((lease.meetings, lease.collectives, member))
+                found.setdefault(lease.iteration, []).append((lease.rendezvous, lease.collectives, member))
         minimum = {iteration: _minimum(members) for iteration, members in found.items()}
         return cls(minimum, tuple(holders[:MAX_HOLDERS]), _all_waiting(unfinished))
 
@@ -97,30 +98,30 @@ class PeerProgress:
         """Return the members in an atomic section of this iteration, and the beats of their leases."""
         return {member: beats for k, member, beats in self.holders if k == iteration}
 
-    def behind(self, iteration: int, meeting: int, collectives: int) -> tuple[InitialRank, ...]:
+    def behind(self, iteration: int, rendezvous: int, collectives: int) -> tuple[InitialRank, ...]:
         """Return some of the members that a rank waits for; empty when it waits for none.
 
         Args:
             iteration: the rank's iteration.
-            meeting: the rendezvous that the rank is inside of, 0 for none.
+            rendezvous: the rendezvous that the rank is inside of, 0 for none.
             collectives: how many collectives the rank has begun.
         """
         first = min(self.minimum, default=iteration)
         if first < iteration:
             return self.minimum[first].slowest
-        here = self.minimum.get(iteration, MinimumProgress(meeting, collectives, ()))
-        return here.slowest if here.meetings < meeting or here.collectives < collectives else ()
+        here = self.minimum.get(iteration, MinimumProgress(rendezvous, collectives, ()))
+        return here.slowest if here.rendezvous < rendezvous or here.collectives < collectives else ()
 
-    def waiting(self, iteration: int, meetings: int) -> tuple[InitialRank, ...]:
+    def waiting(self, iteration: int, rendezvous: int) -> tuple[InitialRank, ...]:
         """Return some of the members that wait for a completed one; empty unless all unfinished members wait.
 
         Args:
             iteration: the iteration that the member has completed.
-            meetings: how many rendezvous it has begun; a member inside a later one waits for members that have not
+            rendezvous: how many rendezvous it has begun; a member inside a later one waits for members that have not
                 begun it.
         """
         all_waiting = self.all_waiting
-        if all_waiting and all_waiting.iteration == iteration and all_waiting.meetings > meetings:
+        if all_waiting and all_waiting.iteration == iteration and all_waiting.rendezvous > rendezvous:
             return all_waiting.members
         return ()
 
@@ -141,9 +142,9 @@ class PeerProgress:
             known = tuple((int(iteration), int(member), int(beats)) for iteration, member, beats in holders)
             parsed = {
                 int(iteration): MinimumProgress(
-                    int(meetings), int(collectives), tuple(map(InitialRank, map(int, slowest)))
+                    int(rendezvous), int(collectives), tuple(map(InitialRank, map(int, slowest)))
                 )
-                for iteration, meetings, collectives, slowest in minimum
+                for iteration, rendezvous, collectives, slowest in minimum
             }
             if waiting is not None:
                 waiting = AllWaiting(int(waiting[0]), int(waiting[1]), tuple(map(InitialRank, map(int, waiting[2]))))
@@ -153,9 +154,9 @@ class PeerProgress:
 
 
 def _minimum(members: list[tuple[int, int, InitialRank]]) -> MinimumProgress:
-    least = min((collectives, meetings) for meetings, collectives, _ in members)
-    slowest = sorted(member for meetings, collectives, member in members if (collectives, meetings) == least)
-    return MinimumProgress(min(meetings for meetings, _, _ in members), least[0], tuple(slowest[:MAX_SLOWEST]))
+    least = min((collectives, rendezvous) for rendezvous, collectives, _ in members)
+    slowest = sorted(member for rendezvous, collectives, member in members if (collectives, rendezvous) == least)
+    return MinimumProgress(min(rendezvous for rendezvous, _, _ in members), least[0], tuple(slowest[:MAX_SLOWEST]))
 
 
 def _parse(text: str) -> _Lease | None:
@@ -169,5 +170,5 @@ def _all_waiting(unfinished: Mapping[InitialRank, _Lease]) -> AllWaiting | None:
     if not unfinished or any(lease.inside < WAITING_AFTER for lease in unfinished.values()):
         return None
     iteration = min(lease.iteration for lease in unfinished.values())
-    meetings = min(lease.meetings for lease in unfinished.values())
-    return AllWaiting(iteration, meetings, tuple(sorted(unfinished)[:MAX_SLOWEST]))
+    rendezvous = min(lease.rendezvous for lease in unfinished.values())
+    return AllWaiting(iteration, rendezvous, tuple(sorted(unfinished)[:MAX_SLOWEST]))

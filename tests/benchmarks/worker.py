@@ -203,7 +203,7 @@ def wrap(job: Job, function: Callable[..., None], port: int) -> Callable[[], Non
     inprocess: Any = importlib.import_module(job.impl)
     function.__annotations__["call_wrapper"] = inprocess.CallWrapper
     durations = {name: datetime.timedelta(seconds=seconds) for name, seconds in job.wrapper.items()}
-    unlimited = {"no_progress_limit": None} if job.impl.startswith("nvrx_core") else {}  # faults are planted alike
+    unlimited = {"no_progress_limit": None} if job.impl.startswith("nvrx_core") else {}  # faults are injected alike
     store = {"port": port, "timeout": datetime.timedelta(seconds=60)}
     wrapped: Callable[[], None] = inprocess.Wrapper(store_kwargs=store, **durations, **unlimited)(function)
     return wrapped

@@ -14,7 +14,7 @@ import pytest
 from tests.harness.process.history import history
 from tests.harness.process.host import alive, eventually
 from tests.harness.process.job import Job, Template
-from tests.harness.process.launch import Launch as LaunchedJob, Nodes, Start, left_in, meeting_place
+from tests.harness.process.launch import Launch as LaunchedJob, Nodes, Start, left_in, rendezvous_options
 from tests.harness.process.workers.plan import Plan, schedule_text
 
 Launch = Callable[..., Job]
@@ -58,7 +58,7 @@ def nodes(launcher: Start) -> Nodes:
     """Starts the launchers of one job, which meet at an endpoint of their own."""
 
     def nodes(count: int, case: str, *options: str, **more: Any) -> list[LaunchedJob]:
-        where = meeting_place()
+        where = rendezvous_options()
         return [launcher(case, *where, *options, **more) for _ in range(count)]
 
     return nodes

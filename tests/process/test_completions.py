@@ -23,7 +23,7 @@ def test_a_late_completion_blames_the_rank_that_is_late(prepare: Launch) -> None
 
 
 def test_peers_in_a_rendezvous_continue_without_a_rank_that_has_exited(prepare: Launch) -> None:
-    job = prepare(world=3).start(COMPLETIONS, NVRX_TEST_CASE="meeting").finish()
+    job = prepare(world=3).start(COMPLETIONS, NVRX_TEST_CASE="rendezvous").finish()
     assert_nothing_left(job)
     assert job.codes == {0: 0, 1: 0, 2: 0}
     assert {line["initial_rank"]: line["result"] for line in job.lines("done")} == {0: 1, 2: 1}
@@ -35,7 +35,7 @@ def test_peers_in_a_rendezvous_continue_without_a_rank_that_has_exited(prepare: 
 
 
 def test_a_rendezvous_without_the_exited_rank_waits_for_a_late_rank(prepare: Launch) -> None:
-    job = prepare(world=3).start(COMPLETIONS, NVRX_TEST_CASE="late meeting").finish()
+    job = prepare(world=3).start(COMPLETIONS, NVRX_TEST_CASE="late rendezvous").finish()
     assert_nothing_left(job)
     assert job.events("restart") == []
     assert {line["initial_rank"]: line["result"] for line in job.lines("done")} == {0: 0, 2: 0}

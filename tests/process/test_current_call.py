@@ -36,7 +36,7 @@ def test_the_running_call_and_the_last_restart_are_at_hand(job: Job) -> None:
 
     first, second = job.lines("restart", initial_rank=0)
     expect(first, number=1, culprits=[1], lost=[], rank=0, world_size=3, active=True, step=7, highest_step=9)
-    expect(first, interruption="EXCEPTION", message="ValueError: planted")
+    expect(first, interruption="EXCEPTION", message="ValueError: injected")
     expect(second, number=2, culprits=[2], lost=[2], rank=0, world_size=2, active=True, step=4, highest_step=9)
     expect(second, interruption="TERMINATED")
     assert second["text"].endswith("; lost: initial ranks [2]")

@@ -24,5 +24,5 @@ def test_the_others_go_on_at_once_without_a_rank_whose_call_ends_before_its_firs
     assert job.codes == {0: 0, 1: 1}
     (entered,) = job.lines("entered")
     assert (entered["initial_rank"], entered["world_size"]) == (0, 1)
-    assert "planted in the wrapper" in job.errors(1)
+    assert "injected in the wrapper" in job.errors(1)
     assert_nothing_left(job)

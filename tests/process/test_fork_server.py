@@ -142,7 +142,7 @@ def test_a_worker_that_fails_is_replaced(started: Callable[..., ForkServer], pip
     def work(ready: Ready) -> None:
         ready()
         if os.read(pipe[0], 1) == b"x":
-            raise RuntimeError("planted")
+            raise RuntimeError("injected")
 
     fork_server = started(work)
     before = fork_server.worker

@@ -16,7 +16,7 @@ import pytest
 
 from nvrx_core.events import timeline
 from tests.harness.process.host import eventually
-from tests.harness.process.launch import Launch, Start, events_of, meeting_place
+from tests.harness.process.launch import Launch, Start, events_of, rendezvous_options
 from tests.harness.process.workers import launcher_training
 
 STEPS_PER_FAULT = 6
@@ -41,7 +41,7 @@ class Nodes:
         self.to_be_lost = sum(kind == "node" for kind, _ in schedule["faults"].values())
         restarts = ("--max-restarts", str(len(schedule["faults"])))
         self._start = functools.partial(
-            start, json.dumps(schedule), *meeting_place(endpoint), "--nnodes", "2:3", *restarts, *TIMEOUTS,
+            start, json.dumps(schedule), *rendezvous_options(endpoint), "--nnodes", "2:3", *restarts, *TIMEOUTS,
             worker="launcher_training.py", OMP_NUM_THREADS="1",
         )  # fmt: skip
         for _ in range(3):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.etcd import Etcd, etcd_in
-from tests.harness.process.launch import Launch, Start, meeting_place
+from tests.harness.process.launch import Launch, Start, rendezvous_options
 
 LEADS = "this launcher runs the coordinator"
 
@@ -24,7 +24,7 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
 @pytest.fixture
 def start(launcher: Start, etcd: Etcd) -> Start:
     def start(case: str, *options: str, **more: str) -> Launch:
-        return launcher(case, "--rdzv-backend", "etcd-v2", *meeting_place(etcd.endpoint), *options, **more)
+        return launcher(case, "--rdzv-backend", "etcd-v2", *rendezvous_options(etcd.endpoint), *options, **more)
 
     return start
 

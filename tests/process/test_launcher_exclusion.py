@@ -6,14 +6,14 @@ import functools
 
 import pytest
 
-from tests.harness.process.launch import Start, meeting_place
+from tests.harness.process.launch import Start, rendezvous_options
 
 EXCLUDED = {"NVRX_TEST_EXCLUDED": "1"}
 
 
 @pytest.fixture
 def start(launcher: Start) -> Start:
-    return functools.partial(launcher, "excludes", *meeting_place(), "--nnodes", "2:3", "--max-restarts", "1")
+    return functools.partial(launcher, "excludes", *rendezvous_options(), "--nnodes", "2:3", "--max-restarts", "1")
 
 
 @pytest.mark.parametrize("is_host", [False, True])

@@ -11,7 +11,7 @@ import pytest
 from nvrx_core.failpoint import LAUNCHER_NAMES
 from nvrx_core.testing import failpoints
 from tests.harness.process.host import alive, eventually
-from tests.harness.process.launch import Launch, Start, events_of, left_in, meeting_place
+from tests.harness.process.launch import Launch, Start, events_of, left_in, rendezvous_options
 
 StartFaulty = Callable[[str, str], Launch]
 OF_COORDINATOR = ("coordinator-lead", "decision-write")
@@ -80,7 +80,7 @@ def test_a_coordinator_that_fails_there_has_a_successor(
     launcher: Start, store_endpoint: str, tmp_path: Path, point: str, kind: str
 ) -> None:
     """The store is none of the launchers', so that the job needs none of them; a third one waits."""
-    where = (*meeting_place(store_endpoint), "--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=0")
+    where = (*rendezvous_options(store_endpoint), "--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=0")
     options = ("weakens", *where, "--max-restarts", "1")
     first = launcher(*options, launcher=AT_FAILPOINTS, **schedule(tmp_path, point, kind))
     first.await_log("this launcher runs the coordinator")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.harness.process.host import eventually
-from tests.harness.process.launch import Start, meeting_place
+from tests.harness.process.launch import Start, rendezvous_options
 
 MEBI = 1 << 20
 
@@ -51,7 +51,7 @@ def settled_size(pid: int) -> Size:
 def test_restarts_leave_nothing_behind(launcher: Start, tmp_path: Path, nodes: str, restarts: int, growth: int) -> None:
     """The launcher of a job of several nodes has imported torch."""
     options = (
-        *meeting_place(), "--nnodes", nodes, "--rdzv-conf", "last_call_timeout=0", "--max-restarts", str(restarts),
+        *rendezvous_options(), "--nnodes", nodes, "--rdzv-conf", "last_call_timeout=0", "--max-restarts", str(restarts),
         "--ft-warm-workers", "off", "--ft-restart-backoff", "none", "-t", "3", "--log-dir", str(tmp_path),
     )  # fmt: skip
     job = launcher("churns", *options, NVRX_TEST_LAST=str(restarts))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.host import alive
-from tests.harness.process.launch import Launch, Start, events_of, meeting_place
+from tests.harness.process.launch import Launch, Start, events_of, rendezvous_options
 from tests.harness.process.netns import Network, network
 
 LEASE = 5.0
@@ -31,7 +31,7 @@ def start(launcher: Start, hosts: Network) -> Start:
 
     def start(case: str, *options: str, on: int = -1, endpoint: str = "") -> Launch:
         """Start a launcher on the next host, or on another one; that on the first one hosts the rendezvous."""
-        where = meeting_place(f"{endpoint or hosts.addresses[0]}:29500")
+        where = rendezvous_options(f"{endpoint or hosts.addresses[0]}:29500")
         return launcher(case, *where, *options, host=hosts.command(next(numbers) if on < 0 else on))
 
     return start

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.host import alive, eventually
-from tests.harness.process.launch import Launch, Nodes, Start, meeting_place
+from tests.harness.process.launch import Launch, Nodes, Start, rendezvous_options
 
 MIN_HEALTHY = ("--restart-policy", "min-healthy")
 
@@ -17,7 +17,7 @@ def ordered(launcher: Start) -> Nodes:
     """Start launchers of one job; the first of them hosts the rendezvous, and has the first ranks."""
 
     def ordered(count: int, case: str, *options: str) -> list[Launch]:
-        where, started = meeting_place(), list[Launch]()
+        where, started = rendezvous_options(), list[Launch]()
         for rank in range(count):
             started.append(launcher(case, *where, "--node-rank", str(rank), *options))
             if rank == 0:

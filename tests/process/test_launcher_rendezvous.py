@@ -7,12 +7,12 @@ from pathlib import Path
 
 from nvrx_launcher.rendezvous.ports import OF_CONNECTIONS, free_port
 
-from tests.harness.process.launch import Start, meeting_place
+from tests.harness.process.launch import Start, rendezvous_options
 
 
 def test_a_launcher_of_another_command_is_refused(launcher: Start) -> None:
     """It ends with code 2; the job goes on, and takes one of its own, which comes later."""
-    where = (*meeting_place(), "--nnodes", "2")
+    where = (*rendezvous_options(), "--nnodes", "2")
     first = launcher("done", *where)
     first.await_log("host the rendezvous")
     code, log = launcher("waits", *where).finish()
@@ -31,7 +31,12 @@ def test_a_wrong_endpoint_says_what_was_tried(launcher: Start) -> None:
         cases = [("no.such.host:9", ""), (taken, ""), (taken, ",is_host=1")]
         jobs = [
             launcher(
-                "done", *meeting_place(where), "--nnodes", "2", "--rdzv-conf", f"store_connect_wait_seconds=0.5{more}"
+                "done",
+                *rendezvous_options(where),
+                "--nnodes",
+                "2",
+                "--rdzv-conf",
+                f"store_connect_wait_seconds=0.5{more}",
             )
             for where, more in cases
         ]

@@ -17,7 +17,7 @@ import pytest
 from tests.harness.process.few_processes import FIRST_USER, few_processes
 from tests.harness.process.host import eventually, memory_cgroup
 from tests.harness.process.hostile import ask_launcher, inundate
-from tests.harness.process.launch import WORKERS, Launch, Start, events_of, left_in, meeting_place
+from tests.harness.process.launch import WORKERS, Launch, Start, events_of, left_in, rendezvous_options
 from tests.harness.process.monitored import environment_of, monitors_of
 
 QUICK = ("--ft-rank-section-timeouts", "step:0.7", "--ft-rank-heartbeat-timeout", "1")
@@ -85,7 +85,7 @@ def test_malformed_messages_on_its_socket_do_not_disturb_a_launcher(start: Start
 
 def test_wrong_clocks_change_nothing(start: Start, tmp_path: Path) -> None:
     """Those of two nodes differ by hours, and jump; a hang is found in its time, and nothing else is taken for one."""
-    endpoint = (*meeting_place(), "--nnodes", "2")
+    endpoint = (*rendezvous_options(), "--nnodes", "2")
     path = os.pathsep.join([str(WRONG_CLOCK), *sys.path])
     jobs = [
         start("1:hang_recv,2:kill", *endpoint, "--max-restarts", "2", *QUICK, NVRX_TEST_SKEW=skew, PYTHONPATH=path)

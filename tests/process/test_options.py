@@ -91,7 +91,7 @@ def test_an_exception_in_a_thread_is_a_fault_where_it_shall_be(prepare: Launch) 
     job = run(prepare, "threads", {"thread": [[1, 0]]}, thread_exceptions="fault")
     assert results(job) == {0: 1, 1: 1}
     assert_restarts(job, [restart("EXCEPTION", by=[1])])
-    assert "planted in thread" in job.errors(1)
+    assert "injected in thread" in job.errors(1)
     assert all(by_rank(job, "done", "hook").values()), "threading.excepthook is not put back"
 
 
@@ -99,7 +99,7 @@ def test_an_exception_in_a_thread_is_only_logged_by_default(prepare: Launch) -> 
     job = run(prepare, "threads", {"thread": [[1, 0]]})
     assert results(job) == {0: 0, 1: 0}
     assert_restarts(job, [])
-    assert "planted in thread" in job.errors(1)
+    assert "injected in thread" in job.errors(1)
 
 
 def test_an_exception_of_an_older_thread_does_not_end_an_iteration(prepare: Launch) -> None:
@@ -283,7 +283,7 @@ def test_an_exception_in_initialize_restarts(prepare: Launch, before: list[str])
     job = run(prepare, "plugs", harm, broken=restarts)
     assert results(job) == dict.fromkeys(range(2), restarts)
     assert_restarts(job, [restart("EXCEPTION", by=[1])] * restarts)
-    assert "planted in initialize" in job.events("restart", iteration=restarts)[0]["cause"]["message"]
+    assert "injected in initialize" in job.events("restart", iteration=restarts)[0]["cause"]["message"]
     assert "in -" not in job.errors(0), "a restart took less than no time"
 
 
@@ -294,7 +294,7 @@ def test_an_exception_in_abort_or_completion_is_logged(prepare: Launch, place: s
     assert_restarts(job, [restart("EXCEPTION", by=[1])])
     for rank in range(2):
         assert f"{place} failed" in job.errors(rank)
-        assert f"planted in {place}" in job.errors(rank)
+        assert f"injected in {place}" in job.errors(rank)
 
 
 def test_without_collectives_nothing_needs_to_be_aborted(prepare: Launch) -> None:
@@ -311,7 +311,7 @@ def test_log_lines_go_to_the_applications_terminal_and_not_to_its_file(prepare: 
     terminal = job.errors(0).splitlines()
     (said,) = [line for line in terminal if "restart 1 in" in line]
     assert said.startswith("nvrx_core."), "not the application's format"
-    assert all(word in said for word in (" ms (this rank): ", "planted in function", "[1]", "none lost")), said
+    assert all(word in said for word in (" ms (this rank): ", "injected in function", "[1]", "none lost")), said
     assert any(line.startswith("nvrx_core.") and "swallowed at" in line and "options.py" in line for line in terminal)
     assert (job.directory / "application.log").read_text() == "a line of its own\n"
     assert by_rank(job, "logger", "handlers") == {0: 0, 1: 0}

@@ -35,7 +35,7 @@ def saw(job: Job, rank: int) -> list[tuple[str, list[int], str, str]]:
 
 def test_each_plug_in_sees_the_state_of_its_iteration(prepare: Launch) -> None:
     job = run(prepare, "witnesses", {"function": [[1, 0]], "finalize": [[2, 0]]}, world=3)
-    error = "ValueError('planted in function')"
+    error = "ValueError('injected in function')"
     before, after = ([rank, 3, rank, 3, rank, 0] for rank in (0, 1)), ([rank, 2, rank, 2, rank, 1] for rank in (0, 1))
     for rank, first, second in zip((0, 1), before, after, strict=True):
         mine = error if rank == 1 else "None"
@@ -74,7 +74,7 @@ def test_a_base_exception_in_a_later_plug_in_makes_its_rank_leave(prepare: Launc
     if place != "terminate":
         harm |= {"interrupt": [], "function": [[0, 0]]}
     job = run(prepare, "witnesses", harm, world=3)
-    assert by_rank(job, "left", "text") == {1: f"planted in {place}"}
+    assert by_rank(job, "left", "text") == {1: f"injected in {place}"}
     assert results(job) == {0: 1, 2: 1}
 
 
@@ -82,13 +82,13 @@ def test_a_base_exception_in_abort_is_logged(prepare: Launch) -> None:
     job = run(prepare, "witnesses", FAILS | {"leave in abort": [[0, 0], [1, 0]]})
     assert results(job) == {0: 1, 1: 1}
     assert_restarts(job, [EXCEPTION])
-    assert all("KeyboardInterrupt: planted in abort" in job.errors(rank) for rank in range(2))
+    assert all("KeyboardInterrupt: injected in abort" in job.errors(rank) for rank in range(2))
 
 
 def test_a_base_exception_in_completion_ends_the_rank_after_the_others_completed(prepare: Launch) -> None:
     job = prepare(world=2, store=False)
     run_prepared(job, "witnesses", {"leave in completion": [[1, 0]]}, 0, MODULE)
-    assert by_rank(job, "left", "text") == {1: "planted in completion"}
+    assert by_rank(job, "left", "text") == {1: "injected in completion"}
     assert results(job) == {0: 0}
     ended = [line["at"] for what in ("left", "done") for line in job.lines(what)]
     assert max(ended) - min(ended) < 5, "the host of the store waits for the others"
@@ -98,7 +98,7 @@ def test_an_abort_that_fails_leaves_no_group_behind(prepare: Launch) -> None:
     job = run(prepare, "abort_first", FAILS | {"abort": [[0, 0], [1, 0]]})
     assert results(job) == {0: 1, 1: 1}
     assert_restarts(job, [EXCEPTION])
-    assert all("abort failed" in job.errors(rank) and "planted in abort" in job.errors(rank) for rank in range(2))
+    assert all("abort failed" in job.errors(rank) and "injected in abort" in job.errors(rank) for rank in range(2))
 
 
 def test_the_parts_of_an_abort_run_in_their_phases_and_each_stands_alone(prepare: Launch) -> None:
@@ -113,7 +113,7 @@ def test_the_parts_of_an_abort_run_in_their_phases_and_each_stands_alone(prepare
         (finalize,) = job.lines("plug", initial_rank=rank, name="finalize")
         assert parts[-1]["at"] < finalize["at"]
         phases = ("before torch", "after torch", "main thread")
-        assert all(f"ValueError: planted {phase}" in job.errors(rank) for phase in phases)
+        assert all(f"ValueError: injected {phase}" in job.errors(rank) for phase in phases)
         assert job.errors(rank).count("abort failed in Part after ") == 3
 
 

@@ -57,7 +57,7 @@ def test_all_leave_when_rank_0_is_lost_with_the_store_in_it(launch: Launch) -> N
     assert_left_with_one_line(job, {1, 2}, f"127.0.0.1:{job.port + 1}")
 
 
-def test_a_host_that_leaves_serves_its_guests_until_they_are_done(prepare: Launch) -> None:
+def test_a_host_that_leaves_serves_its_clients_until_they_are_done(prepare: Launch) -> None:
     jobs = {way: prepare(store=False) for way in WAYS}
     for way, job in jobs.items():
         job.start(HOST_LEAVES, NVRX_TEST_CASE=way, NVRX_TEST_SECONDS=str(TRAINS_ON))

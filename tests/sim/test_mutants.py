@@ -1,4 +1,4 @@
-"""Each planted mistake is found: by the checker, the simulation, or a state machine; who, and how soon, is printed."""
+"""Each injected mistake is found: by the checker, the simulation, or a state machine; who, and how soon, is printed."""
 
 import hypothesis
 import pytest

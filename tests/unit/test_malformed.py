@@ -29,7 +29,7 @@ from nvrx_core.progress.page import Page, ProgressField, Stage
 
 SLOWEST = 1.0
 """Seconds of the processor: what decodes does not wait."""
-FAULT = FaultRecord(initial_rank=1, rank=1, interruption="EXCEPTION", message="planted", occurred=1.5, host="h", pid=7)
+FAULT = FaultRecord(initial_rank=1, rank=1, interruption="EXCEPTION", message="injected", occurred=1.5, host="h", pid=7)
 ARRIVAL = Arrival(
     initial_rank=1,
     rank=1,

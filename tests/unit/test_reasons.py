@@ -26,7 +26,7 @@ REASON = {"reason", "why", "fault", "error", "decision"}
 """Fields that say why; the last three have a reason of their own."""
 WITHOUT = frozenset({
     # ask, wait, or count
-    "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed", "AwaitLeft",
+    "Await", "AwaitDecision", "AwaitEvent", "AwaitClients", "AwaitHostClosed", "AwaitLeft",
     "AwaitOut", "AwaitRendezvous", "AwaitRound", "AwaitUnmasked", "AskHolders", "CountArrival", "CountCompletion",
     "DeclareKeys", "DescribeArrival", "DescribeSilence", "FindHolders", "FindProgress", "HasEvent", "HasLeft",
     "LastCall", "Observe", "ProbeStore", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadDecision", "ReadEvent",

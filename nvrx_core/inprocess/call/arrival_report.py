@@ -50,5 +50,5 @@ class ArrivalReport:
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=effect.fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=effect.completed, long=effect.long, keys=self._plug_ins.keys,
-            place=offer(self._connections, self._parameters) if status is ArrivalStatus.ALIVE else "",
+            endpoint=offer(self._connections, self._parameters) if status is ArrivalStatus.ALIVE else "",
         )  # fmt: skip

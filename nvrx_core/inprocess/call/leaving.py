@@ -10,7 +10,7 @@ from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.coordination.guests import await_guests
+from nvrx_core.inprocess.coordination.clients import await_clients
 from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.groups.held_groups import HeldGroups
 from nvrx_core.inprocess.interpretation.interpreter import Rules
@@ -56,7 +56,7 @@ class Leaving:
         """The effects of leaving."""
         return {
             effects.ReportLeft: self._report_left,
-            effects.AwaitGuests: self._await_guests,
+            effects.AwaitClients: self._await_clients,
             effects.LoseStore: lambda effect: self._early_exit.store_lost(effect.reason),
             effects.Abandon: self._abandon,
         }
@@ -65,7 +65,7 @@ class Leaving:
         reason = text_of(effect.error) if effect.error is not None else ""
         self._events.write("left", self._state.iteration, reason=reason)
 
-    def _await_guests(self, effect: effects.AwaitGuests) -> None:
+    def _await_clients(self, effect: effects.AwaitClients) -> None:
         self._groups.clear()
         with suppress(StoreFailure):
             if effect.completed:
@@ -74,7 +74,7 @@ class Leaving:
                 if self._state.initial_world_size > 1:
                     log.warning("this rank hosts the control store and stays until the others need it no longer")
                 members, silent_for = initial_ranks(self._state.initial_world_size), self._parameters.heartbeat_timeout
-                await_guests(self._membership, members, silent_for.total_seconds())
+                await_clients(self._membership, members, silent_for.total_seconds())
 
     def _abandon(self, effect: effects.Abandon) -> None:
         log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(effect.error))

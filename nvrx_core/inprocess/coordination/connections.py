@@ -124,7 +124,7 @@ class Connections:
         self.waiting_store = GuardedStore(cast(dist.Store, self._waited), chunk)
         self.control_store: ControlStore
         self.waiting: RoundOperations
-        self._meeting: dist.Store | None = None
+        self._rendezvous: dist.Store | None = None
         self._offered: socket.socket | None = None
 
     def is_hosted_by(self, initial_rank: InitialRank) -> bool:
@@ -188,12 +188,12 @@ class Connections:
             )
         return another(self.store, self._factory, self._kwargs)
 
-    def iteration_store(self, iteration: int, place: tuple[str, int] | None) -> dist.Store:
+    def iteration_store(self, iteration: int, endpoint: tuple[str, int] | None) -> dist.Store:
         """Open a torch store for the wrapped function, on its own connection.
 
         Args:
             iteration: the iteration.
-            place: the rendezvous endpoint of the iteration's process group; None if its rank 0 is lost.
+            endpoint: the rendezvous endpoint of the iteration's process group; None if its rank 0 is lost.
 
         Raises:
             torch.distributed.DistStoreError: when there is no endpoint, and the control store is none of torch's.
@@ -201,10 +201,10 @@ class Connections:
         if self.is_torch_store:
             connection = self.another_store()
             connection.set(self.keys.round(iteration).user, "")
-        elif place is None:
+        elif endpoint is None:
             raise dist.DistStoreError("rank 0 of this iteration, which was to host its store, is lost")
         else:
-            connection = dist.TCPStore(*place, is_master=False, wait_for_workers=False)
+            connection = dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False)
         return dist.PrefixStore(self.keys.round(iteration).user, connection)
 
     def offer_rendezvous(self) -> str:
@@ -229,7 +229,7 @@ class Connections:
         port = listener.getsockname()[1]
         try:
             with handed_over(listener) as fd:
-                self._meeting = dist.TCPStore(
+                self._rendezvous = dist.TCPStore(
                     self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=fd
                 )
         except dist.DistError as error:
@@ -258,8 +258,8 @@ class Connections:
         """Withdraw the offer and close the connections; code that still holds them cannot use them."""
         if self._offered is not None:
             self._offered.close()
-        _left["rendezvous"] = self._meeting if dist.is_initialized() else None
-        self._offered = self._meeting = None
+        _left["rendezvous"] = self._rendezvous if dist.is_initialized() else None
+        self._offered = self._rendezvous = None
         self._cuts.clear()
         self._waited.close()
         self._main.close()

@@ -114,7 +114,7 @@ class Judging:
         if not policy.due(iteration, now=self.now()) or iteration is None:
             return None
         progress: PeerProgress = yield effects.FindProgress()
-        reason = policy.waiting(progress.waiting(page.iteration, page.meetings))
+        reason = policy.waiting(progress.waiting(page.iteration, page.rendezvous))
         return None if reason is None else Stall(iteration, reason)
 
     def _signal(self, action: SendSignal | Terminate | Kill) -> Effect:
@@ -130,7 +130,7 @@ class Judging:
             progress: PeerProgress = yield effects.FindProgress()
         except StoreFailure:
             return False
-        behind = progress.behind(iteration, page.meetings if page.inside else 0, page.collectives)
+        behind = progress.behind(iteration, page.rendezvous if page.inside else 0, page.collectives)
         if behind and self._stragglers_of != iteration:
             self._stragglers_of = iteration
             yield effects.NoteStragglers(iteration, behind)

@@ -47,7 +47,7 @@ class PageOfRank:
         return look_within(self.page)
 
     @property
-    def meetings(self) -> int:
+    def rendezvous(self) -> int:
         """The number of rendezvous that it has started."""
         return self.page[ProgressField.RENDEZVOUS_COUNT]
 

@@ -43,7 +43,7 @@ class RoundProgress:
             silent = page[ProgressField.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
             self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
             self.progress = Progress(
-                meetings=page[ProgressField.RENDEZVOUS_COUNT],
+                rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
                 inside=page[ProgressField.RENDEZVOUS_DEPTH],
                 collectives=page[ProgressField.COLLECTIVES],
                 step=page[ProgressField.STEP],

@@ -45,7 +45,7 @@ class RankPage(Protocol):
         """The number of seconds within which to check its heartbeats and sections."""
 
     @property
-    def meetings(self) -> int:
+    def rendezvous(self) -> int:
         """The number of rendezvous that it has started."""
 
     @property

@@ -22,7 +22,7 @@ from nvrx_core.rank_assignment.snapshot import Column, columns_of
 __all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
 
 _COMPLETED: Final = "completed"
-_MAY_LACK: Final = ("keys", "long", "place", "places", "silent")
+_MAY_LACK: Final = ("keys", "long", "endpoint", "endpoints", "silent")
 _SIGNS: Final = (
     "gloo",
     "NCCL",
@@ -61,7 +61,7 @@ class Arrival:
         completed: it had completed the iteration.
         long: the iteration had lasted too long to be one of an endless loop of restarts.
         keys: its keys for the rank assignment of all members.
-        place: the `host:port` at which it would host the rendezvous of the next process group, "" for none.
+        endpoint: the `host:port` at which it would host the rendezvous of the next process group, "" for none.
     """
 
     initial_rank: InitialRank
@@ -75,7 +75,7 @@ class Arrival:
     completed: bool = False
     long: bool = False
     keys: tuple[str, ...] = ()
-    place: str = ""
+    endpoint: str = ""
 
     def encode(self) -> str:
         """Return the arrival as JSON."""
@@ -101,7 +101,7 @@ class Arrival:
             status=ArrivalStatus(data["status"]), world_size=integer(data["world_size"], 0, MAX_RANKS), fault=fault,
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
             completed=bool(data.get("completed")), long=bool(data.get("long")),
-            keys=tuple(map(string, _list(data.get("keys", [])))), place=_place(data.get("place", "")),
+            keys=tuple(map(string, _list(data.get("keys", [])))), endpoint=_endpoint(data.get("endpoint", "")),
         )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ class Decision:
         step: the highest step that any rank has reported, -1 for none.
         long: the iteration had lasted too long to be one of an endless loop of restarts.
         keys: one column for each key that the ranks declared.
-        places: (wrapper rank, `host:port`) of the rendezvous that the possible next ranks 0 would host: the lowest
+        endpoints: (wrapper rank, `host:port`) of the rendezvous that the possible next ranks 0 would host: the lowest
             living rank, and the lowest of those that `FillGaps` moves.
         silent: those of the lost ranks that were unresponsive: they may be alive, and read this decision late.
     """
@@ -131,7 +131,7 @@ class Decision:
     step: int
     long: bool = False
     keys: tuple[Column, ...] = ()
-    places: tuple[tuple[int, str], ...] = ()
+    endpoints: tuple[tuple[int, str], ...] = ()
     silent: tuple[InitialRank, ...] = ()
 
     @property
@@ -140,9 +140,9 @@ class Decision:
         lost = f"; lost: initial ranks {list(self.lost)}" if self.lost else ""
         return f"{self.cause or 'no fault is known'}{lost}"
 
-    def place_of(self, rank: int | None) -> tuple[str, int] | None:
+    def endpoint_of(self, rank: int | None) -> tuple[str, int] | None:
         """Return the host and port that the holder of a wrapper rank has offered, if the decision has them."""
-        return next((address(place.encode()) for holder, place in self.places if holder == rank), None)
+        return next((address(endpoint.encode()) for holder, endpoint in self.endpoints if holder == rank), None)
 
     def encode(self) -> str:
         """Return the decision as JSON."""
@@ -157,7 +157,8 @@ class Decision:
         """
         data = parse_object(text)
         _require_fields(data, "iteration", "lost", "terminated", "culprits", "step")
-        cause, places = FaultRecord.from_data(data["cause"]) if data.get("cause") else None, data.get("places", [])
+        cause = FaultRecord.from_data(data["cause"]) if data.get("cause") else None
+        endpoints = map(_list, _list(data.get("endpoints", [])))
         return cls(
             iteration=integer(data["iteration"]),
             lost=tuple(map(InitialRank, integers(data["lost"], 0, MAX_RANKS))),
@@ -165,7 +166,7 @@ class Decision:
             terminated=integers(data["terminated"], 0, MAX_RANKS), cause=cause,
             step=integer(data["step"]), long=bool(data.get("long")),
             keys=tuple(map(_column, _list(data.get("keys", [])))),
-            places=tuple((integer(rank, 0, MAX_RANKS), _place(place)) for rank, place in map(_list, _list(places))),
+            endpoints=tuple((integer(rank, 0, MAX_RANKS), _endpoint(endpoint)) for rank, endpoint in endpoints),
             silent=tuple(map(InitialRank, integers(data.get("silent", []), 0, MAX_RANKS))),
         )  # fmt: skip
 
@@ -192,7 +193,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
         step=max((a.step for a in arrivals.values()), default=-1),
         long=any(a.long for a in arrivals.values()),
         keys=columns_of(a.keys for a in sorted(alive, key=_rank)),
-        places=_places(alive),
+        endpoints=_endpoints(alive),
         silent=tuple(sorted(a.initial_rank for a in arrivals.values() if _is_silent(a))),
     )
 
@@ -202,9 +203,9 @@ def _is_silent(arrival: Arrival) -> bool:
     return arrival.status is ArrivalStatus.DEAD and fault is not None and fault.interruption == _UNRESPONSIVE
 
 
-def _places(alive: list[Arrival]) -> tuple[tuple[int, str], ...]:
+def _endpoints(alive: list[Arrival]) -> tuple[tuple[int, str], ...]:
     lowest = (min((a for a in alive if a.rank >= least), key=_rank, default=None) for least in (0, len(alive)))
-    return tuple((a.rank, a.place) for a in lowest if a is not None and a.place)
+    return tuple((a.rank, a.endpoint) for a in lowest if a is not None and a.endpoint)
 
 
 def _rank(arrival: Arrival) -> int:
@@ -285,7 +286,7 @@ def _list(data: object) -> list[Any]:
     return data
 
 
-def _place(data: object) -> str:
+def _endpoint(data: object) -> str:
     text = string(data)
     if text:
         address(text.encode())

@@ -19,13 +19,12 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
-    "Abandon", "Assign", "Await", "AwaitDecision", "AwaitEvent", "AwaitGuests", "AwaitHostClosed",
-    "AwaitRendezvous", "BeginIteration", "ClearFrames", "CollectGarbage", "CollectPostponed",
-    "Complete", "CountOut", "DeclareKeys", "DeleteIfOver", "DescribeArrival", "Effect", "EnterStage", "FindHolders",
-    "Flow", "HostRendezvous", "Initialize", "LateFault", "LogWaiting", "LoseMembers", "LoseStore", "MakeFault",
-    "MarkLeft", "ReadDecision", "Recover", "ReleaseFailure", "ReleaseGroups", "ReportAnnounced", "ReportInternalError",
-    "ReportLeft", "RoundEnded", "RunFunction", "SetRendezvous", "StopHousekeeping", "StoreFailure", "StoreOperation",
-    "Terminate", "UseRendezvous",
+    "Abandon", "Assign", "Await", "AwaitClients", "AwaitDecision", "AwaitEvent", "AwaitHostClosed", "AwaitRendezvous",
+    "BeginIteration", "ClearFrames", "CollectGarbage", "CollectPostponed", "Complete", "CountOut", "DeclareKeys",
+    "DeleteIfOver", "DescribeArrival", "Effect", "EnterStage", "FindHolders", "Flow", "HostRendezvous", "Initialize",
+    "LateFault", "LogWaiting", "LoseMembers", "LoseStore", "MakeFault", "MarkLeft", "ReadDecision", "Recover",
+    "ReleaseFailure", "ReleaseGroups", "ReportAnnounced", "ReportInternalError", "ReportLeft", "RoundEnded",
+    "RunFunction", "SetRendezvous", "StopHousekeeping", "StoreFailure", "StoreOperation", "Terminate", "UseRendezvous",
 ]  # fmt: skip
 
 
@@ -294,7 +293,7 @@ class StopHousekeeping(Effect):
 
 
 @dataclass(slots=True)
-class AwaitGuests(Effect):
+class AwaitClients(Effect):
     """Host the store until the members no longer need it; all have completed, or each leaves by itself."""
 
     members: frozenset[InitialRank]

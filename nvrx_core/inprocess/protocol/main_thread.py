@@ -111,7 +111,7 @@ class MainThread:
     def _prepare(self, decision: Decision) -> Flow[IterationResult | None]:
         """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
         yield effects.LoseMembers(decision.lost)
-        offered = decision.place_of(self.rules.leader(self.state.world_size, decision.terminated))
+        offered = decision.endpoint_of(self.rules.leader(self.state.world_size, decision.terminated))
         error = yield effects.Assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=error)
@@ -323,7 +323,7 @@ class MainThread:
             yield effects.MarkLeft(self.state.initial_rank)
             yield effects.EnterStage(Stage.LEFT)
             if self.rules.hosts_store:
-                yield effects.AwaitGuests(view.round.members, view.finished)
+                yield effects.AwaitClients(view.round.members, view.finished)
             elif self.rules.store_is_hosted:
                 if view.finished:
                     yield effects.AwaitHostClosed()

@@ -64,7 +64,7 @@ def break_down() -> None:
     if way in EXITS:
         sys.exit(EXITS[way])
     if way != "signal":
-        raise RuntimeError("planted")
+        raise RuntimeError("injected")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 from tests.harness.process import host
 from tests.harness.process.monitored import RUNTIME, environment_of
 
-__all__ = ["WORKERS", "Launch", "Nodes", "Start", "events_of", "left_in", "meeting_place"]
+__all__ = ["WORKERS", "Launch", "Nodes", "Start", "events_of", "left_in", "rendezvous_options"]
 
 WORKERS = Path(__file__).parent / "workers"
 
@@ -107,7 +107,7 @@ def events_of(folder: Path, event: str) -> list[dict[str, Any]]:
     return sorted((line for line in lines if line["event"] == event), key=lambda line: float(line["monotonic"]))
 
 
-def meeting_place(endpoint: str = "") -> tuple[str, ...]:
+def rendezvous_options(endpoint: str = "") -> tuple[str, ...]:
     """Return the rendezvous options of launchers, with a free port unless an endpoint is given."""
     return ("--rdzv-endpoint", endpoint or f"127.0.0.1:{host.free_ports()}", "--rdzv-id", "job")
 

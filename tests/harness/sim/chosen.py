@@ -59,7 +59,7 @@ class _Ring(SiblingRing):
 class MemberPage:
     """The progress page of a member."""
 
-    inside, look_within, meetings, collectives, exited = False, math.inf, 0, 0, None
+    inside, look_within, rendezvous, collectives, exited = False, math.inf, 0, 0, None
 
     def __init__(self, member: Member) -> None:
         self.member = member

@@ -199,13 +199,13 @@ def _lose(rank: Rank, _: effects.LoseStore) -> StoreLost:
     return _loss()
 
 
-def _await_guests(rank: Rank, effect: effects.AwaitGuests) -> Waits:
+def _await_clients(rank: Rank, effect: effects.AwaitClients) -> Waits:
     call = rank.call
     if effect.completed:
         yield from _until(lambda: call.membership.have_left(effect.members), rank.now() + LONG)
     else:
-        guests = call.ranks.values()
-        yield from _until(lambda: all(guest.gone or call.membership.have_left([guest.member]) for guest in guests))
+        clients = call.ranks.values()
+        yield from _until(lambda: all(client.gone or call.membership.have_left([client.member]) for client in clients))
 
 
 def _await_closed(rank: Rank, _: effects.AwaitHostClosed) -> Waits:
@@ -241,7 +241,7 @@ def _kill(rank: Rank, _: watch_effects.KillWithoutStore) -> None:
 
 HOSTED: Final[Rules] = {
     effects.Await: (WAITS, _await),
-    effects.AwaitGuests: (WAITS, _await_guests),
+    effects.AwaitClients: (WAITS, _await_clients),
     effects.AwaitHostClosed: (WAITS, _await_closed),
     effects.LoseStore: (AT_ONCE, _lose),
     effects.MarkLeft: (WISH, _mark_left),

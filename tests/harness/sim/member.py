@@ -43,7 +43,7 @@ __all__ = ["MAIN", "MONITOR", "THREAD", "Member"]
 
 MAIN, THREAD, MONITOR = "main", "thread", "monitor"
 PENDING: Final = frozenset({
-    effects.Await, effects.AwaitDecision, effects.AwaitEvent, effects.AwaitGuests, effects.AwaitHostClosed,
+    effects.Await, effects.AwaitDecision, effects.AwaitEvent, effects.AwaitClients, effects.AwaitHostClosed,
     monitor_effects.AwaitOut, effects.AwaitRendezvous, effects.BeginIteration, effects.CountOut, effects.DeleteIfOver,
     effects.HostRendezvous, BeginCall, JoinOperation,
     monitor_effects.InterruptFunction, effects.LoseMembers, effects.MarkLeft, effects.ReadDecision, effects.RunFunction,

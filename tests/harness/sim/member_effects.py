@@ -50,10 +50,10 @@ def _assign(member: Member, effect: effects.Assign) -> BaseException | None:
 
 
 def _describe_arrival(member: Member, effect: effects.DescribeArrival) -> Arrival:
-    place = f"node{member.member}:1" if effect.status is ArrivalStatus.ALIVE and not member.config.asks else ""
+    endpoint = f"node{member.member}:1" if effect.status is ArrivalStatus.ALIVE and not member.config.asks else ""
     return Arrival(
         initial_rank=member.member, rank=member.state.rank, status=effect.status, world_size=member.state.world_size,
-        fault=effect.fault, place=place,
+        fault=effect.fault, endpoint=endpoint,
     )  # fmt: skip
 
 

@@ -195,7 +195,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ONE_FAILS, machine="Rounds",
     ),
     "nobody waits for an atomic section": Mutant((("round", "        if not moved:\n", "        if True:\n"),)),
-    "a meeting where somebody else would host it": Mutant(
+    "a rendezvous where somebody else would host it": Mutant(
         (("decision", "if holder == rank)", "if True)"),), Config(ranks=2, faults=2, discards=((1, 0),)),
         simulated=False,
     ),
@@ -216,7 +216,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=1, asks=True),
     ),
     "the hosting rank does not wait": Mutant(
-        ((FLOW, "                yield effects.AwaitGuests(view.round.members, view.finished)\n", PASS),),
+        ((FLOW, "                yield effects.AwaitClients(view.round.members, view.finished)\n", PASS),),
         Config(ranks=2, hosted=True),
     ),
     "who has completed does not wait until the store is closed": Mutant(

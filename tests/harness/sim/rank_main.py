@@ -117,7 +117,7 @@ def _describe(rank: Rank, effect: effects.DescribeArrival) -> Arrival:
     told = effect.status is ArrivalStatus.ALIVE and not rank.call.options.asks
     return Arrival(
         initial_rank=rank.member, rank=rank.state.rank, status=effect.status, world_size=rank.state.world_size,
-        fault=effect.fault, completed=effect.completed, place=f"node{rank.member}:1" if told else "",
+        fault=effect.fault, completed=effect.completed, endpoint=f"node{rank.member}:1" if told else "",
     )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def _set_rendezvous(rank: Rank, effect: effects.SetRendezvous) -> effects.StoreO
 
 MAIN: Final = rules_of(
     ignored={
-        effects.AwaitGuests, effects.AwaitHostClosed, effects.ClearFrames, effects.CollectGarbage,
+        effects.AwaitClients, effects.AwaitHostClosed, effects.ClearFrames, effects.CollectGarbage,
         effects.CollectPostponed, effects.LogWaiting, effects.ReleaseFailure,
         effects.ReleaseGroups, effects.ReportAnnounced, effects.ReportLeft, effects.RoundEnded,
         effects.StopHousekeeping, effects.Terminate, effects.UseRendezvous,

@@ -26,7 +26,7 @@ SPACES: Final = {
     "leaves 1, suspicions 1": Config(ranks=2, leaves=1, suspicions=1),
     "nodes 1, suspicions 1": Config(ranks=2, nodes=1, suspicions=1),
     "nodes 1, faults 1, monitors killed 1": Config(ranks=2, nodes=1, faults=1, kills=1),
-    "nodes 1, faults 1, monitors killed 1, the meeting place asked for": Config(
+    "nodes 1, faults 1, monitors killed 1, the rendezvous endpoint asked for": Config(
         ranks=2, nodes=1, faults=1, kills=1, asks=True
     ),
     "crashes 1, faults 1, a failing assignment": Config(ranks=2, crashes=1, faults=1, errors=((1, 0),)),

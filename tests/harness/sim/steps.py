@@ -139,11 +139,11 @@ class Steps(Jobs):
             after = self._step(after, effect.member, "marked_left")
         yield f"{member}: says that {effect.member} has left", after
 
-    def _guests(self, job: Job, member: int, which: str, effect: effects.AwaitGuests) -> Iterator[Step]:
+    def _clients(self, job: Job, member: int, which: str, effect: effects.AwaitClients) -> Iterator[Step]:
         """The host waits for members that have left, and not for those whose node is gone."""
         gone = all(seen.left or seen.end == "gone" for seen in self._all(job))
         if gone:
-            yield f"{member}: has no guests", self._step(job, member, which)
+            yield f"{member}: has no clients", self._step(job, member, which)
 
     def _host_closed(self, job: Job, member: int, which: str, _: effects.AwaitHostClosed) -> Iterator[Step]:
         if self._store_is_gone(job):
@@ -272,7 +272,7 @@ Steps.rules = {
     effects.Await: Steps._await,
     effects.AwaitDecision: Steps._await_decision,
     effects.AwaitEvent: Steps._event,
-    effects.AwaitGuests: Steps._guests,
+    effects.AwaitClients: Steps._clients,
     effects.AwaitHostClosed: Steps._host_closed,
     effects.AwaitRendezvous: Steps._await_rendezvous,
     effects.BeginIteration: Steps._at_once,

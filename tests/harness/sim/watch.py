@@ -42,7 +42,7 @@ class SimulatedPage:
 
     inside = False
     look_within = math.inf
-    meetings = collectives = 0
+    rendezvous = collectives = 0
     exited = None
 
     def __init__(self, rank: Rank) -> None:

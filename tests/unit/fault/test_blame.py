@@ -11,7 +11,7 @@ def ranks(*progress):
 
 
 def begun(collectives, **more):
-    return Progress(meetings=2, collectives=collectives, **more)
+    return Progress(rendezvous=2, collectives=collectives, **more)
 
 
 def test_the_rank_that_has_begun_fewer_collectives_is_behind():

@@ -6,8 +6,8 @@ from nvrx_core.liveness.peer_progress import MAX_HOLDERS, MAX_SLOWEST, WAITING_A
 from nvrx_core.progress.stage import Stage
 
 
-def lease(iteration=1, meetings=2, collectives=30, stage=Stage.RUNNING, stalled=0, atomic=0, inside=0):
-    return f"7/{stalled}/1234/{stage:d}/{iteration}/{meetings}/{collectives}/{atomic}/{inside}"
+def lease(iteration=1, rendezvous=2, collectives=30, stage=Stage.RUNNING, stalled=0, atomic=0, inside=0):
+    return f"7/{stalled}/1234/{stage:d}/{iteration}/{rendezvous}/{collectives}/{atomic}/{inside}"
 
 
 def behind(*leases, mine=(1, 2, 30)):
@@ -16,18 +16,20 @@ def behind(*leases, mine=(1, 2, 30)):
     return slowest.behind(*mine)
 
 
-@pytest.mark.parametrize("slow", [lease(iteration=0), lease(meetings=1), lease(collectives=29)])
+@pytest.mark.parametrize("slow", [lease(iteration=0), lease(rendezvous=1), lease(collectives=29)])
 def test_a_peer_that_is_behind_is_waited_for(slow):
     assert behind(lease(), slow, lease(iteration=2))
 
 
 def test_peers_that_are_not_behind_are_not_waited_for():
-    assert not behind(lease(), lease(meetings=3), lease(collectives=31), lease(iteration=2, meetings=0, collectives=0))
+    assert not behind(
+        lease(), lease(rendezvous=3), lease(collectives=31), lease(iteration=2, rendezvous=0, collectives=0)
+    )
     assert not behind()
 
 
 def test_a_rank_outside_a_rendezvous_waits_for_none():
-    assert not behind(lease(meetings=0), mine=(1, 0, 30))
+    assert not behind(lease(rendezvous=0), mine=(1, 0, 30))
 
 
 @pytest.mark.parametrize("stage", [Stage.WAITING, Stage.LEFT, Stage.EXITED_ABNORMALLY])
@@ -41,14 +43,14 @@ def test_a_stalled_peer_is_not_waited_for():
 
 def test_some_of_the_slowest_peers_are_named():
     assert behind(lease(), lease(collectives=29), lease(collectives=31), lease(collectives=29)) == (1, 3)
-    assert behind(lease(), lease(meetings=1)) == (1,)
+    assert behind(lease(), lease(rendezvous=1)) == (1,)
     assert behind(lease(), lease(iteration=0)) == (1,)
     assert len(behind(*(lease(iteration=0),) * 9)) == MAX_SLOWEST
 
 
 def test_the_minimum_counts():
-    assert behind(lease(meetings=5), lease(collectives=29, meetings=1), mine=(1, 2, 0))
-    assert behind(lease(meetings=1, collectives=50), lease(meetings=5, collectives=29), mine=(1, 0, 30))
+    assert behind(lease(rendezvous=5), lease(collectives=29, rendezvous=1), mine=(1, 2, 0))
+    assert behind(lease(rendezvous=1, collectives=50), lease(rendezvous=5, collectives=29), mine=(1, 0, 30))
 
 
 def test_a_malformed_lease_is_ignored():
@@ -62,15 +64,15 @@ def waiting(*leases, mine=(1, 1)):
 
 
 def test_members_inside_a_rendezvous_wait_for_a_completed_member_that_has_not_begun_it():
-    completed = lease(stage=Stage.WAITING, meetings=1)
-    assert waiting(lease(inside=WAITING_AFTER), completed, lease(inside=99, meetings=3)) == (0, 2)
+    completed = lease(stage=Stage.WAITING, rendezvous=1)
+    assert waiting(lease(inside=WAITING_AFTER), completed, lease(inside=99, rendezvous=3)) == (0, 2)
     assert waiting(lease(inside=40, stalled=1)) == (0,)
     assert len(waiting(*(lease(inside=WAITING_AFTER),) * 9)) == MAX_SLOWEST
 
 
 @pytest.mark.parametrize(
     "other",
-    [lease(), lease(inside=WAITING_AFTER - 1), lease(stage=Stage.STARTING), lease(inside=WAITING_AFTER, meetings=1),
+    [lease(), lease(inside=WAITING_AFTER - 1), lease(stage=Stage.STARTING), lease(inside=WAITING_AFTER, rendezvous=1),
      lease(iteration=0, stage=Stage.UNWINDING), lease(iteration=0, inside=WAITING_AFTER), lease(stalled=1)],
 )  # fmt: skip
 def test_no_member_is_known_to_wait_while_another_may_arrive(other):

@@ -14,7 +14,7 @@ AMPLE, TINY = timedelta(seconds=60), timedelta(milliseconds=50)
 
 
 def fails():
-    raise KeyError("planted")
+    raise KeyError("injected")
 
 
 def test_calls_run_at_once_and_their_errors_come_by_name():

@@ -42,7 +42,7 @@ class Trainer:
         self.model = Model() if not cyclic else CyclicModel()
 
     def fit(self):
-        raise ValueError("planted")
+        raise ValueError("injected")
 
 
 class Model(torch.nn.Linear):
@@ -64,7 +64,7 @@ class CyclicModel(Model):
 def local(keep):
     model = Model()
     keep(model)
-    raise ValueError("planted")
+    raise ValueError("injected")
 
 
 def attribute(keep):
@@ -76,7 +76,7 @@ def attribute(keep):
 def element(keep):
     state = {"models": Model(), "step": 1}
     keep(state["models"])
-    raise ValueError("planted")
+    raise ValueError("injected")
 
 
 def closure(keep):
@@ -84,7 +84,7 @@ def closure(keep):
 
     def step():
         model.zero_grad()
-        raise ValueError("planted")
+        raise ValueError("injected")
 
     keep(model)
     step()
@@ -104,13 +104,13 @@ def training_step(keep):
 def held_in_a_closure(keep):
     trainer = types.SimpleNamespace(step=training_step(keep))
     trainer.step()
-    raise ValueError("planted")
+    raise ValueError("injected")
 
 
 def deep(keep):
     strategy = {"loops": [{"epoch": types.SimpleNamespace(trainer=Trainer())}]}
     keep(strategy["loops"][0]["epoch"].trainer.model)
-    raise ValueError("planted")
+    raise ValueError("injected")
 
 
 def cyclic(keep):
@@ -155,7 +155,7 @@ def test_an_optimizer_in_a_cycle_further_down_than_its_model_is_freed(garbage, f
         outer.inner.core.outer, outer.inner.core.optimizer = outer, Optimizer()
         references.append(weakref.ref(outer.inner.core.optimizer))
         gc.collect(1)  # it grows old
-        raise ValueError("planted")
+        raise ValueError("injected")
 
     assert iterate(garbage, apart)() is None
     assert references[0]() is None
@@ -164,7 +164,7 @@ def test_an_optimizer_in_a_cycle_further_down_than_its_model_is_freed(garbage, f
 
 def test_without_a_model_there_is_a_full_collection(garbage, full):
     def fail():
-        raise ValueError("planted")
+        raise ValueError("injected")
 
     try:
         fail()
@@ -194,7 +194,7 @@ def test_a_model_that_is_held_from_outside_costs_one_full_collection(garbage, fu
     def again(keep):
         model = held[0]
         keep(model)
-        raise ValueError("planted")
+        raise ValueError("injected")
 
     for _ in range(5):
         iterate(garbage, again)
@@ -212,7 +212,7 @@ def test_a_model_of_a_later_iteration_is_no_reason_to_keep_garbage(garbage):
 
 class AboutTrainer(ValueError):
     def __init__(self, trainer):
-        super().__init__("planted")
+        super().__init__("injected")
         self.trainer = trainer
 
 
@@ -276,7 +276,7 @@ def test_the_objects_of_the_wrapper_are_not_searched():
 @pytest.mark.parametrize(("module", "searched"), [("nvrx_core.inprocess.wrap", False), ("nvrx_core_of_mine", True)])
 def test_the_frames_of_the_wrapper_are_not_searched(module, searched):
     names = {"__name__": module, "model": Model()}
-    exec("def fit():\n    held = model\n    raise ValueError('planted')\n", names)
+    exec("def fit():\n    held = model\n    raise ValueError('injected')\n", names)
     try:
         names["fit"]()
     except ValueError as error:

@@ -120,8 +120,8 @@ def test_an_answer_to_an_earlier_question_is_dropped(stacks, sent, hurried):
 
 
 def test_text_goes_to_the_stderr_of_a_process(capfd, monkeypatch):
-    show(os.getpid(), "planted\n")
-    assert capfd.readouterr().err == "planted\n"
+    show(os.getpid(), "injected\n")
+    assert capfd.readouterr().err == "injected\n"
     show(2**22, "nobody")
     monkeypatch.setattr(sys, "__stderr__", None)  # as Python is started with a closed one
     show(os.getpid(), "into a file of the user's")

@@ -81,14 +81,14 @@ def returned(call: inprocess.CallWrapper) -> Any:
     if me == 1 and call.iteration == 0:
         record.await_others(1, "models", iteration=0)
         time.sleep(0.5)  # the other returns
-        raise ValueError("planted")
+        raise ValueError("injected")
     return model()
 
 
 def in_barrier(call: inprocess.CallWrapper) -> str:
     record("enter", iteration=call.iteration)
     if call.iteration == 0:
-        raise ValueError("planted")
+        raise ValueError("injected")
     return "done"
 
 
@@ -114,7 +114,7 @@ def handling(call: inprocess.CallWrapper) -> str:
     if call.iteration == 0:
         if me == 1:
             record.await_others(1, "enter", iteration=0)
-            raise ValueError("planted")
+            raise ValueError("injected")
         time.sleep(20)
     return "done"
 

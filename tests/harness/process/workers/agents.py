@@ -40,7 +40,7 @@ def main() -> None:
         if os.environ["WORLD_SIZE"] == "1" or (me == 0 and call.iteration == 0):
             time.sleep(60)  # until the agent ends this rank, or the exception of its peer does
         if call.iteration == 0:
-            raise ValueError("planted")
+            raise ValueError("injected")
         return call.iteration
 
     record("done", result=train())

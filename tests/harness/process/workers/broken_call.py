@@ -11,7 +11,7 @@ PATIENCE = timedelta(seconds=50)
 
 
 def fail(*arguments: object, **named: object) -> None:
-    raise RuntimeError("planted in the wrapper")
+    raise RuntimeError("injected in the wrapper")
 
 
 def main() -> None:

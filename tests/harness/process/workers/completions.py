@@ -28,10 +28,10 @@ def main() -> None:
             sys.exit(0)
         if CASE == "late" and call.iteration:
             record.await_others(1, "enter", iteration=call.iteration)
-        if CASE == "meeting":
+        if CASE == "rendezvous":
             dist.init_process_group("gloo")
             dist.destroy_process_group()
-        if CASE == "late meeting":
+        if CASE == "late rendezvous":
             time.sleep(3.0 * ME)
             dist.init_process_group("gloo", world_size=2, rank=ME // 2)
             dist.destroy_process_group()

@@ -73,7 +73,7 @@ def train(call: CallWrapper) -> None:
             record.await_others(2, "enter", iteration=call.iteration)
             if call.iteration == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise ValueError("planted")
+            raise ValueError("injected")
         time.sleep(60)
 
 

@@ -38,7 +38,7 @@ if int(sys.argv[1]) == 0:
     if endings.me == 1:
         endings.record.await_others(1, "models")
         try:
-            raise ValueError("planted")
+            raise ValueError("injected")
         except ValueError as error:
             endings.kept.append(error)  # as a tracker of experiments does
             raise
@@ -135,7 +135,7 @@ def suspended(call: inprocess.CallWrapper, held: list[Any]) -> None:
     next(held[0])
     record.await_others(1, "fails")
     time.sleep(0.5)  # the round ends meanwhile
-    raise ValueError("planted in a section")
+    raise ValueError("injected in a section")
 
 
 CASES: dict[str, Callable[[], None]] = {
@@ -202,7 +202,7 @@ class Rank:
         record("fails")
         if self.case == "imports":
             os.kill(os.getpid(), signal.SIGKILL)
-        raise ValueError("planted")
+        raise ValueError("injected")
 
 
 def main() -> None:

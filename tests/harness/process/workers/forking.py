@@ -106,7 +106,7 @@ def main() -> None:
         dist.all_reduce(torch.ones(2))
         if call.iteration == 0:
             if me == 1:
-                raise ValueError("planted")
+                raise ValueError("injected")
             dist.all_reduce(torch.ones(2))
         dist.destroy_process_group()
         return call.iteration

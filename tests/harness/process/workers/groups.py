@@ -128,7 +128,7 @@ def making_groups(rank: Rank) -> None:
     rank.run(train)
 
 
-class Planted(Exception):
+class InjectedError(Exception):
     """What nobody catches by its name."""
 
 
@@ -136,12 +136,12 @@ class Failing:
     """Raises in the function at some instant, and again until the function is left: a library may swallow it."""
 
     def __init__(self) -> None:
-        self.now = self.planted = -1
+        self.now = self.injected = -1
         self.function: Any = None
         signal.signal(signal.SIGUSR2, self._raise)
 
     def plant(self, seconds: float) -> None:
-        self.planted = self.now
+        self.injected = self.now
         threading.Thread(target=self._fire, args=(self.now, seconds), daemon=True).start()
 
     def _fire(self, iteration: int, pause: float) -> None:
@@ -153,8 +153,8 @@ class Failing:
     def _raise(self, _: int, frame: Any) -> None:
         while frame is not None and frame.f_code is not self.function:
             frame = frame.f_back
-        if frame is not None and self.planted == self.now:
-            raise Planted("at a random instant")
+        if frame is not None and self.injected == self.now:
+            raise InjectedError("at a random instant")
 
 
 def foreign_connections(rank: Rank) -> None:
@@ -169,7 +169,7 @@ def foreign_connections(rank: Rank) -> None:
         for step in range(5):
             reduce_once()
             if step == 2 and rank.me == 1 and iteration < faults:
-                raise ValueError("planted")
+                raise ValueError("injected")
         while iteration < faults:
             reduce_once()
         dist.destroy_process_group()

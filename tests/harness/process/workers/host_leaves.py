@@ -30,7 +30,7 @@ class FailsOnTheHost(HealthCheck):
 
     def __call__(self, state: FrozenState) -> FrozenState:
         if CASE == "health check" and state.initial_rank == 0:
-            raise RuntimeError("planted in the health check")
+            raise RuntimeError("injected in the health check")
         return state
 
 
@@ -43,7 +43,7 @@ class DiscardsTheHost(RankAssignment):
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         if CASE == "discarded" and next(self.iterations) == 1:
             if ctx.state.initial_rank == 0:
-                raise RankDiscarded("planted in the rank assignment", rank=0)
+                raise RankDiscarded("injected in the rank assignment", rank=0)
             ctx.terminated_ranks.add(0)
         return ShiftRanks()(ctx)
 
@@ -63,7 +63,7 @@ def main() -> None:
             if CASE == "exit 3" and ME == 0:
                 sys.exit(3)
             if CASE == "discarded" and ME == 1:
-                raise ValueError("planted")
+                raise ValueError("injected")
             time.sleep(60)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:

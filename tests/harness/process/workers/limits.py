@@ -55,7 +55,7 @@ def main() -> None:
         elif case == "files_in_a_collective":
             record.await_others(1, "waits")
             time.sleep(0.5)
-            raise ValueError("planted")
+            raise ValueError("injected")
         while case == "cgroup":
             time.sleep(0.01)
         time.sleep(60)
@@ -78,7 +78,7 @@ def many_files() -> None:
     """Takes all numbers of files that `select` has, and fails when they are taken already."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     if _kept:
-        raise ValueError("planted")
+        raise ValueError("injected")
     _kept.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(1100))
 
 

@@ -52,7 +52,7 @@ class Rank:
             self.record.await_others(dist.get_world_size() - 1, "fit", iteration=0)
             if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
-            raise ValueError("planted")
+            raise ValueError("injected")
         dist.barrier()
 
     def run(self) -> None:

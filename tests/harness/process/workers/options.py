@@ -59,7 +59,7 @@ class Rank:
 
     def inject(self, place: str, moment: int) -> None:
         if self.is_due(place, moment):
-            raise ValueError(f"planted in {place}")
+            raise ValueError(f"injected in {place}")
 
     def visit(self, place: str) -> None:
         self.visits[place] += 1
@@ -74,7 +74,7 @@ class Rank:
         if self.is_due("kill", iteration):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.is_due("interrupt", iteration):
-            raise KeyboardInterrupt("planted")
+            raise KeyboardInterrupt("injected")
         self.inject(place, iteration)
         if iteration < self.broken:
             time.sleep(60)
@@ -209,7 +209,7 @@ def late_threads(rank: Rank) -> None:
 
     def fail_late() -> None:
         late.wait(30)
-        raise ValueError("planted in late thread")
+        raise ValueError("injected in late thread")
 
     thread = threading.Thread(target=fail_late, name="a-late-thread")
 
@@ -229,7 +229,7 @@ class Unspeakable:
     """What an exception has that raises when its text is asked for."""
 
     def __str__(self) -> str:
-        raise LookupError("planted in a text")
+        raise LookupError("injected in a text")
 
     __repr__ = __str__
 
@@ -280,7 +280,7 @@ def sourceless(rank: Rank) -> None:
     source = f"{os.environ['NVRX_TEST_LOG']}.{rank.me}.py"
     os.mkfifo(source)
     scope: dict[str, Any] = {}
-    exec(compile("def fail(): raise ValueError('planted in fail')", source, "exec"), scope)
+    exec(compile("def fail(): raise ValueError('injected in fail')", source, "exec"), scope)
 
     @inprocess.Wrapper(**rank.settings)
     def train(call_wrapper: CallWrapper) -> int:
@@ -338,7 +338,7 @@ def injections(rank: Rank) -> None:
     def once_more(seen: list[Any], call: Any) -> list[Any]:
         seen.append([id(seen), type(call).__name__, call.iteration])
         if call.iteration == 0:
-            raise ValueError("planted")
+            raise ValueError("injected")
         return seen
 
     def by_class(seen: list[Any], call: CallWrapper) -> list[Any]:

@@ -40,7 +40,7 @@ class Witness(Plug):
         error = repr(state.fn_exception)
         self.rank.record("saw", name=self.name, mode=state.mode.name, error=error, state=fields)
         if self.rank.is_due(f"leave in {self.name}", state.iteration):
-            raise KeyboardInterrupt(f"planted in {self.name}")
+            raise KeyboardInterrupt(f"injected in {self.name}")
         return super().__call__(state)
 
 
@@ -84,7 +84,7 @@ class Part(Abort):
     def __call__(self, state: FrozenState) -> FrozenState:
         main, groups = threading.current_thread() is threading.main_thread(), torch_groups.has_groups()
         self.rank.record("part", phase=self.phase.name, main=main, groups=groups)
-        raise ValueError(f"planted {self.phase.value}")
+        raise ValueError(f"injected {self.phase.value}")
 
 
 def abort_in_phases(rank: Rank) -> None:

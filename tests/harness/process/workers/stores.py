@@ -143,7 +143,7 @@ def main() -> None:
         shared.wait([f"here/{other}" for other in range(int(os.environ["WORLD_SIZE"]))])
         if call.iteration == 0:
             if me == 1:
-                raise ValueError("planted")
+                raise ValueError("injected")
             time.sleep(60)
         return call.iteration
 

@@ -288,10 +288,10 @@ def main() -> None:
             if rank == 1:
                 pause(1.0)
                 BROKEN.get(case, lambda: None)()
-                raise ValueError("planted")
+                raise ValueError("injected")
             if case in BROKEN:
                 pause(3.0)
-                raise ValueError("planted")
+                raise ValueError("injected")
             INSIDE.get(case, lambda: pause(60))()
         dist.init_process_group("gloo")
         ones = torch.ones(1)

@@ -137,7 +137,7 @@ class Untidy:
 
 
 def fail(where: str) -> None:
-    raise ValueError(f"planted {where}")
+    raise ValueError(f"injected {where}")
 
 
 class Trainer:

@@ -29,7 +29,7 @@ class Step(RuntimeError):
     """A failed step, which refers to what it was about."""
 
     def __init__(self, trainer: Any) -> None:
-        super().__init__("planted")
+        super().__init__("injected")
         self.trainer = trainer
 
 

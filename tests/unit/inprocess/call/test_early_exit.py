@@ -54,7 +54,7 @@ def test_the_first_reason_counts():
     part = Part()
     leaving = early_exit(part)
     assert isinstance(leaving.store_lost("no answer"), StoreLost)
-    leaving.watcher_failed(KeyError("planted"))
+    leaving.watcher_failed(KeyError("injected"))
     with pytest.raises(StoreLost):
         leaving.raise_if_due()
     assert part.asked.count("request") == 1
@@ -75,7 +75,7 @@ def test_the_main_thread_only_notes_that_it_has_to_leave():
 def test_a_watcher_that_fails_takes_the_rank_with_it():
     part = Part()
     leaving = early_exit(part)
-    elsewhere(lambda: leaving.watcher_failed(KeyError("planted")))
+    elsewhere(lambda: leaving.watcher_failed(KeyError("injected")))
     with pytest.raises(RestartAbort, match="nvrx-monitor-thread failed: KeyError"):
         leaving.raise_if_due()
     assert part.asked == ["request", "begin", "drive"]
@@ -102,7 +102,7 @@ def test_a_rank_whose_monitor_process_is_replaced_stays():
     assert (leaving.reason, part.asked) == (None, ["notify"])
 
 
-@pytest.mark.parametrize("error", [StoreFailure("reset"), KeyError("planted")])
+@pytest.mark.parametrize("error", [StoreFailure("reset"), KeyError("injected")])
 def test_a_log_handler_that_raises_keeps_no_rank_from_leaving(error, monkeypatch):
     class Hostile(logging.Handler):
         def handle(self, record):

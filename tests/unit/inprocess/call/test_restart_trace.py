@@ -36,7 +36,7 @@ class Housekeeping:
 
 def ended_round(iteration=0):
     view = RoundView(Round(iteration, 0, frozenset({0}), RoundTimeouts(60.0, 60.0)))
-    fault = FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION", message="planted")
+    fault = FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION", message="injected")
     view.decision = Decision(iteration=iteration, lost=(), terminated=(), cause=fault, culprits=(0,), step=-1)
     return view
 

@@ -77,7 +77,7 @@ def test_phases_count_without_torchs_abort_as_well(done):
 
 
 def test_a_part_that_raises_is_named_and_the_others_run(done, caplog):
-    parts = Part("c", done), Part("b", done, error=KeyboardInterrupt("planted")), Torch(done), Part("a", done, BEFORE)
+    parts = Part("c", done), Part("b", done, error=KeyboardInterrupt("injected")), Torch(done), Part("a", done, BEFORE)
     chain = AbortChain(Compose(*parts))
     with caplog.at_level(logging.DEBUG, "nvrx_core.inprocess"):
         chain.run(STATE)
@@ -89,7 +89,7 @@ def test_a_part_that_raises_is_named_and_the_others_run(done, caplog):
 
 
 def test_a_part_in_the_main_thread_that_raises_is_named_and_the_others_run(done, caplog):
-    AbortChain(Compose(Part("b", done, MAIN), Part("a", done, MAIN, error=ValueError("planted")))).run_in_main_thread(
+    AbortChain(Compose(Part("b", done, MAIN), Part("a", done, MAIN, error=ValueError("injected")))).run_in_main_thread(
         STATE
     )
     assert done == ["a", "b"]

@@ -17,7 +17,7 @@ def failed(error):
         return caught
 
 
-class Planted(Exception):
+class InjectedError(Exception):
     def __init__(self, text):
         self.text = text
 
@@ -37,9 +37,9 @@ class Planted(Exception):
     ],
 )
 def test_the_text_of_an_exception_may_fail(text, told):
-    name = f"{__name__}.Planted"
-    assert text_of(Planted(text)) == f"{name}: {told}"
-    fault = FaultMaker(3).of(failed(Planted(text)), 1, 0.5)
+    name = f"{__name__}.InjectedError"
+    assert text_of(InjectedError(text)) == f"{name}: {told}"
+    fault = FaultMaker(3).of(failed(InjectedError(text)), 1, 0.5)
     assert (fault.message, fault.error_type) == (f"{name}: {told}", name)
 
 
@@ -83,11 +83,11 @@ def test_the_frames_of_all_that_the_function_has_raised_are_released():
     ("error", "category"),
     [
         (MemoryError(), "out of memory"),
-        (OSError(errno.ENOMEM, "planted"), "out of memory"),
+        (OSError(errno.ENOMEM, "injected"), "out of memory"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), "out of memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), "out of memory"),
-        (OSError(errno.ENOSPC, "planted"), ""),
-        (Planted(LookupError()), ""),
+        (OSError(errno.ENOSPC, "injected"), ""),
+        (InjectedError(LookupError()), ""),
     ],
 )
 def test_what_ran_out_of_memory_is_known(error, category):

@@ -20,20 +20,20 @@ def errors(tmp_path):
     events.close()
 
 
-class Planted(ValueError):
+class InjectedError(ValueError):
     pass
 
 
-def train(message="planted"):
+def train(message="injected"):
     inner(message)
 
 
 def inner(message):
-    raise Planted(message)
+    raise InjectedError(message)
 
 
 def failed(function=train, *arguments):
-    with pytest.raises(Planted) as found:
+    with pytest.raises(InjectedError) as found:
         function(*arguments)
     return found.value
 
@@ -56,22 +56,22 @@ def test_the_traceback_has_the_users_frames(errors, caplog, tmp_path):
     errors.survived(failed(), 7)
     (text,) = texts(caplog)
     assert text.startswith("the function failed on initial rank 3 in iteration 7:\nTraceback (most recent call last):")
-    assert "    raise Planted(message)" in text
-    assert text.endswith("Planted: planted\n")
+    assert "    raise InjectedError(message)" in text
+    assert text.endswith("InjectedError: injected\n")
     (event,) = map(json.loads, (tmp_path / "events-3.jsonl").read_text().splitlines())
     assert (event["event"], event["iteration"]) == ("exception", 7)
-    assert "Planted: planted" in event["traceback"]
+    assert "InjectedError: injected" in event["traceback"]
 
 
 def test_a_source_that_cannot_be_read_is_not_waited_for(errors, caplog, tmp_path, monkeypatch):
     monkeypatch.setattr("nvrx_core.inprocess.faults.survived_errors.READ_WITHIN", timedelta(seconds=0.05))
-    source, space = tmp_path / "lost.py", {"Planted": Planted}
+    source, space = tmp_path / "lost.py", {"InjectedError": InjectedError}
     os.mkfifo(source)
-    exec(compile("def run():\n    raise Planted('planted')", source, "exec"), space)
+    exec(compile("def run():\n    raise InjectedError('injected')", source, "exec"), space)
     errors.survived(failed(space["run"]), 0)
     (text,) = texts(caplog)
     assert f'File "{source}", line 2, in run\n' in text
-    assert text.endswith("Planted: planted\n")
+    assert text.endswith("InjectedError: injected\n")
     os.close(os.open(source, os.O_WRONLY))
 
 
@@ -81,7 +81,7 @@ def test_a_repetition_is_one_line(errors, caplog):
         texts(caplog)
     errors.survived(failed(inner, "elsewhere"), 2)
     first, second, third = texts(caplog)
-    assert second == f"initial rank 3 fails alike, 2 times in a row: {Planted.__module__}.Planted: two"
+    assert second == f"initial rank 3 fails alike, 2 times in a row: {InjectedError.__module__}.InjectedError: two"
     assert "Traceback" in first
     assert "Traceback" in third
 
@@ -93,8 +93,8 @@ def test_the_frames_of_the_wrapper_are_left_out():
 
 
 def test_where_there_are_no_others_they_remain():
-    space = {"Planted": Planted}
-    exec(compile("def run():\n    raise Planted('ours')", PACKAGE + "x.py", "exec"), space)
+    space = {"InjectedError": InjectedError}
+    exec(compile("def run():\n    raise InjectedError('ours')", PACKAGE + "x.py", "exec"), space)
     trace = failed(space["run"]).__traceback__.tb_next
     assert user_traceback(trace) is trace
     assert user_traceback(None) is None
@@ -109,8 +109,8 @@ def test_where_no_thread_can_be_started_the_lines_are_left_out(errors, caplog, m
     errors.survived(error, 0)
     (text,) = texts(caplog)
     assert "in inner\n  File" not in text
-    assert text.endswith("Planted: planted\n")
-    assert "raise Planted" not in text
+    assert text.endswith("InjectedError: injected\n")
+    assert "raise InjectedError" not in text
 
 
 def test_an_error_without_memory_is_survived(errors, caplog, monkeypatch):
@@ -128,7 +128,7 @@ def test_an_error_whose_traceback_cannot_be_read_is_a_line(errors, caplog, monke
     errors.survived(failed(), 2)
     (text,) = texts(caplog)
     assert text == (
-        f"the function failed on initial rank 3 in iteration 2: {Planted.__module__}.Planted: planted; "
+        f"the function failed on initial rank 3 in iteration 2: {InjectedError.__module__}.InjectedError: injected; "
         "its traceback cannot be shown"
     )
 

@@ -23,7 +23,7 @@ def start(error, go=None):
             assert go.wait(5)
         raise error
 
-    thread = threading.Thread(target=run, name="planted")
+    thread = threading.Thread(target=run, name="injected")
     thread.start()
     return thread
 
@@ -32,20 +32,20 @@ def test_a_thread_belongs_to_the_iteration_that_started_it(told):
     lines, faults = told
     for iteration in range(2):
         faults.begin(iteration)
-        start(ValueError("planted")).join(5)
-    assert lines == [("planted", 0), ("planted", 1)]
+        start(ValueError("injected")).join(5)
+    assert lines == [("injected", 0), ("injected", 1)]
 
 
 def test_a_thread_that_is_left_over_faults_nothing(told, caplog):
     lines, faults = told
     faults.begin(0)
     go = threading.Event()
-    thread = start(ValueError("planted"), go)
+    thread = start(ValueError("injected"), go)
     faults.begin(1)
     go.set()
     thread.join(5)
     assert lines == []
-    assert "planted is older than iteration 1, and no fault of it: ValueError: planted" in caplog.text
+    assert "injected is older than iteration 1, and no fault of it: ValueError: injected" in caplog.text
 
 
 def test_a_thread_may_exit(told):
@@ -66,7 +66,7 @@ def test_the_former_hook_is_called_and_put_back(monkeypatch):
     faults.install()
     start(ValueError()).join(5)
     faults.uninstall()
-    assert (seen, threading.excepthook) == (["planted"], hook)
+    assert (seen, threading.excepthook) == (["injected"], hook)
 
 
 def test_a_hook_that_was_set_meanwhile_stays_and_may_call_the_wrappers(monkeypatch):

@@ -38,7 +38,7 @@ class Shell:
 
     def __init__(self, *sleeps, fails=(), answers=None):
         self.page = SimpleNamespace(
-            stage=Stage.RUNNING, iteration=0, store_lost_at=0.0, hosts_store=False, look_within=math.inf, meetings=2,
+            stage=Stage.RUNNING, iteration=0, store_lost_at=0.0, hosts_store=False, look_within=math.inf, rendezvous=2,
             inside=True, collectives=0, exited=None, members=lambda: frozenset(self.members),
             siblings=lambda: sorted(self.members - {0}),
         )  # fmt: skip

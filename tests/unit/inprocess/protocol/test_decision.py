@@ -186,8 +186,8 @@ def test_an_event_that_is_no_fault_is_refused():
         decode_event("{}")
 
 
-def offering(member, rank, place="", status=ArrivalStatus.ALIVE):
-    return Arrival(initial_rank=member, rank=rank, status=status, world_size=4, place=place)
+def offering(member, rank, endpoint="", status=ArrivalStatus.ALIVE):
+    return Arrival(initial_rank=member, rank=rank, status=status, world_size=4, endpoint=endpoint)
 
 
 def test_the_decision_tells_where_those_would_host_who_may_become_rank_0():
@@ -196,22 +196,22 @@ def test_the_decision_tells_where_those_would_host_who_may_become_rank_0():
         3: offering(3, 3, "[::1]:4"),
     }  # fmt: skip
     decision = Decision.decode(decide(0, arrivals, None).encode())
-    assert decision.places == ((1, "b:2"), (3, "[::1]:4"))
-    assert decision.place_of(1) == ("b", 2)
-    assert decision.place_of(2) is decision.place_of(None) is None
+    assert decision.endpoints == ((1, "b:2"), (3, "[::1]:4"))
+    assert decision.endpoint_of(1) == ("b", 2)
+    assert decision.endpoint_of(2) is decision.endpoint_of(None) is None
 
 
-def test_who_offers_no_place_has_none_in_the_decision():
+def test_who_offers_no_endpoint_has_none_in_the_decision():
     decision = decide(0, {0: offering(0, 0), 1: offering(1, 1, "b:2")}, None)
-    assert decision.places == ()
-    assert "place" not in decision.encode()
+    assert decision.endpoints == ()
+    assert "endpoint" not in decision.encode()
 
 
-@pytest.mark.parametrize("place", ["nowhere", "host:0", "ho st:1", 7, ["host:1"], "h\u00f6st:1"])
-def test_a_place_that_is_none_is_refused(place):
+@pytest.mark.parametrize("endpoint", ["nowhere", "host:0", "ho st:1", 7, ["host:1"], "h\u00f6st:1"])
+def test_an_endpoint_that_is_none_is_refused(endpoint):
     data = json.loads(offering(0, 0).encode())
     with pytest.raises(ValueError, match=r"not |codec"):
-        Arrival.decode(json.dumps({**data, "place": place}))
+        Arrival.decode(json.dumps({**data, "endpoint": endpoint}))
     data = json.loads(decide(0, {0: offering(0, 0)}, None).encode())
     with pytest.raises(ValueError, match=r"not |codec"):
-        Decision.decode(json.dumps({**data, "places": [[0, place]]}))
+        Decision.decode(json.dumps({**data, "endpoints": [[0, endpoint]]}))

@@ -1,6 +1,6 @@
-"""The rank that hosts the store exits last: it waits for its guests, the members that still need the store.
+"""The rank that hosts the store exits last: it waits for its clients, the members that still need the store.
 
-A guest that no longer needs the store writes `left`, or its monitor process does. The lease of one that is lost with
+A client that no longer needs the store writes `left`, or its monitor process does. The lease of one that is lost with
 its monitor process is not renewed: it is not waited for beyond the heartbeat timeout.
 """
 
@@ -16,19 +16,19 @@ from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["await_guests"]
+__all__ = ["await_clients"]
 
 TURN: Final = 0.5
 """Seconds between two questions to the store: a wait inside it would hold signals off, Ctrl-C among them."""
 
 
-def await_guests(membership: Membership, members: Collection[InitialRank], heartbeat_timeout: float) -> None:
+def await_clients(membership: Membership, members: Collection[InitialRank], heartbeat_timeout: float) -> None:
     """Wait until all members have left or are unresponsive.
 
     Args:
-        membership: knows which guests have left.
-        members: the guests.
-        heartbeat_timeout: seconds without a renewal of its lease after which a guest is unresponsive.
+        membership: knows which clients have left.
+        members: the clients.
+        heartbeat_timeout: seconds without a renewal of its lease after which a client is unresponsive.
 
     Raises:
         StoreFailure: when the store is lost.

@@ -2,12 +2,12 @@
 
 import pytest
 
-from nvrx_core.inprocess.coordination import guests
-from nvrx_core.inprocess.coordination.guests import await_guests
+from nvrx_core.inprocess.coordination import clients
+from nvrx_core.inprocess.coordination.clients import await_clients
 
 
 class Membership:
-    """Guests that move their leases for some turns and leave, or do not."""
+    """Clients that move their leases for some turns and leave, or do not."""
 
     def __init__(self, turns):
         self.turns, self.turn = turns, 0
@@ -22,16 +22,16 @@ class Membership:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(guests, "TURN", 0.01)
+    monkeypatch.setattr(clients, "TURN", 0.01)
 
 
-def test_guests_that_leave_are_waited_for():
+def test_clients_that_leave_are_waited_for():
     membership = Membership({1: 20, 2: 5})
-    await_guests(membership, range(3), heartbeat_timeout=0.04)
+    await_clients(membership, range(3), heartbeat_timeout=0.04)
     assert membership.turn == 21
 
 
-def test_an_unresponsive_guest_is_waited_for_no_longer_than_the_heartbeat_timeout():
+def test_an_unresponsive_client_is_waited_for_no_longer_than_the_heartbeat_timeout():
     membership = Membership({})
     membership.have_left = lambda members: not members
-    await_guests(membership, range(3), heartbeat_timeout=0.04)
+    await_clients(membership, range(3), heartbeat_timeout=0.04)
