@@ -22,16 +22,16 @@ PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
 SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for p in sys.path if p.endswith("-packages")), sep="\n")
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
-# The parts of `make test`. What only computes runs beside the tests of jobs, which mostly wait, at a lower priority; the
-# others follow, one after the other. With LANES=2 they begin beside the jobs as well; on a busy machine, tests with short
+# The parts of `make test`. What only computes, at a lower priority, and the documents run beside the tests of jobs, which
+# mostly wait; the others follow. With LANES=2 they begin beside the jobs as well; on a busy machine, tests with short
 # timeouts may then fail. Of tests/process, what is BUSY is not in the first part.
 LANES ?= 1
 BUSY := $(wildcard $(foreach n,interruptions thousand_rounds torch_features torchrun torn_saves,tests/process/test_$(n).py))
 PURE := $(wildcard tests/unit tests/sim)
 DOCUMENTS := $(wildcard tests/docs tests/package)
 WHOLE := $(filter-out %/__pycache__ tests/benchmarks tests/process $(PURE) $(DOCUMENTS),$(patsubst %/,%,$(wildcard tests/*/)))
-BESIDE_JOBS := --output-sync test-jobs coverage test-searches
-REST := test-whole test-documents
+BESIDE_JOBS := --output-sync test-jobs coverage test-searches test-documents
+REST := test-whole
 STAGES := $(if $(filter 1,$(LANES)),"$(BESIDE_JOBS)" $(REST),"$(BESIDE_JOBS) $(REST)")
 SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
