@@ -14,6 +14,7 @@ from typing import Any, NoReturn, cast
 import pytest
 import torch.distributed as dist
 
+from nvrx_core.inprocess.call.monitor_link import LEAVES_WITHIN
 from nvrx_core.inprocess.monitor.rank_signals import RankSignals
 from nvrx_core.inprocess.monitor.watch_effects import TerminateRank
 from nvrx_core.progress.page import ProgressField
@@ -113,6 +114,13 @@ def test_a_rank_that_dies_before_its_monitor_process_has_started_is_reported_at_
     assert_nothing_lost(job, restart("TERMINATED", by=[1], lost=[1]), codes={1: -signal.SIGKILL})
     (death,) = job.events("fault", initial_rank=1)
     assert death["monotonic"] - job.lines("enter", initial_rank=1)[0]["at"] < 5.0
+
+
+def test_a_call_that_is_over_while_its_monitor_process_starts_does_not_wait_for_it(launch: Launch) -> None:
+    job = launch({(1, -1, "monitor-ready"): "delay:10"}, world=2, steps=5, step_seconds=0.1).finish()
+    assert_nothing_lost(job)
+    (done,) = job.lines("done", initial_rank=1)
+    assert done["at"] - job.lines("step", initial_rank=1)[-1]["at"] < LEAVES_WITHIN / 2
 
 
 @pytest.mark.nightly

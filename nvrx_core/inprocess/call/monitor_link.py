@@ -131,10 +131,13 @@ class MonitorLink:
         self.fork_server.end(LEAVES_WITHIN if self._has_work() else 0.0)
 
     def _has_work(self) -> bool:
-        """Whether the monitor process has to notify other ranks, or runs and ends by itself."""
+        """Whether the monitor process has to notify other ranks, or may be about to.
+
+        One that has not reached the store has found nothing yet, and might wait for a store that has just been closed.
+        """
         if self.page[ProgressField.STORE_LOST]:
             return False
-        return self.reports_exit() or bool(self.page[ProgressField.MONITOR_PID])
+        return self.reports_exit() or bool(self.page[ProgressField.MONITOR_BEAT])
 
     def disown(self) -> None:
         """In a child of `os.fork`: write to a private page, and keep none of the descriptors."""

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 
 import pytest
 
@@ -70,13 +71,14 @@ def test_the_time_of_the_store_s_loss_is_that_of_its_first_report(link, page):
 
 
 def test_a_rank_that_has_left_waits_until_its_monitor_process_has_ended(link, page):
-    link.entered, page[ProgressField.MONITOR_PID] = True, os.getpid()
+    link.entered, page[ProgressField.MONITOR_BEAT] = True, time.monotonic_ns()
     link.end()
     assert (link.fork_server.ended, page[ProgressField.STAGE]) == ([LEAVES_WITHIN], Stage.LEFT)
 
 
-def test_a_rank_that_has_left_before_its_monitor_process_has_started_waits_for_none(link, page):
-    link.entered = True
+@pytest.mark.parametrize("pid", [0, 7], ids=["not started", "on its way to the store"])
+def test_a_rank_that_has_left_does_not_wait_for_a_monitor_process_that_has_not_reached_the_store(link, page, pid):
+    link.entered, page[ProgressField.MONITOR_PID] = True, pid
     link.end()
     assert (link.fork_server.ended, page[ProgressField.STAGE]) == ([0.0], Stage.LEFT)
 
