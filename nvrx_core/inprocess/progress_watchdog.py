@@ -78,7 +78,7 @@ class ProgressWatchdog:
         self._work: deque[Callable[[], None]] = deque()
         self._heartbeat = heartbeat_of_this_thread()
         self._ending = self._silence_reported = False
-        self._awake = AwakeClock()
+        self._awake, self._began = AwakeClock(), 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="nvrx-progress-watchdog", daemon=True)
 
@@ -110,7 +110,7 @@ class ProgressWatchdog:
                 self._losses.watcher_failed(error)
 
     def _watch(self) -> None:
-        due = time.monotonic()
+        due = self._began = time.monotonic()
         watched: list[socket.socket | int] = [self.fork_server.channel, self._wake]
         while not self._ending:
             now = time.monotonic()
@@ -135,7 +135,7 @@ class ProgressWatchdog:
         self._observer.count_collectives()
         self.page[ProgressField.ATOMIC] = self._interrupt.depth
         self._judge_store(now)
-        if self.fork_server.is_overdue(now):
+        if self.fork_server.is_overdue(self._awake.at(now) - self._began):
             self._losses.fork_server_lost()
 
     def _judge_store(self, now: float) -> None:

@@ -69,7 +69,6 @@ class ForkServer:
         self.worker = self.server = 0
         self.done = self.ended = False
         self.reason = ""
-        self._overdue_at = time.monotonic() + STARTS_WITHIN
         self._child, self._child_pidfd = child, -1
         with suppress(ProcessLookupError):  # ended and reaped by the kernel: the caller ignores SIGCHLD
             self._child_pidfd = open_pidfd(child)
@@ -160,9 +159,9 @@ class ForkServer:
         with suppress(OSError):
             self.channel.send(START)
 
-    def is_overdue(self, now: float) -> bool:
-        """Return whether no worker has been ready for too long, at a time of the monotonic clock."""
-        return not self.worker and now > self._overdue_at
+    def is_overdue(self, waited: float) -> bool:
+        """Return whether no worker is ready though `poll` has waited for it so long, in seconds."""
+        return not self.worker and waited > STARTS_WITHIN
 
     def poll(self) -> str | None:
         """Return why the worker was replaced; "" when the server itself is gone, None when there is no news."""

@@ -95,7 +95,9 @@ class EarlyExit:
         if self._monitor.is_running():
             log.warning("the fork server has exited: the monitor process will not be replaced if it is lost")
         else:
-            self._part_lost("no monitor process could be kept running; see monitor_process_logfile")
+            reason = self._monitor.fork_server.reason
+            why = f": {reason}" if reason else ""
+            self._part_lost(f"no monitor process could be kept running{why}; see monitor_process_logfile")
 
     def _part_lost(self, why: str, error: BaseException | None = None) -> None:
         initial_rank = self._state.initial_rank

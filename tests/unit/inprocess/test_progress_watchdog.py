@@ -16,7 +16,7 @@ from nvrx_core.progress.page import Page
 
 @pytest.fixture
 def overdue():
-    return False
+    return lambda waited: False
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def watchdog(overdue):
     made = ProgressWatchdog(
         page,
         60.0,
-        SimpleNamespace(channel=ours, ended=False, is_overdue=lambda now: overdue),
+        SimpleNamespace(channel=ours, ended=False, is_overdue=overdue),
         interrupt=Interrupt(signal.SIGRTMIN + 3, 1.0),
         observer=SimpleNamespace(count_collectives=lambda: None),
         losses=SimpleNamespace(watcher_failed=lambda error: None, fork_server_lost=lost.set),
@@ -58,7 +58,7 @@ def test_deferred_work_that_hangs_does_not_block_the_caller(watchdog, monkeypatc
     watchdog.stop()
 
 
-@pytest.mark.parametrize("overdue", [True])
+@pytest.mark.parametrize("overdue", [lambda waited: True, lambda waited: waited < 60], ids=["always", "from here on"])
 def test_a_monitor_process_that_does_not_start_is_a_loss(watchdog):
     assert watchdog.lost.wait(10)
     watchdog.stop()

@@ -3,6 +3,7 @@
 import logging
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ class Part:
     """Notes what it is asked for; stands for connections, monitor process, interrupt and function."""
 
     endpoint = ("here", 1234)
+    fork_server = SimpleNamespace(reason="OSError: planted")
 
     def __init__(self, running=True):
         self.asked, self.thread, self.running = [], threading.get_ident(), running
@@ -93,6 +95,7 @@ def test_without_a_fork_server_the_rank_stays_as_long_as_its_monitor_process_run
     leaving = early_exit(Part(running))
     leaving.fork_server_lost()
     assert (leaving.reason is None) == running
+    assert running or "could be kept running: OSError: planted; see" in str(leaving.reason())
 
 
 def test_a_rank_whose_monitor_process_is_replaced_stays():
