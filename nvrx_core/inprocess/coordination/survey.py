@@ -35,8 +35,7 @@ class Survey:
         """Return the progress of the slowest members.
 
         When thousands ask at the same time, as when all wait for one rank, one of them reads all leases for the others:
-            each
-        uses the first survey that ends after its request.
+        each uses the first survey that ends after its request.
 
         Args:
             members: the members whose leases are read.

@@ -168,7 +168,7 @@ class Join:
         """Handle the generation's verdict.
 
         Open generations follow those with a verdict: the first open one is searched for in growing strides, then by
-            bisection.
+        bisection.
         """
         if verdict is None:
             self._open = generation
