@@ -56,7 +56,8 @@ class MonitorLink:
 
     def __init__(self, page: Page, wake: int, started: int, fork_server: ForkServer) -> None:
         self.page, self.fork_server = page, fork_server
-        self._wake, self._started = wake, started
+        self._wake: int | None = wake
+        self._started = started
         self.entered = False
 
     def enter(self, stage: Stage) -> None:
@@ -73,8 +74,9 @@ class MonitorLink:
         self.enter(Stage.STARTING)
 
     def notify(self) -> None:
-        """Wake the monitor process to read the page."""
-        notify(self._wake)
+        """Wake the monitor process to read the page; in a child of `os.fork`, nothing."""
+        if self._wake is not None:
+            notify(self._wake)
 
     def store_lost(self) -> None:
         """Write that the store is lost: from here on, the monitor process bounds the time until the rank has exited."""
@@ -142,7 +144,9 @@ class MonitorLink:
     def disown(self) -> None:
         """In a child of `os.fork`: write to a private page, and keep none of the descriptors."""
         self.page.disown()
-        give_up((self._wake, self._started, self.fork_server.channel.fileno()))
+        if self._wake is not None:
+            give_up((self._wake, self._started, self.fork_server.channel.fileno()))
+        self._wake = None
 
 
 def start_monitor(
