@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
+from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 
@@ -63,7 +65,8 @@ def _armed(interrupt: Interrupt, work: Work, begun: threading.Event) -> None:
         work(begun)
     finally:
         interrupt.armed = False
-        interrupt.drop()
+        with suppress(Withdrawn):
+            interrupt.drop()
 
 
 def sleep(begun: threading.Event) -> None:

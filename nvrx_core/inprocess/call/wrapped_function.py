@@ -5,6 +5,7 @@ An exception of the function is an outcome: the flow decides what follows.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from nvrx_core.inprocess.faults.own_faults import OwnFaults
 from nvrx_core.inprocess.faults.thread_faults import ThreadFaults
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interpretation.interpreter import Rules
+from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.outcome import (
@@ -39,6 +41,8 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 
 __all__ = ["WrappedFunction"]
+
+log = logging.getLogger("nvrx_core.inprocess")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,4 +139,7 @@ class WrappedFunction:
             return IterationResult(Outcome.RETURNED, result=self.function())
         finally:  # in this order, and nothing before them
             self.interrupt.armed = False
-            self.interrupt.drop()
+            try:
+                self.interrupt.drop()
+            except Withdrawn:
+                log.debug("the function has ended: it is interrupted no more")

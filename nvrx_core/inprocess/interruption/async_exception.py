@@ -20,7 +20,11 @@ from typing import Any, Protocol
 
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
-__all__ = ["AsyncException", "Landings"]
+__all__ = ["AsyncException", "Landings", "Withdrawn"]
+
+
+class Withdrawn(BaseException):
+    """Raised in the place of an exception that `AsyncException.drop` withdraws."""
 
 
 class Landings(Protocol):
@@ -46,16 +50,17 @@ class AsyncException:
         landings: updated for each raised exception, before any handler runs.
 
     Attributes:
-        drop: withdraws an exception that was set and not raised. The thread itself calls it once `armed` is false: no
-            further exception is set then, and none can be raised before the call, because `drop` is not a Python
-            function.
+        drop: withdraws an exception that was set and not raised; raises `Withdrawn`. The thread itself calls it once
+            `armed` is false: no further exception is set then, and none can be raised before the call, because `drop`
+            is not a Python function. If it set nothing instead, the interpreter would look for an exception at each
+            call from then on, and CPython 3.11 would stay at the begin of a function that is traced or profiled.
     """
 
     def __init__(self, ident: int, landings: Landings) -> None:
         self.ident, self._landings = ident, landings
         set_ = functools.partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, ctypes.c_ulong(ident))
         self._set: Callable[[], Any] = functools.partial(set_, ctypes.py_object(_raised_in(landings)))
-        self.drop: Callable[[], Any] = functools.partial(set_, None)
+        self.drop: Callable[[], Any] = functools.partial(set_, ctypes.py_object(Withdrawn))
 
     def set_if(self, raised: int, frame: FrameType | None, at: int) -> bool:
         """Set the exception if the thread may still be interrupted and none was raised since the decision.

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.interruption import driving
-from nvrx_core.inprocess.interruption.async_exception import AsyncException
+from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
 from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.import_progress import ImportProgress
 from nvrx_core.inprocess.interruption.landing import Landing, judge, location
@@ -121,7 +121,8 @@ class Interrupt:
         self.requested = self.armed = False
         self.out, self.free, self._unblocking = threading.Event(), threading.Event(), threading.Lock()
         self.thread = threading.get_ident()
-        self.drop()
+        with suppress(Withdrawn):
+            self.drop()
         if self.by_signal and signal.getsignal(self.signum) == self._handle:
             self.uninstall()
 

@@ -6,11 +6,13 @@ import pickle
 import signal
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
 from nvrx_core import failpoint
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
+from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.interruption.driving import CloseBlocked, FireInterrupt, ReportStored
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
@@ -329,7 +331,8 @@ def test_a_function_that_has_reset_its_signals_is_interrupted_without_one(interr
             busy(begun)
     finally:
         interrupt.armed = False
-        interrupt.drop()
+        with suppress(Withdrawn):
+            interrupt.drop()
         interrupt.leave()
         thread.join()
     assert interrupt.raised == 1
@@ -508,6 +511,24 @@ def test_the_signal_handler_reads_the_end_of_the_round_from_the_page(interrupt):
     assert interrupt.requested
 
 
+def test_a_function_that_is_profiled_begins_after_an_exception_was_withdrawn(interrupt):
+    interrupt.armed = False
+    with suppress(Withdrawn):
+        interrupt._async.drop()
+    begun = []
+    former = sys.getprofile()
+    sys.setprofile(lambda *event: None)
+    try:
+        fire_nothing(begun)
+    finally:
+        sys.setprofile(former)
+    assert begun
+
+
+def fire_nothing(begun):
+    begun.append(True)
+
+
 def in_a_thread(play):
     thread = threading.Thread(target=play)
     thread.start()
@@ -522,7 +543,8 @@ def test_an_exception_that_was_asked_for_in_another_thread_is_raised_once_or_tak
         interrupt.armed = True
         try:
             interrupt._async.set_if(0, None, -1)
-            interrupt._async.drop()
+            with suppress(Withdrawn):
+                interrupt._async.drop()
             interrupt._async.set_if(0, None, -1)
             innermost_frames(interrupt.thread)
         except RankShouldRestart as error:
