@@ -189,10 +189,12 @@ def assert_order(job: Job, call: int, cut_off: Collection[int] = ()) -> None:
 
 
 def assert_sections(job: Job) -> None:
-    """An atomic section ends, unless its process died."""
+    """An atomic section ends, unless its process died, whatever its exit code."""
+    died = {line["faulty_initial_rank"] for line in job.events("fault") if line["interruption"] == "TERMINATED"}
     ended = {(line["initial_rank"], line["iteration"]) for line in job.lines("atomic_end")}
     for line in job.lines("atomic"):
-        assert (line["initial_rank"], line["iteration"]) in ended or job.codes[line["initial_rank"]] != 0, line
+        rank = line["initial_rank"]
+        assert (rank, line["iteration"]) in ended or rank in died or job.codes[rank] != 0, line
 
 
 def assert_steps(job: Job, call: int) -> None:
