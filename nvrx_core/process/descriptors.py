@@ -44,7 +44,11 @@ def notify(fd: int) -> None:
     Raises:
         OSError: when it has been closed, or is another file: an eventfd has no type of file.
     """
-    if identity(fd) is None or stat.S_IFMT(os.fstat(fd).st_mode):
+    try:
+        is_eventfd = not stat.S_IFMT(os.fstat(fd).st_mode)
+    except OSError:
+        is_eventfd = False
+    if not is_eventfd:
         raise OSError(errno.EBADF, f"other code in this process has closed descriptor {fd}, which is nvrx's")
     os.eventfd_write(fd, 1)
 
