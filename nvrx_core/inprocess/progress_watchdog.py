@@ -78,7 +78,7 @@ class ProgressWatchdog:
         self._work: deque[Callable[[], None]] = deque()
         self._heartbeat = heartbeat_of_this_thread()
         self._ending = self._silence_reported = False
-        self._awake, self._began = AwakeClock(), 0.0
+        self._awake, self._began, self._monitored_since = AwakeClock(), 0.0, 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="nvrx-progress-watchdog", daemon=True)
 
@@ -140,9 +140,11 @@ class ProgressWatchdog:
 
     def _judge_store(self, now: float) -> None:
         """Whether the store is silent; with the monitor process of a rank that has left, nobody asks it any more."""
-        beat = self.page[ProgressField.MONITOR_BEAT] / 1e9
-        asked = beat and self.page[ProgressField.STAGE] not in (Stage.LEFT, Stage.EXITED_ABNORMALLY)
-        if asked and self._awake.at(now) - self._awake.at(beat) > SILENT_STORE and not self._silence_reported:
+        if not self._monitored_since and self.page[ProgressField.MONITOR_PID]:
+            self._monitored_since = now
+        answered = self.page[ProgressField.MONITOR_BEAT] / 1e9 or self._monitored_since
+        asked = answered and self.page[ProgressField.STAGE] not in (Stage.LEFT, Stage.EXITED_ABNORMALLY)
+        if asked and self._awake.at(now) - self._awake.at(answered) > SILENT_STORE and not self._silence_reported:
             self._silence_reported = True
             self._losses.store_lost(f"no answer for {SILENT_STORE:g} s")
 

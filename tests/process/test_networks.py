@@ -84,3 +84,13 @@ def test_a_store_that_vanishes_silently_ends_all_ranks_in_time(prepare: Launch) 
         assert f"the control store at {job.routes[rank]} is lost" in job.errors(rank)
     assert_no_process_left(whole)
     assert_promises(whole)
+
+
+def test_a_store_that_vanishes_before_the_monitor_process_has_reached_it_ends_the_rank_in_time(prepare: Launch) -> None:
+    job = prepare({(0, 0, 10_000): "exception"}, wrapper=QUICK)
+    with behind_proxies(job, [1]) as proxies:
+        job.await_line("enter", initial_rank=1)
+        proxies[1].cut()
+        job.finish(20)
+    assert_nothing_lost(job, restart("UNRESPONSIVE", by=[1], lost=[1]), codes={1: STORE_LOST})
+    assert f"the control store at {job.routes[1]} is lost" in job.errors(1)

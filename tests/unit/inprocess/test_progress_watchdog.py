@@ -4,6 +4,7 @@ import logging
 import signal
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from nvrx_core.inprocess import progress_watchdog as module
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
-from nvrx_core.progress.page import Page
+from nvrx_core.progress.page import Page, ProgressField
 
 
 @pytest.fixture
@@ -20,17 +21,25 @@ def overdue():
 
 
 @pytest.fixture
-def watchdog(overdue):
-    page, (ours, theirs), lost = Page(1), socket.socketpair(), threading.Event()
+def silence():
+    return module.SILENT_STORE
+
+
+@pytest.fixture
+def watchdog(overdue, silence, monkeypatch):
+    monkeypatch.setattr(module, "SILENT_STORE", silence)
+    page, (ours, theirs), lost, silent = Page(1), socket.socketpair(), threading.Event(), threading.Event()
     made = ProgressWatchdog(
         page,
         60.0,
         SimpleNamespace(channel=ours, ended=False, is_overdue=overdue),
         interrupt=Interrupt(signal.SIGRTMIN + 3, 1.0),
         observer=SimpleNamespace(count_collectives=lambda: None),
-        losses=SimpleNamespace(watcher_failed=lambda error: None, fork_server_lost=lost.set),
+        losses=SimpleNamespace(
+            watcher_failed=lambda error: None, fork_server_lost=lost.set, store_lost=lambda why: silent.set()
+        ),
     )
-    made.lost = lost
+    made.lost, made.silent = lost, silent
     made.start()
     yield made
     for end in (ours, theirs):
@@ -61,4 +70,24 @@ def test_deferred_work_that_hangs_does_not_block_the_caller(watchdog, monkeypatc
 @pytest.mark.parametrize("overdue", [lambda waited: True, lambda waited: waited < 60], ids=["always", "from here on"])
 def test_a_monitor_process_that_does_not_start_is_a_loss(watchdog):
     assert watchdog.lost.wait(10)
+    watchdog.stop()
+
+
+@pytest.mark.parametrize("silence", [0.2])
+@pytest.mark.parametrize("answered", [0.0, 0.2], ids=["never reached", "silent since"])
+def test_a_store_that_does_not_answer_the_monitor_process_is_lost(watchdog, answered):
+    if answered:
+        watchdog.page[ProgressField.MONITOR_BEAT] = int((time.monotonic() - answered) * 1e9)
+    watchdog.page[ProgressField.MONITOR_PID] = 7
+    assert watchdog.silent.wait(10)
+    watchdog.stop()
+
+
+@pytest.mark.parametrize("silence", [0.1])
+def test_a_store_is_not_lost_before_the_monitor_process_runs(watchdog):
+    asked = threading.Semaphore(0)
+    watchdog._observer.count_collectives = asked.release
+    for _ in range(8):
+        assert asked.acquire(timeout=10)
+    assert not watchdog.silent.is_set()
     watchdog.stop()
