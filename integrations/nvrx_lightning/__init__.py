@@ -14,7 +14,17 @@ from nvrx_lightning.registration import register
 if TYPE_CHECKING:
     from nvrx_lightning.callback import FaultToleranceCallback, FaultToleranceSectionsCallback
     from nvrx_lightning.monitoring.faults import SimulatedFaultParams
-    from nvrx_lightning.strategy import in_process as in_process
+    from nvrx_lightning.strategy import InProcessStrategy, in_process
+
+    class InProcessDDPStrategy(InProcessStrategy, Any):  # type: ignore[misc]
+        """Lightning's `DDPStrategy` of the family in use, with in-process restart."""
+
+    class InProcessFSDPStrategy(InProcessStrategy, Any):  # type: ignore[misc]
+        """Lightning's `FSDPStrategy` of the family in use, with in-process restart."""
+
+    class InProcessModelParallelStrategy(InProcessStrategy, Any):  # type: ignore[misc]
+        """Lightning's `ModelParallelStrategy` of the family in use, with in-process restart."""
+
 
 __all__ = [
     "FaultToleranceCallback",
@@ -36,15 +46,17 @@ _HOME = {
 register()
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    if name.startswith("InProcess") and name in __all__:
-        from nvrx_lightning.families import preferred
-        from nvrx_lightning.strategy import strategy_class
+if not TYPE_CHECKING:  # checkers see the names above, and refuse any other
 
-        return strategy_class(name, preferred())
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        if name.startswith("InProcess") and name in __all__:
+            from nvrx_lightning.families import preferred
+            from nvrx_lightning.strategy import strategy_class
+
+            return strategy_class(name, preferred())
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ import difflib
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from nvrx_core.errors import RestartAbort
 from nvrx_lightning.environment import follow_assignment
@@ -23,6 +23,8 @@ from nvrx_lightning.restart.launcher import wrap_launcher
 from nvrx_lightning.subclassing import become, tell_parameters
 
 __all__ = ["STRATEGIES", "InProcessStrategy", "in_process", "strategy_class"]
+
+Strategy = TypeVar("Strategy")
 
 STRATEGIES = {
     "InProcessDDPStrategy": "DDPStrategy",
@@ -164,6 +166,14 @@ def _refuse_misspelt(arguments: dict[str, Any]) -> None:
         close = difflib.get_close_matches(name, InProcessOptions.names(), 1, 0.8)
         if close:
             raise TypeError(f"in-process strategies have no option {name}; write {close[0]}=")
+
+
+@overload
+def in_process(strategy: type, **options: Any) -> Any: ...
+
+
+@overload
+def in_process(strategy: Strategy, **options: Any) -> Strategy: ...
 
 
 def in_process(strategy: Any, **options: Any) -> Any:

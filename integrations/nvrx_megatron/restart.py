@@ -35,7 +35,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def inprocess_restart(train: Callable[Arguments, Result], args: Any) -> Callable[Arguments, Result]:
+def inprocess_restart(train: Callable[..., Result], args: Any) -> Callable[..., Result]:
     """Return `train` wrapped for in-process restart, or `train` itself without `--inprocess-restart`.
 
     `train` is called in each iteration, on the active ranks. It creates the process groups by

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["JobFailedError", "LaunchConfig", "elastic_launch"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("nvrx_launcher.launch"), name)
+if not TYPE_CHECKING:  # checkers see the names above, and refuse any other
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("nvrx_launcher.launch"), name)

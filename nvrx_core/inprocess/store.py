@@ -21,11 +21,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name != "EtcdStore":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        from nvrx_core.store.etcd_store import EtcdStore
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"{error}: EtcdStore needs the extra: pip install 'nvrx[etcd]'") from error
-    return EtcdStore
+if not TYPE_CHECKING:  # checkers see the names above, and refuse any other
+
+    def __getattr__(name: str) -> Any:
+        if name != "EtcdStore":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            from nvrx_core.store.etcd_store import EtcdStore
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"{error}: EtcdStore needs the extra: pip install 'nvrx[etcd]'") from error
+        return EtcdStore

@@ -200,6 +200,16 @@ class CallWrapper:
         return AtomicLock(self._atomic)
 
 
+class _Anything:
+    """Accepted only by a parameter without an annotation, or with `Any` or `object`."""
+
+
+# No annotation takes a parameter out of the middle: for these, checkers leave the arguments unchecked.
+_TakesItLater = (
+    Callable[Concatenate[Any, CallWrapper, ...], Result] | Callable[Concatenate[Any, Any, CallWrapper, ...], Result]
+)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Wrapper(Parameters):
     """A decorator that restarts a function inside its process after a fault on any rank.
@@ -236,7 +246,13 @@ class Wrapper(Parameters):
         return self.health_check
 
     @overload
+    def __call__(self, fn: Callable[Concatenate[_Anything, ...], Result]) -> Callable[..., Result]: ...
+
+    @overload
     def __call__(self, fn: Callable[Concatenate[CallWrapper, Arguments], Result]) -> Callable[Arguments, Result]: ...
+
+    @overload
+    def __call__(self, fn: _TakesItLater[Result]) -> Callable[..., Result]: ...
 
     @overload
     def __call__(self, fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]: ...

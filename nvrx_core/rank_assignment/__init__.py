@@ -34,10 +34,12 @@ _FILES = {
 }  # fmt: skip
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_FILES.get(name, 'base')}"), name)
+if not TYPE_CHECKING:  # checkers see the names above, and refuse any other
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_FILES.get(name, 'base')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["StoreServer", "serve"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the module of a name on first access."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nvrx_core.store import hosting
+if not TYPE_CHECKING:  # checkers see the names above, and refuse any other
 
-    return getattr(hosting, name)
+    def __getattr__(name: str) -> Any:
+        """Import the module of a name on first access."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from nvrx_core.store import hosting
+
+        return getattr(hosting, name)

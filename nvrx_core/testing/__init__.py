@@ -48,10 +48,12 @@ _HOMES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a module on first access to it or to one of its names."""
-    home = next((module for module, names in _HOMES.items() if name in names), name)
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{home}")
-    return module if home == name else getattr(module, name)
+if not TYPE_CHECKING:  # checkers see the names above, and refuse any other
+
+    def __getattr__(name: str) -> Any:
+        """Import a module on first access to it or to one of its names."""
+        home = next((module for module, names in _HOMES.items() if name in names), name)
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = importlib.import_module(f"{__name__}.{home}")
+        return module if home == name else getattr(module, name)

@@ -8,7 +8,11 @@ from nvrx_lightning import callback_base
 from nvrx_lightning.monitoring.training import Training
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import LightningModule, Trainer, callbacks
+
+    class Callback(callbacks.Callback, Any):  # type: ignore[misc]
+        """What a Trainer of either family accepts."""
+
 else:
     Callback = callback_base.callback_class()
 
