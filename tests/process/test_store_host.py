@@ -20,6 +20,22 @@ from tests.harness.process.oracle import assert_no_process_left
 from .conftest import Launch
 
 STORE_LOST = 75
+EXITS = "tests.harness.process.workers.exits"
+LEAVES = {
+    "exits with 3, before": (3, False),
+    "exits with 3, at the barrier": (3, False),
+    "exits with 3, at the barrier of the host": (3, False),
+    "exits with 3, meanwhile": (3, False),
+    "exits with 0, meanwhile": (0, False),
+    "raises, at the barrier": (1, True),
+    "aborts, meanwhile": (1, True),
+    "ends in finalize": (1, True),
+    "fails, before": (STORE_LOST, True),
+    "fails, at the barrier": (STORE_LOST, True),
+    "ends with 4 whatever comes, before": (STORE_LOST, False),
+}
+"""How a rank leaves, or fails, and when the store is killed: the exit code, and whether the exception is shown."""
+IN_RANK_0 = ("exits with 3, at the barrier of the host",)
 HOST_LEAVES = "tests.harness.process.workers.host_leaves"
 WAYS = {"exit 3": 3, "health check": 1, "discarded": 1}
 """How the host leaves, and the exit code that it leaves with."""
@@ -75,6 +91,21 @@ def test_a_host_that_leaves_serves_its_clients_until_they_are_done(prepare: Laun
         assert job.codes == {0: WAYS[way], 1: 0, 2: 0}, way
         assert {line["result"] for line in job.lines("done")} == {1}
         assert "is lost" not in job.errors(0), way
+        assert_no_process_left(job)
+
+
+def test_a_rank_that_leaves_ends_in_its_own_way_when_the_store_is_lost(prepare: Launch) -> None:
+    jobs = {case: prepare(world=2, store=case not in IN_RANK_0) for case in LEAVES}
+    for case, job in jobs.items():
+        if job.own_store:
+            job.start_store()
+        job.start(EXITS, NVRX_TEST_CASE=case, NVRX_TEST_STORE=str(job.store_pid or ""))
+    for job in jobs.values():
+        job.finish()
+    assert {case: (job.codes[1], "injected" in job.errors(1)) for case, job in jobs.items()} == LEAVES
+    for case, job in jobs.items():
+        assert job.codes[0] == (STORE_LOST if job.own_store else -signal.SIGKILL), case
+        assert job.errors(1).count("is lost. Next") <= 1, case
         assert_no_process_left(job)
 
 

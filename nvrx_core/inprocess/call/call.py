@@ -24,8 +24,9 @@ from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.coordination.store_rules import store_rules
 from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
 from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.effects import Flow
-from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.restart_record import remember
 from nvrx_core.inprocess.state import State

@@ -88,10 +88,10 @@ class WrappedFunction:
             ended = run()
         except EndedInChild:
             raise
-        except StoreLost:
-            self._out()
-            raise
         except BaseException as error:  # boundary: the wrapped function and its initialize
+            if isinstance(error, StoreLost) and overtaken_wish(error, outside) is None:
+                self._out()
+                raise
             ended = self._ended_by(error, outside)
         finally:
             self.interrupt.armed = False

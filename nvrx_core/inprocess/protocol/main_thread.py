@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.exceptions import add_note
@@ -16,6 +15,7 @@ from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.actions import Action, Announce, AskHolders, GiveUp, LateCompletion, WaitFor
+from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.effects import Flow, StoreFailure
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
@@ -24,31 +24,14 @@ from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
 
-__all__ = ["CallRules", "MainThread"]
+__all__ = ["MainThread"]
 
 _UNTOLD = (StoreLost, BarrierTimeout, GeneratorExit)
 """What ends a call without a word to the others: they know, or nobody can tell them."""
 _DONE = (Outcome.RETURNED, Outcome.EXITED, Outcome.RESERVE)
+_LEAVES = (Outcome.LEFT, Outcome.EXITED)
+"""Outcomes with which the rank leaves the job, whatever the others do."""
 Endpoint = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class CallRules:
-    """The rules that are fixed for a call.
-
-    Attributes:
-        leader: returns the next rank 0 for a world size and the terminated ranks; None if a rank cannot compute it.
-        no_progress_limit: restarts in a row without progress; None for any number.
-        meets_on_entry: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
-        hosts_store: the process of this rank hosts the control store.
-        store_is_hosted: the process of some rank hosts it.
-    """
-
-    leader: Callable[[int, tuple[int, ...]], int | None]
-    no_progress_limit: int | None = None
-    meets_on_entry: bool = False
-    hosts_store: bool = False
-    store_is_hosted: bool = False
 
 
 class MainThread:
@@ -66,6 +49,7 @@ class MainThread:
         self.limit = NoProgressLimit(rules.no_progress_limit)
         self.endpoint: Endpoint | None = None
         self.failure: BaseException | None = None
+        self.ended: IterationResult | None = None
         self.completed = self.left_early = False
         self.began, self.pause_until = math.inf, 0.0
 
@@ -73,13 +57,13 @@ class MainThread:
         """Run the function until all ranks have completed it, or this rank leaves; return the result.
 
         Raises:
-            StoreLost: when the store is lost.
+            StoreLost: when the store is lost, and this rank was not about to leave.
             BaseException: the exception of an early exit.
         """
         try:
             ended = yield from self._iterations()
-        except StoreFailure as failure:
-            raise (yield effects.LoseStore(str(failure))) from None
+        except (StoreFailure, StoreLost) as loss:
+            ended = yield from self._without_store(loss)
         except BaseException as error:  # boundary: whatever ends the call out of turn, the others are told
             if not isinstance(error, _UNTOLD):
                 yield effects.Abandon(error)
@@ -87,17 +71,31 @@ class MainThread:
         yield from self._finish(ended)
         return ended
 
+    def _without_store(self, loss: StoreFailure | StoreLost) -> Flow[IterationResult]:
+        """Return how this rank leaves, if it was about to: it has said why it ends, and needs no other rank for that.
+
+        Raises:
+            StoreLost: when it was not.
+        """
+        lost = loss if isinstance(loss, StoreLost) else (yield effects.LoseStore(str(loss)))
+        if self.ended is not None and self.ended.how in _LEAVES:
+            return self.ended
+        if self.ended is not None and self.failure is None:  # a failure that was not announced: nobody has logged it
+            yield effects.ClearFrames(self.ended, True)
+        raise lost from None
+
     def _iterations(self) -> Flow[IterationResult]:
         ended = IterationResult(Outcome.LEFT)
         ended.error = yield effects.DeclareKeys(-1)
         leaving = ended.error is not None
+        self.ended = ended if leaving else None
         decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE)
-        if leaving or self._is_lost(decision, ended):
+        if leaving or _is_lost(self.state, decision, ended):
             yield from self._terminate(ended)
             return ended
         while True:
             early = yield from self._prepare(decision)
-            ended = early or (yield from self._execute())
+            ended = self.ended = early or (yield from self._execute())
             if early is None and ended.how in _DONE and (yield from self._complete(ended)):
                 return ended
             following = yield from (self._leave_early(ended) if early else self._restart(ended))
@@ -180,11 +178,11 @@ class MainThread:
         yield effects.RoundEnded(view)
         leaving = yield from self._recover(ended, view.round.iteration)
         decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
-        ends = _contradicts(decision, ended) or self._is_out_of_retries(decision, ended)
-        if leaving or ends or self._is_lost(decision, ended):
+        ends = leaving or _contradicts(decision, ended) or self._is_out_of_retries(decision, ended)
+        if ends or _is_lost(self.state, decision, ended):
             return None
         yield effects.ReleaseFailure(self.failure)
-        self.failure = None
+        self.failure = self.ended = None
         yield effects.CollectPostponed()
         return decision
 
@@ -202,13 +200,15 @@ class MainThread:
         """Prepare for the next iteration; return True if this rank leaves instead."""
         failed = ended.how is Outcome.FAILED
         self.failure = ended.error if failed else None
-        yield effects.ClearFrames(ended, failed or ended.how in (Outcome.LEFT, Outcome.EXITED))
-        if ended.how in (Outcome.LEFT, Outcome.EXITED):
+        yield effects.ClearFrames(ended, failed or ended.how in _LEAVES)
+        if ended.how in _LEAVES:
             return True
         ended.error = yield effects.Recover(self.failure)
         if ended.error is None:
             ended.error = yield effects.DeclareKeys(iteration)
-        return ended.error is not None
+        if ended.error is not None:
+            ended.how = Outcome.LEFT
+        return ended.how is Outcome.LEFT
 
     def _leave_early(self, ended: IterationResult) -> Flow[None]:
         """Leave a round that continues without this rank; it restarts if the others rely on this rank."""
@@ -240,14 +240,6 @@ class MainThread:
                 add_note(mine, f"nvrx: {told}")
             ended.error = mine or RestartAbort(told, culprit=verdict.culprit)
         return verdict.reached
-
-    def _is_lost(self, decision: Decision, ended: IterationResult) -> bool:
-        initial_rank = self.state.initial_rank
-        lost = initial_rank in decision.lost
-        if lost:
-            reason = f"initial rank {initial_rank} was declared lost by the others"
-            ended.error = RankDiscarded(reason, rank=self.state.rank)
-        return lost
 
     def _terminate(self, ended: IterationResult) -> Flow[None]:
         error: BaseException | None = yield effects.Terminate()
@@ -333,6 +325,15 @@ class MainThread:
                 yield effects.DeleteIfOver()
         except StoreFailure:
             return  # its host has ended first: nobody is left who would wait for this rank
+
+
+def _is_lost(state: State, decision: Decision, ended: IterationResult) -> bool:
+    """Whether the others have declared this rank lost."""
+    lost = state.initial_rank in decision.lost
+    if lost:
+        reason = f"initial rank {state.initial_rank} was declared lost by the others"
+        ended.error = RankDiscarded(reason, rank=state.rank)
+    return lost
 
 
 def _contradicts(decision: Decision, ended: IterationResult) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nvrx_core.errors import RestartAbort
+from nvrx_core.errors import RestartAbort, StoreLost
 from nvrx_core.fault.exceptions import related
 
 __all__ = ["IterationResult", "LoopShouldEnd", "Outcome", "RankShouldRestart", "how_it_ended", "overtaken_wish"]
@@ -26,6 +26,10 @@ class RankShouldRestart(BaseException):
 
 class LoopShouldEnd(RankShouldRestart, KeyboardInterrupt):
     """The same inside an event loop: asyncio stores every other exception in the task that it interrupts."""
+
+
+_OURS = (RankShouldRestart, StoreLost)
+"""What the wrapper raises in the function; a catch-all handler may exit by it."""
 
 
 class Outcome(enum.Enum):
@@ -52,16 +56,18 @@ def overtaken_wish(error: BaseException, outside: BaseException | None) -> BaseE
     """Return the exception with which the user leaves, if it was propagating when an interruption was raised.
 
     A signal for all ranks, such as Ctrl-C or a scheduler's SIGTERM, reaches most of them together with the
-    interruption: the first rank that leaves by it ends the round.
+    interruption: the first rank that leaves by it ends the round. The loss of the store reaches a rank that exits, too.
 
     Args:
         error: the exception that left the function.
         outside: the exception that its caller handles; the call may be what the user does instead of leaving.
     """
     found: BaseException | None = error
-    while isinstance(found, RankShouldRestart):
+    while isinstance(found, _OURS) and found is not outside:
         found = found.__context__
-    return None if found is None or found is error or found is outside or not _wishes_to_leave(found) else found
+    if found is None or found is error or found is outside:
+        return None
+    return found if _wishes_to_leave(found, outside) else None
 
 
 def how_it_ended(
@@ -81,12 +87,13 @@ def how_it_ended(
         by_signal: it is a `SystemExit` that a user's signal handler raised.
         outside: the exception that the function's caller handles; it is no evidence of a failure.
     """
-    ours = any(isinstance(each, RankShouldRestart) for each in related(error))
-    if ours and not (by_signal or _wishes_to_leave(error)):
+    ours = any(isinstance(each, _OURS) for each in related(error, outside))
+    leaves = by_signal or _wishes_to_leave(error, outside)
+    if ours and not leaves:
         return Outcome.INTERRUPTED if requested else Outcome.FAILED
     if isinstance(error, SystemExit) and _succeeded(error.code):
         return Outcome.EXITED
-    if by_signal or _wishes_to_leave(error):
+    if leaves:
         return Outcome.LEFT
     if isinstance(error, Exception):
         return Outcome.INTERRUPTED if landed else Outcome.FAILED
@@ -101,16 +108,16 @@ def _succeeded(code: object) -> bool:
     return code is None or (isinstance(code, int) and code == 0)
 
 
-def _wishes_to_leave(error: BaseException) -> bool:
+def _wishes_to_leave(error: BaseException, outside: BaseException | None) -> bool:
     """Whether the exception is a wish to leave, and does not hide an interruption."""
-    return any(isinstance(each, _WISHES) and not _hides_interruption(each) for each in _leaves(error))
+    return any(isinstance(each, _WISHES) and not _hides_interruption(each, outside) for each in _leaves(error))
 
 
-def _hides_interruption(error: BaseException) -> bool:
+def _hides_interruption(error: BaseException, outside: BaseException | None) -> bool:
     """Whether it hides an interruption, as the exit of a catch-all handler may; Ctrl-C and `RestartAbort` do not."""
     if isinstance(error, KeyboardInterrupt | RestartAbort):
         return isinstance(error, RankShouldRestart)
-    return any(isinstance(each, RankShouldRestart) for each in related(error))
+    return any(isinstance(each, _OURS) for each in related(error, outside))
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -121,19 +121,20 @@ class HostedRunning(Running):
         raise StopIteration
 
     def _next_wish(self, outcome: Any) -> Any:
+        loss = outcome if isinstance(outcome, LOSS) else None
         while True:
             if self.part is not None:
                 try:
-                    return _resumed(self.part, outcome)
+                    return _resumed(self.part, outcome, loss)
                 except StopIteration as end:
-                    self.part, outcome = None, end.value
-                except LOSS as loss:
-                    self.part, outcome = None, loss
-            effect = _resumed(self.flow, outcome)
+                    self.part, outcome, loss = None, end.value, None
+                except LOSS as raised:
+                    self.part, loss = None, raised
+            effect = _resumed(self.flow, outcome, loss)
             if type(effect) is StoreOperation:
                 return effect
             how, rule = self.rules[type(effect)]
-            outcome = None
+            outcome = loss = None
             try:
                 if how == WISH:
                     return rule(self.rank, effect)
@@ -141,12 +142,12 @@ class HostedRunning(Running):
                     self.part = rule(self.rank, effect)
                 else:
                     outcome = rule(self.rank, effect)
-            except LOSS as loss:
-                outcome = loss
+            except LOSS as raised:
+                loss = raised
 
 
-def _resumed(flow: Flow[Any] | Waits, outcome: Any) -> Any:
-    return flow.throw(outcome) if isinstance(outcome, LOSS) else flow.send(outcome)
+def _resumed(flow: Flow[Any] | Waits, outcome: Any, loss: Exception | StoreLost | None) -> Any:
+    return flow.send(outcome) if loss is None else flow.throw(loss)
 
 
 def lose_store(rank: Rank) -> None:

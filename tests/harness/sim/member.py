@@ -20,8 +20,9 @@ from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol import effects, monitor_effects
+from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.round import Round
@@ -74,7 +75,7 @@ class Member:
         self.rounds = Rounds(member, self.known, TIMEOUTS)
         self.state = State(member, config.ranks)
         self.iteration, self.section = -1, 0
-        self.requested = self.left = self.released = False
+        self.requested = self.left = self.released = self.leaving = False
         self.end = ""
         self.spoken: dict[int, int] = {}
         self.about, self.lost_store, self.abandoned = -1, False, False
@@ -125,9 +126,11 @@ class Member:
         self._resume(MAIN, IterationResult(Outcome.FAILED, error=Failed()))
 
     def _leaves(self, _: None) -> None:
+        self.leaving = True
         self._resume(MAIN, IterationResult(Outcome.LEFT, error=Leaves()))
 
     def _exits(self, _: None) -> None:
+        self.leaving = True
         self._resume(MAIN, IterationResult(Outcome.EXITED, error=SystemExit(0)))
 
     def _completes(self, _: None) -> None:
@@ -222,6 +225,7 @@ class Member:
         except StopIteration as end:
             self._ended(which, end.value)
         except StoreLost:
+            assert not self.leaving, f"I17: {self.member} ends with the loss of the store, and has left by itself"
             self._ended(which, None)
             self.end = "lost the store"
         except NotMet as verdict:

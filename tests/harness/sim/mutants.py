@@ -227,6 +227,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((FLOW, "            yield effects.MarkLeft(self.state.initial_rank)\n", ""),),
         Config(ranks=2, hosted=True), simulated=False,
     ),
+    "who has left by itself ends with the loss of the store": Mutant(
+        ((FLOW, "if self.ended is not None and self.ended.how in _LEAVES:", "if False:"),),
+        Config(ranks=2, hosted=True, crashes=1, leaves=1),
+    ),
     "the deadline of a barrier is not reset": Mutant(
         (("round", "self.phase, self.deadline = Phase.DECIDED, math.inf", "self.phase = Phase.DECIDED"),),
         ONE_FAILS, simulated=False,

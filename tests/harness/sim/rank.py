@@ -62,6 +62,7 @@ class Rank:
         gone: its process has ended together with its monitor process.
         expired: it has given up at the entry of the call.
         store_lost_at: when the store was found to be lost; 0.0: it is not.
+        leaving: its function has left the job by an exception of its own.
         iteration, lost, about, noticed, aborting: as the progress page has them.
         awake: of its monitor process; `beat_at`: when that has last run.
     """
@@ -77,7 +78,7 @@ class Rank:
         self.rounds = Rounds(member, call.members, call.timeouts)
         self.state = State(member, call.size)
         self.stage = Stage.ALIVE
-        self.gone = self.expired = False
+        self.gone = self.expired = self.leaving = False
         self.iteration, self.lost = -1, NOBODY
         self.inside: int | None = None
         self.function = Function(self)
@@ -238,6 +239,7 @@ class Rank:
     def ended_by_loss(self, flow: Running, loss: Exception) -> None:
         """A flow has ended because the store is lost."""
         if isinstance(loss, StoreLost):
+            assert not self.leaving, f"I17: {self.name} ends with the loss of the store, and has left by itself"
             self.stage = Stage.LOST
         elif flow is self.thread.steps:
             lose_store(self)

@@ -106,6 +106,7 @@ def _run(rank: Rank, _: effects.RunFunction) -> Waits:
 
 def end_function(rank: Rank, ended: IterationResult) -> IterationResult:
     """The rank is out of the function."""
+    rank.leaving = ended.how in (Outcome.LEFT, Outcome.EXITED)
     rank.function.end()
     rank.about = About.UNWINDING
     rank.go(None)

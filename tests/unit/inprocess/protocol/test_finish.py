@@ -9,7 +9,8 @@ import pytest
 
 from nvrx_core.inprocess.interpretation.interpreter import interpret
 from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.call_rules import CallRules
+from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds

@@ -1,11 +1,17 @@
-"""The flow of a main thread, where no search comes: what a decision without a cause is counted as."""
+"""The flow of a main thread, where no search comes: a decision without a cause, and a failure that nobody hears of."""
 
 from dataclasses import replace
 
-from nvrx_core.errors import JobMismatch
+import pytest
+
+from nvrx_core.errors import JobMismatch, StoreLost
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
+from nvrx_core.inprocess.interpretation.interpreter import interpret
+from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread, _contradicts
+from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.main_thread import MainThread, _contradicts
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
@@ -27,3 +33,32 @@ def test_a_contradiction_ends_the_job_and_nothing_else_does():
     assert isinstance(ended.error, JobMismatch)
     for cause in (None, replace(fault, error_type="ValueError")):
         assert not _contradicts(replace(decision, cause=cause), IterationResult(Outcome.INTERRUPTED))
+
+
+def without_store(ended, loss, *, announced=None):
+    """Lose the store after an iteration that has ended in this way; return the result, and the effects."""
+    flow, done = MainThread(None, None, CallRules(leader=lambda *_: 0), None), []
+    flow.ended, flow.failure = ended, announced
+    rules = {
+        effects.LoseStore: lambda effect: done.append(effect) or StoreLost("host", 1),
+        effects.ClearFrames: done.append,
+    }
+    try:
+        return interpret(flow._without_store(loss), rules), done
+    except StoreLost as lost:
+        return lost, done
+
+
+@pytest.mark.parametrize("how", [Outcome.LEFT, Outcome.EXITED])
+def test_a_rank_that_has_left_by_itself_ends_in_that_way_without_the_store(how):
+    ended = IterationResult(how, error=SystemExit(3))
+    result, (lost,) = without_store(ended, StoreFailure("gone"))
+    assert (result, type(lost)) == (ended, effects.LoseStore)
+    assert without_store(ended, StoreLost("host", 1)) == (ended, [])
+
+
+def test_a_failure_that_the_others_cannot_be_told_is_logged_once():
+    failed, lost = IterationResult(Outcome.FAILED, error=ValueError("injected")), StoreLost("host", 1)
+    assert without_store(failed, lost) == (lost, [effects.ClearFrames(failed, True)])
+    assert without_store(failed, lost, announced=failed.error) == (lost, [])
+    assert without_store(None, lost) == (lost, [])

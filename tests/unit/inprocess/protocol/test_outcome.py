@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.errors import RestartAbort
+from nvrx_core.errors import RestartAbort, StoreLost
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, Outcome, RankShouldRestart, how_it_ended, overtaken_wish
 
 
@@ -35,6 +35,8 @@ OURS = (
     because_of(TorchError(), RankShouldRestart()),
     because_of(SystemExit(3), RankShouldRestart()),
     because_of(SystemExit(0), LoopShouldEnd()),
+    because_of(SystemExit(3), StoreLost("host", 1)),
+    BaseExceptionGroup("tasks", [StoreLost("host", 1)]),
 )
 
 
@@ -123,6 +125,7 @@ def test_a_wish_to_leave_is_found_under_the_interruptions_that_overtook_it(wish)
     once = because_of(RankShouldRestart(), wish)
     assert overtaken_wish(once, None) is wish
     assert overtaken_wish(because_of(LoopShouldEnd(), once), ValueError()) is wish
+    assert overtaken_wish(because_of(StoreLost("host", 1), wish), None) is wish
 
 
 @pytest.mark.parametrize(
@@ -143,6 +146,14 @@ def test_what_was_not_on_its_way_out_was_not_overtaken(error):
 
 def test_what_the_caller_of_the_function_handles_was_not_overtaken():
     outside = RestartAbort()
+    assert overtaken_wish(because_of(RankShouldRestart(), outside), outside) is None
+
+
+def test_an_exit_in_a_call_made_because_the_store_is_lost_is_a_wish_to_leave():
+    outside = StoreLost("host", 1)
+    error = because_of(SystemExit(3), outside)
+    assert how_it_ended(error, requested=False, landed=False, outside=outside) is Outcome.LEFT
+    assert overtaken_wish(because_of(RankShouldRestart(), error), outside) is error
     assert overtaken_wish(because_of(RankShouldRestart(), outside), outside) is None
 
 
