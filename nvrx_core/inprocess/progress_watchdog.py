@@ -150,6 +150,8 @@ class ProgressWatchdog:
 
     def _poll_fork_server(self) -> None:
         poll = self.fork_server.poll()
+        if self.fork_server.late:
+            log.warning("no monitor process can be forked so far, it is tried again: %s", self.fork_server.reason)
         if poll:
             log.warning("the monitor process was replaced: %s", poll)
             self._losses.monitor_replaced(poll)

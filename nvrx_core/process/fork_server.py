@@ -24,10 +24,12 @@ from typing import Final, Self
 from nvrx_core.process.fork_server_process import (
     DONE,
     END,
+    LATE,
     NO_CALLER,
     POSTPONED,
     READY,
     START,
+    STARTS_WITHIN,
     WHY,
     Postponement,
     Work,
@@ -41,10 +43,8 @@ from nvrx_core.process.waiting import readable
 
 __all__ = ["STARTS_WITHIN", "ForkServer", "ForkServerError", "Postponement"]
 
-READY_WITHIN: Final = 5.0
 TRIES: Final = 3
-STARTS_WITHIN: Final = TRIES * READY_WITHIN
-"""Seconds after which `await_ready` gives up, and a postponed worker is overdue."""
+READY_WITHIN: Final = STARTS_WITHIN / TRIES
 ENDS_WITHIN: Final = 1.0
 
 
@@ -61,13 +61,14 @@ class ForkServer:
         server: the server's pid.
         done: the worker has reported that its work is done.
         ended: the server is gone; `channel` stays readable and has nothing more to say.
+        late: the server has no process for the worker, for the reason in `reason`, and tries again.
         reason: the exception that the last worker, or the server, failed with; "" for none.
     """
 
     def __init__(self, channel: socket.socket, child: int) -> None:
         self.channel = channel
         self.worker = self.server = 0
-        self.done = self.ended = False
+        self.done = self.ended = self.late = False
         self.reason = ""
         self._child, self._child_pidfd = child, -1
         with suppress(ProcessLookupError):  # ended and reaped by the kernel: the caller ignores SIGCHLD
@@ -141,7 +142,8 @@ class ForkServer:
         Raises:
             ForkServerError: when none was ready in time, three times in a row.
         """
-        for _ in range(TRIES):
+        tries = 0
+        while tries < TRIES:
             if readable([self.channel], READY_WITHIN):
                 message = self._receive()
                 if message.startswith((READY, POSTPONED)):
@@ -150,6 +152,8 @@ class ForkServer:
                     return
                 if not message:
                     break
+            tries += not self.late
+            self.late = False
         self.end(0.0)
         why = f"; it failed with {self.reason}" if self.reason else ""
         raise ForkServerError(f"no worker was ready within {READY_WITHIN:g} s, {TRIES} times in a row{why}")
@@ -164,14 +168,14 @@ class ForkServer:
         return not self.worker and waited > STARTS_WITHIN
 
     def poll(self) -> str | None:
-        """Return why the worker was replaced; "" when the server itself is gone, None when there is no news."""
+        """Return why the worker was replaced; "" when the server itself is gone, None when there is no such news."""
         if not readable([self.channel], 0):
             return None
         self.reason = ""
         received = self._receive()
         self.ended = not received
         self.done = self.done or received == DONE
-        if received.startswith(READY) or self.done:
+        if received.startswith((READY, LATE)) or self.done:
             return None
         return ": ".join(filter(None, (received.decode(), self.reason))) if received else ""
 
@@ -200,7 +204,10 @@ class ForkServer:
         """Receive the next message that is not the reason for another one, and record it."""
         while (received := receive(self.channel)).startswith(WHY):
             self.reason = received.removeprefix(WHY).decode(errors="replace")
-        if received.startswith(READY):
+        self.late = received.startswith(LATE)
+        if self.late:
+            self.reason = received.removeprefix(LATE).decode(errors="replace")
+        elif received.startswith(READY):
             self.worker, self.server = map(int, received.removeprefix(READY).split())
         elif received.startswith(POSTPONED):
             self.server = int(received.removeprefix(POSTPONED))

@@ -1,10 +1,11 @@
 """What a fork server does: fork a worker, wait for its end, fork the next one.
 
 A worker that returns has done its work, and the server ends with it. One that is killed, stopped, or fails is replaced;
-after several that failed at once the server ends as well. The first worker may be postponed. The server tells its
-caller over a channel, one message a packet:
+after several that failed at once the server ends as well, and after `STARTS_WITHIN` for want of a process. The first
+worker may be postponed. The server tells its caller over a channel, one message a packet:
 
     postponed <server's pid>                the first worker follows, if it is postponed
+    late <exception>                        there is no process for a worker; the fork is tried again
     ready <worker's pid> <server's pid>     after each start of a worker
     why <exception>                         before the end of a worker or server that failed with one
     <what became of it> (pid <worker>)      a worker was lost; another one follows
@@ -27,16 +28,19 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from nvrx_core.process.descriptors import give_up
+from nvrx_core.process.fork_retry import ForkRetry
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
 from nvrx_core.process.orphan import Orphan
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.process.waiting import readable
 
 __all__ = [
-    "DONE", "END", "NO_CALLER", "POSTPONED", "READY", "START", "WHY", "Postponement", "Work", "become_server",
-    "receive", "serve",
+    "DONE", "END", "LATE", "NO_CALLER", "POSTPONED", "READY", "START", "STARTS_WITHIN", "WHY", "Postponement", "Work",
+    "become_server", "receive", "serve",
 ]  # fmt: skip
 
+STARTS_WITHIN: Final = 15.0
+"""Seconds in which a worker must have started."""
 SHORT_LIFE: Final = 1.0
 SHORT_LIVES: Final = 5
 """Workers in a row that did not live for `SHORT_LIFE`, after which no more are forked."""
@@ -51,6 +55,7 @@ NOT_OURS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signa
 """Signals that schedulers send to all processes of a job; server and worker last as long as their caller."""
 MAX_MESSAGE: Final = 256
 POSTPONED: Final = b"postponed "
+LATE: Final = b"late "
 READY: Final = b"ready "
 WHY: Final = b"why "
 DONE: Final = b"done"
@@ -69,10 +74,12 @@ class Postponement:
     Attributes:
         seconds: after which it is started in any case.
         urgent: descriptors of the caller's; it is started at once when one is readable.
+        begins: called in the server, before it waits.
     """
 
     seconds: float
     urgent: tuple[int, ...] = ()
+    begins: Callable[[], None] | None = None
 
 
 def serve(work: Work, arguments: Sequence[str], keep: Iterable[int] = ()) -> NoReturn:
@@ -121,14 +128,14 @@ def become_server(
         else:
             _finish(channel, dies_with_caller)
     except BaseException as error:  # boundary: the process ends here, its caller is told why
-        _tell(channel, error)
+        _tell(channel, WHY, error)
     finally:
         os._exit(0)
 
 
-def _tell(channel: socket.socket, error: BaseException) -> None:
+def _tell(channel: socket.socket, what: bytes, error: BaseException) -> None:
     with suppress(OSError):
-        channel.send((WHY + f"{type(error).__name__}: {error}".encode())[:MAX_MESSAGE], socket.MSG_DONTWAIT)
+        channel.send((what + f"{type(error).__name__}: {error}".encode())[:MAX_MESSAGE], socket.MSG_DONTWAIT)
 
 
 def _reset_signals() -> None:
@@ -145,6 +152,8 @@ def _reset_signals() -> None:
 
 def _is_needed(channel: socket.socket, postponement: Postponement) -> bool:
     """Wait until the first worker is due, or needed because the caller is gone; False: the caller needs none."""
+    if postponement.begins is not None:
+        postponement.begins()
     with suppress(OSError):
         channel.send(POSTPONED + str(os.getpid()).encode(), socket.MSG_DONTWAIT)
     ready = readable([channel.fileno(), *postponement.urgent], postponement.seconds)
@@ -171,8 +180,10 @@ def _serve(work: Work, channel: socket.socket, dies_with_server: bool) -> None:
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     pause, short_lives = 0.0, 0
     while short_lives < SHORT_LIVES:
+        worker = _fork_worker(channel)
+        if worker is None:
+            return
         born = time.monotonic()
-        worker = os.fork()
         if worker == 0:
             _become_worker(noted, channel, (wake_read, wake_write), death_signal)
         why = _await_end(worker, channel, wake_read)
@@ -186,7 +197,37 @@ def _serve(work: Work, channel: socket.socket, dies_with_server: bool) -> None:
         pause = 2 * pause + 0.01 if short_lives else 0.0
         with suppress(OSError):
             channel.send(f"{why} (pid {worker})".encode(), socket.MSG_DONTWAIT)
+        if _is_ended(channel, pause):
+            return
+
+
+def _fork_worker(channel: socket.socket) -> int | None:
+    """Fork, and try again while there is no process to be had; None: the caller has ended the server meanwhile.
+
+    Raises:
+        OSError: when there is none for too long.
+    """
+    retry, told = ForkRetry(STARTS_WITHIN), False
+    while True:
+        try:
+            return os.fork()
+        except OSError as error:
+            pause = retry.failed(error.errno)
+            if pause is None:
+                raise
+            if not told:
+                _tell(channel, LATE, error)
+            told = True
+        if _is_ended(channel, pause):
+            return None
+
+
+def _is_ended(channel: socket.socket, pause: float) -> bool:
+    """Wait for so many seconds; return whether the caller has said `end`. One that is gone still needs its worker."""
+    said = receive(channel) if readable([channel], pause) else START
+    if not said:
         select.select([], [], [], pause)
+    return said == END
 
 
 def _become_worker(
@@ -209,7 +250,7 @@ def _become_worker(
         code = FINISHED
         _finish(channel, death_signal is not None)
     except BaseException as error:  # boundary: the process ends here, its caller is told why
-        _tell(channel, error)
+        _tell(channel, WHY, error)
     finally:
         with suppress(OSError):  # a server that is stopped would not see its worker's end
             os.kill(os.getppid(), signal.SIGCONT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import select
 import signal
@@ -389,6 +391,89 @@ def test_a_postponed_worker_that_is_not_there_in_time_is_overdue(
     fork_server.hasten()
     await_worker_after(fork_server, 0)
     assert not fork_server.is_overdue(0.1)
+
+
+# Without a process for the worker
+
+
+@pytest.fixture
+def scarce(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes the forks of servers fail, the first ones or all."""
+    fork, caller = os.fork, os.getpid()
+
+    def scarce(number: int | None = None, code: int = errno.EAGAIN) -> None:
+        failures = itertools.repeat(None) if number is None else itertools.repeat(None, number)
+
+        def fails() -> int:
+            if os.getpid() != caller:
+                for _ in failures:
+                    raise OSError(code, os.strerror(code))
+            return fork()
+
+        monkeypatch.setattr(os, "fork", fails)
+
+    return scarce
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOMEM])
+def test_a_fork_for_which_there_is_no_process_is_tried_again(
+    scarce: Callable[..., None], postponed: Callable[..., ForkServer], code: int
+) -> None:
+    scarce(4, code)
+    fork_server = postponed(0.0)
+    assert select.select([fork_server.channel], [], [], 10)[0], "no news"
+    assert fork_server.poll() is None
+    assert fork_server.late
+    assert os.strerror(code) in fork_server.reason
+    await_worker_after(fork_server, 0)
+    assert not fork_server.late
+    assert not fork_server.reason
+
+
+def test_a_caller_that_waits_for_its_worker_waits_for_a_process(
+    scarce: Callable[..., None], started: Callable[..., ForkServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TRIES", 1)
+    scarce(4)
+    assert started(forever).worker
+
+
+@pytest.mark.parametrize(("number", "code"), [(None, errno.EAGAIN), (1, errno.ENOSYS)], ids=["for long", "for good"])
+def test_a_server_without_a_process_for_its_worker_ends_and_says_why(
+    scarce: Callable[..., None],
+    postponed: Callable[..., ForkServer],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int | None,
+    code: int,
+) -> None:
+    monkeypatch.setattr("nvrx_core.process.fork_server_process.STARTS_WITHIN", 0.3)
+    scarce(number, code)
+    fork_server = postponed(0.0)
+    while not fork_server.ended:
+        assert select.select([fork_server.channel], [], [], 10)[0], "no news"
+        poll = fork_server.poll()
+    assert poll == ""
+    assert os.strerror(code) in fork_server.reason
+
+
+def test_a_server_without_a_process_for_its_worker_ends_when_it_is_told_to(
+    scarce: Callable[..., None], postponed: Callable[..., ForkServer]
+) -> None:
+    scarce()
+    fork_server = postponed(0.0)
+    assert select.select([fork_server.channel], [], [], 10)[0], "no news"
+    fork_server.end(0.0)
+    with pytest.raises(ProcessLookupError):
+        _ended(fork_server.server)
+
+
+def test_a_worker_for_which_there_was_no_process_does_its_work_for_a_caller_that_is_gone(
+    scarce: Callable[..., None], postponed: Callable[..., ForkServer], pipe: tuple[int, int]
+) -> None:
+    scarce(4)
+    postponed(work=lambda ready: os.write(pipe[1], b"done")).detach()
+    assert select.select([pipe[0]], [], [], 10)[0], "it was not started"
+    assert os.read(pipe[0], 9) == b"done"
 
 
 # Started by exec

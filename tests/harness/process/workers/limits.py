@@ -5,6 +5,7 @@ Where a limit has a number, `NVRX_TEST_LIMIT` has it; the rank that it is for is
 
 import os
 import resource
+import subprocess
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -17,12 +18,16 @@ import torch.distributed as dist
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import CallWrapper
+from nvrx_core.inprocess.call import monitor_link
+from nvrx_core.process import fork_server_process
 from tests.harness.process.few_processes import few_processes
 from tests.harness.process.workers.record import Record
 
 TARGET = 1
 MARGIN = 64 << 20
 SHORT = {"soft_timeout": 1.1, "hard_timeout": 2.0, "heartbeat_timeout": 1.5, "barrier_timeout": 3.0}
+CROWDS = {"crowd": 10.0, "crowd_for_good": 4.0}
+"""The heartbeat timeout of these cases."""
 _kept: list[Any] = []
 
 
@@ -33,15 +38,12 @@ def main() -> None:
         "files": files, "files_for_good": files_for_good, "memory": memory,
         "files_in_a_collective": partial(files_in_a_collective, record), "cgroup": cgroup, "many_files": many_files,
         "mistake": mistake, "few_processes": partial(time.sleep, 60),
+        **dict.fromkeys(CROWDS, partial(crowd, record, case)),
     }.get(case)  # fmt: skip
-    if me == TARGET and case in ("few_files", "few_processes"):
-        {"few_files": few_files, "few_processes": few_processes}[case](limit)
-
-    if me == TARGET and case == "many_files":
-        many_files()
-    if me == TARGET and case == "cgroup":
-        Path(os.environ["NVRX_TEST_CGROUP"], "cgroup.procs").write_text(f"{os.getpid()}\n")
-    settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in SHORT.items()}
+    if me == TARGET:
+        limit_process(case, limit)
+    times = {"heartbeat_timeout": CROWDS[case]} if case in CROWDS else SHORT
+    settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in times.items()}
 
     @inprocess.Wrapper(no_progress_limit=(limit or None) if case == "mistake" else 3, **settings)
     def train(call: CallWrapper) -> int:
@@ -52,20 +54,54 @@ def main() -> None:
             dist.init_process_group("gloo")
         if me == TARGET:
             exhaust()
+        elif case == "crowd":
+            record.await_others(1, "monitored")
         elif case == "files_in_a_collective":
             record.await_others(1, "waits")
             time.sleep(0.5)
             raise ValueError("injected")
         while case == "cgroup":
             time.sleep(0.01)
+        if case == "crowd":
+            return call.iteration
         time.sleep(60)
         raise AssertionError("nothing ran out")
 
     record("done", result=train())
 
 
+def limit_process(case: str, limit: int) -> None:
+    """What the target lacks when it makes the call."""
+    if case == "few_files":
+        few_files(limit)
+    elif case == "few_processes" or case in CROWDS:
+        few_processes(limit)
+    elif case == "many_files":
+        many_files()
+    elif case == "cgroup":
+        Path(os.environ["NVRX_TEST_CGROUP"], "cgroup.procs").write_text(f"{os.getpid()}\n")
+    if case in CROWDS:
+        monitor_link.STARTS_AFTER = fork_server_process.STARTS_WITHIN = 1.0  # type: ignore[misc]
+
+
 def few_files(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+
+def crowd(record: Record, case: str) -> None:
+    """Takes all processes that there may be before the monitor process is forked, and gives them back after a while."""
+    others = []
+    with suppress(BlockingIOError):
+        while True:
+            others.append(subprocess.Popen(["sleep", "60"]))
+    record("crowded", others=len(others))
+    try:
+        time.sleep(1.5 if case == "crowd" else 60.0)
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+    record("monitored", pid=inprocess.current_call().monitor_process.pid)
 
 
 def cgroup() -> None:
