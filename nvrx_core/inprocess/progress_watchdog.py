@@ -77,8 +77,9 @@ class ProgressWatchdog:
         self._interrupt, self._observer, self._losses = interrupt, observer, losses
         self._work: deque[Callable[[], None]] = deque()
         self._heartbeat = heartbeat_of_this_thread()
-        self._ending = self._silence_reported = False
-        self._awake, self._began, self._monitored_since = AwakeClock(), 0.0, 0.0
+        self._ending = self._store_reported = False
+        self._awake, self._began = AwakeClock(), 0.0
+        self._monitor, self._monitored_since = 0, 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="nvrx-progress-watchdog", daemon=True)
 
@@ -139,14 +140,24 @@ class ProgressWatchdog:
             self._losses.fork_server_lost()
 
     def _judge_store(self, now: float) -> None:
-        """Whether the store is silent; with the monitor process of a rank that has left, nobody asks it any more."""
-        if not self._monitored_since and self.page[ProgressField.MONITOR_PID]:
-            self._monitored_since = now
+        """Report a store that is silent, or that the monitor process has lost, which does not try it again.
+
+        After the rank has left, its monitor process does not use the store any more.
+        """
+        if self._store_reported or self.page[ProgressField.STAGE] in (Stage.LEFT, Stage.EXITED_ABNORMALLY):
+            return
+        why = "the monitor process has lost it" if self.page[ProgressField.STORE_LOST] else self._silence(now)
+        if why:
+            self._store_reported = True
+            self._losses.store_lost(why)
+
+    def _silence(self, now: float) -> str:
+        """Return that the store is silent, "" if it is not; a monitor process has as long for its first request."""
+        if self.page[ProgressField.MONITOR_PID] != self._monitor:
+            self._monitor, self._monitored_since = self.page[ProgressField.MONITOR_PID], now
         answered = self.page[ProgressField.MONITOR_BEAT] / 1e9 or self._monitored_since
-        asked = answered and self.page[ProgressField.STAGE] not in (Stage.LEFT, Stage.EXITED_ABNORMALLY)
-        if asked and self._awake.at(now) - self._awake.at(answered) > SILENT_STORE and not self._silence_reported:
-            self._silence_reported = True
-            self._losses.store_lost(f"no answer for {SILENT_STORE:g} s")
+        silent = self._monitor and self._awake.at(now) - self._awake.at(answered) > SILENT_STORE
+        return f"no answer for {SILENT_STORE:g} s" if silent else ""
 
     def _poll_fork_server(self) -> None:
         poll = self.fork_server.poll()

@@ -29,9 +29,15 @@ SOFT = {"soft_timeout": 1.5}
 
 
 def monitor(tmp_path: Path, rank: int) -> int:
-    path = tmp_path / f"monitor-{rank}.pid"
-    assert host.eventually(lambda: path.exists() and path.read_text().strip(), 20)
-    return int(path.read_text())
+    """The pid of the monitor process; before, the file has that of the fork server, which the test process adopts."""
+    path, found = tmp_path / f"monitor-{rank}.pid", list[int]()
+
+    def read() -> bool:
+        found[:] = map(int, path.read_text().split()) if path.exists() else []
+        return any(host.alive(pid) and host.parent(pid) != os.getpid() for pid in found)
+
+    assert host.eventually(read, 20)
+    return found[0]
 
 
 def files(tmp_path: Path) -> dict[str, str]:

@@ -173,8 +173,9 @@ def start_monitor(
     plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, started))
     check_files(plan.logfile, plan.pidfile)
     files = {pidfd, wake, started, *stacks.descriptors, events.fileno()}
-    run, later = MonitorProcess(plan, page, lock).run, Postponement(STARTS_AFTER, urgent=(pidfd,))
-    server = ForkServer.start(run, {fd for fd in files if fd is not None}, postponement=later)
+    process = MonitorProcess(plan, page, lock)
+    later = Postponement(STARTS_AFTER, urgent=(pidfd,), begins=process.write_pidfile)
+    server = ForkServer.start(process.run, {fd for fd in files if fd is not None}, postponement=later)
     link = MonitorLink(page, wake, started, server)
     cleanup.callback(link.end)
     cleanup.callback(lock.release)

@@ -78,13 +78,23 @@ class MonitorProcess:
             log.exception("the monitor process of rank %d failed", self.plan.member)
             raise
 
-    def _take_over(self) -> None:
-        """Register as the rank's monitor process; the time since its predecessor's last heartbeat does not count."""
+    def write_pidfile(self) -> None:
+        """Write the pid of the calling process: of the fork server, until there is a monitor process.
+
+        Whoever waits for the processes of the file waits for the report of a rank that dies before.
+        """
         if self.plan.pidfile:
             write_pidfile(self.plan.pidfile)
-        if self.page[ProgressField.MONITOR_PID]:
-            self.store.reattaches = True
-            self.awake.woke(self.page[ProgressField.MONITOR_BEAT] / 1e9, now=time.monotonic())
+
+    def _take_over(self) -> None:
+        """Register as the rank's monitor process.
+
+        The time since its predecessor's last heartbeat, or all time before the first one, does not count: the machine
+        may have been paused, which the rank did not notice either.
+        """
+        self.write_pidfile()
+        self.store.reattaches = bool(self.page[ProgressField.MONITOR_PID])
+        self.awake.woke(self.page[ProgressField.MONITOR_BEAT] / 1e9, now=time.monotonic())
         self.page[ProgressField.MONITOR_PID] = os.getpid()
         os.eventfd_write(self.plan.started, 1)
         log.info("monitor_process pid=%d of rank %d, target_pid=%d", os.getpid(), self.plan.member, self.plan.rank_pid)

@@ -70,6 +70,10 @@ class Proxy:
         self._cut = False
         os.eventfd_write(self._wake, 1)
 
+    def refuse(self) -> None:
+        """Accept no further connection; the current ones go on."""
+        self._carry_out("refuse")
+
     def reset(self) -> None:
         """Reset the current connections; new ones are accepted."""
         self._carry_out("reset")
@@ -84,6 +88,12 @@ class Proxy:
         os.eventfd_write(self._wake, 1)
         if not self._done.wait(20):
             raise AssertionError(f"the proxy does not {order}")
+
+    def _refuse(self) -> None:
+        self._selector.unregister(self._listener)
+        self._listener.close()
+        self._order = ""
+        self._done.set()
 
     def _end_connections(self) -> None:
         for each in self._others:
@@ -102,7 +112,9 @@ class Proxy:
 
     def _run(self) -> None:
         while not self._ending:
-            if self._order:
+            if self._order == "refuse":
+                self._refuse()
+            elif self._order:
                 self._end_connections()
             if not self._cut:
                 self._deliver()

@@ -83,6 +83,13 @@ def test_a_store_that_does_not_answer_the_monitor_process_is_lost(watchdog, answ
     watchdog.stop()
 
 
+def test_a_store_that_the_monitor_process_has_lost_is_lost_at_once(watchdog):
+    watchdog.page[ProgressField.MONITOR_PID] = 7
+    watchdog.page[ProgressField.STORE_LOST] = time.monotonic_ns()
+    assert watchdog.silent.wait(module.SILENT_STORE / 2)
+    watchdog.stop()
+
+
 @pytest.mark.parametrize("silence", [0.1])
 def test_a_store_is_not_lost_before_the_monitor_process_runs(watchdog):
     asked = threading.Semaphore(0)

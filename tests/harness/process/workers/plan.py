@@ -46,6 +46,7 @@ class Plan:
     die_in_assignment: dict[str, int] = field(default_factory=dict)  # initial rank: iteration whose assignment kills it
     atomic: dict[str, float] = field(default_factory=dict)  # initial rank: seconds of its atomic section, from a fault
     unprotected: dict[str, float] = field(default_factory=dict)  # initial rank: seconds asleep without hang protection
+    monitor_after: dict[str, float] = field(default_factory=dict)  # initial rank: seconds to its monitor's start
     late: dict[str, float] = field(default_factory=dict)  # initial rank: seconds before it joins the first group
     slow: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that it adds to step 1
     abort: dict[str, float] = field(default_factory=dict)  # initial rank: seconds that its abort takes

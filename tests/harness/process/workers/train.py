@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from nvrx_core.inprocess.call import monitor_link
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.testing import FaultKind, Point, failpoints, inject
 from tests.harness.process.workers import assignments
@@ -46,6 +47,7 @@ def main() -> None:
     plan, record = Plan.of_environment(), Record.of_environment()
     initial_rank = int(os.environ.get("RANK", "0"))
     set_clock_ahead(plan.clock_ahead.get(str(initial_rank), 0.0))
+    start_monitor_after(plan.monitor_after.get(str(initial_rank)))
     settle()
     if plan.untidy:
         atexit.register(fail, "at exit")
@@ -304,6 +306,12 @@ def nap(seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.01)
+
+
+def start_monitor_after(seconds: float | None) -> None:
+    """Sets how long after the entry this rank's monitor process is started."""
+    if seconds is not None:
+        monitor_link.STARTS_AFTER = seconds  # type: ignore[misc]
 
 
 def set_clock_ahead(seconds: float) -> None:
