@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from tests.harness.sim.schedule import Schedule
 from tests.harness.sim.simulate import SEEDS, main, replay_command, run, search
 
 KEPT = [json.loads(path.read_text()) for path in sorted(SEEDS.glob("*.json"))]
-ROOT = pathlib.Path(__file__).parents[2]
 BLOCK = 10_000
 """Schedules of one test, which has to end within `faulthandler_timeout` on a busy machine, too."""
 
@@ -52,13 +49,12 @@ def test_the_first_schedules_pass() -> None:
 )
 def test_many_schedules_pass(capsys: pytest.CaptureFixture[str], block: int) -> None:
     seeds = ["--schedules", str(BLOCK), "--seed", str(1000 + block * BLOCK)]
-    command = [sys.executable, "-m", "tests.harness.sim.simulate", *seeds, "--jobs", str(os.cpu_count() or 1)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    status = main([*seeds, "--jobs", str(os.cpu_count() or 1)])
+    found = capsys.readouterr().out
     with capsys.disabled():
-        print(f"\n{found.stdout}", end=" ")
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stdout.startswith(f"{BLOCK:,} schedules in ")
+        print(f"\n{found}", end=" ")
+    assert status == 0, found
+    assert found.startswith(f"{BLOCK:,} schedules in ")
 
 
 def test_a_large_job_passes() -> None:
