@@ -65,7 +65,7 @@ class Interrupt:
         self.signum, self.unwind, self.hold = signum, unwind, hold
         self.armed = False
         self.depth = 0
-        self.raised = self.deferred = self.iteration = 0
+        self.raised = self.deferred = self.waited = self.iteration = 0
         self.landing, self.held_at = Landing.SAFE, ""
         self.requested = False
         self.round_is_over: Callable[[], bool] = lambda: False
@@ -73,6 +73,7 @@ class Interrupt:
         self.free = threading.Event()
         self._unblocking = threading.Lock()
         self.thread = threading.get_ident()
+        self._cpu_clock = time.pthread_getcpuclockid(self.thread)
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
         self._raised: Callable[[], BaseException | None] = _nothing
@@ -129,7 +130,7 @@ class Interrupt:
     def reset(self) -> None:
         """Discard an earlier request; only between rounds."""
         self.requested = self.armed = self._insist = self._waits = False
-        self.depth = self.raised = self.deferred = self._seen_deferred = 0
+        self.depth = self.raised = self.deferred = self.waited = self._seen_deferred = 0
         self.iteration += 1
         self._raised, self._machine = _nothing, None
         self._make = RankShouldRestart
@@ -184,7 +185,7 @@ class Interrupt:
             self._last_frame = location(frame)
             self._raise()
         self.landing, self.held_at = verdict.landing, verdict.location
-        self.deferred += 1
+        self.deferred, self.waited = self.deferred + 1, self.waited + waits
 
     def _raise(self) -> NoReturn:
         error = self._make()
@@ -263,6 +264,7 @@ class Interrupt:
         return Seen(
             out=not self.armed, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
             stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,
+            waited=self.waited, ran=time.clock_gettime(self._cpu_clock),
         )  # fmt: skip
 
     def _signal(self, why: Why) -> None:

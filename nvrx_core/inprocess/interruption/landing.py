@@ -22,6 +22,8 @@ __all__ = ["Landing", "Verdict", "judge", "location"]
 
 _BATCH: Final = ("torch/distributed/distributed_c10d.py", "batch_isend_irecv")
 _STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
+_EVENT_LOOP: Final = f"{_STDLIB}asyncio/"
+"""A loop takes a task out of its queue before it runs it: one that is lost between never ends, not even cancelled."""
 _IMPORT: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 _ENTRIES: Final = frozenset({"__enter__", "__aenter__"})
 _ACQUIRERS: Final = frozenset(
@@ -61,7 +63,7 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
     Args:
         frame: the innermost frame.
         floor: the code of the frame that catches the interruption; its callers are ignored.
-        library: whether all of the standard library and of nvrx counts as fragile.
+        library: whether all of the standard library and of nvrx counts as fragile, and not only asyncio.
     """
     stack = list(_unwound(frame, floor))
     if frame is None or not stack:
@@ -77,7 +79,8 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
         return Verdict(Landing.CLEANUP, location(cleanup))
     if any(each.f_code.co_name in _ENTRIES for each in stack) or _enters_protected_range(stack):
         return Verdict(Landing.SAFE if _waits_for_lock(frame) else Landing.ACQUIRES, location(frame))
-    return Verdict(Landing.FRAGILE if library and _is_library(frame) else Landing.SAFE, location(frame))
+    fragile = _is_library(frame) if library else frame.f_code.co_filename.startswith(_EVENT_LOOP)
+    return Verdict(Landing.FRAGILE if fragile else Landing.SAFE, location(frame))
 
 
 def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameType]:

@@ -3,14 +3,15 @@
 An interrupt can be lost: the signal arrives just before a blocking call, or the exception is swallowed, or stored by
 code that intends to raise it later. So it is fired again until it succeeds, with two rules. It is never fired while the
 last raised exception unwinds, because `finally` blocks must complete. Where it would break an invariant (`landing`), it
-is deferred, with a growing and jittered backoff, for a bounded time; an import defers it without a bound.
+is deferred, with a growing and jittered backoff, for a bounded time; an import defers it without a bound. On a busy
+machine, time passes in which the thread cannot move on: it must have run meanwhile, or have been seen to wait.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
 from nvrx_core.inprocess.interruption.landing import Landing
@@ -32,7 +33,11 @@ MAX_STEP: Final = 0.001
 FRAGILE: Final = 0.5
 """Seconds for which an interrupt is deferred in total where it would break an invariant."""
 IMPATIENT: Final = 0.1
-"""Seconds for which all library code defers it; after that, only code that is known to break."""
+"""Seconds for which all library code defers it; after that, only code that is known to break, as asyncio is."""
+RUNS: Final = 0.5
+"""The share of these bounds for which the thread must have run."""
+WAITS: Final = 100
+"""Deferrals per second of these bounds in which it must have waited in a system call instead; there are up to 300."""
 _GOLDEN: Final = 0.618034
 """The golden ratio: its multiples modulo 1 are evenly spread, which makes a deterministic jitter."""
 
@@ -84,6 +89,8 @@ class Seen(NamedTuple):
         stored: the last raised exception still exists, and the thread does not handle it.
         deferred: how often the thread was reached where an interruption must not land.
         landing: the effect that the last deferred interruption would have had.
+        waited: how many of the deferrals have reached it while it waited in a system call.
+        ran: CPU seconds of the thread.
     """
 
     out: bool
@@ -93,6 +100,33 @@ class Seen(NamedTuple):
     stored: bool = False
     deferred: int = 0
     landing: Landing = Landing.SAFE
+    waited: int = 0
+    ran: float = 0.0
+
+
+@dataclass(frozen=True)
+class Deferral:
+    """Deferrals in a row.
+
+    Attributes:
+        since: when the first one was, or how long ago in an `InterruptState`; infinite for none.
+        waited, ran: those of the thread, then.
+        times: how many there are.
+    """
+
+    since: float = math.inf
+    waited: int = 0
+    ran: float = 0.0
+    times: int = 0
+
+    def exceeds(self, seconds: float, seen: Seen, *, now: float) -> bool:
+        """Whether they have lasted for so long, and the thread could move on meanwhile."""
+        could = seen.ran >= self.ran + RUNS * seconds or seen.waited >= self.waited + WAITS * seconds
+        return could and now >= self.since + seconds
+
+    def once_more(self, seen: Seen, *, now: float) -> Deferral:
+        """One more of them, or the first one."""
+        return replace(self, times=self.times + 1) if self.times else Deferral(now, seen.waited, seen.ran, 1)
 
 
 @dataclass(frozen=True)
@@ -106,10 +140,9 @@ class InterruptState:
         alive: time since the last raised exception began to unwind.
         stored: time since it exists without being handled.
         unblock: time until the main thread counts as blocked.
-        deferring: time since the first deferral.
-        there: time since the first deferral for the same reason.
+        deferring: the deferrals.
+        there: those for the same reason as the last one.
         landing: that reason.
-        steps: the number of consecutive deferrals.
     """
 
     deadline: float
@@ -118,10 +151,9 @@ class InterruptState:
     alive: float
     stored: float
     unblock: float
-    deferring: float
-    there: float
+    deferring: Deferral
+    there: Deferral
     landing: Landing
-    steps: int
 
 
 class InterruptPolicy:
@@ -137,10 +169,10 @@ class InterruptPolicy:
         self.deadline = math.inf
         self.swallowed = 0
         self._fired_at = -math.inf
-        self._raised = self._deferred = self._steps = 0
+        self._raised = self._deferred = 0
         self._pause = REPEAT
         self._alive_since = self._stored_since = self._unblocked_at = math.inf
-        self._deferring_since = self._there_since = math.inf
+        self._deferring = self._there = Deferral()
         self._landing = Landing.SAFE
 
     @classmethod
@@ -149,8 +181,10 @@ class InterruptPolicy:
         machine = cls(unwind, hold)
         machine.deadline, machine._fired_at, machine._pause = now + state.deadline, now - state.fired, state.pause
         machine._alive_since, machine._stored_since = now - state.alive, now - state.stored
-        machine._unblocked_at, machine._deferring_since = now + state.unblock, now - state.deferring
-        machine._there_since, machine._landing, machine._steps = now - state.there, state.landing, state.steps
+        machine._unblocked_at, machine._landing = now + state.unblock, state.landing
+        machine._deferring, machine._there = (
+            replace(each, since=now - each.since) for each in (state.deferring, state.there)
+        )
         machine._raised, machine._deferred = seen.raised, seen.deferred
         return machine
 
@@ -159,8 +193,8 @@ class InterruptPolicy:
         return InterruptState(
             deadline=self.deadline - now, fired=now - self._fired_at, pause=self._pause,
             alive=now - self._alive_since, stored=now - self._stored_since, unblock=self._unblocked_at - now,
-            deferring=now - self._deferring_since, there=now - self._there_since, landing=self._landing,
-            steps=self._steps,
+            deferring=replace(self._deferring, since=now - self._deferring.since),
+            there=replace(self._there, since=now - self._there.since), landing=self._landing,
         )  # fmt: skip
 
     def check(self) -> None:
@@ -181,16 +215,16 @@ class InterruptPolicy:
             return self._stored(seen, now)
         if seen.raised > self._raised:
             return self._lost(Why.SWALLOWED, seen, now)
-        return self._unseen(now)
+        return self._unseen(seen, now)
 
     @property
     def deferring(self) -> bool:
         """Whether the interrupt is being deferred."""
-        return self._deferring_since < math.inf
+        return self._deferring.since < math.inf
 
     def deferred_for(self, *, now: float) -> float:
         """Return for how many seconds the interrupt has been deferred."""
-        return max(0.0, now - self._deferring_since)
+        return max(0.0, now - self._deferring.since)
 
     def _unwinding(self, now: float) -> tuple[Fire, ...]:
         self._stored_since = self._unblocked_at = math.inf
@@ -205,19 +239,26 @@ class InterruptPolicy:
         """Retry soon, because the interrupt must not land where it reached the thread; when overdue, fire anyway."""
         self._deferred = seen.deferred
         imported = self._landing is Landing.IMPORT and seen.landing is not Landing.IMPORT
-        self._deferring_since = now if imported else min(self._deferring_since, now)
-        self._there_since = min(self._there_since, now) if seen.landing is self._landing else now
-        self._landing = seen.landing
-        limit = self.unwind if seen.landing in (Landing.CLEANUP, Landing.BATCH) else FRAGILE
-        overdue = now >= min(self._there_since + limit, self._deferring_since + self.hold)
-        if overdue and seen.landing is not Landing.IMPORT:  # a partial import breaks every later iteration
+        there = self._there if seen.landing is self._landing else Deferral()
+        self._deferring = (Deferral() if imported else self._deferring).once_more(seen, now=now)
+        self._there, self._landing = there.once_more(seen, now=now), seen.landing
+        if self._is_overdue(seen, now):
             return self._fire(Why.OVERDUE, now)
-        self._steps += 1
-        spread = 0.5 + self._steps * _GOLDEN % 1.0
-        self._pause = min(STEP * 1.1 ** min(self._steps - 1, 30), MAX_STEP) * spread
+        steps = self._deferring.times
+        spread = 0.5 + steps * _GOLDEN % 1.0
+        self._pause = min(STEP * 1.1 ** min(steps - 1, 30), MAX_STEP) * spread
         self._fired_at, self.deadline = now, now + self._pause
         self._unblocked_at = now + BLOCKED
         return ()
+
+    def _is_overdue(self, seen: Seen, now: float) -> bool:
+        if seen.landing is Landing.IMPORT:  # a partial import breaks every later iteration
+            return False
+        if now >= self._deferring.since + self.hold:
+            return True
+        if seen.landing in (Landing.CLEANUP, Landing.BATCH):
+            return now >= self._there.since + self.unwind
+        return self._there.exceeds(FRAGILE, seen, now=now)
 
     def _stored(self, seen: Seen, now: float) -> tuple[Fire, ...]:
         self._stored_since = min(self._stored_since, now)
@@ -231,13 +272,12 @@ class InterruptPolicy:
         """Fire again: the exception was lost; the thread runs, so it will receive the next one."""
         if seen.raised > self._raised:
             self.swallowed += 1
-            self._deferring_since = self._there_since = math.inf
-            self._steps = 0
+            self._deferring = self._there = Deferral()
         self._raised = seen.raised
         self._unblocked_at = now + BLOCKED
         return self._fire(why, now)
 
-    def _unseen(self, now: float) -> tuple[Fire | Unblock, ...]:
+    def _unseen(self, seen: Seen, now: float) -> tuple[Fire | Unblock, ...]:
         if self._fired_at == -math.inf:
             self._unblocked_at = now + BLOCKED
             return self._fire(Why.FIRST, now)
@@ -246,7 +286,7 @@ class InterruptPolicy:
             self._unblocked_at = now + BLOCKED
             actions = (Unblock(),)
         if now >= self._fired_at + self._pause:
-            why = Why.DEFERRED if self.deferred_for(now=now) > IMPATIENT else Why.UNSEEN
+            why = Why.DEFERRED if self._deferring.exceeds(IMPATIENT, seen, now=now) else Why.UNSEEN
             actions += self._fire(why, now, pause=min(2 * self._pause, MAX_REPEAT))
         self.deadline = min(self._fired_at + self._pause, self._unblocked_at)
         return actions

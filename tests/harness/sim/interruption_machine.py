@@ -25,12 +25,13 @@ class Interrupting(RuleBasedStateMachine):
         self.machine = InterruptPolicy(self.UNWIND, self.HOLD)
         self.now = self.quiet_since = 0.0
         self.out = self.masked = self.alive = self.stored = False
-        self.raised = self.deferred = 0
+        self.raised = self.deferred = self.waited = 0
+        self.share, self.waits, self.ran = 1.0, False, 0.0
         self.landing = Landing.SAFE
 
     def seen(self) -> Seen:
         return Seen(out=self.out, masked=self.masked, raised=self.raised, alive=self.alive, stored=self.stored,
-                    deferred=self.deferred, landing=self.landing)  # fmt: skip
+                    deferred=self.deferred, landing=self.landing, waited=self.waited, ran=self.ran)  # fmt: skip
 
     def ask(self) -> tuple[Any, ...]:
         seen, state = self.seen(), self.machine.state(now=self.now)
@@ -54,7 +55,7 @@ class Interrupting(RuleBasedStateMachine):
         """Ask when the machine wants to be asked, or before."""
         if self.machine.deadline < math.inf:
             assert self.machine.deadline > self.now or early, "asks again at once"
-            self.now += max(0.0, self.machine.deadline - self.now) * (early if early < 0.5 else 1.0)
+            self.passes(max(0.0, self.machine.deadline - self.now) * (early if early < 0.5 else 1.0))
         for action in self.ask():
             if isinstance(action, Fire):
                 self.hears(does, action.why)
@@ -62,9 +63,30 @@ class Interrupting(RuleBasedStateMachine):
     def hears(self, does: str | Landing, why: Why) -> None:
         if isinstance(does, Landing) and does is not Landing.SAFE and not why.insists:
             self.deferred, self.landing = self.deferred + 1, does
+            self.waited += not self.share and self.waits
         elif does != "nothing":
             self.raised += 1
             self.alive, self.stored = does not in ("swallows", "stores"), does == "stores"
+
+    def passes(self, seconds: float) -> None:
+        self.now, self.ran = self.now + seconds, self.ran + self.share * seconds
+
+    @rule(share=st.sampled_from((0.0, 0.01, 0.3, 1.0)), waits=st.booleans())
+    def runs(self, share: float, waits: bool) -> None:
+        """The thread gets this share of a core; without any, it waits in a system call, or for a core."""
+        self.share, self.waits = share, waits
+
+    @rule(landing=st.sampled_from((Landing.FRAGILE, Landing.ACQUIRES)))
+    def starves(self, landing: Landing) -> None:
+        """Nothing but the bound of all deferrals counts while the thread cannot move on."""
+        self.moves(section=False)
+        self.machine, self.landing = InterruptPolicy(self.UNWIND, self.HOLD), Landing.SAFE
+        self.raised = self.deferred = self.waited = 0
+        self.runs(0.0, waits=False)
+        begin = self.now
+        while not self.out and self.now < begin + 0.9 * self.HOLD:
+            self.turn(landing, 1.0)
+            assert not self.raised, f"it has not run since, and is interrupted after {self.now - begin} s"
 
     @rule(landing=st.sampled_from((Landing.FRAGILE, Landing.ACQUIRES, Landing.CLEANUP)))
     def never_safe(self, landing: Landing) -> None:
@@ -81,7 +103,7 @@ class Interrupting(RuleBasedStateMachine):
         for _ in range(20):
             if self.machine.deadline < math.inf:
                 assert self.machine.deadline > self.now, "asks again at once"
-                self.now = self.machine.deadline
+                self.passes(self.machine.deadline - self.now)
             self.ask()
 
     @rule(section=st.booleans())

@@ -109,6 +109,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "a lost interrupt not repeated": Mutant(
         (("policy", "if now >= self._fired_at + self._pause:", "if False:"),), machine="Interrupting",
     ),
+    "a thread that gets no CPU is expected to move on": Mutant(
+        (("policy", "return could and now >= self.since", "return now >= self.since"),),
+        simulated=False, machine="Interrupting",
+    ),
     "who interrupts gives up after one more signal": Mutant(
         (("driving", "    while not left:\n", "    if not left:\n"),),
     ),

@@ -392,6 +392,8 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
     interrupt._waits = True  # the lock may have been handed over since it was seen to wait
     acquire_and_try()
     assert (interrupt.raised, interrupt.deferred) == (0, 2)
+    seen = interrupt._seen()
+    assert (seen.waited, seen.ran > 0.0) == (1, True)
     interrupt._insist = True
     with pytest.raises(RankShouldRestart):
         acquire_and_try()

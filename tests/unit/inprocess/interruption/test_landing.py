@@ -1,5 +1,6 @@
 """Where an interruption may land: judged by real frames, stopped where the interpreter could interrupt."""
 
+import asyncio
 import contextlib
 import dis
 import logging
@@ -278,6 +279,16 @@ def test_the_library_s_invariants_are_fragile_and_the_user_s_line_is_named():
     thread.join()
     assert verdict.landing is Landing.FRAGILE
     assert verdict.location == f"{__file__}:{work.__code__.co_firstlineno + 1}"
+
+
+def test_an_event_loop_that_lost_a_task_would_never_end_and_stays_fragile():
+    def of(module):
+        scope = {"sys": sys}
+        exec(compile("frame = sys._getframe()", module.__file__, "exec"), scope)
+        return [judge(scope["frame"], library=library).landing for library in (True, False)]
+
+    assert of(asyncio.base_events) == [Landing.FRAGILE, Landing.FRAGILE]
+    assert of(queue) == [Landing.FRAGILE, Landing.SAFE]
 
 
 def test_an_import_holds_it_off(tmp_path, monkeypatch):

@@ -3,14 +3,18 @@
 import itertools
 import math
 
+import pytest
+
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import (
     BLOCKED,
     FRAGILE,
+    IMPATIENT,
     LOOK,
     MAX_REPEAT,
     MAX_STEP,
     REPEAT,
+    RUNS,
     STORED,
     Fire,
     InterruptPolicy,
@@ -23,8 +27,13 @@ UNWIND = 10.0
 HOLD = 60.0
 
 
-def seen(raised=0, *, alive=False, out=False, masked=False, stored=False, deferred=0, landing=Landing.SAFE):
-    return Seen(out=out, masked=masked, raised=raised, alive=alive, stored=stored, deferred=deferred, landing=landing)
+def seen(
+    raised=0, *, alive=False, out=False, masked=False, stored=False, deferred=0, landing=Landing.SAFE, waited=0, ran=0.0
+):
+    return Seen(
+        out=out, masked=masked, raised=raised, alive=alive, stored=stored, deferred=deferred, landing=landing,
+        waited=waited, ran=ran,
+    )  # fmt: skip
 
 
 def run(machine, until, see=lambda now: seen()):
@@ -138,7 +147,7 @@ def test_a_deferred_stored_exception_keeps_its_bound():
     machine, now, deferred = new(), 0.0, 0
     machine.tick(seen(), now=now)
     while now < 2 * FRAGILE:
-        actions = machine.tick(seen(1, stored=True, deferred=deferred, landing=Landing.FRAGILE), now=now)
+        actions = machine.tick(seen(1, stored=True, deferred=deferred, landing=Landing.FRAGILE, ran=now), now=now)
         deferred += len(actions)
         if actions == (Fire(Why.OVERDUE),):
             break
@@ -146,11 +155,12 @@ def test_a_deferred_stored_exception_keeps_its_bound():
     assert FRAGILE <= now <= FRAGILE + 4 * STORED
 
 
-def deferred(landing, *, until=100.0):
-    """Reached again and again where it must not land; when it was fired, and why."""
+def deferred(landing, *, until=100.0, runs=1.0, waits=False):
+    """Reached again and again where it must not land, by a thread that runs for a share of the time, or waits."""
     machine, now, deferred, fired = new(), 0.0, 0, []
     while now <= until:
-        for action in machine.tick(seen(deferred=deferred, landing=landing), now=now):
+        here = seen(deferred=deferred, landing=landing, waited=waits * deferred, ran=runs * now)
+        for action in machine.tick(here, now=now):
             assert isinstance(action, Fire)
             fired.append((now, action.why))
             deferred += 1
@@ -174,13 +184,32 @@ def test_an_interrupt_is_deferred_with_backoff_and_jitter_for_a_bounded_time():
     assert len({round(gap, 6) for gap in gaps[-10:-1]}) > 3
 
 
+def test_a_thread_that_hardly_runs_has_more_time_to_move_on():
+    """As on a machine with 20 times as many busy processes as cores."""
+    _, fired = deferred(Landing.FRAGILE, runs=0.05)
+    patient = max(at for at, why in fired if why is Why.UNSEEN)
+    assert patient == pytest.approx(RUNS * IMPATIENT / 0.05, abs=10 * MAX_STEP)
+    assert fired[-1] == (pytest.approx(RUNS * FRAGILE / 0.05, abs=10 * MAX_STEP), Why.OVERDUE)
+
+
+def test_a_thread_that_waits_has_no_more_than_one_that_runs():
+    _, fired = deferred(Landing.ACQUIRES, runs=0.0, waits=True)
+    assert fired[-1] == (pytest.approx(FRAGILE, abs=10 * MAX_STEP), Why.OVERDUE)
+
+
+def test_a_thread_that_neither_runs_nor_waits_is_interrupted_in_the_end():
+    _, fired = deferred(Landing.FRAGILE, runs=0.0)
+    assert fired[-1] == (pytest.approx(HOLD, abs=10 * MAX_STEP), Why.OVERDUE)
+    assert {why for _, why in fired[1:-1]} == {Why.UNSEEN}
+
+
 def test_an_import_puts_it_off_for_as_long_as_it_takes():
     machine = new()
     machine.tick(seen(), now=0.0)
     assert machine.tick(seen(deferred=1, landing=Landing.IMPORT), now=0.001) == ()
     assert machine.tick(seen(deferred=2, landing=Landing.IMPORT), now=10 * HOLD) == ()
     assert machine.tick(seen(deferred=3, landing=Landing.FRAGILE), now=10 * HOLD + 1) == ()
-    late = machine.tick(seen(deferred=4, landing=Landing.FRAGILE), now=10 * HOLD + 1 + FRAGILE)
+    late = machine.tick(seen(deferred=4, landing=Landing.FRAGILE, ran=FRAGILE), now=10 * HOLD + 1 + FRAGILE)
     assert late == (Fire(Why.OVERDUE),)
 
 
@@ -199,7 +228,8 @@ def test_another_reason_to_put_it_off_has_its_own_time():
     machine.tick(seen(), now=0.0)
     machine.tick(seen(deferred=1, landing=Landing.IMPORT), now=0.001)
     assert machine.tick(seen(deferred=2, landing=Landing.FRAGILE), now=30.0) == ()
-    assert machine.tick(seen(deferred=3, landing=Landing.FRAGILE), now=30.0 + FRAGILE) == (Fire(Why.OVERDUE),)
+    late = machine.tick(seen(deferred=3, landing=Landing.FRAGILE, ran=FRAGILE), now=30.0 + FRAGILE)
+    assert late == (Fire(Why.OVERDUE),)
 
 
 def test_a_reacting_thread_is_not_unblocked_while_the_interrupt_is_deferred():
