@@ -109,8 +109,11 @@ def _is_in(wanted: object, found: Iterable[object]) -> bool:
 
 def _refers_to_objects(error: BaseException) -> bool:
     """Return whether an exception has arguments or attributes that are neither text nor numbers."""
-    attributes = (value for name, value in vars(error).items() if name != "__notes__")  # these are text
-    return not all(issubclass(type(each), _PLAIN) for each in (*error.args, *attributes))
+    try:
+        attributes = (value for name, value in vars(error).items() if name != "__notes__")  # these are text
+        return not all(issubclass(type(each), _PLAIN) for each in (*error.args, *attributes))
+    except Exception:  # boundary: a property of the user's exception, which may refer to anything
+        return True
 
 
 def _kinds() -> tuple[type, ...]:

@@ -102,7 +102,7 @@ class _Unlocked:
             else:
                 self._write(descriptor, record)
         except Exception:  # boundary: a user's formatter or stream; logging reports it
-            with suppress(ValueError):  # sys.stderr is closed
+            with suppress(ValueError, AttributeError):  # sys.stderr is closed, or deleted
                 self._target.handleError(record)
 
     def _emit_locked(self, record: logging.LogRecord) -> None:
@@ -121,7 +121,7 @@ class _Unlocked:
         """Write to the descriptor, or else to stderr, if the process was started with one."""
         target = self._target
         if descriptor is None:
-            if sys.__stderr__ is None:
+            if getattr(sys, "__stderr__", None) is None:
                 return
             descriptor = STDERR
         encoding = getattr(target.stream, "encoding", None) or "utf-8"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import socket
 import stat
 import struct
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from select import POLLRDHUP, poll, select
 from typing import Final
 
 from nvrx_core.process.waiting import readable
@@ -133,9 +133,9 @@ def is_whole(found: TcpSocket) -> bool:
     with _duplicate(found.fd) as duplicate:
         if duplicate is None or os.fstat(duplicate.fileno()).st_ino != found.inode:
             return False
-        poll = select.poll()
-        poll.register(duplicate, select.POLLRDHUP)
-        return not poll.poll(0)
+        pending = poll()
+        pending.register(duplicate, POLLRDHUP)
+        return not pending.poll(0)
 
 
 def keep_open(found: TcpSocket) -> socket.socket | None:
@@ -171,7 +171,7 @@ def wait_quiet(kept: Iterable[socket.socket], timeout: float) -> None:
     before = None
     while (now := [_traffic(each) for each in watched]) != before and time.monotonic() < deadline:
         before = now
-        select.select([], [], [], QUIET)
+        select([], [], [], QUIET)
 
 
 def _traffic(connection: socket.socket) -> bytes:

@@ -13,6 +13,7 @@ ALWAYS = (
     "has_a_default_timeout",
     "reaps_all_children",
     "has_no_descriptors",
+    "has_no_poll",
     "has_a_full_disk",
     "with_default_signals",
     "with_calls_that_the_kernel_restarts",

@@ -7,12 +7,12 @@ is done while a group is created. Listeners are never touched: gloo calls `std::
 
 from __future__ import annotations
 
-import select
 import socket
 import struct
 import threading
 import time
 from contextlib import suppress
+from select import select
 from typing import Final
 
 from nvrx_core.process.sockets import TcpSocket, describe, keep_open, wait_quiet
@@ -132,7 +132,7 @@ def _waits() -> list[EpollWait]:
         waits |= {tid: wait for tid in threads if tid not in waits and (wait := epoll_wait_of(tid)) is not None}
         if len(waits) == len(threads) or time.monotonic() >= deadline:
             return [waits[tid] for tid in threads if tid in waits]
-        select.select([], [], [], TICK)
+        select([], [], [], TICK)
 
 
 def _unnamed_waits() -> list[EpollWait]:

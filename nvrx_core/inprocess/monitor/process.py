@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
+from select import POLLIN, poll
 from typing import Final
 
 from nvrx_core.failpoint import hit
@@ -61,7 +61,7 @@ class MonitorProcess:
         self.store = StoreLink(plan, page)
         self.lease = LeaseKeeper(plan, page, self.store, self.awake)
         self.reporter = FaultReporter(plan, page)
-        self._poll = select.poll()
+        self._poll = poll()
 
     def run(self, ready: Callable[[], None]) -> None:
         """Watch the rank until it has left, or its death is known to all.
@@ -102,7 +102,7 @@ class MonitorProcess:
 
     def _watch(self) -> None:
         for fd in (self.plan.rank_pidfd, self.plan.wake, _end_of_owner(self.lock)):
-            self._poll.register(fd, select.POLLIN)
+            self._poll.register(fd, POLLIN)
         page = PageOfRank(self.page, self.plan.member)
         watch = Watch(self.plan.member, page, self._parts(), time.monotonic)
         interpret(watch.run(), self._rules())

@@ -210,6 +210,15 @@ def test_a_model_of_a_later_iteration_is_no_reason_to_keep_garbage(garbage):
     assert later() is None
 
 
+class Secretive(Exception):
+    """Shows nothing of itself."""
+
+    def __getattribute__(self, name):
+        if name in ("args", "__dict__"):
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
 class AboutTrainer(ValueError):
     def __init__(self, trainer):
         super().__init__("injected")
@@ -252,8 +261,9 @@ def test_what_an_exception_refers_to_is_freed_when_it_is_released(garbage, full,
     [
         (ValueError("text", 7, 1.5, None, b"bytes"), False), (KeyError(("a", "b")), True), (ValueError([1]), True),
         (OSError(2, "no such file", "path"), False), (AboutTrainer(None), False), (AboutTrainer(object()), True),
+        (Secretive("text"), True),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_a_collection_is_postponed_for_an_exception_that_refers_to_objects(garbage, error, refers):
     error.add_note("a note")

@@ -254,3 +254,11 @@ def test_a_closed_stderr_costs_only_the_line(root, monkeypatch):
     root.handlers = [logging.StreamHandler(closed)]
     with own_stream_handlers():
         LINE.warning("a line")
+
+
+def test_a_deleted_stderr_costs_only_the_line(root, monkeypatch):
+    root.handlers = []
+    monkeypatch.delattr(sys, "stderr")
+    monkeypatch.delattr(sys, "__stderr__")
+    with own_stream_handlers():
+        logging.getLogger("nvrx_core.test").warning("lost")

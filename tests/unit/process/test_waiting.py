@@ -3,6 +3,7 @@
 import fcntl
 import os
 import resource
+import select
 import socket
 from contextlib import suppress
 
@@ -53,3 +54,13 @@ def test_a_pipe_that_is_full_takes_nothing(high_pipe):
         while True:
             os.write(writer, bytes(4096))
     assert not writable(writer, 0.001)
+
+
+def test_a_library_that_deletes_poll_is_not_noticed(monkeypatch):
+    """As those do that make all waits cooperative."""
+    monkeypatch.delattr(select, "poll")
+    reader, writer = os.pipe()
+    assert writable(writer, 1.0)
+    os.close(writer)
+    assert readable([reader], 1.0) == [reader]
+    os.close(reader)

@@ -12,8 +12,10 @@ import faulthandler
 import logging
 import os
 import resource
+import select
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -22,7 +24,8 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -95,6 +98,11 @@ def has_no_descriptors() -> None:
     threading.Thread(target=prints, daemon=True).start()
 
 
+def has_no_poll() -> None:
+    """As with a library that makes all waits cooperative."""
+    del select.poll, select.epoll
+
+
 def has_a_full_disk() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     for stream in (1, 2):
@@ -121,7 +129,8 @@ BEFORE: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         handles_all_signals, reaps_all_children, ticks, has_hostile_hooks, has_a_hostile_log, has_no_streams,
-        has_no_descriptors, has_a_full_disk, has_no_pending_signals, has_no_temporary_folder, has_frozen_clocks,
+        has_no_descriptors, has_no_poll, has_a_full_disk, has_no_pending_signals,
+        has_no_temporary_folder, has_frozen_clocks,
     )
 } | {
     "has_a_default_timeout": lambda: socket.setdefaulttimeout(0.2),
@@ -199,6 +208,44 @@ def in_a_pool() -> None:
         pool.map(time.sleep, [60, 60])
 
 
+def in_threads_that_are_awaited() -> None:
+    while True:
+        threads = ThreadPoolExecutor(2)
+        try:
+            list(threads.map(time.sleep, [0.01] * 4))
+        finally:
+            threads.shutdown(wait=True)
+
+
+def in_a_callback_of_c() -> None:
+    pointer, numbers = ctypes.POINTER(ctypes.c_int), (ctypes.c_int * 1000)(*range(1000, 0, -1))
+    compare = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer)(lambda one, other: one[0] - other[0])
+    while True:
+        ctypes.CDLL(None).qsort(numbers, 1000, ctypes.sizeof(ctypes.c_int), compare)
+
+
+def in_a_query() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.set_progress_handler(lambda: sum(range(100)) < 0, 50)
+        database.execute("with recursive c(x) as (select 1 union all select x + 1 from c) select sum(x) from c")
+
+
+def in_a_backward_pass() -> None:
+    value = torch.ones(10, requires_grad=True)
+    value.register_hook(lambda gradient: time.sleep(60))
+    value.sum().backward()
+
+
+def on_a_full_pipe() -> None:
+    reader, writer = os.pipe()
+    os.dup2(writer, 1)
+    try:
+        while True:
+            os.write(1, bytes(1 << 16))
+    finally:
+        os.close(reader)
+
+
 def in_a_program() -> None:
     subprocess.run(["sleep", "60"], stdout=subprocess.PIPE, check=False)
 
@@ -248,8 +295,9 @@ INSIDE: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
         at_the_depth_limit, in_recursion_errors, without_descriptors, without_a_folder, without_an_environment,
-        without_children, in_a_session_of_its_own, in_a_pool, in_a_program, in_a_c_call, beside_a_busy_thread,
-        beside_stack_dumps, with_default_signals, with_calls_that_the_kernel_restarts,
+        without_children, in_a_session_of_its_own, in_a_pool, in_threads_that_are_awaited,
+        in_a_callback_of_c, in_a_query, in_a_backward_pass, on_a_full_pipe, in_a_program, in_a_c_call,
+        beside_a_busy_thread, beside_stack_dumps, with_default_signals, with_calls_that_the_kernel_restarts,
     )
 }  # fmt: skip
 
