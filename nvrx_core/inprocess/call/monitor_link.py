@@ -121,13 +121,14 @@ class MonitorLink:
             raise
 
     def end(self) -> None:
-        """End the monitor process, unless it reports the exit of a rank that was in the job."""
-        if self.reports_exit() and self.entered:
+        """End the monitor process, unless it can and must report the exit of a rank that was in the job."""
+        reports = self.reports_exit() and not self.page[ProgressField.STORE_LOST]
+        if reports and self.entered:
             self.fork_server.detach()
             return
-        if self.reports_exit():
+        if reports:
             self.fork_server.hasten()
-        else:
+        elif not self.reports_exit():
             self.page.enter(Stage.LEFT)
         self.notify()
         self.fork_server.end(LEAVES_WITHIN if self._has_work() else 0.0)

@@ -94,7 +94,11 @@ def test_who_asks_for_the_pid_before_the_monitor_process_has_started_waits_for_i
     assert link.fork_server.ended == ["hastened"]
 
 
-def test_a_monitor_process_without_a_store_reports_nothing(link):
+@pytest.mark.parametrize("stage", [Stage.RUNNING, Stage.EXITED_ABNORMALLY])
+@pytest.mark.parametrize("entered", [True, False])
+def test_a_monitor_process_without_a_store_reports_nothing(link, page, entered, stage):
+    link.entered = entered
+    page.enter(stage)
     link.store_lost()
     link.end()
     assert link.fork_server.ended == [0.0]
