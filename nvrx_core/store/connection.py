@@ -23,7 +23,7 @@ from nvrx_core.store.cpp_log_level import FATAL, quiet
 from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener
 from nvrx_core.store.torch_stores import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Factory, another
 
-__all__ = ["Connection", "endpoint_of", "reconnect"]
+__all__ = ["Connection", "endpoint_of", "further", "reconnect"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 _BROKEN: Final = (dist.DistNetworkError, ConnectionError)
@@ -45,17 +45,27 @@ def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) ->
     if not port:
         return another(store, factory, kwargs)
     await_listener(host, port, FURTHER_TIMEOUT)
-    with answer_deadline(host, port), quiet(FATAL), _connect_deadline(store) as timeout:
+    with quiet(FATAL):
+        return further(store, factory, kwargs, RECONNECT_TIMEOUT)
+
+
+def further(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any], within: timedelta) -> dist.Store:
+    """Open one more connection to a store that has a port.
+
+    Raises:
+        StoreConnectionError: when it does not answer within that time, or `NVRX_STORE_ANSWERS_WITHIN`.
+    """
+    with answer_deadline(*endpoint_of(store)), _connect_deadline(store, within) as timeout:
         found = another(store, factory, kwargs)
     found.set_timeout(timeout)
     return found
 
 
 @contextmanager
-def _connect_deadline(store: dist.Store) -> Iterator[timedelta]:
+def _connect_deadline(store: dist.Store, within: timedelta) -> Iterator[timedelta]:
     """Bound the time in which a clone connects: a server that ends meanwhile would block it for the whole timeout."""
     timeout: timedelta = store.timeout  # type: ignore[attr-defined]
-    store.set_timeout(RECONNECT_TIMEOUT)
+    store.set_timeout(min(timeout, within))
     try:
         yield timeout
     finally:
@@ -105,6 +115,12 @@ class Connection:
             if self._silence is not None:
                 bound_reading(each, self._silence)
         self.inodes |= {each.inode for each in found}
+
+    def bound(self, silence: int) -> None:
+        """Let a blocking read fail after so many seconds without a byte; 0 for no bound."""
+        self._silence = silence
+        for each in self._ends:
+            bound_reading(each, silence)
 
     def _reopen(self, broken: dist.Store) -> bool:
         """Reopen the connection, unless another thread has; return whether it is open."""

@@ -94,3 +94,20 @@ def test_a_store_that_vanishes_before_the_monitor_process_has_reached_it_ends_th
         job.finish(20)
     assert_nothing_lost(job, restart("UNRESPONSIVE", by=[1], lost=[1]), codes={1: STORE_LOST})
     assert f"the control store at {job.routes[1]} is lost" in job.errors(1)
+
+
+def test_a_store_that_falls_silent_while_a_rank_enters_ends_the_rank_in_time(prepare: Launch) -> None:
+    """While it opens its first connection, its second one, and while it joins the others."""
+    short = {"soft_timeout": 1.5, "hard_timeout": 2.0, "heartbeat_timeout": 2.0, "barrier_timeout": 4.0}
+    jobs = {number: prepare({}, wrapper=short) for number in (1, 2, 3)}
+    with ExitStack() as stack:
+        for number, job in jobs.items():
+            (proxy,) = stack.enter_context(behind_proxies(job, [1], delay=0.05)).values()
+            assert host.eventually(lambda: proxy.connections >= number, 10)  # noqa: B023
+            proxy.cut()
+        for job in jobs.values():
+            job.finish(30)
+    for number, job in jobs.items():
+        assert job.codes[1] in (1, STORE_LOST), number
+        assert f"the control store {'on' if job.codes[1] == 1 else 'at'} {job.routes[1]}" in job.errors(1), number
+        assert_no_process_left(job)

@@ -7,6 +7,7 @@ wait on a store with neither is split into short ones.
 
 from __future__ import annotations
 
+import math
 import resource
 import socket
 from collections.abc import Mapping
@@ -23,12 +24,12 @@ from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.rank_assignment.identity import InitialRank
-from nvrx_core.settings.environment import with_environment_as_now
-from nvrx_core.store.connection import Connection
+from nvrx_core.settings.environment import store_answers_within, with_environment_as_now
+from nvrx_core.store.connection import Connection, further
 from nvrx_core.store.endpoint import StoreConnectionError, handed_over, listen, local_address
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.mixin import StoreMixin
-from nvrx_core.store.torch_stores import Factory, another
+from nvrx_core.store.torch_stores import CONNECT_TIMEOUT, Factory, another
 
 __all__ = ["Connections"]
 
@@ -110,8 +111,9 @@ class Connections:
     def __init__(self, factory: Factory, kwargs: Mapping[str, Any], keys: StoreKeys, interval: timedelta) -> None:
         factory = with_environment_as_now(factory)
         self._factory, self._kwargs, self.keys = factory, kwargs, keys
-        self._main = Connection(lambda: factory(**kwargs), factory, kwargs)
-        self._waited = Connection(self.another_store, factory, kwargs, beside=self._main)
+        silence = math.ceil(store_answers_within())  # until the rank has joined: then its monitor process is the judge
+        self._main = Connection(lambda: factory(**kwargs), factory, kwargs, silence=silence)
+        self._waited = Connection(self._second_store, factory, kwargs, beside=self._main)
         pair = (self.store, self._waited.store)
         self._cuts = [cut for store in pair if (cut := getattr(store, "cut", None)) is not None]
         self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
@@ -138,6 +140,7 @@ class Connections:
     def use(self, keys: StoreKeys) -> None:
         """Use the keys of the generation that the ranks have agreed on."""
         self.keys = keys
+        self._main.bound(0)
         self.control_store = ControlStore(self.main_store, keys)
         self.waiting = RoundOperations(self.waiting_store, keys)
 
@@ -187,6 +190,12 @@ class Connections:
                 "no further connection to the control store: the call is over, or the store lost"
             )
         return another(self.store, self._factory, self._kwargs)
+
+    def _second_store(self) -> dist.Store:
+        """Open the monitor thread's connection; one of torch's would wait without end for a store that is silent."""
+        if isinstance(self.store, dist.TCPStore):
+            return further(self.store, self._factory, self._kwargs, CONNECT_TIMEOUT)
+        return self.another_store()
 
     def iteration_store(self, iteration: int, endpoint: tuple[str, int] | None) -> dist.Store:
         """Open a torch store for the wrapped function, on its own connection.

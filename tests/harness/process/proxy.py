@@ -60,6 +60,11 @@ class Proxy:
         self._selector.close()
         os.close(self._wake)
 
+    @property
+    def connections(self) -> int:
+        """How many it forwards."""
+        return len(self._others) // 2
+
     def cut(self) -> None:
         """Stop forwarding."""
         self._cut = True
