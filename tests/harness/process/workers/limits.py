@@ -105,7 +105,8 @@ def crowd(record: Record, case: str) -> None:
 
 
 def cgroup() -> None:
-    """Until the kernel kills this process."""
+    """Until the kernel kills this process, which has a monitor process that sees how it ends."""
+    assert inprocess.current_call().monitor_process.pid
     while True:
         _kept.append(b"x" * (8 << 20))
 
