@@ -39,7 +39,7 @@ def test_all_ranks_go_on(prepare: Launch, case: str) -> None:
     for rank in range(2):
         iterations = [line["iteration"] for line in job.lines("enter", initial_rank=rank)]
         assert iterations == [0, 1], f"rank {rank}: {iterations}"
-    assert max(line["at"] for line in job.lines("enter", iteration=1)) < job.lines("enter")[0]["at"] + 20
+    assert max(line["at"] for line in job.lines("enter", iteration=1)) < job.lines("enter")[0]["at"] + 10
 
 
 def test_a_long_import_ends_while_the_lease_of_its_rank_moves_on(prepare: Launch) -> None:

@@ -52,7 +52,7 @@ def test_a_rank_that_connects_lazily_to_a_peer_that_has_failed_is_kept(prepare: 
 
 @pytest.mark.parametrize("faults", [40, pytest.param(200, marks=pytest.mark.nightly)])
 def test_a_fault_at_any_instant_of_making_groups_costs_one_restart(prepare: Launch, faults: int) -> None:
-    job = run(prepare, "making_groups", {}, limit=40 + faults, faults=faults, seed=1, no_progress_limit=None)
+    job = run(prepare, "making_groups", {}, limit=max(40, faults), faults=faults, seed=1, no_progress_limit=None)
     assert results(job) == dict.fromkeys(range(3), faults)
     assert_restarts(job, [restart("EXCEPTION", by=None)] * faults)
 
@@ -60,7 +60,7 @@ def test_a_fault_at_any_instant_of_making_groups_costs_one_restart(prepare: Laun
 @pytest.mark.parametrize("faults", [25, pytest.param(100, marks=pytest.mark.nightly)])
 def test_connections_that_others_open_while_groups_are_made_are_not_cut(prepare: Launch, faults: int) -> None:
     job = run(
-        prepare, "foreign_connections", {}, world=2, limit=40 + faults, faults=faults, no_progress_limit=None
+        prepare, "foreign_connections", {}, world=2, limit=max(40, faults), faults=faults, no_progress_limit=None
     )  # fmt: skip
     assert results(job) == {0: faults, 1: faults}
     assert by_rank(job, "requests", "failed") == {0: [], 1: []}

@@ -21,6 +21,8 @@ Work = Callable[[threading.Event], None]
 """What is interrupted; it sets the event when it is where the interruption shall meet it."""
 SOON = 5.0
 """Seconds; what is not interrupted goes on for at least twice as long."""
+AT_ONCE, AGAIN = 1.0, 2.0
+"""Seconds for the soonest of three interruptions, a single and a repeated one: the machine may stall in one of them."""
 
 
 @pytest.fixture
@@ -57,6 +59,16 @@ def interrupted(
         interrupt.out.set()
         interrupt.free.set()
         thread.join()
+
+
+def soonest(interrupt: Interrupt, work: Work, unblock: Callable[[], None] = lambda: None) -> float:
+    """Interrupt the work three times; the seconds of the fastest one. None takes long."""
+    seconds = []
+    for _ in range(3):
+        interrupt.reset()
+        seconds.append(interrupted(interrupt, work, unblock=unblock))
+    assert max(seconds) < SOON
+    return min(seconds)
 
 
 def _armed(interrupt: Interrupt, work: Work, begun: threading.Event) -> None:
@@ -131,18 +143,18 @@ def cleanup(begun: threading.Event) -> None:
 
 @pytest.mark.parametrize("work", [sleep, lock, wait_queue, receive, compute])
 def test_whatever_blocks_is_left_at_once(interrupt: Interrupt, work: Work) -> None:
-    assert interrupted(interrupt, work) < SOON
+    assert soonest(interrupt, work) < AT_ONCE
 
 
 @pytest.mark.parametrize("work", [swallow, cleanup])
 def test_whatever_swallows_it_is_interrupted_again(interrupt: Interrupt, work: Work) -> None:
-    assert interrupted(interrupt, work) < SOON
+    assert soonest(interrupt, work) < AGAIN
     assert interrupt.raised > 1
 
 
 def test_a_finalizer_that_swallows_it_does_not_stop_it(interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's own keeps the exception alive
-    assert interrupted(interrupt, finalizer) < SOON
+    assert soonest(interrupt, finalizer) < AGAIN
     assert interrupt.raised > 1
 
 

@@ -128,7 +128,7 @@ store               as_client                                 nvrx   process/tes
 store               client_only                               nvrx   process/test_options.py::test_another_store_serves_as_well
 terminate           Terminate                                 both   process/test_options.py::test_a_rank_that_cannot_go_on_leaves_and_the_others_restart
 wait_daemon         main                                      HEAD   process/test_wait_daemon.py::test_exit_codes
-wait_daemon         wait                                      nvrx   process/test_wait_daemon.py::test_it_ends_when_all_processes_have_ended_and_at_once
+wait_daemon         wait                                      nvrx   process/test_wait_daemon.py::test_it_ends_at_once
 wrap                HealthCheckPassed                         both   unit/test_public_names.py::test_nothing_raises_health_check_passed
 wrap                CallWrapper                               both   process/test_options.py::test_the_call_wrapper_is_injected_and_arguments_are_the_same_in_each_iteration
 wrap                CallWrapper.iteration                     both   process/test_options.py::test_the_call_wrapper_is_injected_and_arguments_are_the_same_in_each_iteration
