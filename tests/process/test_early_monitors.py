@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.job import Job
-from tests.harness.process.oracle import assert_nothing_lost, restart
+from tests.harness.process.oracle import assert_no_process_left, assert_nothing_lost, restart
 
 from .conftest import Launch
 from .test_networks import QUICK, STORE_LOST, behind_proxies
 
 NEVER = 600.0
+HOST_DIES = "tests.harness.process.workers.host_dies"
 SHORT = {"soft_timeout": 1.0, "hard_timeout": 2.0}
 ENDS = {
     "os_exit_0": ("TERMINATED", 0), "kill": ("TERMINATED", -signal.SIGKILL), "segv": ("TERMINATED", -signal.SIGSEGV),
@@ -110,6 +111,13 @@ def test_a_rank_whose_monitor_process_alone_cannot_connect_leaves_at_once(prepar
     assert_nothing_lost(job, restart("UNRESPONSIVE", by=[1], lost=[1]), codes={1: STORE_LOST})
     entered, (lost,) = job.lines("enter", initial_rank=1)[0]["at"], job.events("store_lost", initial_rank=1)
     assert lost["monotonic"] - entered < 6.0, "it waited until the store had been silent for long enough"
+
+
+def test_the_monitor_process_of_a_dying_host_does_not_try_to_reach_its_store(prepare: Launch) -> None:
+    job = prepare(world=2, store=False)
+    job.start(HOST_DIES).finish()
+    assert job.codes == {0: -signal.SIGKILL, 1: STORE_LOST}
+    assert_no_process_left(job)
 
 
 def test_whoever_waits_for_the_processes_of_a_pid_file_waits_for_the_report_of_an_early_death(

@@ -58,7 +58,7 @@ class MonitorProcess:
 
     def __init__(self, plan: MonitorPlan, page: Page, lock: OwnerLock) -> None:
         self.plan, self.page, self.lock, self.awake = plan, page, lock, AwakeClock()
-        self.store = StoreLink(plan, page)
+        self.store = StoreLink(plan, page, self._host_has_ended)
         self.lease = LeaseKeeper(plan, page, self.store, self.awake)
         self.reporter = FaultReporter(plan, page)
         self._poll = poll()
@@ -71,6 +71,7 @@ class MonitorProcess:
         """
         configure_logging(self.plan.logfile)
         try:
+            self._observe()
             self._take_over()
             ready()
             self._watch()
@@ -100,9 +101,11 @@ class MonitorProcess:
         log.info("monitor_process pid=%d of rank %d, target_pid=%d", os.getpid(), self.plan.member, self.plan.rank_pid)
         hit("monitor-ready", self.page[ProgressField.ITERATION] if self.store.reattaches else ON_ENTRY)
 
-    def _watch(self) -> None:
+    def _observe(self) -> None:
         for fd in (self.plan.rank_pidfd, self.plan.wake, _end_of_owner(self.lock)):
             self._poll.register(fd, POLLIN)
+
+    def _watch(self) -> None:
         page = PageOfRank(self.page, self.plan.member)
         watch = Watch(self.plan.member, page, self._parts(), time.monotonic)
         interpret(watch.run(), self._rules())
@@ -140,12 +143,19 @@ class MonitorProcess:
 
     def _sleep(self, effect: effects.Sleep) -> bool:
         """Wait; return whether the rank's process or its main thread has ended."""
-        readable = {fd for fd, _ in self._poll.poll(max(0.0, effect.until - time.monotonic()) * 1000 + 0.5)}
+        readable = self._readable(max(0.0, effect.until - time.monotonic()) * 1000 + 0.5)
         if readable - {self.plan.wake}:
             return True
         if readable:
             os.eventfd_read(self.plan.wake)
         return False
+
+    def _readable(self, milliseconds: float) -> set[int]:
+        return {fd for fd, _ in self._poll.poll(milliseconds)}
+
+    def _host_has_ended(self) -> bool:
+        """Whether the store has ended with the rank: its listener may accept until the kernel has freed the memory."""
+        return bool(self.page[ProgressField.HOSTS_STORE] and self._readable(0.0) - {self.plan.wake})
 
     def _move_lease(self, _: effects.MoveLease) -> None:
         self.reporter.memory.note()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -40,13 +41,14 @@ class StoreLink:
     Args:
         plan: the plan of the process.
         page: the rank's progress page, which names the generation of keys.
+        has_ended: whether the store has ended with the rank that hosts it: torch would try to connect for seconds.
 
     Attributes:
         reattaches: this process replaces one that was lost.
     """
 
-    def __init__(self, plan: MonitorPlan, page: Page) -> None:
-        self.plan, self.page = plan, page
+    def __init__(self, plan: MonitorPlan, page: Page, has_ended: Callable[[], bool]) -> None:
+        self.plan, self.page, self._has_ended = plan, page, has_ended
         self.reattaches = False
         self._control_store: ControlStore | None = None
 
@@ -57,6 +59,8 @@ class StoreLink:
             StoreFailure: when the store cannot be reached.
         """
         if self._control_store is None:
+            if self._has_ended():
+                raise StoreFailure("the rank that hosts the store has ended")
             try:  # with a bound: torch would wait forever for a store that is silent, and nobody would judge the rank
                 plan, silence = self.plan, int(SILENT_STORE)
                 store: Any = Connection(self._open, plan.factory, plan.kwargs, silence=silence)
