@@ -27,6 +27,7 @@ from nvrx_core.settings.environment import store_answers_within
 __all__ = [
     "StoreConnectionError",
     "StoreHostingError",
+    "StoreSilentError",
     "answer_deadline",
     "await_listener",
     "handed_over",
@@ -48,6 +49,10 @@ class StoreConnectionError(RestartError):
 
 class StoreHostingError(StoreConnectionError):
     """This process was to host the control store and cannot; one that answers there is another job's."""
+
+
+class StoreSilentError(StoreConnectionError):
+    """A server has accepted the connection and does not answer."""
 
 
 def await_listener(host: str, port: int, timeout: timedelta) -> None:
@@ -86,7 +91,8 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
     """Return a context in which a connection to `host:port` must be answered in time.
 
     Raises:
-        StoreConnectionError: when the server has accepted the connection and not answered.
+        StoreSilentError: when the server has accepted the connection and not answered.
+        StoreConnectionError: when the connection has failed.
     """
     before, done, cut = socket_inodes(), threading.Event(), threading.Event()
     answers_within = store_answers_within()
@@ -105,14 +111,10 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        what = (
-            f"accepted a connection and did not answer within {answers_within:g} s"
-            if cut.is_set()
-            else f"failed: {_first_line(error)}"
-        )
-        raise StoreConnectionError(
-            f"the control store on {host}:{port} {what}; is another service using this port?"
-        ) from None
+        kind, what = StoreConnectionError, f"failed: {_first_line(error)}"
+        if cut.is_set():
+            kind, what = StoreSilentError, f"accepted a connection and did not answer within {answers_within:g} s"
+        raise kind(f"the control store on {host}:{port} {what}; is another service using this port?") from None
     finally:
         done.set()
         watcher.join()

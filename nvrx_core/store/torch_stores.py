@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, Final
 
@@ -11,7 +10,14 @@ import torch.distributed as dist
 
 from nvrx_core.errors import require, require_type
 from nvrx_core.settings.environment import master, rank_and_world_size, store_endpoint
-from nvrx_core.store.endpoint import answer_deadline, await_listener, handed_over, listen
+from nvrx_core.store.endpoint import (
+    StoreConnectionError,
+    StoreSilentError,
+    answer_deadline,
+    await_listener,
+    handed_over,
+    listen,
+)
 from nvrx_core.store.mixin import DEFAULT_TIMEOUT, StoreMixin, as_client, client_only
 
 __all__ = ["CONNECT_TIMEOUT", "FURTHER_TIMEOUT", "RECONNECT_TIMEOUT", "Factory", "FileStore", "TCPStore", "another"]
@@ -22,6 +28,8 @@ RECONNECT_TIMEOUT: Final = timedelta(seconds=2)
 """For a connection in the place of a broken one: the server may have been on its way out when it was found."""
 CONNECT_TIMEOUT: Final = timedelta(seconds=8)
 """For the connection alone: the listener is known to be there, and torch would try again for as long as this."""
+ATTEMPTS: Final = tuple(timedelta(seconds=seconds) for seconds in (0.25, 0.5, 1, 2, 4))
+"""In turn, for a client: between two of them it is noticed that the server has ended."""
 _CHOOSE: Final = "Wrapper(store_kwargs={'port': 29555}); is RANK=0 started twice, or an earlier start still running?"
 
 Factory = Callable[..., dist.Store]
@@ -63,21 +71,32 @@ class TCPStore(StoreMixin, dist.TCPStore):
         self.endpoint = (host, chosen)
         self.hosted = elsewhere is None and not client_only() and rank_and_world_size()[0] == 0
         self._critical = () if elsewhere else (0,)
-        options: dict[str, Any] = {
-            "timeout": min(timeout, CONNECT_TIMEOUT),
-            "wait_for_workers": False,
-            "multi_tenant": multi_tenant,
-            "use_libuv": use_libuv,
-        }
-        with ExitStack() as opening:
-            if self.hosted:
-                listener = listen(host, chosen, anywhere=True, name="MASTER_ADDR", choose=_CHOOSE)
-                options["master_listen_fd"] = opening.enter_context(handed_over(listener))
-            else:
-                await_listener(host, chosen, min(timeout, FURTHER_TIMEOUT) if client_only() else timeout)
-            opening.enter_context(answer_deadline(host, chosen))
-            super().__init__(host, chosen, is_master=self.hosted, **options)
+        options = {"wait_for_workers": False, "multi_tenant": multi_tenant, "use_libuv": use_libuv}
+        if self.hosted:
+            self._host(timeout, options)
+        else:
+            self._connect(timeout, options)
         self.set_timeout(timeout)
+
+    def _host(self, timeout: timedelta, options: dict[str, Any]) -> None:
+        host, port = self.endpoint
+        listener = listen(host, port, anywhere=True, name="MASTER_ADDR", choose=_CHOOSE)
+        options |= {"timeout": min(timeout, CONNECT_TIMEOUT)}
+        with handed_over(listener) as fd, answer_deadline(host, port):
+            super().__init__(host, port, is_master=True, master_listen_fd=fd, **options)
+
+    def _connect(self, timeout: timedelta, options: dict[str, Any]) -> None:
+        first, again = (FURTHER_TIMEOUT, timedelta()) if client_only() else (timeout, CONNECT_TIMEOUT)
+        for attempt in ATTEMPTS:
+            await_listener(*self.endpoint, min(timeout, first if attempt == ATTEMPTS[0] else again))
+            try:
+                with answer_deadline(*self.endpoint):
+                    super().__init__(*self.endpoint, is_master=False, timeout=min(timeout, attempt), **options)
+            except StoreConnectionError as error:
+                if isinstance(error, StoreSilentError) or attempt == ATTEMPTS[-1]:
+                    raise
+            else:
+                return
 
     @property
     def critical_ranks(self) -> Sequence[int]:
