@@ -165,14 +165,14 @@ class StoreCoordination:
     def _join(self, store: Store) -> None:
         if self._node < 0:
             self._node = store.add(self._keys.nodes, 1) - 1
-        self._write_lease(store)
+        store.add(self._keys.lease(self._node), 1)  # for the others; here it counts once an election is over
         term = self._leadership.enter(store, self._node)
         self._decisions = Follower(
             self._connect(), self._keys.decision, found=handing_on(self._mailbox, Entry.from_text, self._decided),
             failed=self._store_lost, first=term.since,
         )  # fmt: skip
         self._decisions.start("nvrx-decisions")
-        self._move_lease(store)  # an election may outlast a lease: this node counts from here on
+        self._move_lease(store)
         self._mailbox.post(lambda: self._events.joined(self._node))
 
     def _join_again(self, store: Store) -> None:
@@ -191,12 +191,9 @@ class StoreCoordination:
     def _move_lease(self, store: Store) -> None:
         """Renew the lease, by a request that is answered: a node that is cut off must detect it."""
         begun = time.monotonic()
-        self._write_lease(store)
-        self._mailbox.post(lambda: self._lease.moved(begun=begun))
-
-    def _write_lease(self, store: Store) -> None:
         self._board.write(store, self._node)
         store.add(self._keys.lease(self._node), 1)
+        self._mailbox.post(lambda: self._lease.moved(begun=begun))
 
     def _decided(self, _: int, entry: Entry) -> None:
         for decision in entry.decisions:
