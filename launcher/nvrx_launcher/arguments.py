@@ -116,6 +116,10 @@ OPTIONS: Final = (
         is_torchruns=False,
     ),
     Option(
+        "workers-kill-timeout", "Seconds from a worker's SIGKILL after which its node leaves the job, if the worker "
+        "is still there.", 30.0, float, is_torchruns=False,
+    ),
+    Option(
         "restart-policy",
         "When workers are restarted: when any has failed, or when fewer nodes than the minimum are healthy.",
         "any-failed", choices=("any-failed", "min-healthy"), is_torchruns=False,

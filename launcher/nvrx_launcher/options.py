@@ -21,6 +21,8 @@ __all__ = ["LaunchOptions", "Streams"]
 
 DEFAULT_PORT: Final = 29500
 STOP_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+STOP_SLACK: Final = 10.0
+"""Seconds for messages in both directions, and for a busy machine."""
 COMMAND: Final = 1000
 """Characters of a command that are compared as they are; the rest by a digest."""
 STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
@@ -52,6 +54,7 @@ class LaunchOptions:
         console: local ranks whose output goes to the console; empty: all.
         term_timeout: seconds from a signal that is passed on to a SIGKILL.
         stop_timeout: seconds from a SIGTERM to a SIGKILL.
+        kill_timeout: seconds from a SIGKILL after which this node is given up if a worker survives it.
         signals: names of the signals that are passed on.
         master_addr: where the workers of one node meet.
         master_port: the port; None: a free one.
@@ -85,6 +88,7 @@ class LaunchOptions:
     console: frozenset[int]
     term_timeout: float
     stop_timeout: float
+    kill_timeout: float
     signals: tuple[str, ...]
     master_addr: str
     master_port: int | None
@@ -105,6 +109,11 @@ class LaunchOptions:
         kind = "-m " * self.module + "--no-python " * self.no_python + "--run-path " * self.run_path
         text = kind + shlex.join((self.script, *self.arguments))
         return text if len(text) <= COMMAND else f"{text[:COMMAND]}... {hashlib.sha256(text.encode()).hexdigest()}"
+
+    @property
+    def stops_within(self) -> float:
+        """Seconds within which this node has stopped its workers or has left; the coordinator gives it up later."""
+        return self.stop_timeout + self.kill_timeout + STOP_SLACK
 
     @classmethod
     def of(
@@ -137,6 +146,7 @@ class LaunchOptions:
             redirects=_streams("--redirects", given.redirects, workers), tee=_streams("--tee", given.tee, workers),
             console=_ranks(given.local_ranks_filter), term_timeout=_seconds("--term-timeout", given.term_timeout),
             stop_timeout=_stop_timeout(given, environ),
+            kill_timeout=_seconds("--workers-kill-timeout", given.workers_kill_timeout),
             signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=given.master_addr,
             master_port=given.master_port, endpoint=_endpoint(given) if backend == "c10d" else ("", 0),
             endpoint_text=_endpoint_text(given, backend), local_addr=given.local_addr,

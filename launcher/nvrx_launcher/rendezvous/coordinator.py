@@ -11,7 +11,8 @@ lost ones. Under `min-healthy` it has all nodes that are ready, up to `max_nodes
 until the last call is over. The order of ranks is that of the infrastructure, where there is one, else that of hosts
 and addresses.
 
-What has stopped a cycle is settled when all its nodes have stopped, or are lost (`RestartBudget`).
+What has stopped a cycle is settled when all its nodes have stopped, or are lost (`RestartBudget`). A node that has
+neither stopped nor left within the time that its description states counts as lost: another one takes its place.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Coordinator:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.cycle, self.deadline = 0, math.inf
-        self._phase = Phase.GATHERING
+        self._phase, self._stopping_since = Phase.GATHERING, math.inf
         self._nodes = dict[int, NodeDescription]()
         self._members = CycleMembers()
         self._budget = RestartBudget(rules.max_restarts, rules.pacing)
@@ -64,6 +65,9 @@ class Coordinator:
         made._gathering = Gathering.from_ages(rules, ages, is_first=is_first, count=len(made._nodes), now=now)
         if made._phase is Phase.GATHERING:
             made.deadline = made._gathering.deadline(made._budget.begins_at)
+        if made._phase is Phase.STOPPING:
+            made._stopping_since = now - state.stopping_for
+            made.deadline = made._stop_deadline()
         return made
 
     def state(self, *, now: float) -> CoordinatorState:
@@ -73,6 +77,7 @@ class Coordinator:
             self._phase, self.cycle, tuple(sorted(self._nodes.items())), frozenset(members.active),
             frozenset(members.busy), frozenset(members.unhealthy), self._budget.state(now=now),
             *self._gathering.ages(now=now),
+            now - self._stopping_since if self._phase is Phase.STOPPING else -math.inf,
         )  # fmt: skip
 
     def start(self, *, now: float) -> None:
@@ -92,7 +97,7 @@ class Coordinator:
             case MessageKind.LEFT:
                 return self._gone(message.node, message.reason, now)
             case MessageKind.FAILED | MessageKind.FRUITLESS | MessageKind.UNHEALTHY | MessageKind.DONE as kind:
-                return self._of_this_cycle(kind, message)
+                return self._of_this_cycle(kind, message, now)
             case never:
                 assert_never(never)
 
@@ -108,7 +113,9 @@ class Coordinator:
 
     def tick(self, *, now: float) -> tuple[Decision, ...]:
         """Handle that time has passed."""
-        return self._next(now) if now >= self.deadline else ()
+        if now < self.deadline:
+            return ()
+        return self._give_up_busy(now) if self._phase is Phase.STOPPING else self._next(now)
 
     @property
     def is_over(self) -> bool:
@@ -144,11 +151,11 @@ class Coordinator:
         if message.cycle != self.cycle:  # it has not heard of this cycle yet
             return ()
         self._nodes[node] = description
-        stop = self._stop(f"{description.host} has begun anew") if self._phase is Phase.RUNNING else ()
+        stop = self._stop(f"{description.host} has begun anew", now) if self._phase is Phase.RUNNING else ()
         self._members.busy.discard(node)
         return (*stop, *self._next(now))
 
-    def _of_this_cycle(self, kind: MessageKind, message: Message) -> tuple[Decision, ...]:
+    def _of_this_cycle(self, kind: MessageKind, message: Message, now: float) -> tuple[Decision, ...]:
         """Handle the state of a node's workers; a message about an earlier cycle has no effect."""
         members = self._members
         if self._phase is not Phase.RUNNING or message.node not in members.active or message.cycle != self.cycle:
@@ -160,7 +167,7 @@ class Coordinator:
         if kind is MessageKind.UNHEALTHY and members.healthy >= self.rules.min_nodes:
             return ()
         failure = f"{self._nodes[message.node].host}: {message.reason}"
-        return self._stop(self._budget.failed(failure, is_fruitless=kind is MessageKind.FRUITLESS))
+        return self._stop(self._budget.failed(failure, is_fruitless=kind is MessageKind.FRUITLESS), now)
 
     def _end_if_done(self) -> tuple[Decision, ...]:
         return () if self._members.busy else self._end(0, "all workers are done")
@@ -175,12 +182,28 @@ class Coordinator:
         self._budget.forgive()
         if self._phase is Phase.RUNNING and self._members.healthy >= self.rules.min_nodes:
             return self._end_if_done()
-        stop = self._stop(f"{description.host}: {reason}") if self._phase is Phase.RUNNING else ()
+        stop = self._stop(f"{description.host}: {reason}", now) if self._phase is Phase.RUNNING else ()
         return (*stop, *self._next(now))
 
-    def _stop(self, reason: str) -> tuple[Decision, ...]:
-        self._phase = Phase.STOPPING
+    def _give_up_busy(self, now: float) -> tuple[Decision, ...]:
+        """Continue without the nodes that have neither stopped nor left in time."""
+        decisions = list[Decision]()
+        for node in sorted(self._members.busy):
+            within = self._nodes[node].stops_within
+            if now >= self._stopping_since + within:
+                host = self._nodes[node].host
+                decisions += self.lost(node, f"{host} has not stopped its workers within {within:g} s", now=now)
+        return tuple(decisions)
+
+    def _stop_deadline(self) -> float:
+        """Return when the first of the nodes that have not stopped yet is given up."""
+        within = (self._nodes[node].stops_within for node in self._members.busy)
+        return self._stopping_since + min(within, default=math.inf)
+
+    def _stop(self, reason: str, now: float) -> tuple[Decision, ...]:
+        self._phase, self._stopping_since = Phase.STOPPING, now
         self._members.stop()
+        self.deadline = self._stop_deadline()
         return (Decision(Verdict.STOP, self.cycle, reason),)
 
     def _end(self, code: int, reason: str) -> tuple[Decision, ...]:
@@ -196,6 +219,8 @@ class Coordinator:
             self.cycle += 1
             self._budget.settle(now=now)
             self._gathering = Gathering(self.rules, is_first=False, since=now)
+        if self._phase is Phase.STOPPING:
+            self.deadline = self._stop_deadline()
         if self._phase is not Phase.GATHERING:
             return ()
         self._gathering.ready(len(self._nodes), now=now)

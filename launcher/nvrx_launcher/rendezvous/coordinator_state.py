@@ -38,6 +38,7 @@ class CoordinatorState:
         budget: the restarts.
         gathering_for: for how long nodes have been gathered; `-inf` for not yet.
         enough_for: for how long enough of them have been ready; `-inf` for not yet.
+        stopping_for: for how long the cycle has been stopping; `-inf` unless it is.
     """
 
     phase: Phase
@@ -49,6 +50,7 @@ class CoordinatorState:
     budget: BudgetState
     gathering_for: float
     enough_for: float
+    stopping_for: float = -math.inf
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -57,7 +59,7 @@ class CoordinatorState:
             "nodes": [[node, description.to_json()] for node, description in self.nodes],
             "active": sorted(self.active), "busy": sorted(self.busy), "unhealthy": sorted(self.unhealthy),
             "budget": self.budget.to_json(), "gathering_for": _finite(self.gathering_for),
-            "enough_for": _finite(self.enough_for),
+            "enough_for": _finite(self.enough_for), "stopping_for": _finite(self.stopping_for),
         }  # fmt: skip
 
     @classmethod
@@ -72,7 +74,7 @@ class CoordinatorState:
         return cls(
             Phase(data.get("phase")), integer(data.get("cycle"), 0), nodes, active, busy, unhealthy,
             BudgetState.from_json(data.get("budget", {})), _seconds(data.get("gathering_for")),
-            _seconds(data.get("enough_for")),
+            _seconds(data.get("enough_for")), _seconds(data.get("stopping_for")),
         )  # fmt: skip
 
 

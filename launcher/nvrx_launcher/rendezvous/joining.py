@@ -155,4 +155,6 @@ def _rules(options: LaunchOptions, pacing: PacingRules) -> Rules:
 def _describe(options: LaunchOptions, address: str) -> NodeDescription:
     port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
     command = options.command if options.rendezvous.same_command else ""
-    return NodeDescription(socket.gethostname(), address, port, options.workers, options.order, command)
+    return NodeDescription(
+        socket.gethostname(), address, port, options.workers, options.order, command, options.stops_within
+    )

@@ -8,14 +8,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from nvrx_core.parsing import integer, parse_object, string
+from nvrx_core.parsing import integer, number, parse_object, string
 
 __all__ = ["Decision", "Member", "Message", "MessageKind", "NodeDescription", "Verdict"]
 
 MAX_WORKERS = 1 << 12
 MAX_PORT = (1 << 16) - 1
+STOPS_WITHIN: Final = 120.0
+"""Seconds that a node has to stop its workers whose description does not state them."""
 
 
 class MessageKind(enum.Enum):
@@ -41,6 +43,7 @@ class NodeDescription:
         workers: how many it starts.
         order: its rank according to the infrastructure; -1 for none.
         command: the command of its workers; empty where commands are not compared.
+        stops_within: seconds from the decision to stop a cycle after which it is given up unless it has stopped.
     """
 
     host: str
@@ -49,6 +52,7 @@ class NodeDescription:
     workers: int
     order: int = -1
     command: str = ""
+    stops_within: float = STOPS_WITHIN
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -64,7 +68,7 @@ class NodeDescription:
         return cls(
             string(data.get("host")), string(data.get("address")), integer(data.get("port"), 1, MAX_PORT),
             integer(data.get("workers"), 1, MAX_WORKERS), integer(data.get("order"), -1),
-            string(data.get("command", "")),
+            string(data.get("command", "")), float(number(data.get("stops_within", STOPS_WITHIN))),
         )  # fmt: skip
 
 

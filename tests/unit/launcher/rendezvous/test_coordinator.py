@@ -11,6 +11,7 @@ from nvrx_launcher.departure import coordination_lost, signalled
 from nvrx_launcher.node_actions import AwaitRound, EndLaunch, StartWorkers, StopWorkers, Tell
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.rules import Rules
 
@@ -102,6 +103,45 @@ def test_a_failure_stops_all_nodes_once():
     assert made.received(ready(1, cycle=0), now=2.0) == ()
     (run,) = made.received(ready(0, cycle=0), now=3.0)
     assert (run.verdict, run.cycle) == (Verdict.RUN, 1)
+
+
+def stopping():
+    """Return a coordinator of three nodes, one of them spare, whose cycle is being stopped since second 1."""
+    made = coordinator(least=2, most=3)
+    for node, within in ((0, 40.0), (1, 60.0), (2, 40.0)):
+        description = NodeDescription(f"host{node}", "a", 1, 2, stops_within=within)
+        made.received(Message(node, MessageKind.READY, -1, description=description), now=0.0)
+    made.received(Message(0, MessageKind.FAILED, 0, "rank 0 has failed"), now=1.0)
+    return made
+
+
+def test_a_node_that_does_not_stop_in_its_time_is_given_up_and_the_spare_takes_its_place():
+    made = stopping()
+    assert made.deadline == 41.0
+    made.received(ready(0, cycle=0), now=3.0)
+    assert made.deadline == 61.0
+    assert made.tick(now=60.9) == ()
+    lost, run = made.tick(now=61.0)
+    assert lost == Decision(Verdict.LOST, 0, "host1 has not stopped its workers within 60 s", node=1)
+    assert (run.verdict, run.cycle, [member.node for member in run.members]) == (Verdict.RUN, 1, [0, 2])
+    assert made.restarts == 0
+    assert made.received(ready(1, cycle=0), now=70.0) == ()
+    assert made.nodes == {0, 1, 2}
+
+
+def test_nodes_are_given_up_one_by_one():
+    made = stopping()
+    (lost,) = made.tick(now=41.0)
+    assert (lost.verdict, lost.node, made.deadline) == (Verdict.LOST, 0, 61.0)
+    made.check()
+
+
+def test_another_coordinator_gives_the_node_up_as_well():
+    state = CoordinatorState.from_json(parse_object(json.dumps(stopping().state(now=11.0).to_json())))
+    assert state.stopping_for == 10.0
+    successor = Coordinator.from_state(coordinator(least=2, most=3).rules, state, now=100.0)
+    assert successor.deadline == 130.0
+    assert successor.tick(now=130.0)[0].node == 0
 
 
 def test_the_job_ends_when_all_nodes_are_done():
