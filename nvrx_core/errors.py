@@ -21,6 +21,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import ClassVar, Final
 
+from nvrx_core.parsing import endpoint_text
+
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "ConfigurationError", "FaultCounterExceeded",
     "HealthCheckError", "InternalError", "JobMismatch", "ParameterError", "ParameterTypeError", "RankAssignmentError",
@@ -71,7 +73,7 @@ class StoreLost(_Explained, SystemExit):
     advice = "find out why its process exited; a store outside the ranks (nvrx-store) outlives them"
 
     def __init__(self, host: str = "", port: int = 0, *, advice: str | None = None) -> None:
-        super().__init__(f"the control store at {host}:{port} is lost", advice=advice)
+        super().__init__(f"the control store at {endpoint_text(host, port)} is lost", advice=advice)
         self.code = STORE_LOST
         self.host, self.port = host, port
 

@@ -1,4 +1,4 @@
-"""Parsing and validation of values read from the store. Pure.
+"""Parsing and validation of values read from the store, and of endpoints wherever they are written. Pure.
 
 Any process that reaches the store can write to it, so its values are not trusted: a malformed value raises
 `ValueError`, and whatever could cost unbounded time or memory, such as a number of ranks, has a bound.
@@ -9,7 +9,18 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-__all__ = ["MAX_RANKS", "address", "integer", "integers", "number", "parse_json", "parse_object", "string"]
+__all__ = [
+    "MAX_RANKS",
+    "address",
+    "endpoint_text",
+    "integer",
+    "integers",
+    "number",
+    "parse_endpoint",
+    "parse_json",
+    "parse_object",
+    "string",
+]
 
 MAX_RANKS: Final = 1 << 20
 """The largest number of ranks of a job."""
@@ -75,7 +86,58 @@ def string(value: object) -> str:
 
 def address(text: bytes) -> tuple[str, int]:
     """Return host and port of a text `host:port`, else raise ValueError."""
-    host, _, port = text.decode("ascii").rpartition(":")
-    if not (0 < len(host) <= MAX_HOST and host.isprintable() and " " not in host and port.isdecimal()):
+    return parse_endpoint(text.decode("ascii"))
+
+
+def parse_endpoint(text: str, default_port: int | None = None) -> tuple[str, int]:
+    """Return host and port of an endpoint: `host:port`, with an IPv6 address in brackets as in `[fd00::2]:29500`.
+
+    The brackets may be left out where it is certain which colon begins the port, as in `fd00::2:29500`: a part of an
+    address has four digits at most.
+
+    Args:
+        text: the endpoint.
+        default_port: the port of an endpoint without one; None: it must have one.
+
+    Raises:
+        ValueError: when it is no endpoint, or could be read in two ways; the text says what to write.
+    """
+    host, port = _host_and_port(text)
+    if not port and default_port is not None and not text.endswith(":"):
+        port = str(default_port)
+    if not (0 < len(host) <= MAX_HOST and host.isprintable() and not set(host) & set(" /[]")):
+        raise ValueError(f"not host:port: {text[:100]!r}")
+    if not (port.isascii() and port.isdigit() and len(port) <= len(str(MAX_PORT))):
         raise ValueError(f"not host:port: {text[:100]!r}")
     return host, integer(int(port), 1, MAX_PORT)
+
+
+def endpoint_text(host: str, port: int) -> str:
+    """Return an endpoint as `parse_endpoint` reads it; an IPv6 address is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host_and_port(text: str) -> tuple[str, str]:
+    """Split an endpoint; the port is empty if there is none."""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return (host, rest.removeprefix(":")) if rest[:1] in ("", ":") and _is_ipv6(host) else ("", "")
+    if text.count(":") < 2:
+        host, _, port = text.partition(":")
+        return host, port
+    if _is_ipv6(text):
+        raise ValueError(
+            f"{text[:100]!r} does not say where its port begins; put the address in brackets, as in [{text}]:29500"
+        )
+    host, _, port = text.rpartition(":")
+    return (host, port) if _is_ipv6(host) else ("", "")
+
+
+def _is_ipv6(text: str) -> bool:
+    import ipaddress  # of use to few: most endpoints have no second colon
+
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

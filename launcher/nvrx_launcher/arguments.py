@@ -63,7 +63,7 @@ OPTIONS: Final = (
         "rdzv-backend", "Rendezvous backend: c10d, etcd-v2, torch's static and etcd, or one that is registered.",
         "c10d",
     ),
-    Option("rdzv-endpoint", "Rendezvous endpoint, as <host>:<port>.", ""),
+    Option("rdzv-endpoint", "Rendezvous endpoint, as <host>:<port>; an IPv6 address in brackets.", ""),
     Option("rdzv-id", "Name of the job.", "none"),
     Option("rdzv-conf", "Further rendezvous settings, as <key1>=<value1>,<key2>=<value2>.", ""),
     _flag("standalone", "Start a job of one node, with a rendezvous of its own."),

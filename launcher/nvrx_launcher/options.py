@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.parsing import endpoint_text, parse_endpoint
 from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
 from nvrx_launcher.worker_options import WorkerOptions
 
@@ -147,9 +148,10 @@ class LaunchOptions:
             console=_ranks(given.local_ranks_filter), term_timeout=_seconds("--term-timeout", given.term_timeout),
             stop_timeout=_stop_timeout(given, environ),
             kill_timeout=_seconds("--workers-kill-timeout", given.workers_kill_timeout),
-            signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=given.master_addr,
-            master_port=given.master_port, endpoint=_endpoint(given) if backend == "c10d" else ("", 0),
-            endpoint_text=_endpoint_text(given, backend), local_addr=given.local_addr,
+            signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=_address(given.master_addr),
+            master_port=given.master_port,
+            endpoint=_endpoint(given, is_one_node=most == 1) if backend == "c10d" else ("", 0),
+            endpoint_text=_endpoint_text(given, backend), local_addr=given.local_addr and _address(given.local_addr),
             order=_order(environ) if given.node_rank is None else given.node_rank,
             backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval, policy=given.restart_policy,
             rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
@@ -165,21 +167,27 @@ def _nodes(text: str) -> tuple[int, int]:
     return least, most
 
 
-def _endpoint(given: argparse.Namespace) -> tuple[str, int]:
+def _endpoint(given: argparse.Namespace, *, is_one_node: bool) -> tuple[str, int]:
     if not given.rdzv_endpoint:
-        return given.master_addr, given.master_port or DEFAULT_PORT
-    host, _, port = given.rdzv_endpoint.rpartition(":")
-    if host and port.isdigit() and 0 < int(port) < 65536:
-        return host.strip("[]"), int(port)
-    if not host and "/" not in given.rdzv_endpoint:
-        return given.rdzv_endpoint, DEFAULT_PORT
-    raise _wrong("--rdzv-endpoint", f"{given.rdzv_endpoint!r} is no <host>:<port>", "write it as in node0:29500")
+        return _address(given.master_addr), given.master_port or DEFAULT_PORT
+    try:
+        host, zero, rest = given.rdzv_endpoint.rpartition(":0")
+        if is_one_node and zero and not rest:  # torchrun's way to write "any port"; one node needs none
+            return parse_endpoint(host, DEFAULT_PORT)
+        return parse_endpoint(given.rdzv_endpoint, DEFAULT_PORT)
+    except ValueError as error:
+        raise _wrong("--rdzv-endpoint", str(error), "write it as in node0:29500 or [fd00::2]:29500") from None
+
+
+def _address(text: str) -> str:
+    """Return an address that may be in brackets, as an IPv6 address is in an endpoint."""
+    return text.removeprefix("[").removesuffix("]")
 
 
 def _endpoint_text(given: argparse.Namespace, backend: str) -> str:
     """Return the endpoint as it is given; torchrun's static rendezvous has other options for it."""
     if backend == STATIC and not given.rdzv_endpoint:
-        return f"{given.master_addr}:{given.master_port or DEFAULT_PORT}"
+        return endpoint_text(_address(given.master_addr), given.master_port or DEFAULT_PORT)
     return str(given.rdzv_endpoint)
 
 

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from nvrx_core.parsing import endpoint_text
+from nvrx_core.store.endpoint import listener_at
 from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.loop import EventLoop
 
@@ -56,9 +58,9 @@ class ControlStore:
             OSError: when the address cannot be used.
         """
         if not self._own:
-            self._listener = socket.create_server((self._address, 0), backlog=4096)
+            self._listener = listener_at(self._address, 0)
             self._loop.watch(self._listener.fileno(), self._host)
-            self._own = f"{self._address}:{self._listener.getsockname()[1]}"
+            self._own = endpoint_text(self._address, self._listener.getsockname()[1])
         return self._own
 
     def used_by_a_rank(self, endpoint: str) -> None:

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any, Final
 
+from nvrx_core.parsing import parse_endpoint
 from nvrx_core.store.keys import LauncherKeys
 
 __all__ = ["goes_on_without", "main"]
@@ -90,8 +91,8 @@ def main() -> None:
             host, port = listener.getsockname()[:2]
             cleanup.enter_context(serve_on(listener, host))
         else:
-            host, _, port = where.rpartition(":")
-        endpoint = host, int(port)
+            host, port = parse_endpoint(where)
+        endpoint = host, port
         for line in sys.stdin:
             if line == "forget\n":
                 _forget(endpoint, job)

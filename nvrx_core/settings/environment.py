@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from nvrx_core.parsing import parse_endpoint
+
 __all__ = [
     "check_variables",
     "cpp_log_level",
@@ -149,16 +151,15 @@ def store_endpoint() -> tuple[str, int] | None:
     Raises:
         ValueError: when it is not `host:port`.
     """
-    text = os.environ.get("NVRX_STORE_ENDPOINT", "")
-    host, _, port = text.rpartition(":")
-    if not text:
+    if not (text := os.environ.get("NVRX_STORE_ENDPOINT", "")):
         return None
-    if "/" in text or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    try:
+        return parse_endpoint(text)
+    except ValueError:
         raise ValueError(
             f"environment: NVRX_STORE_ENDPOINT={text!r} is not host:port with a port of 1 to 65535; "
-            "write NVRX_STORE_ENDPOINT=node7:29501, without a scheme or a path"
-        )
-    return host.strip("[]"), int(port)
+            "write NVRX_STORE_ENDPOINT=node7:29501 or [fd00::7]:29501, without a scheme or a path"
+        ) from None
 
 
 def store_answers_within() -> float:

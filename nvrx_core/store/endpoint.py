@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.errors import RestartError
+from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.descriptors import close_if_left
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.settings.environment import store_answers_within
@@ -31,7 +32,9 @@ __all__ = [
     "answer_deadline",
     "await_listener",
     "handed_over",
+    "is_loopback",
     "listen",
+    "listener_at",
     "local_address",
 ]
 
@@ -67,11 +70,12 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
         now = time.monotonic()
         if now >= deadline:
             raise StoreConnectionError(
-                f"no control store on {host}:{port} within {timeout.total_seconds():g} s ({refused}); "
+                f"no control store on {endpoint_text(host, port)} within {timeout.total_seconds():g} s ({refused}); "
                 "is rank 0, or the process that hosts the store, running and reachable?"
             )
         if now >= next_line:
-            log.warning("waiting for the control store on %s:%d since %.0f s (%s)", host, port, now - start, refused)
+            where = endpoint_text(host, port)
+            log.warning("waiting for the control store on %s since %.0f s (%s)", where, now - start, refused)
             next_line += LINE_EVERY
         pause = min(PAUSE_MOST, max(PAUSE_LEAST, (now - start) / 8))
         select.select([], [], [], min(pause, deadline - now))
@@ -114,7 +118,8 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
         kind, what = StoreConnectionError, f"failed: {_first_line(error)}"
         if cut.is_set():
             kind, what = StoreSilentError, f"accepted a connection and did not answer within {answers_within:g} s"
-        raise kind(f"the control store on {host}:{port} {what}; is another service using this port?") from None
+        where = endpoint_text(host, port)
+        raise kind(f"the control store on {where} {what}; is another service using this port?") from None
     finally:
         done.set()
         watcher.join()
@@ -136,30 +141,63 @@ def listen(
         StoreHostingError: when the port is in use, or the host is no address of this machine.
     """
     try:
-        return _bound(host, port, anywhere)
+        return listener_at(host, port, anywhere=anywhere)
     except OSError as error:
-        reason = f"cannot host the control store on {host}:{port}: {error.strerror}"
+        reason = f"cannot host the control store on {endpoint_text(host, port)}: {error.strerror}"
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            cure = f"{name} must be an address of this machine ({socket.gethostname()}), or 0.0.0.0 for all that it has"
+            own = socket.gethostname()
+            cure = f"{name} must be an address of this machine ({own}), or 0.0.0.0 for all that it has"
         else:
             cure = f"free the port, or choose another: {choose}"
         raise StoreHostingError(f"{reason}; {cure}") from None
 
 
-def _bound(host: str, port: int, anywhere: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def listener_at(host: str, port: int, *, anywhere: bool = False) -> socket.socket:
+    """Return a socket that listens at an address of this machine, of IPv4 or IPv6, or at the address of a name.
+
+    A name may have several addresses. The first that belongs to this machine is taken, those of IPv4 before those of
+    IPv6; one that is in use is an error even if another one is free, because a client may try either.
+
+    Args:
+        host: the address or the name.
+        port: the port; 0 takes a free one.
+        anywhere: listen on all interfaces if `host` is no address of this machine.
+
+    Raises:
+        OSError: when it cannot listen there.
+    """
+    foreign = list[tuple[int, OSError]]()
+    for family, address in _addresses(host, port, socket.SOCK_STREAM):
+        try:
+            return _listening(family, address)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+            foreign.append((family, error))
+    family, first = foreign[0]
+    if anywhere and first.errno == errno.EADDRNOTAVAIL:
+        return _listening(family, ("::" if family == socket.AF_INET6 else "0.0.0.0", port))
+    raise first
+
+
+def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.settimeout(None)  # torch's server takes it over; `socket.setdefaulttimeout` is not for it
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        listener.bind(address)
         listener.listen(BACKLOG)
-    except OSError as error:
+    except OSError:
         listener.close()
-        if error.errno == errno.EADDRNOTAVAIL and anywhere:
-            return _bound("0.0.0.0", port, False)
         raise
     return listener
+
+
+def _addresses(host: str, port: int, kind: socket.SocketKind) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return the families and addresses of a host, those of IPv4 first, so that all who ask choose the same family."""
+    name: Any = host.encode() if host.isascii() else host  # one as text costs the import of the IDNA tables
+    found = socket.getaddrinfo(name, port, type=kind)
+    return sorted(((each[0], each[4]) for each in found), key=lambda each: each[0] != socket.AF_INET)
 
 
 @contextmanager
@@ -177,11 +215,16 @@ def handed_over(listener: socket.socket) -> Iterator[int]:
 def local_address(host: str, port: int) -> str:
     """Return the address of the interface that reaches `host:port`; the host's name where none does."""
     with suppress(OSError):  # a name that nobody knows: the connection says so
-        for family, kind, proto, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
-            with suppress(OSError), socket.socket(family, kind, proto) as probe:
+        for family, address in _addresses(host, port, socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(address)
                 return str(probe.getsockname()[0])
     return socket.gethostname()
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether a numeric address is this machine's own, which no other machine can reach."""
+    return address.startswith("127.") or address == "::1"
 
 
 def _first_line(error: BaseException) -> str:

@@ -30,6 +30,7 @@ from etcd3gw.exceptions import (
     InternalServerError,
 )
 
+from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.sockets import of_descriptor
 from nvrx_core.store.endpoint import LINE_EVERY, StoreConnectionError
 
@@ -82,8 +83,7 @@ class Endpoint:
     protocol: str = "http"
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.protocol}://{host}:{self.port}"
+        return f"{self.protocol}://{endpoint_text(self.host, self.port)}"
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:

@@ -7,6 +7,7 @@ import socket
 from types import TracebackType
 from typing import Any, Final
 
+from nvrx_core.parsing import endpoint_text
 from nvrx_core.store.endpoint import handed_over, listen
 
 __all__ = ["StoreServer", "serve", "serve_on"]
@@ -23,12 +24,12 @@ class StoreServer:
         server: torch's store, which serves in its own thread.
 
     Attributes:
-        endpoint: `host:port`, as NVRX_STORE_ENDPOINT takes it.
+        endpoint: `host:port` or `[address]:port`, as NVRX_STORE_ENDPOINT takes it.
     """
 
     def __init__(self, host: str, port: int, server: Any) -> None:
         self.host, self.port, self._server = host, port, server
-        self.endpoint = f"{host}:{port}"
+        self.endpoint = endpoint_text(host, port)
 
     def close(self) -> None:
         """Close the store; ranks that still use it lose it. A second call does nothing."""

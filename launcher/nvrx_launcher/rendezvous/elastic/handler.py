@@ -21,6 +21,8 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from nvrx_core.errors import ConfigurationError
+from nvrx_core.parsing import parse_endpoint
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.elastic.participant import Participant
 from nvrx_launcher.rendezvous.joining import Place, join_over_store
@@ -149,5 +151,7 @@ class CoordinatedRendezvous(RendezvousHandler):
 
 
 def _endpoint(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return (host.strip("[]"), int(port)) if host and port.isdigit() else (text or "localhost", DEFAULT_PORT)
+    try:
+        return parse_endpoint(text or "localhost", DEFAULT_PORT)
+    except ValueError as error:
+        raise ConfigurationError("rendezvous", "endpoint", str(error), "write it as in node0:29400") from None

@@ -20,6 +20,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.parsing import parse_endpoint
 from nvrx_core.store.endpoint import StoreConnectionError, local_address
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
@@ -58,8 +59,7 @@ def join_by_handler(
     handler = _handler(options)
     mailbox = Mailbox(loop)
     cleanup.callback(mailbox.close)
-    host, _, port = options.endpoint_text.split(",")[0].rpartition(":")
-    address = options.local_addr or local_address(host, int(port) if port.isdigit() else 1)
+    address = options.local_addr or _own_address(options.endpoint_text.split(",")[0])
     control = ControlStore(loop, options.job_name, address=address, hosted=lambda: made.control_in_use())  # noqa: PLW0108 - it is made below
     cleanup.callback(control.close)
     terms = HandlerTerms(rules, options.monitor_interval, options.backend == STATIC, options.rendezvous.close_timeout)
@@ -67,6 +67,14 @@ def join_by_handler(
     made = HandlerCoordination(handler, mailbox, node, describe=describe, control=control, terms=terms)
     cleanup.callback(made.close, loop)
     return made
+
+
+def _own_address(endpoint: str) -> str:
+    """Return the address of the interface that leads to an endpoint; the format of an endpoint is its handler's."""
+    try:
+        return local_address(*parse_endpoint(endpoint, 1))
+    except ValueError:
+        return socket.gethostname()
 
 
 def _handler(options: LaunchOptions) -> RendezvousHandler:
