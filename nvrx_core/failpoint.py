@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["LAUNCHER_NAMES", "NAMES", "Hook", "clear", "hit", "install", "installed"]
+__all__ = ["LAUNCHER_NAMES", "NAMES", "THREAD_NAMES", "Hook", "clear", "hit", "install", "installed"]
 
 NAMES: Final = (
     "store-connect",  # before the first connection to the control store
@@ -48,6 +48,24 @@ LAUNCHER_NAMES: Final = (
 )
 """The failpoints of a launcher, in the order in which it hits them; the iteration is the cycle."""
 
+THREAD_NAMES: Final = (
+    "nvrx-node",  # a launcher's requests to the rendezvous store, the renewal of its lease among them
+    "nvrx-decisions",  # the coordinator's decisions, as a launcher reads them
+    "nvrx-store-in-use",  # whether a rank uses the store of in-process restart
+    "nvrx-coordinator",  # the coordinator's requests to the rendezvous store
+    "nvrx-inbox",  # the messages of nodes, as the coordinator reads them
+    "nvrx-handler",  # a rendezvous handler that is not nvrx's
+    "nvrx-rendezvous-loop",  # the rendezvous under an agent of torch elastic
+    "nvrx-store-answer",  # whether a store answers a connection
+    "nvrx-store-query",  # the launcher's question to the store of in-process restart
+    "nvrx-local-monitor",  # the rank monitor of a rank that has started its own
+    "nvrx-watchdog",  # the progress watchdog without a wrapper
+    "nvrx-stacks",  # the stacks of a rank, on request
+    "nvrx-owner-lock",  # the end of the thread that a monitor process belongs to
+)
+"""The helper threads of launchers, stores and monitors; each hits the failpoint of its name when it starts."""
+
+_KNOWN: Final = (*NAMES, *LAUNCHER_NAMES, *THREAD_NAMES)
 Hook = Callable[[str, int], None]
 """A function of the name of the failpoint and the iteration; the iteration is -1 before the first one."""
 
@@ -62,8 +80,8 @@ def hit(name: str, iteration: int) -> None:
     """
     hook = _hook
     if hook is not None:
-        if name not in NAMES and name not in LAUNCHER_NAMES:
-            raise ValueError(f"no failpoint {name!r}; the failpoints are {', '.join((*NAMES, *LAUNCHER_NAMES))}")
+        if name not in _KNOWN:
+            raise ValueError(f"no failpoint {name!r}; the failpoints are {', '.join(_KNOWN)}")
         hook(name, iteration)
 
 

@@ -8,6 +8,7 @@ way. "forget" deletes what the calls of an earlier cycle have left. It ends with
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import socket
@@ -19,6 +20,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.parsing import parse_endpoint
+from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.store.keys import LauncherKeys
 
 __all__ = ["goes_on_without", "main"]
@@ -98,8 +100,8 @@ def main() -> None:
                 _forget(endpoint, job)
                 continue
             rank, seconds = line.split()
-            arguments = (endpoint, job, int(rank), float(seconds))
-            threading.Thread(target=_answer, args=arguments, daemon=True).start()
+            answer = functools.partial(_answer, endpoint, job, int(rank), float(seconds))
+            HelperThread(answer, name="nvrx-store-query").start()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from nvrx_core.fault_tolerance.peers import SUFFIX
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.fault_tolerance.wire import private_directory
 from nvrx_core.process.heartbeat import Heartbeat
+from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import ProgressField
@@ -53,6 +53,7 @@ class LocalMonitor:
     Raises:
         OSError: when there is no folder for its socket.
         ForkServerError: when no monitor can be started.
+        HelperThreadError: when the thread has failed.
     """
 
     def __init__(self, config: FaultToleranceConfig) -> None:
@@ -63,7 +64,8 @@ class LocalMonitor:
         self._runs = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._answers = SimpleQueue[BaseException | None]()
-        self._thread = threading.Thread(target=self._run, name="nvrx-local-monitor", daemon=True)
+        self._failure: HelperThreadError | None = None
+        self._thread = HelperThread(self._run, name="nvrx-local-monitor", failed=self._fail)
         self._thread.start()
         if (error := self._answers.get()) is not None:
             self.end()
@@ -86,9 +88,17 @@ class LocalMonitor:
         os.close(self._wake)
 
     def _want(self, wanted: bool) -> BaseException | None:
+        if self._failure is not None:
+            return self._failure
         self._wanted = wanted
         os.eventfd_write(self._wake, 1)
         return self._answers.get()
+
+    def _fail(self, error: HelperThreadError) -> None:
+        """Handle that the thread has ended, and the monitor with it, which has the thread as its parent."""
+        log.error("%s; this rank is not watched", error)
+        self._failure = error
+        self._answers.put(error)
 
     def _run(self) -> None:
         """Start, sample and end the monitor in this thread: it ends with the thread that has started it."""

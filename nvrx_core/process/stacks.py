@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import faulthandler
 import fcntl
+import logging
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from typing import Final
 
 from nvrx_core.process.descriptors import notify
+from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.lifeline import catches, send
 from nvrx_core.process.waiting import readable
 
 __all__ = ["Stacks", "show"]
 
+log = logging.getLogger("nvrx_core.process")
 THREAD_ANSWERS_WITHIN: Final = 1.0
 """Seconds until the thread's first bytes: it may wait for a CPU and for the GIL on a busy machine."""
 ANSWERS_WITHIN: Final = 0.5
@@ -51,7 +53,7 @@ class Stacks:
             fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, PIPE)
         self._request, self._ending = (os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2))
         self.descriptors = (self._reader, self._request)
-        self._thread = threading.Thread(target=self._serve, name="nvrx-stacks", daemon=True)
+        self._thread = HelperThread(self._serve, name="nvrx-stacks", failed=_fail)
         free = (n for n in range(signal.SIGRTMAX, signal.SIGRTMIN, -1) if not catches(os.getpid(), n))
         self.signum = next(free, None)
         if self.signum is not None:
@@ -114,6 +116,10 @@ class Stacks:
         with suppress(BlockingIOError):
             return os.read(self._reader, PIPE)
         return b""
+
+
+def _fail(error: HelperThreadError) -> None:
+    log.error("%s; the stacks of this process are taken by a signal", error)
 
 
 def show(pid: int, text: str) -> None:

@@ -5,6 +5,7 @@ It is for code that uses that of nvidia-resiliency-ext by itself. The wrapper ha
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -12,8 +13,11 @@ from datetime import timedelta
 from typing import Protocol
 
 from nvrx_core.process.heartbeat import Heartbeat
+from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 
 __all__ = ["ProgressWatchdog", "Timestamp"]
+
+log = logging.getLogger("nvrx_core.process")
 
 
 class Receiver(Protocol):
@@ -52,14 +56,20 @@ class ProgressWatchdog:
         self._running, self._over = threading.Event(), threading.Event()
         self._reporting = threading.Lock()
         self._running.set()
-        self._thread = threading.Thread(target=self._run, name=f"nvrx-watchdog-{rank}", daemon=True)
+        self._failure: HelperThreadError | None = None
+        self._thread = HelperThread(self._run, name=f"nvrx-watchdog-{rank}", failed=self._fail)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def ping(self) -> None:
-        """Report progress by hand."""
+        """Report progress by hand.
+
+        Raises:
+            HelperThreadError: when the thread has failed, so that nothing is reported.
+        """
+        self._check()
         self._manual = time.monotonic()
 
     def pause_and_synchronize(self) -> None:
@@ -73,7 +83,9 @@ class ProgressWatchdog:
 
         Raises:
             RuntimeError: after `shutdown`.
+            HelperThreadError: when the thread has failed.
         """
+        self._check()
         if self._over.is_set():
             raise RuntimeError("resume() after shutdown(): make another ProgressWatchdog")
         self._running.set()
@@ -85,6 +97,14 @@ class ProgressWatchdog:
         if self._thread.is_alive():
             self._thread.join()
         self._send()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: HelperThreadError) -> None:
+        log.error("%s; the progress of this process is not reported", error)
+        self._failure = error
 
     def _run(self) -> None:
         heartbeat = Heartbeat()

@@ -22,6 +22,7 @@ from typing import Any, Final
 from nvrx_core.errors import RestartError
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.descriptors import close_if_left
+from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.settings.environment import store_answers_within
 
@@ -96,8 +97,9 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
 
     Raises:
         StoreSilentError: when the server has accepted the connection and not answered.
-        StoreConnectionError: when the connection has failed.
+        StoreConnectionError: when the connection has failed, or the thread that observes it.
     """
+    failures = list[HelperThreadError]()
     before, done, cut = socket_inodes(), threading.Event(), threading.Event()
     answers_within = store_answers_within()
 
@@ -110,7 +112,7 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
                     shut_down(found)
             pause = 0.2
 
-    watcher = threading.Thread(target=watch, name="nvrx-store-answer", daemon=True)
+    watcher = HelperThread(watch, name="nvrx-store-answer", failed=failures.append)
     watcher.start()
     try:
         yield
@@ -123,6 +125,8 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
+    if failures:
+        raise StoreConnectionError(str(failures[0]))
 
 
 def listen(

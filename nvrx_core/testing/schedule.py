@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nvrx_core.failpoint import LAUNCHER_NAMES, NAMES
+from nvrx_core.failpoint import LAUNCHER_NAMES, NAMES, THREAD_NAMES
 from nvrx_core.testing.faults import Call, Delay, FaultKind, Kind, Stamp, Store, inject, kind_of
 
 __all__ = ["FailpointTrigger", "Place", "Point", "Schedule"]
@@ -39,7 +39,8 @@ class FailpointTrigger(NamedTuple):
     Attributes:
         initial_rank: the initial rank; failpoints that begin with `monitor-` are those of its monitor process.
         iteration: how often the function was restarted; -1 before the first iteration.
-        failpoint: one of `nvrx_core.failpoint.NAMES`, or of `LAUNCHER_NAMES`: there the iteration is the cycle.
+        failpoint: one of `nvrx_core.failpoint.NAMES`, of `LAUNCHER_NAMES`, where the iteration is the cycle, or of
+            `THREAD_NAMES`, where it is -1.
         nth: the number of the hit in that iteration, from 1; a replaced monitor process continues the count.
     """
 
@@ -137,6 +138,6 @@ def _parse_place(where: str) -> Place:
         return Point(initial_rank, iteration, step)
     initial_rank, iteration = map(int, numbers.split(":"))
     name, _, nth = point.partition("#")
-    if name not in (*NAMES, *LAUNCHER_NAMES):
-        raise ValueError(f"the failpoints are {', '.join((*NAMES, *LAUNCHER_NAMES))}")
+    if name not in (known := (*NAMES, *LAUNCHER_NAMES, *THREAD_NAMES)):
+        raise ValueError(f"the failpoints are {', '.join(known)}")
     return FailpointTrigger(initial_rank, iteration, name, int(nth or 1))

@@ -39,12 +39,13 @@ class CoordinatorHost:
         settings: the settings of the rendezvous.
         control: where this launcher hosts the store of in-process restart.
         replaced: called when another launcher runs the coordinator.
+        failed: called with the reason, in a thread that has ended by a failure.
 
     Attributes:
         inbox: follows the messages.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         rules: Rules,
         opening: Opening,
@@ -55,6 +56,7 @@ class CoordinatorHost:
         settings: RendezvousSettings,
         control: str,
         replaced: Callable[[], object],
+        failed: Callable[[str], object],
     ) -> None:
         self._opening, self._keys, self._mailbox, self._settings = opening, keys, mailbox, settings
         self._control, self._replaced = control, replaced
@@ -67,16 +69,17 @@ class CoordinatorHost:
         self._nodes = self._coordinator.nodes
         self._is_ahead = False  # the coordinator has decided what was not handed on
         self._leases = LeaseTable[int](settings.beat * settings.lost_after)
-        self._requests = Requests(connect(), self._watch_leases, settings.beat, failed=_ignore)
+        self._requests = Requests(connect(), self._watch_leases, settings.beat, name="nvrx-coordinator", failed=failed)
         self.inbox = Follower(
-            connect(), keys.message, found=handing_on(mailbox, Message.from_text, self._received), failed=_ignore,
+            connect(), keys.message, name="nvrx-inbox",
+            found=handing_on(mailbox, Message.from_text, self._received), failed=failed,
             first=self._handled + 1, count=lambda store: store.add(keys.inbox, 0),
         )  # fmt: skip
 
     def start(self) -> None:
         """Start to gather nodes, or continue where the predecessor stopped."""
         self._requests.start()
-        self.inbox.start("nvrx-inbox")
+        self.inbox.start()
         if self._opening.checkpoint is None:
             self._coordinator.start(now=time.monotonic())
         elif self._opening.predecessor >= 0:
@@ -174,7 +177,3 @@ class CoordinatorHost:
             self._leases.observe(node, lease, now=time.monotonic())
         for node in self._leases.stale(now=time.monotonic()):
             self._mailbox.post(lambda node=node: self._lost(node))  # type: ignore[misc]
-
-
-def _ignore(_: str) -> None:
-    """Do nothing: the node of this launcher detects the same failure, and ends the launcher."""

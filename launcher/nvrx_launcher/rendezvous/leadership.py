@@ -37,14 +37,16 @@ class Leadership:
         settings: the settings of the rendezvous.
         control: the store of in-process restart.
         hosts_store: this launcher hosts the store of the rendezvous.
+        failed: called with the reason, in a thread of the coordinator's that has ended by a failure.
     """
 
     def __init__(
         self, rules: Rules, connect: Callable[[], Link], keys: RendezvousKeys, *,
         mailbox: Mailbox, settings: RendezvousSettings, control: ControlStore, hosts_store: bool,
+        failed: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._rules, self._connect, self._keys, self._mailbox = rules, connect, keys, mailbox
-        self._settings, self._control = settings, control
+        self._settings, self._control, self._failed = settings, control, failed
         self._election = Election(keys, settings, hosts_store=hosts_store)
         self._term = Term(0, -1)
         self._host: CoordinatorHost | None = None
@@ -104,6 +106,7 @@ class Leadership:
         self._host = CoordinatorHost(
             self._rules, opening, self._connect, self._keys, mailbox=self._mailbox, settings=self._settings,
             control=self._control.own_endpoint(), replaced=self._replaced,
+            failed=self._failed,
         )  # fmt: skip
         self._host.start()
 

@@ -78,12 +78,20 @@ class StoreCoordination:
         self._board = ProgressBoard(keys.progress, node.progress)
         self._lease = Lease(settings.beat, settings.lost_after)
         self._leadership = Leadership(
-            rules, self._connect, keys, mailbox=mailbox, settings=settings, control=control, hosts_store=store.is_hosted
+            rules,
+            self._connect,
+            keys,
+            mailbox=mailbox,
+            settings=settings,
+            control=control,
+            hosts_store=store.is_hosted,
+            failed=self._failed,
         )
-        self._requests = Requests(self._connect(), self._beat, settings.beat, failed=self._store_lost)
+        self._requests = Requests(self._connect(), self._beat, settings.beat, name="nvrx-node", failed=self._failed)
         self._in_use = Follower(
-            self._connect(), keys.in_use, found=handing_on(mailbox, bytes.decode, self._store_in_use),
-            failed=self._store_lost, count=lambda store: store.add(keys.in_uses, 0),
+            self._connect(), keys.in_use, name="nvrx-store-in-use",
+            found=handing_on(mailbox, bytes.decode, self._store_in_use), failed=self._failed,
+            count=lambda store: store.add(keys.in_uses, 0),
         )  # fmt: skip
 
     def open_store(self) -> object:
@@ -99,7 +107,7 @@ class StoreCoordination:
         """Join the job."""
         self._requests.start()
         self._requests.ask(self._join)
-        self._in_use.start("nvrx-store-in-use")
+        self._in_use.start()
 
     def join_again(self) -> None:
         """Join the job under another number, as soon as the store answers."""
@@ -149,8 +157,9 @@ class StoreCoordination:
             each.end(SAYS_WITHIN)
         self._leadership.release()
 
-    def _store_lost(self, why: str) -> None:
-        self._mailbox.post(lambda: self._end(f"the rendezvous store is lost: {why}"))
+    def _failed(self, reason: str) -> None:
+        """Handle that a thread has ended, in that thread: the store is lost, or it has raised an exception."""
+        self._mailbox.post(lambda: self._end(reason))
 
     def _end(self, reason: str) -> None:
         if not self._is_over:
@@ -168,10 +177,10 @@ class StoreCoordination:
         store.add(self._keys.lease(self._node), 1)  # for the others; here it counts once an election is over
         term = self._leadership.enter(store, self._node)
         self._decisions = Follower(
-            self._connect(), self._keys.decision, found=handing_on(self._mailbox, Entry.from_text, self._decided),
-            failed=self._store_lost, first=term.since,
+            self._connect(), self._keys.decision, name="nvrx-decisions",
+            found=handing_on(self._mailbox, Entry.from_text, self._decided), failed=self._failed, first=term.since,
         )  # fmt: skip
-        self._decisions.start("nvrx-decisions")
+        self._decisions.start()
         self._move_lease(store)
         self._mailbox.post(lambda: self._events.joined(self._node))
 

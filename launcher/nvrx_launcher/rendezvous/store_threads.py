@@ -2,13 +2,12 @@
 
 A wait for a key blocks in torch, and its result is passed to the event loop. Requests are made one after another by
 one thread, which makes a regular one in between. A request whose connection breaks is repeated on a new one, so each
-must be idempotent.
+must be idempotent. The end of a thread is reported, with the loss of the store or the exception that has caused it.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -17,6 +16,7 @@ from typing import Final, TypeVar
 
 import torch.distributed as dist
 
+from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.sockets import shut_down, tcp_sockets
 from nvrx_core.store.connection import Connection
 from nvrx_core.store.endpoint import StoreConnectionError
@@ -83,8 +83,9 @@ class Follower:
     Args:
         link: a connection of its own.
         key: names the key of a number.
+        name: the name of the thread.
         found: called with each number and its value, in the thread of the follower.
-        failed: called when the store is lost.
+        failed: called with the reason, a line, when the store is lost or the thread has failed otherwise.
         first: the first number.
         count: returns how many numbers were assigned so far; a missing key is skipped once a later number is assigned.
     """
@@ -94,6 +95,7 @@ class Follower:
         link: Link,
         key: Callable[[int], str],
         *,
+        name: str,
         found: Callable[[int, bytes], object],
         failed: Callable[[str], object],
         first: int = 1,
@@ -101,11 +103,10 @@ class Follower:
     ) -> None:
         self._link, self._key, self._found, self._failed, self._count = link, key, found, failed, count
         self._first, self._ending = first, False
-        self._thread: threading.Thread | None = None
+        self._thread = HelperThread(self._run, name=name, failed=self._fail)
 
-    def start(self, name: str) -> None:
+    def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -116,7 +117,7 @@ class Follower:
         """End the thread: torch aborts a process whose interpreter ends while one waits."""
         self._ending = True
         self._link.cut()
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join(within)
 
     def _run(self) -> None:
@@ -128,7 +129,11 @@ class Follower:
                     return
         except LOST as error:
             if not self._ending:
-                self._failed(str(error).partition("\n")[0])
+                self._failed(_store_lost(error))
+
+    def _fail(self, error: HelperThreadError) -> None:
+        if not self._ending:
+            self._failed(str(error))
 
     def _get(self, number: int) -> bytes:
         return self._link(lambda store: store.get(self._key(number)))
@@ -154,15 +159,22 @@ class Requests:
         link: a connection of its own.
         regular: made every `interval` seconds.
         interval: seconds.
-        failed: called when the store is lost.
+        name: the name of the thread.
+        failed: called with the reason, a line, when the store is lost or the thread has failed otherwise.
     """
 
     def __init__(
-        self, link: Link, regular: Callable[[Store], object], interval: float, *, failed: Callable[[str], object]
+        self,
+        link: Link,
+        regular: Callable[[Store], object],
+        interval: float,
+        *,
+        name: str,
+        failed: Callable[[str], object],
     ) -> None:
         self._link, self._regular, self._interval, self._failed = link, regular, interval, failed
         self._requests = SimpleQueue[Callable[[Store], object] | None]()
-        self._thread = threading.Thread(target=self._run, name="nvrx-rendezvous", daemon=True)
+        self._thread = HelperThread(self._run, name=name, failed=lambda error: failed(str(error)))
 
     def start(self) -> None:
         """Start the thread."""
@@ -181,7 +193,7 @@ class Requests:
         try:
             self._serve()
         except LOST as error:
-            self._failed(str(error).partition("\n")[0])
+            self._failed(_store_lost(error))
 
     def _serve(self) -> None:
         due = time.monotonic()
@@ -196,6 +208,10 @@ class Requests:
             if request is None:
                 return
             self._link(request)
+
+
+def _store_lost(error: BaseException) -> str:
+    return f"the rendezvous store is lost: {(str(error).splitlines() or [type(error).__name__])[0]}"
 
 
 def multi_get(store: Store, keys: Iterable[str]) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from select import POLLIN, poll
@@ -35,6 +34,7 @@ from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import HangDetector
 from nvrx_core.process.fork_server import STARTS_WITHIN
+from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -170,5 +170,5 @@ def _end_of_owner(lock: OwnerLock) -> int:
         if lock.wait():
             os.eventfd_write(gone, 1)
 
-    threading.Thread(target=wait, name="nvrx-owner-lock", daemon=True).start()
+    HelperThread(wait, name="nvrx-owner-lock").start()
     return gone

@@ -8,7 +8,6 @@ join the next rendezvous. A lost node ends the cycle when its lease expires. Lat
 from __future__ import annotations
 
 import socket
-import threading
 from contextlib import ExitStack
 from typing import Final
 
@@ -23,6 +22,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import parse_endpoint
+from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.elastic.participant import Participant
 from nvrx_launcher.rendezvous.joining import Place, join_over_store
@@ -70,7 +70,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         )
         self._participant.coordination = self._coordination
         self._held: dist.Store | None = None
-        self._thread = threading.Thread(target=self._run, name="nvrx-rendezvous-loop", daemon=True)
+        self._thread = HelperThread(self._run, name="nvrx-rendezvous-loop", failed=self._participant.fail)
         self._thread.start()
 
     def get_backend(self) -> str:
@@ -94,6 +94,8 @@ class CoordinatedRendezvous(RendezvousHandler):
             RendezvousClosedError: when the job is over.
             RendezvousConnectionError: when the store is lost.
         """
+        if self._participant.end is not None:
+            raise self._participant.end
         self._mailbox.post(self._participant.take_part)
         answer = self._participant.answers.get()
         if isinstance(answer, Exception):
@@ -138,12 +140,14 @@ class CoordinatedRendezvous(RendezvousHandler):
         return NodeDescription(socket.gethostname(), address, free_port(), 1)
 
     def _run(self) -> None:
-        with self._cleanup:
-            self._coordination.join()
-            while not self._ended:
-                self._loop.turn(self._coordination.deadline)
-                self._coordination.tick()
-        self._coordination.release()
+        try:
+            with self._cleanup:
+                self._coordination.join()
+                while not self._ended:
+                    self._loop.turn(self._coordination.deadline)
+                    self._coordination.tick()
+        finally:
+            self._coordination.release()
 
     def _leave(self) -> None:
         self._participant.leave()

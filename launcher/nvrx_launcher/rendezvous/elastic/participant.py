@@ -91,6 +91,14 @@ class Participant:
         """Handle the loss of the store."""
         self._over(RendezvousConnectionError(reason))
 
+    def fail(self, error: Exception) -> None:
+        """Handle that the thread of the event loop has ended by an exception; called in that thread, at its end.
+
+        An agent that waits, or is about to, gets it as its answer, and each later one by `end`.
+        """
+        self.end = RendezvousConnectionError(str(error))
+        self.answers.put(self.end)
+
     def _taken_for_lost(self) -> None:
         if self._is_waiting:
             self.coordination.tell(MessageKind.READY, self._cycle, "")

@@ -26,6 +26,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from nvrx_core.fault_tolerance.peers import Progress
+from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.exit_codes import FAILED, STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
@@ -97,7 +98,10 @@ class HandlerCoordination:
         self._cycle: HandlerCycle | None = None
         self._agreed, self._count, self._begins_at = Agreement(BEFORE, BudgetState()), 0, 0.0
         self._host, self._ending, self._is_entering = "", threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="nvrx-handler", daemon=True)
+        self._thread = HelperThread(
+            self._run, name="nvrx-handler",
+            failed=lambda error: self._post(node.coordinator_lost, STORE_LOST, str(error)),
+        )  # fmt: skip
 
     def join(self) -> None:
         """Join the job: each node uses its own numbering, in which it is 0."""

@@ -1,0 +1,117 @@
+"""Each helper thread fails in turn: its launcher ends with a code and a line, or its user hears of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nvrx_core.failpoint import THREAD_NAMES
+from nvrx_core.testing import failpoints
+from tests.harness.process.host import free_ports
+from tests.harness.process.launch import WORKERS, Start, rendezvous_options
+
+AT_FAILPOINTS = "tests.harness.process.launcher_at_failpoints"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+ENDS_WITHIN = 30.0
+"""Seconds from the start of a launcher to its end; half of them are for its imports on a busy machine."""
+OF_LAUNCHERS = {
+    "nvrx-node": 75, "nvrx-decisions": 75, "nvrx-store-in-use": 75, "nvrx-coordinator": 75, "nvrx-inbox": 75,
+    "nvrx-store-answer": 1,
+}  # fmt: skip
+"""The threads of a launcher of several nodes, with its exit code; 1 where it has not connected yet."""
+ELSEWHERE = {
+    "nvrx-rendezvous-loop": (1, (
+        "from nvrx_launcher.rendezvous.registration import register\n"
+        "from torch.distributed.run import main\n"
+        "register()\n"
+        "main(['--nnodes', '1', '--rdzv-backend', 'nvrx-c10d', '--rdzv-id', 'job', '--rdzv-endpoint', {endpoint!r},"
+        " '--no-python', 'true'])\n"
+    )),
+    "nvrx-store-query": (75, (
+        "import socket\n"
+        "from nvrx_launcher.store_program import main\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "sys.argv[1:] = [str(listener.detach()), 'job']\n"
+        "main()\n"
+    )),
+    "nvrx-local-monitor": (1, (
+        "from nvrx_core.fault_tolerance.local import start_local_monitor\n"
+        "start_local_monitor()\n"
+    )),
+    "nvrx-watchdog": (1, (
+        "import datetime, time\n"
+        "from nvrx_core.process.watchdog import ProgressWatchdog\n"
+        "watchdog = ProgressWatchdog(3, None, datetime.timedelta(seconds=1))\n"
+        "watchdog.start()\n"
+        "while True:\n"
+        "    watchdog.ping()\n"
+        "    time.sleep(0.01)\n"
+    )),
+    "nvrx-stacks": (1, (
+        "import logging, os\n"
+        "logging.basicConfig()\n"
+        "from nvrx_core.process.stacks import Stacks\n"
+        "stacks = Stacks()\n"
+        "stacks.start()\n"
+        "stacks._thread.join()\n"
+        "assert 'File' in stacks.take(os.pidfd_open(os.getpid())), 'the signal answers as well'\n"
+        "sys.exit(1)\n"
+    )),
+    "nvrx-owner-lock": (75, (
+        "import select\n"
+        "from nvrx_core.inprocess.monitor.process import _end_of_owner\n"
+        "from nvrx_core.process.owner_lock import OwnerLock\n"
+        "select.select([_end_of_owner(OwnerLock())], [], [])\n"
+    )),
+}  # fmt: skip
+"""Threads of other processes, with the code by which a program ends that uses them as users do."""
+PRELUDE = """\
+import sys
+from nvrx_core.testing import failpoints
+failpoints.install({schedule!r}, initial_rank=0)
+"""
+
+
+def schedule(name: str) -> str:
+    return f"0:-1@{name}=exception"
+
+
+def test_every_thread_is_tried() -> None:
+    assert {*OF_LAUNCHERS, *ELSEWHERE, "nvrx-handler"} == set(THREAD_NAMES)
+
+
+@pytest.mark.parametrize("name", OF_LAUNCHERS)
+def test_a_launcher_ends_with_its_thread(launcher: Start, name: str) -> None:
+    options = ("waits", *rendezvous_options(), "--nnodes", "2")
+    started = time.monotonic()
+    first = launcher(*options, launcher=AT_FAILPOINTS, RANK="0", **{failpoints.SCHEDULE: schedule(name)})
+    code, log = first.finish(ENDS_WITHIN)
+    assert code == OF_LAUNCHERS[name], log
+    assert f"the thread {name} has failed: " in log
+    assert "Traceback" not in log
+    assert time.monotonic() - started < ENDS_WITHIN
+
+
+def test_a_launcher_ends_with_the_thread_of_a_handler(launcher: Start) -> None:
+    options = ("--nnodes", "1", "--rdzv-backend", "static", "--node-rank", "0", "--master-port", str(free_ports()))
+    variables = {failpoints.SCHEDULE: schedule("nvrx-handler"), "RANK": "0"}
+    code, log = launcher("waits", *options, launcher=AT_FAILPOINTS, **variables).finish(ENDS_WITHIN)
+    assert code == 75, log
+    assert "the thread nvrx-handler has failed: " in log
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_whoever_uses_a_thread_hears_of_its_end(name: str, tmp_path: Path) -> None:
+    code, program = ELSEWHERE[name]
+    text = PRELUDE.format(schedule=schedule(name)) + program.replace("{endpoint!r}", repr(f"127.0.0.1:{free_ports()}"))
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=ENVIRONMENT | {"NVRX_RUNTIME_DIR": str(tmp_path)}, cwd=WORKERS,
+        input="0 5\n", capture_output=True, text=True, check=False, timeout=ENDS_WITHIN,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert f"the thread {name}{'-3' if name == 'nvrx-watchdog' else ''} has failed: " in done.stderr
