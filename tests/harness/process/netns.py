@@ -54,6 +54,15 @@ class Network:
         for outgoing in (True, False):
             self._shape(number, "tbf rate 64kbit burst 1600 latency 200ms", outgoing=outgoing)
 
+    def restore(self, number: int) -> None:
+        """Let packets pass as at first, each way."""
+        for outgoing in (True, False):
+            namespace, device = self._side(number, outgoing=outgoing)
+            subprocess.run(
+                ["ip", "netns", "exec", namespace, "tc", "qdisc", "delete", "dev", device, "root"],
+                check=False, capture_output=True,
+            )  # fmt: skip
+
     def lost(self, number: int) -> int:
         """Return how many packets from a host were lost since its link was last changed."""
         text = self._in(self.host(number), "tc -s qdisc show dev eth0")
@@ -76,8 +85,12 @@ class Network:
 
     def _shape(self, number: int, queue: str, *, outgoing: bool) -> None:
         """Set the queueing discipline on one side of a host's link."""
-        namespace, device = (self.host(number), "eth0") if outgoing else (self._name, f"port{number}")
+        namespace, device = self._side(number, outgoing=outgoing)
         self._in(namespace, f"tc qdisc replace dev {device} root {queue}")
+
+    def _side(self, number: int, *, outgoing: bool) -> tuple[str, str]:
+        """Return the namespace and the device that packets from a host, or to it, leave from."""
+        return (self.host(number), "eth0") if outgoing else (self._name, f"port{number}")
 
     def _in(self, name: str, command: str) -> str:
         return self._ip(f"netns exec {name} {command}")

@@ -1,0 +1,40 @@
+"""How long a job may take: what docs/how-to/launcher.md states under "How long it takes", by the options. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .schedule import Shape
+
+__all__ = ["CLOSE", "GRACE", "HANG", "JOIN", "LEASE", "READ", "STOP", "TERM", "ended_within", "settled_within"]
+
+LEASE: Final = 5.0
+"""Seconds without a sign of life after which a node is lost: the default of the launcher."""
+JOIN: Final = 15.0
+READ: Final = 5.0
+CLOSE: Final = 5.0
+STOP: Final = 2.0
+TERM: Final = 3.0
+GRACE: Final = 8.0
+HANG: Final = 4.0
+"""Seconds that a section, or the time between two heartbeats, or two pings of a wrapped function may last."""
+HARD: Final = 8.0
+LEFT: Final = 5.0
+"""Seconds after the end of the last launcher in which everything is gone."""
+START: Final = {"plain": 20.0, "coupled": 20.0, "wrapped": 40.0}
+"""Seconds that launchers and workers take to start and to end on a busy machine."""
+
+
+def settled_within(shape: Shape) -> float:
+    """Return within how many seconds, once nothing disturbs it any more, a job goes on or has ended.
+
+    A rank that hangs is ended, the others are stopped, a node that was lost meanwhile is noticed, too, and then the
+    nodes that are left wait for others.
+    """
+    hang = HARD + GRACE if shape.worker == "wrapped" else HANG if shape.monitored else 0.0
+    return LEASE + hang + STOP + READ + JOIN + START[shape.worker]
+
+
+def ended_within(shape: Shape) -> float:
+    """Return within how many seconds a job whose workers may end has ended."""
+    return STOP + CLOSE + READ + LEASE + START[shape.worker]

@@ -1,0 +1,154 @@
+"""The job and the blows of a seed. Pure: the same seed draws the same on every machine."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Blow", "Schedule", "Shape", "draw"]
+
+SHORTEST, LONGEST = 0.1, 90.0
+"""Seconds that something is stopped for, at least and at most."""
+SPAN = 30.0
+"""Seconds from the start in which blows begin."""
+
+PROCESSES = {
+    "worker": 8, "launcher": 5, "coordinator": 3, "guardian": 2, "control_store": 4, "monitor": 3, "fork_server": 3,
+    "standby": 2, "call_monitor": 2, "rendezvous": 3,
+}  # fmt: skip
+"""What is struck, and how often. `coordinator` is the launcher that runs it, `rendezvous` an etcd or a store that is
+none of the launchers'; a kind that a job does not have is not drawn."""
+BLOWS = {"kill": 4, "stop": 4, "freeze": 2}
+OF_LAUNCHERS = {"term": 1, "int": 1}
+OF_NODES = {
+    "cut": 3, "cut_out": 1, "cut_in": 1, "slow": 1, "fill_logs": 1, "fill_events": 1, "fill_runtime": 1, "stall": 3,
+    "kill_node": 1, "freeze_node": 2, "start": 3,
+}  # fmt: skip
+"""What happens to a node as a whole. `start`: its launcher is started again, if it has ended."""
+OF_ETCD = {"empty": 1}
+"""etcd is killed, and started again without its data."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What runs.
+
+    Attributes:
+        launchers: how many.
+        nodes: --nnodes.
+        backend: c10d, etcd-v2, or outside: c10d over a store that is none of the launchers'.
+        worker: plain workers know nothing of each other, coupled ones wait for each other in each step, wrapped ones
+            have in-process restart.
+        workers: of a node.
+        monitored: they use their rank monitors.
+        standbys: there are standby workers.
+        teed: the launcher passes their output on.
+        console: pipe or pty.
+        policy: --restart-policy.
+        restarts: --max-restarts.
+    """
+
+    launchers: int
+    nodes: str
+    backend: str
+    worker: str
+    workers: int
+    monitored: bool
+    standbys: bool
+    teed: bool
+    console: str
+    policy: str
+    restarts: int
+
+
+class Blow(NamedTuple):
+    """What happens, when, to what, for how long."""
+
+    at: float
+    what: str
+    kind: str
+    node: int
+    index: int
+    seconds: float
+
+    def __str__(self) -> str:
+        lasts = f" for {self.seconds:.1f} s" if self.seconds else ""
+        return f"{self.at:5.1f} s: {self.what} {self.kind} {self.index} of node {self.node}{lasts}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A job and its blows, in order; `options` are those of the command that draws it."""
+
+    seed: int
+    shape: Shape
+    blows: tuple[Blow, ...]
+    options: str
+
+    @property
+    def ends_at(self) -> float:
+        """When the last blow is over, seconds after the start."""
+        return max((blow.at + blow.seconds for blow in self.blows), default=0.0)
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"seed {self.seed}: {self.shape}", *map(str, self.blows)])
+
+
+def draw(seed: int, *, span: float = SPAN, longest: float = LONGEST, only: Sequence[str] = ()) -> Schedule:
+    """Draw a job and its blows.
+
+    Args:
+        seed: of all that is drawn.
+        span: seconds from the start in which blows begin.
+        longest: seconds that a blow lasts at most.
+        only: what may happen; everything by default.
+    """
+    source = random.Random(seed)
+    shape = _shape(source)
+    count = source.randint(1, max(2, round(span / 5)))
+    times = sorted(source.uniform(0.3, span) for _ in range(count))
+    blows = [_blow(source, shape, at, longest) for at in times]
+    chosen = tuple(blow for blow in blows if not only or blow.what in only or blow.kind in only)
+    options = f"--span {span:g} --longest {longest:g}" + (f" --only {','.join(only)}" if only else "")
+    return Schedule(seed, shape, chosen, options)
+
+
+def _shape(source: random.Random) -> Shape:
+    launchers, nodes = source.choice([(2, "2"), (2, "1:2"), (3, "2:3"), (3, "2:3"), (3, "3")])
+    backend = source.choices(["c10d", "etcd-v2", "outside"], [4, 5, 2])[0]
+    worker = source.choices(["plain", "coupled", "wrapped"], [3, 4, 4])[0]
+    policies = ["any-failed"] if worker == "coupled" else ["any-failed", "any-failed", "min-healthy"]
+    return Shape(
+        launchers, nodes, backend, worker, workers=1 if worker == "wrapped" and launchers == 3 else 2,
+        monitored=source.random() < 0.7, standbys=source.random() < 0.5, teed=source.random() < 0.7,
+        console=source.choice(["pipe", "pty"]), policy=source.choice(policies),
+        restarts=source.choice([1000, 1000, 1000, 2]),
+    )  # fmt: skip
+
+
+def _blow(source: random.Random, shape: Shape, at: float, longest: float) -> Blow:
+    node, index = source.randrange(shape.launchers), source.randrange(4)
+    kinds = {kind: weight for kind, weight in PROCESSES.items() if _has(shape, kind)}
+    kind = source.choices([*kinds, "node"], [*kinds.values(), 16])[0]
+    blows = OF_NODES if kind == "node" else dict(BLOWS)
+    if kind in ("launcher", "coordinator"):
+        blows |= OF_LAUNCHERS
+    if kind == "rendezvous" and shape.backend == "etcd-v2":
+        blows |= OF_ETCD
+    what = source.choices([*blows], [*blows.values()])[0]
+    seconds = math.exp(source.uniform(math.log(SHORTEST), math.log(longest)))
+    lasts = what not in ("term", "int", "start", "kill_node") and (what != "kill" or kind == "rendezvous")
+    return Blow(at, what, kind, node, index, seconds if lasts else 0.0)
+
+
+def _has(shape: Shape, kind: str) -> bool:
+    """Return whether a job has processes of a kind."""
+    return {
+        "control_store": shape.worker == "wrapped",
+        "call_monitor": shape.worker == "wrapped",
+        "standby": shape.standbys,
+        "rendezvous": shape.backend != "c10d",
+    }.get(kind, True)

@@ -1,0 +1,136 @@
+"""A worker of a launcher under chaos: `launcher_chaos.py plain|coupled|wrapped [monitored]`.
+
+It takes steps until the file at NVRX_TEST_GATE is there, prints a line at each, and writes how far it is to a file of
+its node and local rank in the folder NVRX_TEST_STEPS. It has a child in a session of its own.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from typing import Any
+
+STEP = 0.1
+LINE = "." * 150
+RECORD = 300
+RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+WORLD = int(os.environ["WORLD_SIZE"])
+GATE = os.environ["NVRX_TEST_GATE"]
+PLACE = f"{os.environ['NVRX_TEST_NODE']}-{os.environ['LOCAL_RANK']}"
+
+
+class Steps:
+    """Counts the steps, where the test reads them."""
+
+    def __init__(self) -> None:
+        self._fd = os.open(os.path.join(os.environ["NVRX_TEST_STEPS"], PLACE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+        self._step = 0
+
+    def take(self, world: int = WORLD, **more: Any) -> None:
+        self._step += 1
+        fields = {"rank": RANK, "cycle": CYCLE, "world": world, "pid": os.getpid(), "step": self._step, **more}
+        os.pwrite(self._fd, json.dumps(fields).ljust(RECORD).encode(), 0)
+        print(PLACE, CYCLE, self._step, LINE, flush=True)
+        time.sleep(STEP)
+
+
+def section() -> Any:
+    """Return what one step is done in."""
+    if "monitored" not in sys.argv:
+        return nullcontext
+    from nvrx_core.fault_tolerance import RankMonitorClient
+
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+
+    class Step:
+        def __enter__(self) -> None:
+            client.start_section("step")
+
+        def __exit__(self, *_: object) -> None:
+            client.end_section("step")
+
+    return Step
+
+
+def plain() -> None:
+    steps, step = Steps(), section()
+    while not os.path.exists(GATE):
+        with step():
+            steps.take()
+
+
+def coupled() -> None:
+    """Each step is over when all ranks have taken it, as with a collective."""
+    steps, step = Steps(), section()
+    peers = connected()
+    going = True
+    while going:
+        with step():
+            steps.take()
+            going = agreed(peers)
+
+
+def connected() -> list[socket.socket]:
+    """Return the connections of rank 0 to all others, or of another one to rank 0."""
+    where = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if RANK == 0:
+        with socket.create_server(where, backlog=64) as listener:
+            return [listener.accept()[0] for _ in range(WORLD - 1)]
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return [socket.create_connection(where)]
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def agreed(peers: list[socket.socket]) -> bool:
+    """Wait for all others; return whether they go on, which rank 0 decides."""
+    if RANK != 0:
+        peers[0].sendall(b"s")
+        return received(peers[0]) == b"g"
+    for peer in peers:
+        received(peer)
+    going = not os.path.exists(GATE)
+    for peer in peers:
+        peer.sendall(b"g" if going else b"e")
+    return going
+
+
+def received(peer: socket.socket) -> bytes:
+    data = peer.recv(1)
+    if not data:
+        raise ConnectionError("a peer has ended")
+    return data
+
+
+def wrapped() -> None:
+    from datetime import timedelta
+
+    from nvrx_core import inprocess
+
+    steps, step = Steps(), section()
+
+    @inprocess.Wrapper(
+        soft_timeout=timedelta(seconds=4), hard_timeout=timedelta(seconds=8),
+        heartbeat_interval=timedelta(seconds=1), heartbeat_timeout=timedelta(seconds=5),
+        barrier_timeout=timedelta(seconds=20), completion_timeout=timedelta(seconds=20),
+    )  # fmt: skip
+    def train(call: inprocess.CallWrapper) -> None:
+        while not os.path.exists(GATE):
+            call.ping()
+            with step():
+                steps.take(call.state.world_size, iteration=call.iteration)
+
+    train()
+
+
+if __name__ == "__main__":
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    {"plain": plain, "coupled": coupled, "wrapped": wrapped}[sys.argv[1]]()
