@@ -21,6 +21,8 @@ from .processes import stands_at
 __all__ = ["ChaosFailure", "check"]
 
 WHY = re.compile(r"the job ends with code (?P<code>\d+): .|the launcher ends: .|ft_launcher: error: .")
+TRACE = re.compile(r"Traceback \(most recent call last\):\r?\n(?:(?:\[\w+\]:)?  .*\n)+")
+"""Workers may have their own."""
 CODES = {0, 1, 75}
 """Of a launcher that was sent no signal: docs/reference/exit-codes.md."""
 STEPS = 5
@@ -111,7 +113,7 @@ def _wrong_end(launched: Launched, codes: set[int]) -> str:
             return f"launcher {launched.process.pid} of node {launched.node} says {len(said)} times why it ends"
         if said[0]["code"] not in (None, str(code)):
             return f"launcher {launched.process.pid} says {said[0]['code']} and ends with code {code}"
-    if "Traceback" in launched.console.text:
+    if any("/nvrx_launcher/" in trace for trace in TRACE.findall(launched.console.text)):
         return f"a traceback of launcher {launched.process.pid} of node {launched.node}"
     return ""
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 STEP = 0.1
@@ -93,21 +93,28 @@ def connected() -> list[socket.socket]:
 def agreed(peers: list[socket.socket]) -> bool:
     """Wait for all others; return whether they go on, which rank 0 decides."""
     if RANK != 0:
-        peers[0].sendall(b"s")
+        send(peers[0], b"s")
         return received(peers[0]) == b"g"
     for peer in peers:
         received(peer)
     going = not os.path.exists(GATE)
     for peer in peers:
-        peer.sendall(b"g" if going else b"e")
+        send(peer, b"g" if going else b"e")
     return going
 
 
+def send(peer: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # what is read next tells
+        peer.sendall(data)
+
+
 def received(peer: socket.socket) -> bytes:
-    data = peer.recv(1)
-    if not data:
-        raise ConnectionError("a peer has ended")
-    return data
+    """Return what a peer has sent; end this process if it has ended."""
+    try:
+        data = peer.recv(1)
+    except OSError:
+        data = b""
+    return data or sys.exit("a peer has ended")
 
 
 def wrapped() -> None:
