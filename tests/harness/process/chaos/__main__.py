@@ -7,6 +7,7 @@ import ctypes
 import os
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -33,6 +34,8 @@ def main() -> int:
     given = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.nice(5)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     failed, seed, end = 0, given.seed, time.monotonic() + given.seconds
     while seed < given.seed + given.jobs or time.monotonic() < end:
         only = tuple(filter(None, given.only.split(",")))

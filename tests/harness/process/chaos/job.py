@@ -159,6 +159,14 @@ class ChaosJob:
                 found[path.name] = json.loads(path.read_text())
         return found
 
+    def await_workers(self) -> None:
+        """Wait until all workers of a first cycle run, and count the time from there."""
+        end = time.monotonic() + bounds.START[self.shape.worker] + bounds.JOIN
+        while not (found := [*self.steps().values()]) or len(found) < found[0]["world"]:
+            assert time.monotonic() < end, "the workers do not start"
+            self.turn(0.1)
+        self.started_at = time.monotonic()
+
     def turn(self, seconds: float) -> None:
         """Let time pass: read the consoles, and end the blows that are over."""
         end = time.monotonic() + seconds
@@ -310,38 +318,50 @@ class ChaosJob:
         if own == pid and host.alive(pid):
             os.kill(pid, signal.SIGCONT)
 
-    def _strike_node(self, blow: Blow) -> str:  # noqa: C901 - one case each
-        node, hosts = blow.node, self.hosts
+    def _strike_node(self, blow: Blow) -> str:
         match blow.what:
-            case "cut":
-                hosts.cut(node)
-                self._after(blow.seconds, lambda: hosts.heal(node))
-            case "cut_out" | "cut_in":
-                hosts.cut_one_way(node, outgoing=blow.what == "cut_out")
-                self._after(blow.seconds, lambda: hosts.restore(node))
-            case "slow":
-                hosts.slow(node)
-                self._after(blow.seconds, lambda: hosts.restore(node))
-            case "fill_logs" | "fill_events" | "fill_runtime":
-                disk = self.disk(node, blow.what.removeprefix("fill_").replace("runtime", "run"))
-                _fill(disk)
-                self._after(blow.seconds, lambda: (disk / "full").unlink(missing_ok=True))
             case "stall":
-                for each in self.running:
-                    if each.node == node:
-                        each.console.stall()
-                        self._after(blow.seconds, each.console.go_on)
+                self._stall(blow)
             case "kill_node" | "freeze_node":
-                pids = [each.pid for each in self.processes() if each.node == node]
+                pids = [each.pid for each in self.processes() if each.node == blow.node]
                 if blow.what == "freeze_node":
                     self._freeze(pids, blow.seconds)
                 else:
-                    self._kill_all(node, pids)
+                    self._kill_all(blow.node, pids)
                 return f"pids {pids}"
             case "start":
-                if any(each.node == node for each in self.running) or not self.running:
-                    return ""
-                self.launch(node)
+                return self._start_again(blow.node)
+            case what if what.startswith("fill_"):
+                disk = self.disk(blow.node, what.removeprefix("fill_"))
+                _fill(disk)
+                self._after(blow.seconds, lambda: (disk / "full").unlink(missing_ok=True))
+            case _:
+                self._strike_link(blow)
+        return f"node {blow.node}"
+
+    def _strike_link(self, blow: Blow) -> None:
+        node, hosts = blow.node, self.hosts
+        if blow.what == "cut":
+            hosts.cut(node)
+        elif blow.what == "slow":
+            hosts.slow(node)
+        else:
+            hosts.cut_one_way(node, outgoing=blow.what == "cut_out")
+        self._after(blow.seconds, lambda: hosts.heal(node) if blow.what == "cut" else hosts.restore(node))
+
+    def _stall(self, blow: Blow) -> None:
+        for each in self.running:
+            if each.node == blow.node:
+                each.console.stall()
+                self._after(blow.seconds, each.console.go_on)
+
+    def _start_again(self, node: int) -> str:
+        """Start a launcher where one has ended, on this node if possible."""
+        ended = {each.node for each in self.launched} - {each.node for each in self.running}
+        if not ended or not self.running:
+            return ""
+        node = node if node in ended else min(ended)
+        self.launch(node)
         return f"node {node}"
 
     def _kill_all(self, node: int, pids: list[int]) -> None:

@@ -26,6 +26,8 @@ def play(schedule: Schedule, folder: Path) -> str:
     begun = time.monotonic()
     try:
         with chaos_job(schedule.shape, folder, f"chaos-{os.getpid()}-{schedule.seed}") as job:
+            if not schedule.is_early:
+                job.await_workers()
             for blow in schedule.blows:
                 job.turn(max(0.0, blow.at - job.now()))
                 job.strike(blow)

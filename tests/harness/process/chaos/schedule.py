@@ -13,7 +13,7 @@ __all__ = ["Blow", "Schedule", "Shape", "draw"]
 SHORTEST, LONGEST = 0.1, 90.0
 """Seconds that something is stopped for, at least and at most."""
 SPAN = 30.0
-"""Seconds from the start in which blows begin."""
+"""Seconds in which blows begin."""
 
 PROCESSES = {
     "worker": 8, "launcher": 5, "coordinator": 3, "guardian": 2, "control_store": 4, "monitor": 3, "fork_server": 3,
@@ -24,10 +24,12 @@ none of the launchers'; a kind that a job does not have is not drawn."""
 BLOWS = {"kill": 4, "stop": 4, "freeze": 2}
 OF_LAUNCHERS = {"term": 1, "int": 1}
 OF_NODES = {
-    "cut": 3, "cut_out": 1, "cut_in": 1, "slow": 1, "fill_logs": 1, "fill_events": 1, "fill_runtime": 1, "stall": 3,
-    "kill_node": 1, "freeze_node": 2, "start": 3,
+    "cut": 3, "cut_out": 1, "cut_in": 1, "slow": 1, "fill_logs": 1, "fill_events": 1, "fill_run": 1, "stall": 3,
+    "kill_node": 1, "freeze_node": 2,
 }  # fmt: skip
-"""What happens to a node as a whole. `start`: its launcher is started again, if it has ended."""
+"""What happens to a node as a whole."""
+ENDS_LAUNCHER = ("kill", "term", "int", "kill_node")
+"""After such a blow at a launcher another one may be started on its node."""
 OF_ETCD = {"empty": 1}
 """etcd is killed, and started again without its data."""
 
@@ -81,20 +83,30 @@ class Blow(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """A job and its blows, in order; `options` are those of the command that draws it."""
+    """A job and its blows, in order.
+
+    Attributes:
+        seed: it is drawn from.
+        shape: the job.
+        is_early: the first blow may meet launchers that are starting; else the time counts from when all workers run.
+        blows: what is done to it.
+        options: of the command that draws it.
+    """
 
     seed: int
     shape: Shape
+    is_early: bool
     blows: tuple[Blow, ...]
     options: str
 
     @property
     def ends_at(self) -> float:
-        """When the last blow is over, seconds after the start."""
+        """When the last blow is over."""
         return max((blow.at + blow.seconds for blow in self.blows), default=0.0)
 
     def __str__(self) -> str:
-        return "\n  ".join([f"seed {self.seed}: {self.shape}", *map(str, self.blows)])
+        begins = "from the first second on" if self.is_early else "once all workers run"
+        return "\n  ".join([f"seed {self.seed}: {self.shape}, {begins}", *map(str, self.blows)])
 
 
 def draw(seed: int, *, span: float = SPAN, longest: float = LONGEST, only: Sequence[str] = ()) -> Schedule:
@@ -102,18 +114,23 @@ def draw(seed: int, *, span: float = SPAN, longest: float = LONGEST, only: Seque
 
     Args:
         seed: of all that is drawn.
-        span: seconds from the start in which blows begin.
+        span: seconds in which blows begin.
         longest: seconds that a blow lasts at most.
         only: what may happen; everything by default.
     """
     source = random.Random(seed)
     shape = _shape(source)
-    count = source.randint(1, max(2, round(span / 5)))
-    times = sorted(source.uniform(0.3, span) for _ in range(count))
-    blows = [_blow(source, shape, at, longest) for at in times]
-    chosen = tuple(blow for blow in blows if not only or blow.what in only or blow.kind in only)
+    is_early = source.random() < 0.25
+    times = sorted(source.uniform(0.0, span) for _ in range(source.randint(2, max(3, round(span / 3)))))
+    blows = list[Blow]()
+    for at in times:
+        blow = _blow(source, shape, at, longest)
+        blows.append(blow)
+        if blow.kind in ("launcher", "coordinator", "node") and blow.what in ENDS_LAUNCHER and source.random() < 0.6:
+            blows.append(Blow(at + source.uniform(0.2, 8.0), "start", "node", blow.node, 0, 0.0))
+    chosen = tuple(sorted(blow for blow in blows if not only or blow.what in only or blow.kind in only))
     options = f"--span {span:g} --longest {longest:g}" + (f" --only {','.join(only)}" if only else "")
-    return Schedule(seed, shape, chosen, options)
+    return Schedule(seed, shape, is_early, chosen, options)
 
 
 def _shape(source: random.Random) -> Shape:
