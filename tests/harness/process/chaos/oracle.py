@@ -40,13 +40,19 @@ class ChaosFailure(AssertionError):
         self.problem = problem
 
 
-def check(job: ChaosJob) -> str:
+def check(job: ChaosJob, *, must_go_on: bool) -> str:
     """Wait until a job that nothing disturbs any more goes on, let it end, and check how; return how it ended.
+
+    Args:
+        job: the job.
+        must_go_on: nothing was done to it that may end it.
 
     Raises:
         ChaosFailure: when something does not hold.
     """
     goes_on = _settled(job)
+    if must_go_on and not goes_on:
+        raise ChaosFailure("the job has ended, and nothing was done to it that may end it", job)
     at_work = {each["pid"] for each in _at_work(job)} if goes_on else set()
     nodes = {each.node for each in job.processes() if each.pid in at_work}
     job.gate.touch()

@@ -34,7 +34,7 @@ def play(schedule: Schedule, folder: Path) -> str:
             while job.running and job.now() < schedule.ends_at:
                 job.turn(0.2)
             job.heal()
-            how = check(job)
+            how = check(job, must_go_on=schedule.must_go_on)
     except ChaosFailure as failure:
         raise AssertionError(f"{schedule}\n{failure}\n{replay(schedule)}") from None
     return f"seed {schedule.seed}: {how}, in {time.monotonic() - begun:.0f} s"

@@ -30,6 +30,12 @@ OF_NODES = {
 """What happens to a node as a whole."""
 ENDS_LAUNCHER = ("kill", "term", "int", "kill_node")
 """After such a blow at a launcher another one may be started on its node."""
+LOSES_NO_NODE = (
+    "worker", "guardian", "control_store", "monitor", "fork_server", "standby", "call_monitor",
+)  # fmt: skip
+"""Kinds of processes that a job never ends for, as long as there are restarts."""
+MISSED = 2.5
+"""Seconds that launchers, links and the rendezvous may stand still for all in all, and no node is lost."""
 OF_ETCD = {"empty": 1}
 """etcd is killed, and started again without its data."""
 
@@ -103,6 +109,17 @@ class Schedule:
     def ends_at(self) -> float:
         """When the last blow is over."""
         return max((blow.at + blow.seconds for blow in self.blows), default=0.0)
+
+    @property
+    def must_go_on(self) -> bool:
+        """Whether nothing is done to the job that may end it."""
+        if self.shape.restarts < 10:
+            return False
+        rest = [each for each in self.blows if each.kind not in LOSES_NO_NODE and each.what != "stall"]
+        rest = [each for each in rest if self.is_early or not each.what.startswith("fill_")]
+        lasting = all(each.seconds and each.what != "empty" and not each.what.startswith("fill_") for each in rest)
+        is_kept = self.shape.backend != "outside" or not any(each.kind == "rendezvous" for each in rest)
+        return lasting and is_kept and sum(each.seconds for each in rest) <= MISSED
 
     def __str__(self) -> str:
         begins = "from the first second on" if self.is_early else "once all workers run"
