@@ -18,7 +18,7 @@ from . import bounds
 from .job import ChaosJob, Launched
 from .processes import stands_at
 
-__all__ = ["ChaosFailure", "check"]
+__all__ = ["ChaosFailure", "await_workers", "check"]
 
 WHY = re.compile(r"the job ends with code (?P<code>\d+): .|the launcher ends: .|ft_launcher: error: .")
 TRACE = re.compile(r"Traceback \(most recent call last\):\r?\n(?:(?:\[\w+\]:)?  .*\n)+")
@@ -38,6 +38,23 @@ class ChaosFailure(AssertionError):
     def __init__(self, problem: str, job: ChaosJob) -> None:
         super().__init__("\n".join([problem, *_report(job)]))
         self.problem = problem
+
+
+def await_workers(job: ChaosJob) -> None:
+    """Wait until all workers of the first cycle run.
+
+    Raises:
+        ChaosFailure: when they do not.
+    """
+
+    def all_run() -> bool:
+        found = [*job.steps().values()]
+        return bool(found) and len(found) == found[0]["world"]
+
+    within = bounds.START[job.shape.worker] + bounds.JOIN
+    _await(job, lambda: all_run() or len(job.running) < len(job.launched), within, "the workers do not start")
+    if not all_run():
+        raise ChaosFailure("a launcher ends before its workers run", job)
 
 
 def check(job: ChaosJob, *, must_go_on: bool) -> str:

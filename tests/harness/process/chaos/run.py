@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 
 from .job import chaos_job
-from .oracle import ChaosFailure, check
+from .oracle import ChaosFailure, await_workers, check
 from .schedule import Schedule
 
 __all__ = ["play"]
 
 
-def play(schedule: Schedule, folder: Path) -> str:
-    """Run a job through its blows; return how it ended.
-
-    Args:
-        schedule: the job and the blows.
-        folder: for its files.
+def play(schedule: Schedule) -> str:
+    """Run a job through its blows, with a short path to its files; return how it ended.
 
     Raises:
         ChaosFailure: when it did not go on or end as documented.
     """
     begun = time.monotonic()
+    tag = f"chaos-{os.getpid()}-{schedule.seed}"
     try:
-        with chaos_job(schedule.shape, folder, f"chaos-{os.getpid()}-{schedule.seed}") as job:
+        with (
+            tempfile.TemporaryDirectory(prefix="chaos-") as folder,
+            chaos_job(schedule.shape, Path(folder), tag) as job,
+        ):
             if not schedule.is_early:
-                job.await_workers()
+                await_workers(job)
+                job.restart_clock()
             for blow in schedule.blows:
                 job.turn(max(0.0, blow.at - job.now()))
                 job.strike(blow)
