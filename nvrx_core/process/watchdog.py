@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from nvrx_core.process.heartbeat import Heartbeat
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
@@ -18,6 +18,8 @@ from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 __all__ = ["ProgressWatchdog", "Timestamp"]
 
 log = logging.getLogger("nvrx_core.process")
+ENDS_WITHIN: Final = 5.0
+"""Seconds that the thread has to end: the receiver may block."""
 
 
 class Receiver(Protocol):
@@ -95,7 +97,7 @@ class ProgressWatchdog:
         self._over.set()
         self._running.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(ENDS_WITHIN)
         self._send()
 
     def _check(self) -> None:
