@@ -58,6 +58,7 @@ THREAD_NAMES: Final = (
     "nvrx-rendezvous-loop",  # the rendezvous under an agent of torch elastic
     "nvrx-store-answer",  # whether a store answers a connection
     "nvrx-store-query",  # the launcher's question to the store of in-process restart
+    "nvrx-store-alive",  # the signs of life of that store's program
     "nvrx-local-monitor",  # the rank monitor of a rank that has started its own
     "nvrx-watchdog",  # the progress watchdog without a wrapper
     "nvrx-stacks",  # the stacks of a rank, on request

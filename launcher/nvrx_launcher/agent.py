@@ -119,9 +119,13 @@ class Agent:
             coordination.join()
             self._monitors.start()
             while self._code < 0:
-                deadlines = (coordination.deadline, self._warm_start.deadline, self._monitors.deadline)
+                deadlines = (
+                    coordination.deadline, coordination.store.deadline, self._warm_start.deadline,
+                    self._monitors.deadline,
+                )  # fmt: skip
                 self._loop.turn(min(self._kill_at, *deadlines))
                 coordination.tick()
+                coordination.store.tick()
                 self._warm_start.tick()
                 now = time.monotonic()
                 self._monitors.tick(now=now)
@@ -162,6 +166,7 @@ class Agent:
         config = self.config
         pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
         self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
+        self._coordination.store.lost = self._store_lost
         self._loop.watch(*cleanup.enter_context(signals_as_events(signals, self._signalled)))
         self._environ |= self._control.environment()
         if self.config.compat_names:
@@ -277,6 +282,12 @@ class Agent:
             self._carry_out(self._policy.round_answered(cycle, local_rank, is_entered=entered))
 
         self._coordination.store.ask(rank, self.config.inprocess_grace, answered)
+
+    def _store_lost(self, reason: str) -> None:
+        """Let the coordinator stop the cycle, whose store of in-process restart this launcher has hosted."""
+        log.error("%s: the workers are started again, with another store", reason)
+        self._history.store_lost(reason)
+        self._coordination.tell(MessageKind.STORE_LOST, self._history.cycle, reason)
 
     def hung(self, report: HangReport) -> None:
         """Record that a monitor is about to end its rank; a rank that is being stopped anyway is not to blame."""

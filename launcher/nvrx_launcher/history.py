@@ -72,6 +72,10 @@ class History:
         """Record that in-process restart continues without a rank."""
         self._write("rank_lost", rank=rank)
 
+    def store_lost(self, reason: str) -> None:
+        """Record that the store of in-process restart, which this launcher hosts, is lost."""
+        self._write("control_store_lost", reason=reason)
+
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
         """Record a rank's request."""
         self._write("request", rank=rank, action=request.action.name, reason=request.description)

@@ -3,26 +3,110 @@
 The launcher of the job's coordinator listens. The program that hosts the store is started when the first rank connects,
 and takes the listening socket over: a job that does not use it pays nothing. The launchers of other nodes start the
 program then, too, to ask it.
+
+A program that ends, or gives no sign of life (`StoreWatch`), is lost. With one that hosts the store the cycle is lost:
+`lost` is called, and the next cycle has another store at another endpoint. One that only asks is replaced.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 
 from nvrx_core.parsing import endpoint_text
+from nvrx_core.process.lifeline import describe_exit, is_stopped, open_pidfd
+from nvrx_core.process.memory import MemoryKills
+from nvrx_core.process.signal_names import signal_name
 from nvrx_core.store.endpoint import listener_at
 from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.store_program import ALIVE
+from nvrx_launcher.store_watch import StoreWatch
 
 __all__ = ["ControlStore"]
 
 log = logging.getLogger("nvrx_launcher")
+ANSWERS_LATE: Final = 5.0
+"""Seconds that an answer may take beyond the time in which the job may go on without a rank."""
+ENDS_WITHIN: Final = 2.0
+"""Seconds that a killed program has to end."""
+MAX_REPLACED: Final = 3
+"""How often the program that asks another launcher's store is replaced in a cycle."""
+OUT_OF_MEMORY: Final = ", and the kernel's OOM killer was active in its cgroup"
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A question that waits for its answer until `deadline`, monotonic seconds."""
+
+    deadline: float
+    answer: Callable[[bool], object]
+
+
+class _Program:
+    """The running program, at the launcher's end of its pipes.
+
+    Args:
+        where: the descriptor that it hosts the store on, or the endpoint of the one that it asks.
+        job: the job's name.
+        keep: descriptors that it inherits.
+
+    Attributes:
+        pid: its process.
+        ended: becomes readable when it exits.
+        said: becomes readable when it has written.
+        watch: decides whether it works.
+    """
+
+    def __init__(self, where: str, job: str, *keep: int) -> None:
+        command = [sys.executable, "-m", "nvrx_launcher.store_program", where, job]
+        self._process = start_guarded(command, pass_fds=keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
+        self.pid, self.ended, self.said = self._process.pid, open_pidfd(self._process.pid), self._output.fileno()
+        os.set_blocking(self._input.fileno(), False)
+        os.set_blocking(self.said, False)
+        self.watch, self._memory_kills = StoreWatch(now=time.monotonic()), MemoryKills(os.getpid())
+
+    def write(self, line: str) -> None:
+        """Write a line; one that does not fit in the pipe of a program that does not read is left out."""
+        with suppress(BrokenPipeError, BlockingIOError):
+            os.write(self._input.fileno(), f"{line}\n".encode())
+
+    def lines(self) -> list[str]:
+        """Return what it has said since the last call."""
+        with suppress(BlockingIOError):
+            return os.read(self.said, 1 << 16).decode().splitlines()
+        return []
+
+    def how_it_ended(self) -> str:
+        """Describe the exit of the process, before `close`."""
+        how = f"was {describe_exit(self.pid)}"
+        was_killed = how.endswith(signal_name(signal.SIGKILL))
+        return how + OUT_OF_MEMORY if was_killed and self._memory_kills.rose() else how
+
+    def close(self) -> None:
+        """Kill it, and close its pipes."""
+        self._process.kill()
+        try:
+            self._process.wait(ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            log.warning("the program of the store of in-process restart (pid %d) survives SIGKILL", self.pid)
+        os.close(self.ended)
+        for stream in (self._input, self._output):
+            with suppress(BrokenPipeError):
+                stream.close()
 
 
 class ControlStore:
@@ -36,20 +120,39 @@ class ControlStore:
 
     Attributes:
         endpoint: the endpoint of the current cycle's store; empty before the first cycle.
+        lost: called with the reason when the current cycle's store is lost, in the launcher that hosts it.
     """
 
     def __init__(self, loop: EventLoop, job: str, *, address: str, hosted: Callable[[], object] = bool) -> None:
         self._loop, self._job, self._address, self._hosted = loop, job, address, hosted
         self._listener: socket.socket | None = None
-        self._program: subprocess.Popen[bytes] | None = None
-        self._answers = dict[int, Callable[[bool], object]]()
-        self._own, self._used = "", set[str]()
+        self._program: _Program | None = None
+        self._questions = dict[int, _Question]()
+        self._own, self._used, self._lost, self._replaced = "", set[str](), set[str](), 0
         self.endpoint = ""
+        self.lost: Callable[[str], object] = bool
 
     @property
     def is_in_use(self) -> bool:
         """Whether a rank has connected to it, as far as this launcher knows."""
         return self._program is not None
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        watched = math.inf if self._program is None else self._program.watch.deadline
+        return min([watched, *(each.deadline for each in self._questions.values())])
+
+    def tick(self) -> None:
+        """Handle that time has passed: a silent program is lost, an answer that does not come is no."""
+        now, program = time.monotonic(), self._program
+        why = ""
+        if program is not None and now >= program.watch.deadline:
+            why = program.watch.tick(now=now, is_stopped=is_stopped(program.pid))
+        if why:
+            self._lose(why)
+        for rank in [rank for rank, each in self._questions.items() if now >= each.deadline]:
+            self._answer(rank, found=False)
 
     def own_endpoint(self) -> str:
         """Return the endpoint of this launcher's own store, which listens from then on.
@@ -74,11 +177,15 @@ class ControlStore:
         The keys of wrapped calls of the previous cycle are deleted: these calls were killed.
         """
         before, self.endpoint = self.endpoint, endpoint or self.own_endpoint()
+        self._replaced = 0
         if before not in ("", self.endpoint):
-            self._end_program(before)
+            self._end_program()
+            self._own = self._own if before != self._own else ""
             self._prepare()
         elif self.endpoint == self._own and self._program is not None:
-            self._write("forget")
+            self._program.write("forget")
+        if self.endpoint in self._lost:  # it was offered before its end was noticed
+            self.lost(f"the store of in-process restart at {self.endpoint} was lost before the cycle began")
 
     def _prepare(self) -> None:
         """Start the program that queries another launcher's store, unless it runs: a rank uses that store."""
@@ -90,59 +197,89 @@ class ControlStore:
 
         Args:
             rank: the rank's RANK when it was started.
-            within: seconds until the answer is no.
+            within: seconds until the answer is no; what does not answer by then is given `ANSWERS_LATE` more.
             answer: called in the loop, with whether a round was entered without it.
         """
-        self._answers[rank] = answer
-        self._write(f"{rank} {within}")
+        assert self._program is not None
+        self._questions[rank] = _Question(time.monotonic() + within + ANSWERS_LATE, answer)
+        self._program.write(f"{rank} {within}")
 
     def close(self) -> None:
         """End it."""
+        self._stop_listening()
+        self._end_program()
+
+    def _stop_listening(self) -> None:
         if self._listener is not None:
             self._loop.forget(self._listener.fileno())
             self._listener.close()
-        self._end_program(self.endpoint)
+            self._listener = None
 
-    def _end_program(self, endpoint: str) -> None:
-        if self._program is not None and self._program.stdout is not None:
-            self._loop.forget(self._program.stdout.fileno())
-            self._program.kill()
-            self._program.communicate()
+    def _end_program(self) -> None:
+        self._questions.clear()
+        self._close_program()
+
+    def _close_program(self) -> None:
+        if self._program is not None:
+            self._loop.forget(self._program.said)
+            self._loop.forget(self._program.ended)
+            self._program.close()
             self._program = None
-            self._answers.clear()
-            self._own = self._own if endpoint != self._own else ""
 
     def _host(self) -> None:
         """Start to host the store: the first rank connects."""
         assert self._listener is not None
-        self._loop.forget(self._listener.fileno())
         log.info("host the store of in-process restart at %s", self._own)
+        self._close_program()
         self._start(str(self._listener.fileno()), self._listener.fileno())
-        self._listener.close()
-        self._listener = None
+        self._stop_listening()
         self._hosted()
 
     def _start(self, where: str, *keep: int) -> None:
-        command = [sys.executable, "-m", "nvrx_launcher.store_program", where, self._job]
-        self._program = start_guarded(command, pass_fds=keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._program.stdout is not None
-        self._loop.watch(self._program.stdout.fileno(), self._read)
+        program = self._program = _Program(where, self._job, *keep)
+        self._loop.watch(program.said, lambda: self._read(program))
+        self._loop.watch(program.ended, lambda: self._ended(program))
 
-    def _write(self, line: str) -> None:
-        assert self._program is not None
-        assert self._program.stdin is not None
-        with suppress(BrokenPipeError):  # its end is read
-            self._program.stdin.write(f"{line}\n".encode())
-            self._program.stdin.flush()
-
-    def _read(self) -> None:
-        """Deliver the answers; a program that has ended answers no."""
-        assert self._program is not None
-        assert self._program.stdout is not None
-        text = os.read(self._program.stdout.fileno(), 1 << 16).decode()
-        if not text:
-            self._loop.forget(self._program.stdout.fileno())
-        for line in text.splitlines() or [f"{rank} 0" for rank in self._answers]:
+    def _read(self, program: _Program) -> None:
+        """Deliver the answers."""
+        lines = program.lines()
+        if not lines:  # its end of the pipe is closed
+            self._loop.forget(program.said)
+            return
+        program.watch.heard(now=time.monotonic())
+        for line in filter(ALIVE.__ne__, lines):
             rank, found = line.split()
-            if answer := self._answers.pop(int(rank), None):
-                answer(found == "1")
+            self._answer(int(rank), found=found == "1")
+
+    def _ended(self, program: _Program) -> None:
+        """Handle that the program has exited."""
+        self._read(program)
+        if self._program is program:  # an answer may have ended the job
+            self._lose(program.how_it_ended())
+
+    def _lose(self, why: str) -> None:
+        """Handle the loss of the program."""
+        assert self._program is not None
+        pid = self._program.pid
+        self._close_program()
+        if self.endpoint == self._own:
+            reason = f"the store of in-process restart at {self.endpoint} (pid {pid}) {why}"
+            self._lost.add(self.endpoint)
+            self._own = ""
+            self.lost(reason)
+        elif self._replaced < MAX_REPLACED:
+            log.warning("the program that asks the store at %s (pid %d) %s: it is replaced", self.endpoint, pid, why)
+            self._replaced += 1
+            self._start(self.endpoint)
+            for rank, question in self._questions.items():
+                left = max(0.0, question.deadline - ANSWERS_LATE - time.monotonic())
+                self._program.write(f"{rank} {left}")
+            return
+        else:
+            log.error("the program that asks the store at %s (pid %d) %s, once more", self.endpoint, pid, why)
+        for rank in list(self._questions):
+            self._answer(rank, found=False)
+
+    def _answer(self, rank: int, *, found: bool) -> None:
+        if question := self._questions.pop(rank, None):
+            question.answer(found)

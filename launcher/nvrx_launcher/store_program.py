@@ -3,7 +3,9 @@
 STORE is the descriptor of a listening socket, on which it hosts the store, or the endpoint of one that is hosted
 elsewhere. It answers questions, a line each: "<rank> <seconds>" asks whether the job goes on without a rank, in
 process; "<rank> 1" says that a round was entered without it, "<rank> 0" that none was in time, or that no call is under
-way. "forget" deletes what the calls of an earlier cycle have left. It ends with its input.
+way. "forget" deletes what the calls of an earlier cycle have left. Each second it says "alive"; the host of the store
+does so only while the store answers. It ends with its input, and ignores the signals that a scheduler sends to all
+processes of a job: the workers need the store until they have ended.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -23,7 +26,10 @@ from nvrx_core.parsing import parse_endpoint
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.store.keys import LauncherKeys
 
-__all__ = ["goes_on_without", "main"]
+__all__ = ["ALIVE", "goes_on_without", "main"]
+
+ALIVE: Final = "alive"
+SAYS_SO_EVERY: Final = 1.0
 
 LOOKS_EVERY: Final = 0.05
 CALLS: Final = 16
@@ -71,7 +77,7 @@ def _answer(endpoint: tuple[str, int], job: str, rank: int, within: float) -> No
         found = goes_on_without(_connect(endpoint), job, rank, within)
     except (RuntimeError, OSError, ValueError):  # there is no store, or nobody of ours has written in it
         found = False
-    os.write(sys.stdout.fileno(), f"{rank} {int(found)}\n".encode())  # in one piece: there are several threads
+    _say(f"{rank} {int(found)}")
 
 
 def _forget(endpoint: tuple[str, int], job: str) -> None:
@@ -82,9 +88,26 @@ def _forget(endpoint: tuple[str, int], job: str) -> None:
             store.delete_key(keys.entered())
 
 
+def _say(line: str) -> None:
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())  # in one piece: there are several threads
+
+
+def _give_signs_of_life(hosted: tuple[str, int] | None) -> None:
+    """Give a sign of life each second; of a store that is hosted here, as long as it answers."""
+    store, pause = None if hosted is None else _connect(hosted), threading.Event()
+    with suppress(BrokenPipeError):  # the launcher is gone, and so will be this process
+        while True:
+            if store is not None:
+                store.check([ALIVE])
+            _say(ALIVE)
+            pause.wait(SAYS_SO_EVERY)
+
+
 def main() -> None:
     """Host the store where that is asked for, and answer until the input ends."""
     where, job = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     with ExitStack() as cleanup:
         if where.isdigit():
             from nvrx_core.store.hosting import serve_on
@@ -93,8 +116,12 @@ def main() -> None:
             host, port = listener.getsockname()[:2]
             cleanup.enter_context(serve_on(listener, host))
         else:
+            import torch.distributed  # noqa: F401 - here, and not while a question waits
+
             host, port = parse_endpoint(where)
         endpoint = host, port
+        hosted = endpoint if where.isdigit() else None
+        HelperThread(functools.partial(_give_signs_of_life, hosted), name="nvrx-store-alive").start()
         for line in sys.stdin:
             if line == "forget\n":
                 _forget(endpoint, job)

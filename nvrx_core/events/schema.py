@@ -55,6 +55,7 @@ LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "rank_lost": ("rank",),
     "request": ("rank", "action", "reason"),
     "rank_monitor_replaced": ("local_rank", "reason"),
+    "control_store_lost": ("reason",),
     "cycle_stopped": ("reason",),
     "launcher_ended": ("code", "reason"),
 }

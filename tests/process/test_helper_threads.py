@@ -39,6 +39,14 @@ ELSEWHERE = {
         "sys.argv[1:] = [str(listener.detach()), 'job']\n"
         "main()\n"
     )),
+    "nvrx-store-alive": (75, (
+        "import os, socket\n"
+        "from nvrx_launcher.store_program import main\n"
+        "sys.stdin = os.fdopen(os.pipe()[0])\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "sys.argv[1:] = [str(listener.detach()), 'job']\n"
+        "main()\n"
+    )),
     "nvrx-local-monitor": (1, (
         "from nvrx_core.fault_tolerance.local import start_local_monitor\n"
         "start_local_monitor()\n"

@@ -96,6 +96,8 @@ class Coordinator:
                 return self._end(REFUSED, message.reason)
             case MessageKind.LEFT:
                 return self._gone(message.node, message.reason, now)
+            case MessageKind.STORE_LOST:
+                return self._store_lost(message, now)
             case MessageKind.FAILED | MessageKind.FRUITLESS | MessageKind.UNHEALTHY | MessageKind.DONE as kind:
                 return self._of_this_cycle(kind, message, now)
             case never:
@@ -168,6 +170,14 @@ class Coordinator:
             return ()
         failure = f"{self._nodes[message.node].host}: {message.reason}"
         return self._stop(self._budget.failed(failure, is_fruitless=kind is MessageKind.FRUITLESS), now)
+
+    def _store_lost(self, message: Message, now: float) -> tuple[Decision, ...]:
+        """Stop the cycle whose store of in-process restart is lost; its host may be a spare."""
+        is_under_way = self._phase in (Phase.RUNNING, Phase.STOPPING) and message.cycle == self.cycle
+        if not is_under_way or message.node not in self._nodes:
+            return ()
+        reason = self._budget.store_lost(f"{self._nodes[message.node].host}: {message.reason}")
+        return self._stop(reason, now) if self._phase is Phase.RUNNING else ()
 
     def _end_if_done(self) -> tuple[Decision, ...]:
         return () if self._members.busy else self._end(0, "all workers are done")

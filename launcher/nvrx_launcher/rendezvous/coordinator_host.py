@@ -37,7 +37,7 @@ class CoordinatorHost:
         keys: the job's.
         mailbox: delivers the results of threads to the event loop.
         settings: the settings of the rendezvous.
-        control: where this launcher hosts the store of in-process restart.
+        control: returns where this launcher hosts the store of in-process restart; another place after its loss.
         replaced: called when another launcher runs the coordinator.
         failed: called with the reason, in a thread that has ended by a failure.
 
@@ -54,7 +54,7 @@ class CoordinatorHost:
         *,
         mailbox: Mailbox,
         settings: RendezvousSettings,
-        control: str,
+        control: Callable[[], str],
         replaced: Callable[[], object],
         failed: Callable[[str], object],
     ) -> None:
@@ -87,7 +87,7 @@ class CoordinatorHost:
 
     def store_in_use(self) -> None:
         """Announce to all nodes that a rank uses the store of in-process restart."""
-        keys, control = self._keys, self._control
+        keys, control = self._keys, self._control()
         self._requests.ask(lambda store: store.set(keys.in_use(store.add(keys.in_uses, 1)), control))
 
     @property
@@ -157,7 +157,7 @@ class CoordinatorHost:
             self._is_ahead = False
 
     def _with_store(self, decision: Decision) -> Decision:
-        return replace(decision, store=self._control) if decision.verdict is Verdict.RUN else decision
+        return replace(decision, store=self._control()) if decision.verdict is Verdict.RUN else decision
 
     def _write(self, store: Store, number: int, entry: str, checkpoint: Checkpoint) -> None:
         """Write a decision, unless another launcher has written one at its number."""

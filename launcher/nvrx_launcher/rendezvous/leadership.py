@@ -105,7 +105,7 @@ class Leadership:
         self.stop()
         self._host = CoordinatorHost(
             self._rules, opening, self._connect, self._keys, mailbox=self._mailbox, settings=self._settings,
-            control=self._control.own_endpoint(), replaced=self._replaced,
+            control=self._control.own_endpoint, replaced=self._replaced,
             failed=self._failed,
         )  # fmt: skip
         self._host.start()

@@ -28,6 +28,7 @@ class MessageKind(enum.Enum):
     FRUITLESS = "fruitless"  # the same, before the first step
     UNHEALTHY = "unhealthy"  # a worker of it has failed; the others go on
     DONE = "done"  # all its workers are done
+    STORE_LOST = "store lost"  # the store of in-process restart, which it hosts, is lost, and the cycle with it
     STOP = "stop"  # a rank has asked that the job ends
     LEFT = "left"  # it takes part no more
 

@@ -3,6 +3,9 @@
 Workers also fail because a node that they talk to is lost. They may be noticed before the loss, or long after it where
 the cycle goes on without the node: a failure is forgiven when a node was lost in the same cycle, or turns out to be
 lost before all have stopped, and it is settled afterwards.
+
+The loss of the control store is no failure of the workers either: the first `FORGIVEN_STORES` losses of a job use up no
+restart. Further ones do, so that a job whose store dies in each cycle ends.
 """
 
 from __future__ import annotations
@@ -10,12 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from nvrx_core.parsing import integer, number, string
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules, RestartPacing
 
-__all__ = ["BudgetState", "RestartBudget"]
+__all__ = ["FORGIVEN_STORES", "BudgetState", "RestartBudget"]
+
+FORGIVEN_STORES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,11 @@ class BudgetState:
         restarts: how many cycles were started because a worker had failed.
         failure: the worker's failure by which the cycle is stopped.
         is_fruitless: that cycle ended before its first step.
-        is_forgiven: a node of the cycle was lost.
+        is_forgiven: a node of the cycle was lost, or its control store.
         fruitless: how many cycles before have, one after the other.
         restarted: when the workers were restarted, as far as it counts.
         begins_in: seconds until the next cycle may begin; `-inf` for at any time.
+        lost_stores: how many control stores were lost.
     """
 
     restarts: int = 0
@@ -39,6 +45,7 @@ class BudgetState:
     fruitless: int = 0
     restarted: tuple[float, ...] = ()
     begins_in: float = -math.inf
+    lost_stores: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -60,7 +67,7 @@ class BudgetState:
             integer(data.get("restarts"), 0), string(data.get("failure")), bool(integer(data.get("is_fruitless"), 0)),
             bool(integer(data.get("is_forgiven"), 0)), integer(data.get("fruitless"), 0),
             tuple(float(number(each)) for each in data.get("restarted", ())),
-            -math.inf if begins_in is None else float(number(begins_in)),
+            -math.inf if begins_in is None else float(number(begins_in)), integer(data.get("lost_stores", 0), 0),
         )  # fmt: skip
 
 
@@ -84,7 +91,7 @@ class RestartBudget:
         state = state or BudgetState()
         self._max_restarts = max_restarts
         self.restarts, self._failure, self._is_fruitless = state.restarts, state.failure, state.is_fruitless
-        self._is_forgiven = state.is_forgiven
+        self._is_forgiven, self._lost_stores = state.is_forgiven, state.lost_stores
         self._pacing = RestartPacing(pacing, ages=state.restarted, fruitless=state.fruitless, now=now)
         self.begins_at = now + state.begins_in
 
@@ -93,19 +100,28 @@ class RestartBudget:
         return BudgetState(
             self.restarts, self._failure, self._is_fruitless, self._is_forgiven, self._pacing.fruitless,
             self._pacing.ages(now=now), self.begins_at - now if self.begins_at > now else -math.inf,
+            self._lost_stores,
         )  # fmt: skip
 
     def failed(self, failure: str, *, is_fruitless: bool) -> str:
         """Record the failure of a worker; return why the cycle is stopped, and when the next one begins."""
         if self._is_forgiven:
-            return f"{failure}; no restart is used up, for a node of this cycle was lost before"
+            return f"{failure}; no restart is used up, for this cycle has lost a node or its control store before"
         self._failure, self._is_fruitless = failure, is_fruitless
         pause = self._pacing.pause(is_fruitless=is_fruitless)
         return f"{failure}; the next cycle is {pause:g} s away" if pause else failure
 
     def forgive(self) -> None:
-        """Record that a node of the cycle was lost, which explains the failures of its workers."""
+        """Record that the cycle has lost a node, or its control store, which explains the failures of its workers."""
         self._failure, self._is_forgiven = "", True
+
+    def store_lost(self, loss: str) -> str:
+        """Record that the control store of the cycle was lost; return why the cycle is stopped."""
+        self._lost_stores += 1
+        if self._lost_stores > FORGIVEN_STORES:
+            return self.failed(f"{loss}; it is loss {self._lost_stores} of a store", is_fruitless=False)
+        self.forgive()
+        return f"{loss}; no restart is used up"
 
     def spent(self, *, now: float) -> str:
         """Return why the failure is the job's, "" if it is none, or there may be another restart."""

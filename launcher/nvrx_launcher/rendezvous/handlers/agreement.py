@@ -126,9 +126,12 @@ def conclusion(
         now: the time.
     """
     cycle, budget = before.decision.cycle, before.budget
-    if kind in FAILURES:
+    if kind in FAILURES or kind is MessageKind.STORE_LOST:
         restarts = RestartBudget(rules.max_restarts, rules.pacing, budget, now=now)
-        stop = restarts.failed(reason, is_fruitless=kind is MessageKind.FRUITLESS)
+        if kind is MessageKind.STORE_LOST:
+            stop = restarts.store_lost(reason)
+        else:
+            stop = restarts.failed(reason, is_fruitless=kind is MessageKind.FRUITLESS)
         if spent := restarts.spent(now=now):
             return Agreement(Decision(Verdict.END, cycle, spent, FAILED), restarts.state(now=now))
         restarts.settle(now=now)

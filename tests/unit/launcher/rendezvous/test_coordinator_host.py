@@ -52,7 +52,7 @@ def hosted(store: dist.Store) -> CoordinatorHost:
     connections: list[Callable[..., object]] = [lambda request: request(store), gone]
     return CoordinatorHost(
         Rules(2, 2, 1), Opening(Term(1, 0, is_open=True), 1), iter(connections).__next__,  # type: ignore[arg-type]
-        KEYS, mailbox=SimpleNamespace(), settings=SETTINGS, control="", replaced=lambda: None, failed=print,  # type: ignore[arg-type]
+        KEYS, mailbox=SimpleNamespace(), settings=SETTINGS, control=str, replaced=lambda: None, failed=print,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.restart_budget import FORGIVEN_STORES
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
 
 RUN = Decision(Verdict.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1)
@@ -140,7 +141,8 @@ def test_a_failure_uses_up_no_restart_where_a_node_was_lost_in_the_same_cycle(is
         state = CoordinatorState.from_json(made.state(now=1.0).to_json())
         made = Coordinator.from_state(made.rules, state, now=1.0)
     (stop,) = told(made, MessageKind.UNHEALTHY, 1)
-    assert stop.reason == "host1: rank 0 has failed; no restart is used up, for a node of this cycle was lost before"
+    why = "no restart is used up, for this cycle has lost a node or its control store before"
+    assert stop.reason == f"host1: rank 0 has failed; {why}"
     (run,) = told(made, MessageKind.READY, 1, 2)
     assert (run.verdict, run.cycle, made.restarts) == (Verdict.RUN, 1, 0)
     told(made, MessageKind.UNHEALTHY, 1)
@@ -248,3 +250,40 @@ def test_a_node_takes_its_lease_for_lost_a_beat_before_the_others_do():
     assert (lease.deadline, lease.is_lost(now=13.9), lease.is_lost(now=14.0)) == (14.0, False, True)
     lease.release()
     assert not lease.is_lost(now=99.0)
+
+
+@pytest.mark.parametrize("is_handed_on", [False, True])
+def test_a_lost_control_store_uses_up_no_restart_but_for_the_fourth(is_handed_on):
+    """Its host may be a spare; the failures of the ranks that it takes with it do not count, before and after it."""
+    made = running(2, 1, 2)
+    for cycle in range(FORGIVEN_STORES):
+        (stop,) = told(made, MessageKind.STORE_LOST, 1, reason="the store is lost")
+        assert (stop.verdict, stop.reason) == (Verdict.STOP, "host1: the store is lost; no restart is used up")
+        assert told(made, MessageKind.FAILED, 0) == []
+        (run,) = told(made, MessageKind.READY, 0)
+        assert (run.verdict, run.cycle, made.restarts) == (Verdict.RUN, cycle + 1, 0)
+        if is_handed_on:
+            state = CoordinatorState.from_json(made.state(now=1.0).to_json())
+            made = Coordinator.from_state(made.rules, state, now=1.0)
+    told(made, MessageKind.STORE_LOST, 1, reason="the store is lost")
+    (end,) = told(made, MessageKind.READY, 0)
+    assert end.verdict is Verdict.END
+    assert end.reason == "host1: the store is lost; it is loss 4 of a store, with --max-restarts 0"
+
+
+def test_a_failure_that_is_noticed_before_the_loss_of_the_store_does_not_count():
+    made = running(2, 2, 2)
+    assert verdicts(told(made, MessageKind.FAILED, 1, reason="rank 2 has failed with exit code 75")) == [Verdict.STOP]
+    assert told(made, MessageKind.READY, 1) == []
+    assert told(made, MessageKind.STORE_LOST, 0, reason="the store is lost") == []
+    (run,) = told(made, MessageKind.READY, 0)
+    assert (run.verdict, run.cycle, made.restarts) == (Verdict.RUN, 1, 0)
+
+
+def test_the_loss_of_the_store_of_an_earlier_cycle_or_by_a_node_that_has_left_changes_nothing():
+    made = running(2, 1, 2, max_restarts=1)
+    told(made, MessageKind.FAILED, 0)
+    told(made, MessageKind.READY, 0)
+    assert made.received(Message(0, MessageKind.STORE_LOST, 0, "late"), now=1.0) == ()
+    assert told(made, MessageKind.LEFT, 1) == []
+    assert told(made, MessageKind.STORE_LOST, 1) == []

@@ -85,3 +85,9 @@ def test_a_node_that_leaves_a_job_of_fixed_nodes_ends_it():
 def test_a_job_ends_when_it_is_done_or_a_rank_asks_for_it():
     assert conclude(MessageKind.DONE).decision.code == 0
     assert conclude(MessageKind.STOP).decision.code == REFUSED
+
+
+def test_a_lost_control_store_uses_up_no_restart():
+    stop = conclude(MessageKind.STORE_LOST, 2)
+    assert (stop.decision.verdict, stop.budget.restarts, stop.budget.lost_stores) == (Verdict.STOP, 2, 1)
+    assert conclude(MessageKind.STORE_LOST, 2, lost_stores=3).decision.verdict is Verdict.END
