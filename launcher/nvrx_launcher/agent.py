@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
-from nvrx_core.fault_tolerance.wire import private_directory
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
 from nvrx_launcher.control import Control
-from nvrx_launcher.guardian import TAG, start_guardian, sweep
 from nvrx_launcher.history import History
+from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_actions import (
     AwaitRound,
@@ -45,6 +40,7 @@ from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
+from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
@@ -78,6 +74,7 @@ class Agent:
         environ: what workers inherit.
         functions: starts workers that are functions; None: they are programs.
         specs: says where logs go, torch's `LogsSpecs`; None: what the options say.
+        is_command: this process is a launcher and nothing else.
 
     Attributes:
         reason: why the job has ended.
@@ -88,11 +85,12 @@ class Agent:
 
     def __init__(
         self, options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str], *,
-        functions: FunctionStarter | None = None, specs: LogsSpecs | None = None,
+        functions: FunctionStarter | None = None, specs: LogsSpecs | None = None, is_command: bool = False,
     ) -> None:  # fmt: skip
         self.options, self.config = options, config
         self._launch = uuid.uuid4().hex
-        self._environ = {**environ, TAG: self._launch}
+        self._is_command = is_command
+        self._environ = tagged(environ, self._launch)
         self._given_store = environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own, in each cycle
         self._events = event_recorder(options)
         self._functions, self.reason = functions, ""
@@ -119,14 +117,12 @@ class Agent:
             coordination.join()
             self._monitors.start()
             while self._code < 0:
-                deadlines = (
-                    coordination.deadline, coordination.store.deadline, self._warm_start.deadline,
-                    self._monitors.deadline,
-                )  # fmt: skip
-                self._loop.turn(min(self._kill_at, *deadlines))
+                parts = (coordination, coordination.store, self._warm_start, self._monitors, self._processes)
+                self._loop.turn(min(self._kill_at, *(each.deadline for each in parts)))
                 coordination.tick()
                 coordination.store.tick()
                 self._warm_start.tick()
+                self._processes.tick()
                 now = time.monotonic()
                 self._monitors.tick(now=now)
                 if now >= self._kill_at:
@@ -150,19 +146,18 @@ class Agent:
         self._history = History(environment.events_directory())
         cleanup.callback(self._history.close)
         self._history.launched(self.options.workers, self.options.run_id)
-        folder = Path(tempfile.mkdtemp(prefix="launcher-", dir=private_directory()))
-        cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = runtime_folder(cleanup)
         failpoint.hit("guardian-spawn", -1)
-        lifeline = start_guardian(self._launch)
-        cleanup.callback(os.close, lifeline)
+        self._processes = JobProcesses(self._loop, self._launch, folder, is_command=self._is_command)
+        cleanup.callback(self._processes.close)
+        self._processes.start()
         if self._functions is not None:
-            self._functions.bound, self._functions.to_close = self._bound, (lifeline,)
-        cleanup.callback(sweep, self._launch)
+            self._functions.bound = self._bound
         self._control = Control(self._loop, folder / "launcher.ipc", self)
         cleanup.callback(self._control.close)
         self._monitors = Monitors(self._loop, self.config, self._control.path, self.options, history=self._history)
         cleanup.callback(self._monitors.close)
-        signals = signal_numbers(self.options.signals)
+        signals = [*signal_numbers(self.options.signals), *([signal.SIGCHLD] if self._is_command else [])]
         config = self.config
         pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
         self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
@@ -256,6 +251,9 @@ class Agent:
         self._carry_out(self._policy.leave(departure.coordination_lost(code, reason)))
 
     def _signalled(self, signum: int) -> None:
+        if signum == signal.SIGCHLD:
+            self._processes.reap()
+            return
         failpoint.hit("signal-received", self._policy.cycle)
         self._carry_out(self._policy.leave(departure.signalled(signum)))
 

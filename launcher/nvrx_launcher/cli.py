@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s [ft_launcher] %(message)s")
     try:
-        return Agent(options, config, dict(os.environ)).run()
+        return Agent(options, config, dict(os.environ), is_command=True).run()
     except (ConfigurationError, StoreConnectionError, OSError) as error:
         log.error("the launcher ends: %s%s", error, HINTS.get(getattr(error, "errno", 0), ""))
         return USAGE if isinstance(error, ConfigurationError) else FAILED

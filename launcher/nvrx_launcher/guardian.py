@@ -1,38 +1,161 @@
-"""Kills the processes that a killed launcher has left behind: `python -m nvrx_launcher.guardian FD TAG`.
+"""Guardians: processes that end what a launcher has left when it is killed.
 
-The launcher's children carry a parent-death signal (`start_guarded`). What workers have started does not, and may be in
-sessions of its own; it has the tag of the launch in its environment.
+Launcher and guardians watch each other: a guardian waits for the end of the launcher, and the launcher replaces one
+that is lost or stopped. There are two, so that one is there when the launcher and the other are killed at once.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
-from nvrx_core.process.lifeline import ParentDeathSignal
+from nvrx_core.process.children import note_child
+from nvrx_core.process.lifeline import ParentDeathSignal, describe_exit, open_pidfd
 from nvrx_core.process.waiting import readable
+from nvrx_launcher import guardian_program
+from nvrx_launcher.guardian_policy import AskGuardian, EndGuardian, GuardianPolicy, StartGuardian
+from nvrx_launcher.loop import EventLoop
 
-__all__ = ["TAG", "start_guarded", "start_guardian", "sweep"]
+__all__ = ["Guardians", "start_guarded"]
 
-TAG: Final = "NVRX_LAUNCH_ID"
-"""The variable that all processes of a launch have."""
-PASSES: Final = 10
-"""How often it looks, at most: a process may fork while it is looked for."""
+log = logging.getLogger("nvrx_launcher")
+PROGRAM: Final = str(Path(guardian_program.__file__).resolve())
+COUNT: Final = 2
+ENDS_WITHIN: Final = 1.0
+"""Seconds that a killed guardian is waited for: one that the kernel cannot end must not hold up the launcher's end."""
 
 
-def start_guardian(launch: str) -> int:
-    """Start a guardian; return the descriptor whose closing tells it that this process has exited."""
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    command = [sys.executable, "-m", "nvrx_launcher.guardian", str(reader), launch]
-    started = subprocess.Popen(command, pass_fds=(reader,), start_new_session=True, stdin=subprocess.DEVNULL)
-    started.returncode = 0  # it outlives this process
-    os.close(reader)
-    return writer
+class _Guardian:
+    """One guardian process.
+
+    Attributes:
+        channel: what it answers on.
+        ended: becomes readable when it has ended.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self.channel, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-S", "-P", PROGRAM, str(os.getpid()), str(theirs.fileno()), *arguments]
+            try:
+                self.process = subprocess.Popen(
+                    command, pass_fds=(theirs.fileno(),), start_new_session=True, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            except OSError:
+                self.channel.close()
+                raise
+        note_child(self.process.pid)
+        self.channel.setblocking(False)
+        self.ended = open_pidfd(self.process.pid)
+
+    def end(self) -> str:
+        """Kill it, unless it has ended, and return how it has ended."""
+        if not readable([self.ended], 0.0):
+            self.process.kill()
+        is_gone = bool(readable([self.ended], ENDS_WITHIN))
+        how = describe_exit(self.process.pid)
+        if is_gone:
+            self.process.wait()
+        os.close(self.ended)
+        self.channel.close()
+        return how
+
+
+class Guardians:
+    """The guardians of a launcher.
+
+    Args:
+        loop: the event loop that watches them.
+        launch: the name of the launch.
+        folder: its runtime folder, which they remove.
+        cgroup: the cgroup of the job; None for none.
+    """
+
+    def __init__(self, loop: EventLoop, launch: str, folder: Path, *, cgroup: Path | None) -> None:
+        self._loop, self._policy = loop, GuardianPolicy(COUNT)
+        self._arguments = [launch, str(folder), "" if cgroup is None else str(cgroup)]
+        self._guardians = dict[int, _Guardian]()
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        return self._policy.deadline
+
+    def start(self) -> None:
+        """Start them.
+
+        Raises:
+            OSError: when one cannot be started.
+        """
+        for number in range(COUNT):
+            self._start(number)
+
+    def pids(self) -> set[int]:
+        """Return their processes."""
+        return {each.process.pid for each in self._guardians.values()}
+
+    def tick(self) -> None:
+        """Ask them for a sign of life, and replace those that are lost; call it after the loop's turn."""
+        now = time.monotonic()
+        if now < self._policy.deadline:
+            return
+        for action in self._policy.tick(now=now):
+            match action:
+                case AskGuardian(number):
+                    with suppress(OSError):  # its end is another event
+                        self._guardians[number].channel.send(b"?")
+                case EndGuardian(number, reason):
+                    self._lost(number, reason)
+                case StartGuardian(number):
+                    try:
+                        self._start(number)
+                    except OSError as error:
+                        pause = self._policy.lost(number, now=now)
+                        log.warning("no guardian process can be started, the next attempt is in %g s: %s", pause, error)
+
+    def close(self) -> None:
+        """Kill them."""
+        while self._guardians:
+            _, guardian = self._guardians.popitem()
+            self._forget(guardian)
+            guardian.end()
+
+    def _start(self, number: int) -> None:
+        guardian = self._guardians[number] = _Guardian(self._arguments)
+        self._policy.started(number, now=time.monotonic())
+        self._loop.watch(guardian.ended, lambda: self._lost(number, ""))
+        self._loop.watch(guardian.channel.fileno(), lambda: self._hear(number, guardian))
+
+    def _hear(self, number: int, guardian: _Guardian) -> None:
+        answer = b""
+        with suppress(OSError):
+            answer = guardian.channel.recv(64)
+        if answer:
+            self._policy.answered(number, now=time.monotonic())
+        else:
+            self._loop.forget(guardian.channel.fileno())
+
+    def _lost(self, number: int, reason: str) -> None:
+        guardian = self._guardians.pop(number)
+        self._forget(guardian)
+        how = guardian.end()
+        pause = self._policy.lost(number, now=time.monotonic())
+        when = f"in {pause:g} s" if pause else "at once"
+        log.warning(
+            "guardian process %d is lost: %s; another one is started %s", guardian.process.pid, reason or how, when
+        )
+
+    def _forget(self, guardian: _Guardian) -> None:
+        self._loop.forget(guardian.ended)
+        self._loop.forget(guardian.channel.fileno())
 
 
 def start_guarded(
@@ -55,43 +178,10 @@ def start_guarded(
         if bind is not None:
             bind()
 
-    return subprocess.Popen(
+    started = subprocess.Popen(
         command, start_new_session=True,
         preexec_fn=prepare,  # noqa: PLW1509 - a few system calls, no lock
         **options,
     )  # fmt: skip
-
-
-def sweep(launch: str) -> None:
-    """Kill all processes of a launch but this one."""
-    for _ in range(PASSES):
-        found = _tagged(launch)
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
-
-
-def _tagged(launch: str) -> list[int]:
-    """Return the processes that have the tag, without those that have ended already."""
-    mark, found = f"{TAG}={launch}".encode(), []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-            if int(name) != os.getpid() and mark in file.read().split(b"\0"):
-                found.append(int(name))
-    return found
-
-
-def main() -> None:
-    """Wait for the end of the launcher, and sweep."""
-    fd, launch = int(sys.argv[1]), sys.argv[2]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    while readable([fd]) and os.read(fd, 1):
-        pass
-    sweep(launch)
-
-
-if __name__ == "__main__":
-    main()
+    note_child(started.pid)
+    return started

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, Self
 
+from nvrx_core.process.children import note_child
 from nvrx_core.process.fork_server_process import (
     DONE,
     END,
@@ -134,6 +135,7 @@ class ForkServer:
             )
             failing.pop_all()
         started.returncode = 0  # `_reap` waits for it; Popen would warn that nobody does
+        note_child(started.pid)
         return cls(ours, started.pid)
 
     def await_ready(self) -> None:

@@ -67,7 +67,10 @@ def _reclaimable(file: Path) -> int:
 
 
 def _candidates(pid: int, mount: Path) -> list[Path]:
-    """Return the possible counter files: below the path that the kernel reports, or at the mount in a namespace."""
+    """Return the possible counter files: below the path that the kernel reports, or at the mount in a namespace.
+
+    A cgroup of version 2 without the memory controller counts in the next one above it that has it.
+    """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -78,7 +81,7 @@ def _candidates(pid: int, mount: Path) -> list[Path]:
             if "memory" in controllers.split(","):
                 found.append(mount / "memory" / place / "memory.oom_control")
             elif not controllers:
-                found.append(mount / place / "memory.events")
+                found += [mount / above / "memory.events" for above in (Path(place), *Path(place).parents)]
     return found
 
 

@@ -43,7 +43,6 @@ class FunctionCall:
         binding: the CPUs and memory to bind to.
         launcher: the launcher's process, if it is the parent of this one; else a connection that closes when it exits.
         signals: signals to unblock and reset to their default handlers.
-        to_close: descriptors of the launcher that a forked process must not keep.
     """
 
     function: Callable[..., Any]
@@ -54,7 +53,6 @@ class FunctionCall:
     binding: Binding | None
     launcher: int | Connection
     signals: tuple[int, ...]
-    to_close: tuple[int, ...]
 
 
 def run_function(call: FunctionCall) -> None:
@@ -95,8 +93,6 @@ def _take_over(call: FunctionCall) -> None:
     for number in call.signals:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, call.signals)
-    for fd in call.to_close:
-        os.close(fd)
     become(call.variables)
     for number, stream in enumerate(call.streams, start=1):
         os.dup2(stream.fileno(), number)

@@ -42,7 +42,6 @@ class FunctionStarter:
     Attributes:
         results: by rank, the return values of the workers of the last cycle that have ended.
         bound: the binding of each local rank.
-        to_close: descriptors of the launcher that a forked process must not keep.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class FunctionStarter:
         self._lifeline = multiprocessing.Pipe(duplex=False)
         self.results = dict[int, Any]()
         self.bound: Sequence[Binding | None] = [None] * options.workers
-        self.to_close: tuple[int, ...] = ()
 
     def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
         """Start a worker."""
@@ -82,7 +80,7 @@ class FunctionStarter:
         return FunctionCall(
             self._function, arguments, variables, streams, str(result), self.bound[local_rank],
             launcher=self._lifeline[0] if self._method == FORKSERVER else os.getpid(),
-            signals=self._signals if is_fork else (), to_close=self.to_close if is_fork else (),
+            signals=self._signals if is_fork else (),
         )  # fmt: skip
 
     def _inheriting(self, variables: Mapping[str, str]) -> AbstractContextManager[None]:

@@ -30,6 +30,7 @@ def told(monkeypatch):
     [
         (V1, "4:cpu,memory:/job", "job"),
         (V2, "0::/job", "job"),
+        (V2, "0::/job/without/memory", "job"),
         (V1, "4:memory:/hidden/by/a/namespace", "."),
         (V2, "0::/../hidden", "."),
     ],

@@ -1,0 +1,189 @@
+"""Nothing of a job outlives its launcher by more than a second, whatever ends the launcher and its guardians."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.process.host import alive, eventually, tagged
+from tests.harness.process.launch import Launch, Start
+from tests.harness.process.monitored import RUNTIME, environment_of
+
+WITHIN = 1.0
+"""Seconds after the end of a launcher."""
+WITHOUT_CGROUP = ("unshare", "--mount", "sh", "-c", 'umount -a -t cgroup2; exec "$@"', "sh")
+"""Runs a command where no cgroup of version 2 is mounted, as in most containers."""
+
+
+@pytest.fixture
+def start(launcher: Start) -> Start:
+    def start(case: str, *options: str, **more: Any) -> Launch:
+        return launcher(case, "--ft-warm-workers", "off", *options, worker="launcher_family.py", **more)
+
+    return start
+
+
+def guardians_of(launcher: int) -> list[int]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(each.endswith(b"guardian_program.py") for each in command) and str(launcher).encode() in command:
+            found.append(int(name))
+    return sorted(found)
+
+
+def signal_all(pids: list[int], signum: int) -> None:
+    for pid in pids:
+        os.kill(pid, signum)
+
+
+def is_over(job: Launch) -> bool:
+    """Whether neither the launcher nor anything of its job is left, stopped processes included."""
+    return not tagged(f"{job.folder}/run", RUNTIME) and not any(map(alive, job.pids()))
+
+
+def kill(job: Launch) -> None:
+    job.process.kill()
+
+
+def terminate(job: Launch) -> None:
+    job.process.send_signal(signal.SIGTERM)
+
+
+def kill_guardian_first(job: Launch) -> None:
+    """One guardian, then the launcher, before another one can have started."""
+    signal_all([guardians_of(job.process.pid)[0], job.process.pid], signal.SIGKILL)
+
+
+def stop_guardian_first(job: Launch) -> None:
+    os.kill(guardians_of(job.process.pid)[0], signal.SIGSTOP)
+    job.process.kill()
+
+
+def stop_guardians_and_terminate(job: Launch) -> None:
+    signal_all(guardians_of(job.process.pid), signal.SIGSTOP)
+    terminate(job)
+
+
+ENDS: list[Callable[[Launch], None]] = [
+    kill, terminate, kill_guardian_first, stop_guardian_first, stop_guardians_and_terminate
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_no_process_outlives_its_launcher(start: Start, end: Callable[[Launch], None], tmp_path: Path) -> None:
+    """In any session, without an environment, in the group of a worker or as a daemon."""
+    job = start("stays", "--term-timeout", "0.2")
+    job.read(2, "ready")
+    assert len(job.pids()) > 10
+    end(job)
+    job.process.wait(10.0)
+    assert eventually(lambda: is_over(job), WITHIN), tagged(f"{job.folder}/run", RUNTIME)
+    assert not list((tmp_path / "run").glob("launcher-*"))
+
+
+@pytest.mark.parametrize(("case", "ends"), [("tagged", [kill, kill_guardian_first]), ("stays", [terminate])])
+def test_without_a_cgroup_they_are_found_by_their_environment_or_below_the_launcher(
+    start: Start, case: str, ends: list[Callable[[Launch], None]]
+) -> None:
+    for end in ends:
+        job = start(case, "--term-timeout", "0.2", host=WITHOUT_CGROUP)
+        job.read(2, "ready")
+        end(job)
+        job.process.wait(10.0)
+        assert eventually(lambda job=job: is_over(job), WITHIN), tagged(f"{job.folder}/run", RUNTIME)
+
+
+@pytest.mark.parametrize("host", [(), WITHOUT_CGROUP], ids=["cgroup", "no cgroup"])
+def test_what_workers_of_a_launcher_in_a_worker_have_started_ends_with_the_outer_one(
+    start: Start, host: tuple[str, ...]
+) -> None:
+    job = start("nested", host=host)
+    job.read(1, "ready")
+    job.process.kill()
+    job.process.wait()
+    assert eventually(lambda: is_over(job), WITHIN), tagged(f"{job.folder}/run", RUNTIME)
+
+
+def test_a_guardian_that_is_killed_or_stopped_is_replaced(start: Start) -> None:
+    job = start("tagged")
+    job.read(2, "ready")
+    first, second = guardians_of(job.process.pid)
+    os.kill(first, signal.SIGKILL)
+    job.await_log(f"guardian process {first} is lost: ended by SIGKILL; another one is started at once")
+    os.kill(second, signal.SIGSTOP)
+    job.await_log(f"guardian process {second} is lost: it has not answered for 5 s")
+    assert eventually(lambda: len(guardians_of(job.process.pid)) == 2, 20.0)
+    assert not {first, second} & set(guardians_of(job.process.pid))
+    job.process.kill()
+    job.process.wait()
+    assert eventually(lambda: is_over(job), WITHIN)
+
+
+def test_the_folder_of_a_launcher_that_was_killed_with_its_guardians_is_removed_by_the_next_one(
+    start: Start, tmp_path: Path
+) -> None:
+    runs, killed = start("tagged"), start("tagged")
+    for job in (runs, killed):
+        job.read(2, "ready")
+    signal_all([*guardians_of(killed.process.pid), killed.process.pid], signal.SIGKILL)
+    killed.process.wait()
+    signal_all([pid for pid in killed.pids() if alive(pid)], signal.SIGKILL)
+    assert len(list((tmp_path / "run").glob("launcher-*"))) == 2
+    code, log = start("short").finish()
+    assert code == 0, log
+    (folder,) = (tmp_path / "run").glob("launcher-*")
+    assert (folder / "launcher.ipc").is_socket()
+    assert runs.process.poll() is None
+
+
+def test_a_call_of_elastic_launch_leaves_no_zombie(tmp_path: Path) -> None:
+    code = """\
+import os
+from nvrx_launcher import LaunchConfig, elastic_launch
+def of_this_process():
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+for _ in range(2):
+    elastic_launch(LaunchConfig(1, 1, 1), "true")()
+    assert of_this_process() is None, of_this_process()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment_of(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_process_of_the_shell_that_became_the_launcher_is_left_alone(start: Start) -> None:
+    """As the tee of `exec ft_launcher ... > >(tee log)`."""
+    job = start(
+        "short",
+        host=(
+            "sh",
+            "-c",
+            'env -i sleep 600 >&- 2>&- & printf \'{"event": "left", "cycle": 0, "theirs": %d}\\n\' $!; exec "$@"',
+            "sh",
+        ),
+    )
+    (left,) = job.read(1, "left")
+    code, log = job.finish()
+    assert code == 0, log
+    assert alive(left["theirs"])
+    os.kill(left["theirs"], signal.SIGKILL)
