@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+from dataclasses import replace
 
 from .run import play
 from .schedule import LONGEST, SPAN, draw
@@ -25,7 +26,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="begin further jobs for so long")
     parser.add_argument("--span", type=float, default=SPAN, help="seconds of a job in which blows begin")
     parser.add_argument("--longest", type=float, default=LONGEST, help="seconds that a blow lasts at most")
-    parser.add_argument("--only", default="", help="blows, or kinds of processes, with commas between them")
+    parser.add_argument("--only", default="", help="blows, and kinds of processes, with commas between them")
+    parser.add_argument("--fix", action="append", default=[], help="a field of the shape, as in worker=wrapped")
+    parser.add_argument("--keep", default="", help="numbers of the blows that are left, the first is 0")
     parser.add_argument("--show", action="store_true", help="print what is drawn, and run nothing")
     parser.add_argument("--go-on", action="store_true", help="after a failure as well")
     parser.add_argument("--known", default="$^", help="failures with this text are counted, and one line is shown")
@@ -37,7 +40,10 @@ def main() -> int:
     failed, seed, end = 0, given.seed, time.monotonic() + given.seconds
     while seed < given.seed + given.jobs or time.monotonic() < end:
         only = tuple(filter(None, given.only.split(",")))
-        schedule = draw(seed, span=given.span, longest=given.longest, only=only)
+        fixed = dict(each.split("=", 1) for each in given.fix)
+        schedule = draw(seed, span=given.span, longest=given.longest, only=only, fixed=fixed)
+        if given.keep:
+            schedule = replace(schedule, blows=tuple(schedule.blows[int(each)] for each in given.keep.split(",")))
         print(schedule, flush=True)
         seed += 1
         if given.show:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 __all__ = ["Blow", "Schedule", "Shape", "draw"]
 
@@ -126,28 +127,32 @@ class Schedule:
         return "\n  ".join([f"seed {self.seed}: {self.shape}, {begins}", *map(str, self.blows)])
 
 
-def draw(seed: int, *, span: float = SPAN, longest: float = LONGEST, only: Sequence[str] = ()) -> Schedule:
+def draw(
+    seed: int, *, span: float = SPAN, longest: float = LONGEST, only: Sequence[str] = (),
+    fixed: Mapping[str, str] = MappingProxyType({}),
+) -> Schedule:  # fmt: skip
     """Draw a job and its blows.
 
     Args:
         seed: of all that is drawn.
         span: seconds in which blows begin.
         longest: seconds that a blow lasts at most.
-        only: what may happen; everything by default.
+        only: kinds of blows and of processes; those that are struck, by default all.
+        fixed: fields of the shape that are not drawn.
     """
     source = random.Random(seed)
-    shape = _shape(source)
+    shape = _fixed(_shape(source), fixed)
     is_early = source.random() < 0.25
     times = sorted(source.uniform(0.0, span) for _ in range(source.randint(2, max(3, round(span / 3)))))
     blows = list[Blow]()
     for at in times:
-        blow = _blow(source, shape, at, longest)
+        blow = _blow(source, shape, at, longest=longest, only=frozenset(only))
         blows.append(blow)
         if blow.kind in ("launcher", "coordinator", "node") and blow.what in ENDS_LAUNCHER and source.random() < 0.6:
             blows.append(Blow(at + source.uniform(0.2, 8.0), "start", "node", blow.node, 0, 0.0))
-    chosen = tuple(sorted(blow for blow in blows if not only or blow.what in only or blow.kind in only))
-    options = f"--span {span:g} --longest {longest:g}" + (f" --only {','.join(only)}" if only else "")
-    return Schedule(seed, shape, is_early, chosen, options)
+    options = [f"--span {span:g} --longest {longest:g}", *(f"--fix {name}={value}" for name, value in fixed.items())]
+    options += [f"--only {','.join(only)}"] if only else []
+    return Schedule(seed, shape, is_early, tuple(sorted(blows)), " ".join(options))
 
 
 def _shape(source: random.Random) -> Shape:
@@ -163,19 +168,38 @@ def _shape(source: random.Random) -> Shape:
     )  # fmt: skip
 
 
-def _blow(source: random.Random, shape: Shape, at: float, longest: float) -> Blow:
+def _fixed(shape: Shape, fixed: Mapping[str, str]) -> Shape:
+    """Return a shape with fields that are given as text."""
+    values: dict[str, Any] = {}
+    for name, text in fixed.items():
+        kind = type(getattr(shape, name))
+        values[name] = text == "True" if kind is bool else kind(text)
+    return replace(shape, **values)
+
+
+def _blow(source: random.Random, shape: Shape, at: float, *, longest: float, only: frozenset[str]) -> Blow:
     node, index = source.randrange(shape.launchers), source.randrange(4)
-    kinds = {kind: weight for kind, weight in PROCESSES.items() if _has(shape, kind)}
-    kind = source.choices([*kinds, "node"], [*kinds.values(), 16])[0]
-    blows = OF_NODES if kind == "node" else dict(BLOWS)
+    kinds = {kind: weight for kind, weight in {**PROCESSES, "node": 16}.items() if _has(shape, kind)}
+    kinds = {kind: weight for kind, weight in kinds.items() if _blows(shape, kind, only)}
+    kind = source.choices([*kinds], [*kinds.values()])[0]
+    blows = _blows(shape, kind, only)
+    what = source.choices([*blows], [*blows.values()])[0]
+    seconds = math.exp(source.uniform(math.log(SHORTEST), math.log(longest)))
+    lasts = what not in ("term", "int", "kill_node") and (what != "kill" or kind == "rendezvous")
+    return Blow(at, what, kind, node, index, seconds if lasts else 0.0)
+
+
+def _blows(shape: Shape, kind: str, only: frozenset[str]) -> dict[str, int]:
+    """Return what may happen to a kind of process, by how often."""
+    blows = dict(OF_NODES) if kind == "node" else dict(BLOWS)
     if kind in ("launcher", "coordinator"):
         blows |= OF_LAUNCHERS
     if kind == "rendezvous" and shape.backend == "etcd-v2":
         blows |= OF_ETCD
-    what = source.choices([*blows], [*blows.values()])[0]
-    seconds = math.exp(source.uniform(math.log(SHORTEST), math.log(longest)))
-    lasts = what not in ("term", "int", "start", "kill_node") and (what != "kill" or kind == "rendezvous")
-    return Blow(at, what, kind, node, index, seconds if lasts else 0.0)
+    kinds, whats = only & {*PROCESSES, "node"}, only - {*PROCESSES, "node"}
+    if kinds and kind not in kinds:
+        return {}
+    return {what: weight for what, weight in blows.items() if not whats or what in whats}
 
 
 def _has(shape: Shape, kind: str) -> bool:
