@@ -39,7 +39,8 @@ def play(schedule: Schedule) -> str:
             how = check(job, must_go_on=schedule.must_go_on)
     except ChaosFailure as failure:
         raise AssertionError(f"{schedule}\n{failure}\n{replay(schedule)}") from None
-    return f"seed {schedule.seed}: {how}, in {time.monotonic() - begun:.0f} s"
+    struck = sum("nothing there" not in each for each in job.done) - 1
+    return f"seed {schedule.seed}: {how}, {struck} of {len(schedule.blows)} blows struck, in {time.monotonic() - begun:.0f} s"
 
 
 def replay(schedule: Schedule) -> str:

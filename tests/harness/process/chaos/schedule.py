@@ -18,10 +18,11 @@ SPAN = 30.0
 
 PROCESSES = {
     "worker": 8, "launcher": 5, "coordinator": 3, "guardian": 2, "control_store": 4, "monitor": 3, "fork_server": 3,
-    "standby": 2, "call_monitor": 2, "rendezvous": 3,
+    "standby": 2, "call_monitor": 2, "rendezvous": 3, "store_query": 2,
 }  # fmt: skip
 """What is struck, and how often. `coordinator` is the launcher that runs it, `rendezvous` an etcd or a store that is
-none of the launchers'; a kind that a job does not have is not drawn."""
+none of the launchers', `store_query` the program by which other launchers ask the control store. A kind that a job
+does not have is not drawn."""
 BLOWS = {"kill": 4, "stop": 4, "freeze": 2}
 OF_LAUNCHERS = {"term": 1, "int": 1}
 OF_NODES = {
@@ -32,7 +33,7 @@ OF_NODES = {
 ENDS_LAUNCHER = ("kill", "term", "int", "kill_node")
 """After such a blow at a launcher another one may be started on its node."""
 LOSES_NO_NODE = (
-    "worker", "guardian", "control_store", "monitor", "fork_server", "standby", "call_monitor",
+    "worker", "guardian", "control_store", "store_query", "monitor", "fork_server", "standby", "call_monitor",
 )  # fmt: skip
 """Kinds of processes that a job never ends for, as long as there are restarts."""
 MISSED = 2.5
@@ -206,6 +207,7 @@ def _has(shape: Shape, kind: str) -> bool:
     """Return whether a job has processes of a kind."""
     return {
         "control_store": shape.worker == "wrapped",
+        "store_query": shape.worker == "wrapped",
         "call_monitor": shape.worker == "wrapped",
         "standby": shape.standbys,
         "rendezvous": shape.backend != "c10d",
