@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -53,7 +54,7 @@ def _kind(pid: int, parent: int, command: str, workers: Collection[int], launche
     if "nvrx_launcher.guardian" in command:
         return "guardian"
     if "nvrx_launcher.store_program" in command:  # its argument is the descriptor that it listens on, or an endpoint
-        return "control_store" if command.split("store_program ")[1].split()[0].isdecimal() else "store_query"
+        return "control_store" if re.search(r"store_program \d+ ", command) else "store_query"
     if "nvrx_core.fault_tolerance" in command:
         return "fork_server" if parent in launchers else "monitor"
     if pid in workers:

@@ -40,7 +40,8 @@ def play(schedule: Schedule) -> str:
     except ChaosFailure as failure:
         raise AssertionError(f"{schedule}\n{failure}\n{replay(schedule)}") from None
     struck = sum("nothing there" not in each for each in job.done) - 1
-    return f"seed {schedule.seed}: {how}, {struck} of {len(schedule.blows)} blows struck, in {time.monotonic() - begun:.0f} s"
+    took = time.monotonic() - begun
+    return f"seed {schedule.seed}: {how}, {struck} of {len(schedule.blows)} blows struck, in {took:.0f} s"
 
 
 def replay(schedule: Schedule) -> str:
