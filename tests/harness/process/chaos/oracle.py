@@ -27,7 +27,7 @@ CODES = {0, 1, 75}
 """Of a launcher that was sent no signal: docs/reference/exit-codes.md."""
 STEPS = 5
 """Each worker must take so many."""
-TAIL = 25
+TAIL, FRAMES = 25, 5
 PRINTED = "." * 100
 """In each line that a worker prints."""
 
@@ -160,8 +160,14 @@ def _report(job: ChaosJob) -> Iterator[str]:
         lines = [line for line in launched.console.text.splitlines() if PRINTED not in line]
         yield from lines[-TAIL:]
         if launched.is_running:
-            yield launched.stacks.read_text()
+            yield from _innermost(launched.stacks.read_text())
     yield "--- processes"
     for each in sorted(job.processes()):
         yield f"{each.pid} node {each.node} {each.kind} {each.state} {each.command[:100]}| {stands_at(each.pid)}"
     yield f"--- steps: {job.steps()}"
+
+
+def _innermost(stacks: str) -> Iterator[str]:
+    """Name where each thread stands, by its innermost frames."""
+    for thread in stacks.strip().split("\n\n"):
+        yield from thread.splitlines()[: FRAMES + 1]
