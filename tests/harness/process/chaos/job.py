@@ -75,7 +75,9 @@ class ChaosJob:
         self.lost_nodes = set[int]()
         """Those of which all processes were killed at once."""
         self.started_at = time.monotonic()
-        self._undo = list[tuple[float, Callable[[], object]]]()
+        self.changed_at = time.monotonic()
+        """When something was done to it for the last time, or was over."""
+        self._undo = list[tuple[float, int, Callable[[], object]]]()
         self._consoles = list[Console]()
         self._outside: subprocess.Popen[bytes] | None = None
         self._etcd: Etcd | None = None
@@ -180,12 +182,17 @@ class ChaosJob:
     def strike(self, blow: Blow) -> None:
         """Carry a blow out; what lasts is ended by `turn`, or by `heal`."""
         hit = self._strike(blow)
+        self.changed_at = time.monotonic()
         self.done.append(f"{self.now():5.1f} s: {blow.what} {blow.kind}: {hit or 'nothing there'}")
+
+    @property
+    def struck(self) -> set[int]:
+        """The nodes that something is being done to; -1 for the rendezvous."""
+        return {node for _, node, _ in self._undo}
 
     def heal(self) -> None:
         """End all blows that last."""
         self._undo_until(float("inf"))
-        self.done.append(f"{self.now():5.1f} s: healed")
 
     def close(self) -> None:
         """Kill what is left, and remove what was made for it."""
@@ -226,33 +233,36 @@ class ChaosJob:
             with self._outside.stdout as said:
                 said.readline()
 
-    def _after(self, seconds: float, undo: Callable[[], object]) -> None:
-        self._undo.append((time.monotonic() + seconds, undo))
+    def _after(self, seconds: float, node: int, undo: Callable[[], object]) -> None:
+        self._undo.append((time.monotonic() + seconds, node, undo))
 
     def _undo_until(self, now: float) -> None:
         due = sorted((each for each in self._undo if each[0] <= now), key=lambda each: each[0])
         self._undo = [each for each in self._undo if each[0] > now]
-        for _, undo in due:
+        for _, _, undo in due:
             undo()
+            self.changed_at = time.monotonic()
 
     def _strike(self, blow: Blow) -> str:
         if blow.kind == "rendezvous":
             return self._strike_rendezvous(blow)
         if blow.kind == "node":
             return self._strike_node(blow)
+        processes = self.processes()
         pids = self._leader() if blow.kind == "coordinator" else []
-        pids = pids or of_kind(self.processes(), blow.kind.replace("coordinator", "launcher"), blow.node, blow.index)
-        for pid in pids:
-            self._strike_process(pid, blow)
+        pids = pids or of_kind(processes, blow.kind.replace("coordinator", "launcher"), blow.node, blow.index)
+        for each in processes:
+            if each.pid in pids:
+                self._strike_process(each.pid, each.node, blow)
         return f"pid {pids}" if pids else ""
 
     def _leader(self) -> list[int]:
         return [each.process.pid for each in self.running if LEADS in each.console.text][-1:]
 
-    def _strike_process(self, pid: int, blow: Blow) -> None:
+    def _strike_process(self, pid: int, node: int, blow: Blow) -> None:
         number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM, "int": signal.SIGINT}
         if blow.what == "freeze":
-            self._freeze([pid], blow.seconds)
+            self._freeze([pid], node, blow.seconds)
             return
         for each in self.launched:
             if each.process.pid == pid and blow.what != "stop":
@@ -260,14 +270,14 @@ class ChaosJob:
         with suppress(ProcessLookupError):
             pidfd = open_pidfd(pid)
             signal.pidfd_send_signal(pidfd, number[blow.what])
-            self._after(blow.seconds, lambda: self._continue(pidfd))
+            self._after(blow.seconds, node, lambda: self._continue(pidfd))
 
     def _continue(self, pidfd: int) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGCONT)
         os.close(pidfd)
 
-    def _freeze(self, pids: list[int], seconds: float) -> None:
+    def _freeze(self, pids: list[int], node: int, seconds: float) -> None:
         folder = FREEZER / f"{self.tag}-{self._frozen}"
         self._frozen += 1
         folder.mkdir()
@@ -275,7 +285,7 @@ class ChaosJob:
             with suppress(OSError):
                 (folder / "cgroup.procs").write_text(str(pid))
         (folder / "freezer.state").write_text("FROZEN")
-        self._after(seconds, lambda: self._thaw(folder))
+        self._after(seconds, node, lambda: self._thaw(folder))
 
     def _thaw(self, folder: Path) -> None:
         (folder / "freezer.state").write_text("THAWED")
@@ -293,17 +303,17 @@ class ChaosJob:
         if pid is None or (self._outside is not None and self._outside.poll() is not None):
             return ""
         if blow.what == "freeze":
-            self._freeze([pid], blow.seconds)
+            self._freeze([pid], -1, blow.seconds)
         elif blow.what == "stop":
             os.kill(pid, signal.SIGSTOP)
-            self._after(blow.seconds, lambda: self._continue_rendezvous(pid))
+            self._after(blow.seconds, -1, lambda: self._continue_rendezvous(pid))
         elif self._etcd is not None:
             if not host.alive(pid) or any(_is_frozen(folder, pid) for folder in FREEZER.glob(f"{self.tag}-*")):
                 return ""
             self._etcd.kill()
             if blow.what == "empty":
                 self._etcd.directory = self.folder / f"anew-{len(self.done)}" / self._etcd.directory.name
-            self._after(blow.seconds, self._etcd.start)
+            self._after(blow.seconds, -1, self._etcd.start)
         elif self._outside is not None:
             self._outside.kill()
             self._outside.wait()
@@ -321,7 +331,7 @@ class ChaosJob:
             case "kill_node" | "freeze_node":
                 pids = [each.pid for each in self.processes() if each.node == blow.node]
                 if blow.what == "freeze_node":
-                    self._freeze(pids, blow.seconds)
+                    self._freeze(pids, blow.node, blow.seconds)
                 else:
                     self._kill_all(blow.node, pids)
                 return f"pids {pids}"
@@ -330,7 +340,7 @@ class ChaosJob:
             case what if what.startswith("fill_"):
                 disk = self.disk(blow.node, what.removeprefix("fill_"))
                 _fill(disk)
-                self._after(blow.seconds, lambda: (disk / "full").unlink(missing_ok=True))
+                self._after(blow.seconds, blow.node, lambda: (disk / "full").unlink(missing_ok=True))
             case _:
                 self._strike_link(blow)
         return f"node {blow.node}"
@@ -343,13 +353,13 @@ class ChaosJob:
             hosts.slow(node)
         else:
             hosts.cut_one_way(node, outgoing=blow.what == "cut_out")
-        self._after(blow.seconds, lambda: hosts.heal(node) if blow.what == "cut" else hosts.restore(node))
+        self._after(blow.seconds, node, lambda: hosts.heal(node) if blow.what == "cut" else hosts.restore(node))
 
     def _stall(self, blow: Blow) -> None:
         for each in self.running:
             if each.node == blow.node:
                 each.console.stall()
-                self._after(blow.seconds, each.console.go_on)
+                self._after(blow.seconds, blow.node, each.console.go_on)
 
     def _start_again(self, node: int) -> str:
         """Start a launcher where one has ended, on this node if possible."""

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from . import bounds
 from .job import ChaosJob, Launched
 from .processes import stands_at
 
-__all__ = ["ChaosFailure", "await_workers", "check"]
+__all__ = ["ChaosFailure", "Watch", "await_workers", "check"]
 
 WHY = re.compile(r"the job ends with code (?P<code>\d+): .|the launcher ends: .|ft_launcher: error: .")
 TRACE = re.compile(r"Traceback \(most recent call last\):\r?\n(?:(?:\[\w+\]:)?  .*\n)+")
@@ -89,29 +89,72 @@ def _last_of(job: ChaosJob, node: int) -> Launched:
     return [each for each in job.launched if each.node == node][-1]
 
 
+class Watch:
+    """Watches a job while something is done to it.
+
+    What lasts does not hold up the nodes that it does not strike: in the same time they go on without the others, or
+    end. An exception are ranks that wait for one that is stopped, and that nobody watches.
+    """
+
+    def __init__(self, job: ChaosJob) -> None:
+        self._job, self._changed_at, self._is_settled = job, job.changed_at, False
+        self._steps = dict[int, int]()
+
+    def until(self, at: float) -> None:
+        """Let time pass until so many seconds after the start, or until the end of the job.
+
+        Raises:
+            ChaosFailure: when the job neither goes on nor ends.
+        """
+        job = self._job
+        while job.running and job.now() < at:
+            job.turn(min(0.5, at - job.now()))
+            if job.changed_at != self._changed_at:
+                self._changed_at, self._is_settled = job.changed_at, False
+                self._steps.clear()
+            self._is_settled = self._is_settled or self._settles()
+            within = bounds.settled_within(job.shape)
+            if not self._is_settled and time.monotonic() > job.changed_at + within:
+                raise ChaosFailure(f"those that are not struck neither go on nor have ended, {within:g} s later", job)
+
+    def _settles(self) -> bool:
+        job = self._job
+        if not (job.shape.monitored or job.shape.worker == "wrapped"):
+            return True
+        if all(each.node in job.struck for each in job.running):
+            return True
+        return _advance(_at_work(job), self._steps) or _advance(_at_work(job, without=job.struck), self._steps)
+
+
 def _settled(job: ChaosJob) -> bool:
     """Wait until the job goes on, which is true, or has ended."""
     before = dict[int, int]()
-
-    def goes_on() -> bool:
-        at_work = _at_work(job)
-        for each in at_work:
-            before.setdefault(each["pid"], each["step"])
-        return bool(at_work) and all(each["step"] >= before[each["pid"]] + STEPS for each in at_work)
-
     within = bounds.settled_within(job.shape)
-    _await(job, lambda: not job.running or goes_on(), within, "the job neither goes on nor has ended")
+    truth = lambda: not job.running or _advance(_at_work(job), before)  # noqa: E731
+    _await(job, truth, within, "the job neither goes on nor has ended")
     return bool(job.running)
 
 
-def _at_work(job: ChaosJob) -> list[dict[str, Any]]:
-    """Return how far the workers are, if they are all those of one cycle; nothing if they are not."""
-    living = {each.pid for each in job.processes() if each.kind == "worker"}
+def _advance(at_work: list[dict[str, Any]], before: dict[int, int]) -> bool:
+    """Return whether all of them have taken steps since they were first seen."""
+    for each in at_work:
+        before.setdefault(each["pid"], each["step"])
+    return bool(at_work) and all(each["step"] >= before[each["pid"]] + STEPS for each in at_work)
+
+
+def _at_work(job: ChaosJob, without: Collection[int] = ()) -> list[dict[str, Any]]:
+    """Return how far the workers are, if they are all those of one cycle; nothing if they are not.
+
+    Args:
+        job: the job.
+        without: nodes of which nothing is known; then those of the other nodes need not be all.
+    """
+    living = {each.pid for each in job.processes() if each.kind == "worker" and each.node not in without}
     found = [each for each in job.steps().values() if each["pid"] in living]
     if len(found) < len(living) or len({(each["cycle"], each["world"]) for each in found}) != 1:
         return []
     is_whole = len({each["rank"] for each in found}) == found[0]["world"]
-    return found if is_whole or job.shape.policy == "min-healthy" else []
+    return found if is_whole or without or job.shape.policy == "min-healthy" else []
 
 
 def _await(job: ChaosJob, truth: Callable[[], bool], within: float, otherwise: str) -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from .job import chaos_job
-from .oracle import ChaosFailure, await_workers, check
+from .oracle import ChaosFailure, Watch, await_workers, check
 from .schedule import Schedule
 
 __all__ = ["play"]
@@ -27,19 +27,19 @@ def play(schedule: Schedule) -> str:
             tempfile.TemporaryDirectory(prefix="chaos-") as folder,
             chaos_job(schedule.shape, Path(folder), tag) as job,
         ):
+            watch = Watch(job)
             if not schedule.is_early:
                 await_workers(job)
                 job.restart_clock()
             for blow in schedule.blows:
-                job.turn(max(0.0, blow.at - job.now()))
+                watch.until(blow.at)
                 job.strike(blow)
-            while job.running and job.now() < schedule.ends_at:
-                job.turn(0.2)
+            watch.until(schedule.ends_at)
             job.heal()
             how = check(job, must_go_on=schedule.must_go_on)
     except ChaosFailure as failure:
         raise AssertionError(f"{schedule}\n{failure}\n{replay(schedule)}") from None
-    struck = sum("nothing there" not in each for each in job.done) - 1
+    struck = sum("nothing there" not in each for each in job.done)
     took = time.monotonic() - begun
     return f"seed {schedule.seed}: {how}, {struck} of {len(schedule.blows)} blows struck, in {took:.0f} s"
 
