@@ -83,7 +83,7 @@ class NodePolicy:
         self._node = node
         return self._ready()
 
-    def decided(self, decision: Decision) -> tuple[NodeAction, ...]:
+    def decided(self, decision: Decision) -> tuple[NodeAction, ...]:  # noqa: PLR0911 - one for each verdict
         """Handle a decision for all nodes."""
         if self._phase is _Phase.ENDED:
             return ()
@@ -96,6 +96,8 @@ class NodePolicy:
                 return self.leave(departure.decided(decision))
             case Verdict.LOST:
                 return self._kill(f"taken for lost: {decision.reason}") if decision.node == self._node else ()
+            case Verdict.NOTE | Verdict.WARNING:
+                return ()
             case Verdict.REFUSE:
                 return self.leave(departure.refused(decision)) if decision.node == self._node else ()
             case never:

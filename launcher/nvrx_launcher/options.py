@@ -15,6 +15,7 @@ from typing import Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import endpoint_text, parse_endpoint
+from nvrx_launcher.host_list import expected_hosts
 from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
 from nvrx_launcher.worker_options import WorkerOptions
 
@@ -69,6 +70,7 @@ class LaunchOptions:
         policy: when workers are restarted.
         rendezvous: the settings of the rendezvous.
         worker: how this node's workers are set up.
+        expected_hosts: the job's hosts, where Slurm has named them.
     """
 
     min_nodes: int
@@ -103,6 +105,12 @@ class LaunchOptions:
     policy: str
     rendezvous: RendezvousSettings
     worker: WorkerOptions
+    expected_hosts: tuple[str, ...] = ()
+
+    @property
+    def compared_command(self) -> str:
+        """The same where it is compared with those of other nodes; else ""."""
+        return "" if self.rendezvous.same_command is False else self.command
 
     @property
     def command(self) -> str:
@@ -155,7 +163,7 @@ class LaunchOptions:
             order=_order(environ) if given.node_rank is None else given.node_rank,
             backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval, policy=given.restart_policy,
             rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
-            worker=WorkerOptions.of(given, workers, environ),
+            worker=WorkerOptions.of(given, workers, environ), expected_hosts=expected_hosts(environ),
         )  # fmt: skip
 
 

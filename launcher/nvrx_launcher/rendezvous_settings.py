@@ -61,7 +61,7 @@ class RendezvousSettings:
         beat: between two renewals of a lease.
         lost_after: beats without a renewal after which a node is lost.
         is_host: whether this launcher hosts the store; None: if it can.
-        same_command: a launcher of another command is refused.
+        same_command: whether a launcher of another command is refused (True), warned of (None), or expected (False).
         protocol, ca_cert, ssl_cert, ssl_cert_key: the connection to etcd.
         given: all keys, as given.
     """
@@ -74,7 +74,7 @@ class RendezvousSettings:
     beat: float = 1.0
     lost_after: int = 5
     is_host: bool | None = None
-    same_command: bool = True
+    same_command: bool | None = None
     protocol: str = "http"
     ca_cert: str = ""
     ssl_cert: str = ""
@@ -96,7 +96,7 @@ class RendezvousSettings:
         if backend not in OURS:
             return cls(
                 close_timeout=_seconds(given, "close_timeout", cls.close_timeout),
-                same_command=_flag(given, "same_command") is not False, given=given,
+                same_command=_flag(given, "same_command"), given=given,
             )  # fmt: skip
         _choice(given, "store_type", ("tcp",))
         _choice(given, "use_libuv", TRUE)
@@ -108,7 +108,7 @@ class RendezvousSettings:
             connect_timeout=_seconds(given, "store_connect_wait_seconds", join_timeout),
             beat=_seconds(given, "keep_alive_interval", cls.beat, least=0.1),
             lost_after=round(_seconds(given, "keep_alive_max_attempt", cls.lost_after, least=2)),
-            is_host=_flag(given, "is_host"), same_command=_flag(given, "same_command") is not False,
+            is_host=_flag(given, "is_host"), same_command=_flag(given, "same_command"),
             protocol=_choice(given, "protocol", ("http", "https")), ca_cert=given.get("ca_cert", ""),
             ssl_cert=given.get("ssl_cert", ""), ssl_cert_key=given.get("ssl_cert_key", ""), given=given,
         )  # fmt: skip

@@ -10,18 +10,57 @@ from nvrx_launcher.rendezvous.ports import OF_CONNECTIONS, free_port
 from tests.harness.process.launch import Start, rendezvous_options
 
 
-def test_a_launcher_of_another_command_is_refused(launcher: Start) -> None:
-    """It ends with code 2; the job goes on, and takes one of its own, which comes later."""
+def test_launchers_of_different_commands_run_a_job_and_both_say_what_differs(launcher: Start) -> None:
     where = (*rendezvous_options(), "--nnodes", "2")
     first = launcher("done", *where)
     first.await_log("host the rendezvous")
-    code, log = launcher("waits", *where).finish()
-    assert code == 2, log
-    assert "the job runs another command" in log
-    assert "launcher_worker.py done'" in log
-    assert "launcher_worker.py waits'" in log
-    second = launcher("done", *where)
-    assert [job.finish()[0] for job in (first, second)] == [0, 0]
+    ends = [job.finish() for job in (launcher("prints", *where), first)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    line = f"{socket.gethostname()} runs another command than {socket.gethostname()}: 'prints' instead of 'done'"
+    assert [log.count(line) for _, log in ends] == [1, 1], ends
+
+
+def test_launchers_of_different_commands_are_refused_all_at_once_where_that_is_asked_for(launcher: Start) -> None:
+    where = (*rendezvous_options(), "--nnodes", "3", "--rdzv-conf", "same_command=1")
+    first = launcher("done", *where)
+    first.await_log("host the rendezvous")
+    ends = [job.finish() for job in (launcher("waits", *where), first)]
+    assert [code for code, _ in ends] == [2, 2], ends
+    for _, log in ends:
+        assert "the job ends with code 2: with --rdzv-conf same_command=1, the job runs another command than" in log
+        assert "launcher_worker.py done'" in log
+        assert "launcher_worker.py waits'" in log
+
+
+def test_a_node_whose_values_do_not_count_says_so_and_so_does_the_coordinators(launcher: Start) -> None:
+    where = rendezvous_options()
+    first = launcher("done", *where, "--nnodes", "2", "--max-restarts", "1")
+    first.await_log("host the rendezvous")
+    second = launcher("done", *where, "--nnodes", "1:2", "--max-restarts", "2")
+    ends = [job.finish() for job in (second, first)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert [log.count("was given --nnodes 1:2, --max-restarts 2;") for _, log in ends] == [1, 1], ends
+    assert all("what it was given counts: --nnodes 2, --max-restarts 1" in log for _, log in ends)
+
+
+def test_launchers_that_wait_say_who_has_joined_and_who_is_missing(launcher: Start) -> None:
+    host = socket.gethostname()
+    options = (*rendezvous_options(), "--nnodes", "3")
+    jobs = [launcher("done", *options, SLURM_JOB_NODELIST=f"{host},other[1-2]") for _ in range(2)]
+    for job in jobs:
+        job.await_log(f"2 of 3 have joined ({host}, {host}); 1 more needed, not joined: other1, other2;")
+    jobs.append(launcher("done", *options))
+    assert [job.finish()[0] for job in jobs] == [0, 0, 0]
+
+
+def test_a_spare_says_that_it_has_joined_and_who_runs(launcher: Start, tmp_path: Path) -> None:
+    options = (*rendezvous_options(), "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0")
+    first = launcher("gated", *options)
+    first.read(2, "start")
+    spare = launcher("gated", *options)
+    spare.await_log(f"joined as a spare: cycle 0 runs on {socket.gethostname()}")
+    (tmp_path / "gate").touch()
+    assert [job.finish()[0] for job in (first, spare)] == [0, 0]
 
 
 def test_a_wrong_endpoint_says_what_was_tried(launcher: Start) -> None:

@@ -18,6 +18,7 @@ neither stopped nor left within the time that its description states counts as l
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final, Self, assert_never
 
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
@@ -130,6 +131,21 @@ class Coordinator:
         return frozenset(self._nodes)
 
     @property
+    def descriptions(self) -> Mapping[int, NodeDescription]:
+        """The same, as they have described themselves."""
+        return self._nodes
+
+    @property
+    def active(self) -> frozenset[int]:
+        """Those that take part in the cycle."""
+        return frozenset(self._members.active)
+
+    @property
+    def short_since(self) -> float:
+        """Since when nodes are gathered, monotonic seconds, as long as more of them are needed; else `inf`."""
+        return self._gathering.short_since if self._phase is Phase.GATHERING else math.inf
+
+    @property
     def restarts(self) -> int:
         """How many of the cycles so far were started because a worker had failed."""
         return self._budget.restarts
@@ -145,8 +161,8 @@ class Coordinator:
     def _ready(self, message: Message, now: float) -> tuple[Decision, ...]:
         assert message.description is not None
         node, description = message.node, message.description
-        if description.command and self.rules.command and description.command != self.rules.command:
-            return (_refusal(node, self.cycle, self.rules.command, description.command),)
+        if self.rules.same_command and description.command not in ("", self.rules.command):
+            return self._refuse(node, description)
         if node not in self._members.active:
             self._nodes[node] = description
             return self._next(now)
@@ -253,10 +269,13 @@ class Coordinator:
             ),
         )
 
-
-def _refusal(node: int, cycle: int, wanted: str, given: str) -> Decision:
-    reason = (
-        f"the job runs another command: {wanted[:SHOWN]!r}, and not {given[:SHOWN]!r}; "
-        "give each job an --rdzv-id of its own, or --rdzv-conf same_command=0 where commands differ by node"
-    )
-    return Decision(Verdict.REFUSE, cycle, reason, USAGE, node=node)
+    def _refuse(self, node: int, description: NodeDescription) -> tuple[Decision, ...]:
+        """Refuse a node of another command: a job that has not begun ends, on all nodes; one that runs goes on."""
+        wanted, given = self.rules.command[:SHOWN], description.command[:SHOWN]
+        reason = (
+            f"with --rdzv-conf same_command=1, the job runs another command than {description.host}: {wanted!r}, and "
+            f"not {given!r}; give each job an --rdzv-id of its own"
+        )
+        if self._phase is Phase.GATHERING and not self.cycle:
+            return self._end(USAGE, reason)
+        return (Decision(Verdict.REFUSE, self.cycle, reason, USAGE, node=node),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +15,9 @@ from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
-from nvrx_launcher.rendezvous.messages import Decision, Message, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import ProgressSummary
+from nvrx_launcher.rendezvous.roll_call import RollCall
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store, multi_get
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening
@@ -23,6 +25,9 @@ from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 __all__ = ["CoordinatorHost"]
 
+log = logging.getLogger("nvrx_launcher")
+WARNINGS: Final = 8
+"""Lines at a time about other nodes."""
 SAYS_WITHIN: Final = 2.0
 """Seconds that it takes at most to hand on its last decision."""
 
@@ -66,6 +71,7 @@ class CoordinatorHost:
         self._coordinator = Coordinator(rules)
         if checkpoint is not None:
             self._coordinator = Coordinator.from_state(rules, checkpoint.state, now=time.monotonic())
+        self._roll_call = RollCall(self._coordinator)
         self._nodes = self._coordinator.nodes
         self._is_ahead = False  # the coordinator has decided what was not handed on
         self._leases = LeaseTable[int](settings.beat * settings.lost_after)
@@ -93,11 +99,13 @@ class CoordinatorHost:
     @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
-        return self._coordinator.deadline
+        return min(self._coordinator.deadline, self._roll_call.deadline)
 
     def tick(self) -> None:
         """Handle that time has passed."""
-        self._publish(self._coordinator.tick(now=time.monotonic()))
+        now = time.monotonic()
+        self._roll_call.tick(now=now)
+        self._publish(self._coordinator.tick(now=now))
 
     def close(self, loop: EventLoop, node: int) -> None:
         """Stop with this node's launcher: the job ends if it hosts the store, else another launcher takes over."""
@@ -133,7 +141,11 @@ class CoordinatorHost:
 
     def _received(self, number: int, message: Message) -> None:
         self._handled = number
-        self._publish(self._coordinator.received(message, now=time.monotonic()))
+        now = time.monotonic()
+        decisions = self._coordinator.received(message, now=now)
+        if message.kind is MessageKind.READY:
+            self._roll_call.joined(message.node, now=now)
+        self._publish(decisions)
 
     def _lost(self, node: int) -> None:
         reason = f"node {node} has not moved its lease for {self._leases.timeout:g} s"
@@ -146,6 +158,8 @@ class CoordinatorHost:
         no other node knows. A successor starts from the last published decision.
         """
         self._nodes = self._coordinator.nodes
+        decisions = self._roll_call.decided(decisions, now=time.monotonic())
+        self._log_warnings(decisions)
         if decisions and not self._is_ahead:
             self._is_ahead = True
             failpoint.hit("decision-write", decisions[0].cycle)
@@ -155,6 +169,18 @@ class CoordinatorHost:
             entry = Entry(self._term.number, named).to_text()
             self._requests.ask(lambda store: self._write(store, number, entry, checkpoint))
             self._is_ahead = False
+
+    def _log_warnings(self, decisions: tuple[Decision, ...]) -> None:
+        """Log here as well what is wrong with other nodes; these log it themselves."""
+        texts = [
+            each.reason
+            for each in decisions
+            if each.verdict is Verdict.WARNING and self._term.node not in {member.node for member in each.members}
+        ]
+        for text in texts[:WARNINGS]:
+            log.warning("%s", text)
+        if len(texts) > WARNINGS:
+            log.warning("the logs of %d more nodes have such lines", len(texts) - WARNINGS)
 
     def _with_store(self, decision: Decision) -> Decision:
         return replace(decision, store=self._control()) if decision.verdict is Verdict.RUN else decision

@@ -44,6 +44,11 @@ class Gathering:
         self._count = count
         self._enough_since = min(self._enough_since, now) if count >= self._rules.min_nodes else math.inf
 
+    @property
+    def short_since(self) -> float:
+        """Since when it lasts, monotonic seconds, as long as fewer nodes than needed are ready; else `inf`."""
+        return self._since if self._enough_since == math.inf else math.inf
+
     def deadline(self, begins_at: float) -> float:
         """Return when it is complete or overdue; the cycle does not begin before a given time."""
         if self._enough_since == math.inf:

@@ -84,11 +84,11 @@ def join_job(
             options.backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
             options.local_addr, options.rendezvous,
         )  # fmt: skip
-        describe = functools.partial(_describe, options)
+        describe = functools.partial(_describe, options, pacing)
         return join_over_store(place, (rules, describe), loop, cleanup=cleanup, node=node)
     control = ControlStore(loop, options.job_name, address=options.master_addr)
     cleanup.callback(control.close)
-    describe = functools.partial(_describe, options, options.master_addr)
+    describe = functools.partial(_describe, options, pacing, options.master_addr)
     return LocalCoordination(Coordinator(rules), describe, node, store=control)
 
 
@@ -148,13 +148,32 @@ def _rules(options: LaunchOptions, pacing: PacingRules) -> Rules:
     return Rules(
         options.min_nodes, options.max_nodes, options.max_restarts, policy=options.policy,
         last_call=settings.last_call, join_timeout=settings.join_timeout,
-        command=options.command if settings.same_command else "", pacing=pacing,
+        command=options.compared_command, same_command=settings.same_command is True, pacing=pacing,
+        host=socket.gethostname(), given=_given(options, pacing), expected_hosts=options.expected_hosts,
     )  # fmt: skip
 
 
-def _describe(options: LaunchOptions, address: str) -> NodeDescription:
+def _given(options: LaunchOptions, pacing: PacingRules) -> tuple[tuple[str, str], ...]:
+    """Return the options whose values are the job's: those of the coordinator's launcher count."""
+    settings, nodes = options.rendezvous, (options.min_nodes, options.max_nodes)
+    values = {
+        "--nnodes": ":".join(str(each) for each in dict.fromkeys(nodes)),
+        "--max-restarts": options.max_restarts,
+        "--restart-policy": options.policy,
+        "--ft-restart-window": f"{pacing.window:g}",
+        "--ft-max-restarts-in-window": pacing.max_in_window,
+        "--ft-restart-backoff": pacing.backoff,
+        "--rdzv-conf join_timeout": f"{settings.join_timeout:g}",
+        "--rdzv-conf last_call_timeout": f"{settings.last_call:g}",
+        "--rdzv-conf keep_alive_interval": f"{settings.beat:g}",
+        "--rdzv-conf keep_alive_max_attempt": settings.lost_after,
+    }
+    return tuple((name, str(value).lower()) for name, value in values.items())
+
+
+def _describe(options: LaunchOptions, pacing: PacingRules, address: str) -> NodeDescription:
     port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
-    command = options.command if options.rendezvous.same_command else ""
     return NodeDescription(
-        socket.gethostname(), address, port, options.workers, options.order, command, options.stops_within
-    )
+        socket.gethostname(), address, port, options.workers, options.order, options.compared_command,
+        options.stops_within, _given(options, pacing),
+    )  # fmt: skip

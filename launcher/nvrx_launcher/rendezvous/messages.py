@@ -45,6 +45,7 @@ class NodeDescription:
         order: its rank according to the infrastructure; -1 for none.
         command: the command of its workers; empty where commands are not compared.
         stops_within: seconds from the decision to stop a cycle after which it is given up unless it has stopped.
+        given: the options that its launcher was given and whose values are the job's, with their values.
     """
 
     host: str
@@ -54,6 +55,7 @@ class NodeDescription:
     order: int = -1
     command: str = ""
     stops_within: float = STOPS_WITHIN
+    given: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -70,6 +72,7 @@ class NodeDescription:
             string(data.get("host")), string(data.get("address")), integer(data.get("port"), 1, MAX_PORT),
             integer(data.get("workers"), 1, MAX_WORKERS), integer(data.get("order"), -1),
             string(data.get("command", "")), float(number(data.get("stops_within", STOPS_WITHIN))),
+            tuple((string(name), string(value)) for name, value in data.get("given", ())),
         )  # fmt: skip
 
 
@@ -122,6 +125,8 @@ class Verdict(enum.Enum):
     END = "end"  # the job is over
     LOST = "lost"  # a node is no longer in the job; one that lives after all stops its workers, and may join again
     REFUSE = "refuse"  # a node may not join
+    NOTE = "note"  # for people: some nodes log it
+    WARNING = "warning"  # the same, of something that may be a mistake
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,8 @@ class Decision:
         code: with END, the exit code of all launchers; with REFUSE, that of one.
         node: with LOST and REFUSE, the node.
         store: with RUN, the endpoint of the store of in-process restart.
-        members: with RUN, the nodes that take part, by their rank; all others are spares.
+        members: with RUN, the nodes that take part, by their rank; all others are spares. With NOTE and WARNING, those
+            that log it.
         master_addr, master_port: with RUN, the rendezvous endpoint of the workers.
     """
 

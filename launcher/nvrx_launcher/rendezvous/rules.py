@@ -25,8 +25,12 @@ class Rules:
         policy: `any-failed` or `min-healthy`.
         last_call: seconds that the first cycle waits for more than `min_nodes` nodes.
         join_timeout: seconds within which `min_nodes` must be ready.
-        command: the command of the workers; a node with another command is refused. Empty: commands are not compared.
+        command: the command of the workers. Empty: commands are not compared.
+        same_command: a node with another command is refused.
         pacing: how fast restarts may follow each other.
+        host: the host of the launcher that has these rules.
+        given: the options that it was given and whose values are the job's, with their values.
+        expected_hosts: the hosts of the job, as far as they are known before they join.
     """
 
     min_nodes: int
@@ -36,7 +40,11 @@ class Rules:
     last_call: float = 1.0
     join_timeout: float = 600.0
     command: str = ""
+    same_command: bool = False
     pacing: PacingRules = field(default_factory=PacingRules)
+    host: str = ""
+    given: tuple[tuple[str, str], ...] = ()
+    expected_hosts: tuple[str, ...] = ()
 
     @property
     def most_active(self) -> int:

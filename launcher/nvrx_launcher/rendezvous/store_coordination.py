@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -25,6 +26,9 @@ from nvrx_launcher.store_host import ControlStore
 
 __all__ = ["RendezvousStore", "StoreCoordination"]
 
+log = logging.getLogger("nvrx_launcher")
+LEVELS: Final = {Verdict.NOTE: logging.INFO, Verdict.WARNING: logging.WARNING}
+"""Of what is only for people."""
 SAYS_WITHIN: Final = 2.0
 """Seconds that a launcher takes at most to hand on its last message."""
 
@@ -206,6 +210,10 @@ class StoreCoordination:
 
     def _decided(self, _: int, entry: Entry) -> None:
         for decision in entry.decisions:
+            if decision.verdict in LEVELS:
+                if self._node in {member.node for member in decision.members}:
+                    log.log(LEVELS[decision.verdict], "%s", decision.reason)
+                continue
             self._is_over = self._is_over or decision.verdict is Verdict.END
             self._events.decided(decision)
 

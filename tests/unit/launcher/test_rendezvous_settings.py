@@ -22,7 +22,7 @@ def test_every_key_has_its_effect():
 def test_the_defaults_are_those_of_decision_and_document():
     found = RendezvousSettings.of("", "c10d")
     assert (found.join_timeout, found.connect_timeout, found.last_call) == (600.0, 600.0, 1.0)
-    assert (found.beat, found.lost_after, found.is_host, found.same_command) == (1.0, 5, None, True)
+    assert (found.beat, found.lost_after, found.is_host, found.same_command) == (1.0, 5, None, None)
 
 
 def test_torchs_overall_timeout_is_that_of_joining():

@@ -16,6 +16,7 @@ from nvrx_core.parsing import integer, parse_object, string
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import BudgetState, RestartBudget
+from nvrx_launcher.rendezvous.roll_call import command_difference
 from nvrx_launcher.rendezvous.rules import Rules
 
 __all__ = ["Agreement", "Entrant", "agree", "conclusion"]
@@ -90,23 +91,28 @@ class Agreement:
         return replace(self.decision, members=members)
 
 
-def agree(entrants: Sequence[Entrant], master: tuple[str, int | None]) -> Agreement:
+def agree(entrants: Sequence[Entrant], master: tuple[str, int | None], *, same_command: bool = False) -> Agreement:
     """Return the decision to run a cycle, or why it cannot be run.
 
     Args:
         entrants: the nodes, in the order of their ranks.
         master: the rendezvous endpoint of the workers, as far as the handler defines it; else it is on the first node.
+        same_command: a cycle whose nodes run different commands is not run; else its reason says that they do.
     """
     first, knows_most = entrants[0].description, max(entrants, key=lambda each: each.cycle)
     cycle, members, rank = knows_most.cycle + 1, list[Member](), 0
+    reason = f"{len(entrants)} nodes"
     for place, each in enumerate(entrants):
-        if each.description.command != first.command:
-            reason = f"{each.description.host} runs another command than {first.host}"
-            return Agreement(Decision(Verdict.END, cycle, reason, USAGE), knows_most.budget)
+        if "" != each.description.command != first.command:
+            theirs, own = command_difference(each.description.command, first.command)
+            other = f"{each.description.host} runs another command than {first.host}: {theirs!r} instead of {own!r}"
+            if same_command:
+                return Agreement(Decision(Verdict.END, cycle, other, USAGE), knows_most.budget)
+            reason = f"{len(entrants)} nodes; {other}"
         members.append(Member(place, rank, each.description.workers))
         rank += each.description.workers
     decision = Decision(
-        Verdict.RUN, cycle, f"{len(members)} nodes", members=tuple(members), master_addr=master[0] or first.address,
+        Verdict.RUN, cycle, reason, members=tuple(members), master_addr=master[0] or first.address,
         master_port=master[1] or first.port, store=entrants[0].control,
     )  # fmt: skip
     return Agreement(decision, knows_most.budget)

@@ -180,7 +180,8 @@ class HandlerCoordination:
         self._count += 1
         self._cycle = HandlerCycle(info.store, prefix, info.rank, info.world_size)
         mine = replace(mine, cycle=self._agreed.decision.cycle, budget=self._agreed.budget)
-        self._take(self._cycle.enter(mine, self._master(info.bootstrap_store_info)))
+        master = self._master(info.bootstrap_store_info)
+        self._take(self._cycle.enter(mine, master, same_command=self._terms.rules.same_command))
         self._is_entering = False
 
     def _master(self, given: RendezvousStoreInfo | None) -> tuple[str, int | None]:

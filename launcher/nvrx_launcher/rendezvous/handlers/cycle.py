@@ -61,12 +61,12 @@ class HandlerCycle:
         self._is_in_use = False
         self.verdict: Agreement | None = None
 
-    def enter(self, mine: Entrant, master: tuple[str, int | None]) -> Agreement:
+    def enter(self, mine: Entrant, master: tuple[str, int | None], *, same_command: bool) -> Agreement:
         """Wait for all nodes; return the agreement to run the cycle, or why it cannot be run."""
         self._store.set(self._key(f"node/{self.rank}"), mine.to_text())
         if self.rank == 0:
             entrants = [Entrant.from_text(self._get(f"node/{rank}")) for rank in range(self.size)]
-            self._store.set(self._key("run"), agree(entrants, master).to_text())
+            self._store.set(self._key("run"), agree(entrants, master, same_command=same_command).to_text())
         agreed = Agreement.from_text(self._get("run"))
         if agreed.decision.verdict is Verdict.END:
             self._take(agreed)

@@ -103,5 +103,6 @@ def _known() -> str:
 
 
 def _describe(options: LaunchOptions, address: str) -> NodeDescription:
-    command = options.command if options.rendezvous.same_command else ""
-    return NodeDescription(socket.gethostname(), address, free_port(), options.workers, options.order, command)
+    return NodeDescription(
+        socket.gethostname(), address, free_port(), options.workers, options.order, options.compared_command
+    )

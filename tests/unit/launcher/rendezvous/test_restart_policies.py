@@ -94,12 +94,28 @@ def test_a_node_that_was_considered_lost_joins_again():
 
 
 def test_another_command_is_refused_and_changes_nothing():
-    made = running(2, 2, 2, command="train.py --lr 1")
+    """Where that is asked for."""
+    made = running(2, 2, 2, command="train.py --lr 1", same_command=True)
     (refusal,) = made.received(ready(5, command="train.py --lr 2"), now=1.0)
     assert (refusal.verdict, refusal.node, refusal.code) == (Verdict.REFUSE, 5, 2)
-    assert "the job runs another command: 'train.py --lr 1', and not 'train.py --lr 2'" in refusal.reason
+    assert "another command than host5: 'train.py --lr 1', and not 'train.py --lr 2'" in refusal.reason
     assert made.received(ready(6, command="train.py --lr 1"), now=1.0) == ()
     assert made.nodes == {0, 1, 6}
+
+
+def test_another_command_before_the_first_cycle_ends_the_job_for_all_nodes_at_once():
+    made = Coordinator(Rules(3, 3, 0, command="a", same_command=True))
+    made.start(now=0.0)
+    assert made.received(ready(0, command="a"), now=0.0) == ()
+    (end,) = made.received(ready(1, command="b"), now=0.0)
+    assert (end.verdict, end.code) == (Verdict.END, 2)
+
+
+def test_another_command_takes_part_by_default():
+    made = Coordinator(Rules(2, 2, 0, command="a"))
+    made.start(now=0.0)
+    made.received(ready(0, command="a"), now=0.0)
+    assert [each.verdict for each in made.received(ready(1, command="b"), now=0.0)] == [Verdict.RUN]
 
 
 def min_healthy(nodes=3, least=2, most=4, **rules):

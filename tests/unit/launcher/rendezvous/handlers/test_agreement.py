@@ -35,9 +35,13 @@ def test_a_node_that_is_new_in_the_job_goes_by_what_the_others_know():
     assert (agreed.decision.cycle, agreed.budget.restarts) == (5, 2)
 
 
-def test_a_node_of_another_command_ends_the_job():
-    end = agree([entrant(0, command="a"), entrant(1, command="b")], NOWHERE).decision
-    assert (end.verdict, end.code, end.reason) == (Verdict.END, USAGE, "host1 runs another command than host0")
+def test_a_node_of_another_command_is_named_and_ends_the_job_where_that_is_asked_for():
+    entrants = [entrant(0, command="a"), entrant(1, command="b")]
+    line = "host1 runs another command than host0: 'b' instead of 'a'"
+    end = agree(entrants, NOWHERE, same_command=True).decision
+    assert (end.verdict, end.code, end.reason) == (Verdict.END, USAGE, line)
+    run = agree(entrants, NOWHERE).decision
+    assert (run.verdict, run.reason) == (Verdict.RUN, f"2 nodes; {line}")
 
 
 def test_it_survives_the_wire():
