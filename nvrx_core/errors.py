@@ -2,7 +2,7 @@
 
 ```text
 BaseException
-├── RestartAbort                    no further restart: every rank exits
+├── RestartAbort ─ PeerExited       no further restart: every rank exits; a PeerExited is a SystemExit, too
 ├── SystemExit ─ StoreLost          the control store is lost: the process exits with code 75
 └── Exception
     ├── RestartError                base of the errors that a restart may raise
@@ -17,7 +17,8 @@ BaseException
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import ClassVar, Final
 
@@ -25,8 +26,9 @@ from nvrx_core.parsing import endpoint_text
 
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "ConfigurationError", "FaultCounterExceeded",
-    "HealthCheckError", "InternalError", "JobMismatch", "ParameterError", "ParameterTypeError", "RankAssignmentError",
-    "RankDiscarded", "RestartAbort", "RestartError", "StoreLost", "TimeoutError", "require", "require_type", "shown",
+    "HealthCheckError", "InternalError", "JobMismatch", "ParameterError", "ParameterTypeError", "PeerExited",
+    "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost", "TimeoutError", "require",
+    "require_type", "shown",
 ]  # fmt: skip
 
 STORE_LOST: Final = 75
@@ -60,6 +62,24 @@ class RestartAbort(_Explained):
     def __init__(self, *args: object, culprit: int | None = None, advice: str | None = None) -> None:
         super().__init__(*args, advice=advice)
         self.culprit = culprit
+
+
+class PeerExited(RestartAbort, SystemExit):
+    """The end of the job because a rank has exited: this process ends with the exit code of that rank.
+
+    Attributes:
+        culprit: the initial rank that has exited.
+        exit_code: its exit code: n for `sys.exit(n)`, 128 + n for signal n.
+    """
+
+    advice = "find out why that rank has exited, and start the job again"
+
+    def __init__(self, *args: object, exit_code: int, culprit: int | None = None, advice: str | None = None) -> None:
+        super().__init__(*args, culprit=culprit, advice=advice)
+        self.code = self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[Callable[..., PeerExited], tuple[object, ...], dict[str, object]]:
+        return functools.partial(type(self), exit_code=self.exit_code), self.args, vars(self)
 
 
 class StoreLost(_Explained, SystemExit):

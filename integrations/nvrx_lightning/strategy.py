@@ -14,6 +14,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from nvrx_core.errors import RestartAbort
+from nvrx_core.inprocess import last_restart
+from nvrx_core.inprocess.protocol.outcome import given_up
 from nvrx_lightning.environment import follow_assignment
 from nvrx_lightning.families import family_of, lookup
 from nvrx_lightning.options import InProcessOptions
@@ -88,10 +90,12 @@ class InProcessStrategy:
             tensor = self.num_processes if tensor == "auto" else tensor
             data = self.world_size // tensor
             if data * tensor != self.world_size:
-                raise RestartAbort(
+                few = RestartAbort(
                     f"{self.world_size} ranks are left, which tensor_parallel_size={tensor} does not divide",
                     advice="let rank_assignment drop ranks by groups of this size, or keep reserves",
                 )
+                restart = last_restart()
+                raise given_up(few, restart.exit if restart is not None else None)
         self._data_parallel_size, self._tensor_parallel_size = data, tensor
 
     @property

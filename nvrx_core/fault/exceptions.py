@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
+from typing import Final
 
-__all__ = ["add_note", "chain_contains", "related", "set_traceback", "text_of", "type_name"]
+__all__ = ["add_note", "chain_contains", "exit_code", "related", "set_traceback", "text_of", "type_name"]
+
+SIGINT_CODE: Final = 130
 
 
 def related(error: BaseException | None, outside: BaseException | None = None) -> Iterator[BaseException]:
@@ -51,6 +54,15 @@ def text_of(error: BaseException) -> str:
     except BaseException as failure:  # boundary: the user's code; the fault is reported anyway
         text = f"(no text: its __str__ raised {type_name(type(failure))})"
     return f"{type_name(type(error))}: {text}"
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code of a process that ends by this exit or Ctrl-C; 0 for a success and all other exceptions."""
+    if isinstance(error, KeyboardInterrupt):
+        return SIGINT_CODE
+    if not isinstance(error, SystemExit) or error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
 
 
 def type_name(kind: type[BaseException]) -> str:

@@ -24,6 +24,7 @@ JOB_MISMATCH: Final = "job mismatch"
 """The error type of a fault that ends the job: its ranks contradict each other."""
 OUT_OF_MEMORY: Final = "out of memory"
 """The category of a fault for which memory ran out."""
+LARGEST_CODE: Final = 255
 KERNEL_KILLED: Final = "and the kernel's OOM killer was active in its cgroup"
 
 
@@ -53,6 +54,8 @@ class FaultRecord:
         boot_id: the identifier of the monotonic clock: equal in processes that share it.
         host: the host name.
         pid: the process id of the rank.
+        exit_code: the exit code of a rank that has left by `sys.exit(n)`, Ctrl-C or a signal: n, or 128 + the number of
+            the signal; 0 if it is not known, or the rank has failed otherwise.
     """
 
     initial_rank: InitialRank
@@ -68,6 +71,7 @@ class FaultRecord:
     boot_id: str = ""
     host: str = ""
     pid: int = 0
+    exit_code: int = 0
 
     def encode(self) -> str:
         """Return the record as JSON, each text cut to `MAX_TEXT` characters."""
@@ -82,13 +86,14 @@ class FaultRecord:
         """Return the record from the parsed JSON of `encode`.
 
         Raises:
-            ValueError: when a field is missing or has the wrong type, or the interruption is unknown.
+            ValueError: when a field is missing or has the wrong type, the interruption is unknown, or the exit code is
+                none of a process.
         """
         if not isinstance(data, Mapping) or not {"initial_rank", "rank", "interruption"} <= data.keys():
             raise ValueError(f"not a fault record: {data!r:.200}")
         fields = cls.__dataclass_fields__
         known = {name: _READ[str(fields[name].type)](value) for name, value in data.items() if name in fields}
-        if known["interruption"] not in Interruption.__members__:
+        if known["interruption"] not in Interruption.__members__ or not 0 <= known.get("exit_code", 0) <= LARGEST_CODE:
             raise ValueError(f"not a fault record: {data!r:.200}")
         return cls(**known)
 

@@ -8,6 +8,7 @@ from nvrx_core.errors import (
     HealthCheckError,
     InternalError,
     JobMismatch,
+    PeerExited,
     RankAssignmentError,
     RankDiscarded,
     RestartAbort,
@@ -18,6 +19,6 @@ from nvrx_core.errors import (
 
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "FaultCounterExceeded", "HealthCheckError", "InternalError",
-    "JobMismatch", "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost",
+    "JobMismatch", "PeerExited", "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost",
     "TimeoutError",
 ]  # fmt: skip

@@ -34,6 +34,7 @@ class RestartRecord:
             None when it had reported none.
         highest_step: the highest step that any rank has reported in the call; None when none has.
         phases: seconds by phase, in order (`nvrx_core.events.phases.PHASES`).
+        exit: the fault of a lost rank that has left with an exit code, the cause before any other; None where none has.
     """
 
     number: int
@@ -46,6 +47,7 @@ class RestartRecord:
     step: int | None
     highest_step: int | None
     phases: Mapping[str, float]
+    exit: FaultRecord | None = None
 
     @property
     def seconds(self) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import os
 import signal
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +15,16 @@ from typing import Final
 
 from nvrx_core.process.signal_names import signal_name
 
-__all__ = ["ParentDeathSignal", "catches", "describe_exit", "is_running", "is_stopped", "open_pidfd", "send"]
+__all__ = [
+    "ParentDeathSignal", "catches", "describe_exit", "exit_code", "exit_status", "is_running", "is_stopped",
+    "open_pidfd", "send",
+]  # fmt: skip
 
 PR_SET_PDEATHSIG: Final = 1
+PIDFD_GET_INFO: Final = 0xC040FF0B  # _IOWR(0xFF, 11, struct pidfd_info)
+PIDFD_INFO_EXIT: Final = 1 << 3
+_PIDFD_INFO: Final = struct.Struct("=QQ11Ii")
+"""`struct pidfd_info` in its first version, 64 bytes: the mask first, the exit code last."""
 
 
 class ParentDeathSignal:
@@ -94,13 +103,49 @@ def catches(pid: int, signum: int) -> bool:
     return bool(int(mask, 16) >> (signum - 1) & 1)
 
 
-def describe_exit(pid: int) -> str:
-    """Describe the exit of a process that is not reaped yet, from field 52 of /proc/<pid>/stat."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        status = int(fields[49])
-    except (OSError, ValueError, IndexError):
+def exit_status(pid: int, pidfd: int) -> int | None:
+    """Return the wait status of a process that exits, whoever has started it; None if the kernel does not tell.
+
+    A zombie has it in /proc, and its pidfd has it once the process is reaped, from Linux 6.15 on. On an older kernel it
+    is lost when the parent reaps the process first.
+    """
+    status = _status_of_reaped(pidfd)
+    if status is None:
+        status = _status_of_zombie(pid)
+    return _status_of_reaped(pidfd) if status is None else status
+
+
+def describe_exit(status: int | None) -> str:
+    """Describe an exit for people."""
+    if status is None:
         return "ended"
     if os.WIFSIGNALED(status):
         return f"ended by {signal_name(os.WTERMSIG(status))}"
     return f"ended with exit code {os.WEXITSTATUS(status)}"
+
+
+def exit_code(status: int | None) -> int:
+    """Return the exit code, 128 + n for signal n; 0 if it is not known."""
+    if status is None:
+        return 0
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _status_of_zombie(pid: int) -> int | None:
+    """Return field 52 of /proc/<pid>/stat (proc(5)); the kernel sets it before it releases the memory and the locks."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        return int(fields[49])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _status_of_reaped(pidfd: int) -> int | None:
+    """Return the exit code of the kernel's `struct pidfd_info` (linux/pidfd.h)."""
+    info = bytearray(_PIDFD_INFO.pack(PIDFD_INFO_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
+    except OSError:
+        return None
+    mask, *_, status = _PIDFD_INFO.unpack(info)
+    return status if mask & PIDFD_INFO_EXIT else None

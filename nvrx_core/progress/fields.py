@@ -38,6 +38,7 @@ class ProgressField(enum.IntEnum):
     STAGE = 9                  # what the main thread is about: `Stage`
     EXITED = 10                # iteration + 1 that the rank has completed by SystemExit with code 0
     HOSTS_STORE = 11           # 1: this process hosts the control store
+    EXIT_CODE = 12             # the exit code with which the rank leaves without notifying its peers; 0: none is known
 
     # Signs of life
     AUTO_HEARTBEAT = 16        # time when the main thread last entered a stage

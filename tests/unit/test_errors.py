@@ -20,12 +20,14 @@ TREE = {
     errors.FaultCounterExceeded: errors.RestartError,
     errors.StoreLost: SystemExit,
     errors.RestartAbort: BaseException,
+    errors.PeerExited: (errors.RestartAbort, SystemExit),
     errors.ParameterError: ValueError,
     errors.ParameterTypeError: TypeError,
 }
 
 CARRIED = [
     errors.RestartAbort("too few ranks", culprit=3),
+    errors.PeerExited("too few ranks", exit_code=3, culprit=1),
     errors.StoreLost("10.0.0.1", 29501),
     errors.HealthCheckError("the GPU hangs", initial_rank=2),
     errors.TimeoutError("sync hangs", what="sync", seconds=3.0),
@@ -42,7 +44,7 @@ CARRIED = [
 
 @pytest.mark.parametrize(("error", "base"), TREE.items())
 def test_the_tree(error, base):
-    assert issubclass(error, base)
+    assert all(issubclass(error, each) for each in (base if isinstance(base, tuple) else (base,)))
 
 
 def test_restart_abort_passes_by_handlers_of_exception():
@@ -54,6 +56,11 @@ def test_an_error_survives_pickling_with_its_fields(error):
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
     assert vars(error)
+
+
+def test_the_exit_of_a_peer_ends_the_process_with_its_code():
+    error = errors.PeerExited("too few ranks", exit_code=3)
+    assert error.code == pickle.loads(pickle.dumps(error)).code == 3
 
 
 @pytest.mark.parametrize("error", CARRIED[:9], ids=lambda error: type(error).__name__)

@@ -50,6 +50,7 @@ exception           BarrierOverflow                           nvrx   unit/test_e
 exception           BarrierTimeout                            nvrx   unit/test_errors.py::test_an_error_survives_pickling_with_its_fields
 exception           FaultCounterExceeded                      nvrx   unit/inprocess/test_plug_ins.py::test_fault_counter_counts_this_ranks_own_faults
 exception           JobMismatch                               nvrx   process/test_contradictions.py::test_ranks_with_different_world_sizes_end_with_the_same_error
+exception           PeerExited                                nvrx   process/test_exit_codes.py::test_the_ranks_that_give_up_end_with_the_code_of_the_rank_that_has_left
 exception           RankAssignmentError                       nvrx   unit/rank_assignment/test_assignments.py::test_an_impossible_answer_is_refused
 exception           RankDiscarded                             nvrx   unit/rank_assignment/test_assignments.py::test_a_discarded_ranks_error_lists_the_terminated_ranks
 exception           StoreLost                                 nvrx   unit/test_errors.py::test_a_lost_store_ends_the_process_with_code_75_and_names_its_place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from nvrx_core.errors import RestartAbort
 from nvrx_core.fault_tolerance import RankMonitorClient, RankMonitorClientError, WorkloadAction, WorkloadControlRequest
 from nvrx_core.settings import environment
 from nvrx_lightning import callback_base
@@ -48,4 +49,7 @@ def ask(request: WorkloadControlRequest, log: logging.Logger) -> None:
 
 
 def _is_fault(exception: BaseException) -> bool:
-    return isinstance(exception, Exception | SystemExit) and not callback_base.is_preemption(exception)
+    """Whether it is a fault of this rank; the exit of another rank that ends this one, too, is not."""
+    if isinstance(exception, RestartAbort) or callback_base.is_preemption(exception):
+        return False
+    return isinstance(exception, Exception | SystemExit)

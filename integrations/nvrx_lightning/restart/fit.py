@@ -19,10 +19,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from nvrx_core.errors import RestartAbort
+from nvrx_core.errors import PeerExited, RestartAbort
 from nvrx_core.inprocess import CallWrapper, FrozenState, last_restart
 from nvrx_core.inprocess.finalize import Finalize
-from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart, given_up
 from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning import environment
 from nvrx_lightning.families import lookup
@@ -50,10 +50,12 @@ __all__ = ["CHECKPOINT_KEY", "RestartableFit"]
 log = logging.getLogger("nvrx_lightning")
 CHECKPOINT_KEY = "nvrx"
 """The key of the position in the epoch in a checkpoint."""
-_ENDS = frozenset({"KeyboardInterrupt", "SystemExit", "SIGTERMException", "RestartAbort"})
+_ENDS = frozenset({"KeyboardInterrupt", "PeerExited", "RestartAbort", "SIGTERMException", "SystemExit"})
 """Exceptions with which a rank leaves the job."""
+_CTRL_C = "KeyboardInterrupt"
+"""Lightning ends a process by exit code 1 for it, as `RestartAbort` does."""
 SIGTERM_CODE = 128 + signal.SIGTERM
-"""The exit code with which the wrapper informs the peers; a `SystemExit` without a code is a completion."""
+"""The exit code of all ranks; Lightning raises the exception without a code, which is a completion."""
 
 
 class RestartableFit(Finalize):
@@ -115,7 +117,7 @@ class RestartableFit(Finalize):
             with _monitored(self._trainer), sigterm_ends_the_batch(self._trainer), warnings.catch_warnings():
                 result = restartable()
         except self._sigterm as error:
-            raise self._sigterm from error  # as Lightning raises it
+            raise self._sigterm(SIGTERM_CODE) from error
         finally:
             self._call = None
             environment.assign_from_variables()
@@ -154,10 +156,12 @@ class RestartableFit(Finalize):
         assert self._call is not None
         checkpoint = self._checkpoint(rank, world_size)
         if checkpoint is None and not self._snapshot.module.has_weights:
-            raise RestartAbort(
+            nothing = RestartAbort(
                 "a restart before the first checkpoint, and no initial weights were kept",
                 advice="set keep_initial_weights=True, or save a checkpoint earlier",
             )
+            restart = last_restart()
+            raise given_up(nothing, restart.exit if restart is not None else None)
         self._snapshot.restore(weights=checkpoint is None)
         forget_results(self._trainer)
         self._random_at_entry.restore()
@@ -307,12 +311,19 @@ def end_if_ended(restart: RestartRecord | None) -> None:
     """End the fit if a rank has left it deliberately: the others do not continue without that rank.
 
     Raises:
-        RestartAbort: if a rank has.
+        PeerExited: if a rank has left by an exit; the code is that of its process.
+        RestartAbort: if a rank has left by Ctrl-C or by `RestartAbort`.
     """
-    cause = restart.cause if restart is not None else None
-    if cause is not None and cause.error_type.rpartition(".")[2] in _ENDS:
-        reason = f"initial rank {cause.initial_rank} has ended the fit: {cause.message}"
-        raise RestartAbort(reason, culprit=cause.initial_rank)
+    if restart is None:
+        return
+    for fault in (restart.cause, restart.exit):
+        kind = "" if fault is None else fault.error_type.rpartition(".")[2]
+        if fault is None or kind not in _ENDS:
+            continue
+        reason = f"initial rank {fault.initial_rank} has ended the fit: {fault.message}"
+        if fault.exit_code and kind != _CTRL_C:
+            raise PeerExited(reason, exit_code=fault.exit_code, culprit=fault.initial_rank)
+        raise RestartAbort(reason, culprit=fault.initial_rank)
 
 
 @contextmanager

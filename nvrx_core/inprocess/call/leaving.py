@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
+from nvrx_core.errors import PeerExited
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.call.early_exit import EarlyExit
@@ -17,7 +18,6 @@ from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.state import State
-from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import initial_ranks
 
 __all__ = ["Leaving"]
@@ -63,6 +63,9 @@ class Leaving:
 
     def _report_left(self, effect: effects.ReportLeft) -> None:
         reason = text_of(effect.error) if effect.error is not None else ""
+        if isinstance(effect.error, PeerExited):  # Python prints nothing at an exit with a code
+            rank, code = self._state.initial_rank, effect.error.exit_code
+            log.error("initial rank %d leaves with exit code %d: %s", rank, code, effect.error)
         self._events.write("left", self._state.iteration, reason=reason)
 
     def _await_clients(self, effect: effects.AwaitClients) -> None:
@@ -78,4 +81,4 @@ class Leaving:
 
     def _abandon(self, effect: effects.Abandon) -> None:
         log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(effect.error))
-        self._monitor.enter(Stage.EXITED_ABNORMALLY)
+        self._monitor.abandon(effect.error)

@@ -15,6 +15,7 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Final
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.joining import Entrant
@@ -73,6 +74,11 @@ class MonitorLink:
             rank.begin_anew()
         self.enter(Stage.STARTING)
 
+    def abandon(self, error: BaseException) -> None:
+        """Write that the rank leaves by `error` without notifying its peers: the monitor process reports it."""
+        self.page[ProgressField.EXIT_CODE] = exit_code(error)
+        self.enter(Stage.EXITED_ABNORMALLY)
+
     def notify(self) -> None:
         """Wake the monitor process to read the page; in a child of `os.fork`, nothing."""
         if self._wake is not None:
@@ -115,9 +121,9 @@ class MonitorLink:
         """
         try:
             yield
-        except BaseException:  # boundary: the call ends by it
+        except BaseException as error:  # boundary: the call ends by it
             if getgeneratorstate(flow) != GEN_CLOSED:
-                self.enter(Stage.EXITED_ABNORMALLY)
+                self.abandon(error)
             raise
 
     def end(self) -> None:

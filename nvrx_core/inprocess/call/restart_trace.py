@@ -114,6 +114,7 @@ def _record(
         step=step if step >= 0 else None,
         highest_step=highest if highest >= 0 else None,
         phases=phases_from_marks(marks),
+        exit=decision.exit,
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
-from nvrx_core.fault.exceptions import related, set_traceback, text_of, type_name
+from nvrx_core.fault.exceptions import exit_code, related, set_traceback, text_of, type_name
 from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
 from nvrx_core.process.garbage import watch_frames
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -41,6 +41,7 @@ class FaultMaker:
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = type_name(type(error))
         fault = self._fault(kind, text_of(error), name, rank=rank, occurred=occurred, origin=origin(error))
+        fault = replace(fault, exit_code=exit_code(error))
         return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
 
     def late_completion(self, reason: str, rank: int, now: float) -> FaultRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from dataclasses import replace
 
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
@@ -12,7 +13,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
-from nvrx_core.process.lifeline import describe_exit
+from nvrx_core.process.lifeline import describe_exit, exit_code, exit_status
 from nvrx_core.process.memory import MemoryKills
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
@@ -50,14 +51,16 @@ class FaultReporter:
 
     def _death(self, effect: effects.DescribeDeath) -> FaultRecord:
         left = self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY
-        reason = "the rank left" if left else f"process {describe_exit(self.plan.rank_pid)}"
+        status = exit_status(self.plan.rank_pid, self.plan.rank_pidfd)
+        reason = "the rank left" if left else f"process {describe_exit(status)}"
+        code = self.page[ProgressField.EXIT_CODE] if left else exit_code(status)
         if effect.reason is not None:
             since = self.page.alive_at() if effect.since is None else effect.since
             fault = self._fault(Interruption.HARD_TIMEOUT, f"{reason} after {effect.reason}", since)
         else:
             fault = self._fault(Interruption.TERMINATED, reason, time.monotonic())
             fault = fault.of_memory() if "SIGKILL" in reason and self.memory.rose() else fault
-        return self._note(fault, self.page[ProgressField.ITERATION])
+        return self._note(replace(fault, exit_code=code), self.page[ProgressField.ITERATION])
 
     def _silence(self, effect: effects.DescribeSilence) -> FaultRecord:
         return self._note(_silence(effect.member, self.plan.heartbeat_timeout), self.page[ProgressField.ITERATION])

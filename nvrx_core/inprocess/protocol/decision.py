@@ -22,7 +22,7 @@ from nvrx_core.rank_assignment.snapshot import Column, columns_of
 __all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
 
 _COMPLETED: Final = "completed"
-_MAY_LACK: Final = ("keys", "long", "endpoint", "endpoints", "silent")
+_MAY_LACK: Final = ("keys", "long", "endpoint", "endpoints", "silent", "exit")
 _SIGNS: Final = (
     "gloo",
     "NCCL",
@@ -32,6 +32,7 @@ _SIGNS: Final = (
     "Connection reset",
 )
 _EXCEPTION: Final = Interruption.EXCEPTION.name
+_ANNOUNCED: Final = Interruption.BASE_EXCEPTION.name
 _SOFT_TIMEOUT: Final = Interruption.SOFT_TIMEOUT.name
 _UNRESPONSIVE: Final = Interruption.UNRESPONSIVE.name
 _TIMED_OUT: Final = ("imed out", "iming out", "imeout")
@@ -121,6 +122,8 @@ class Decision:
         endpoints: (wrapper rank, `host:port`) of the rendezvous that the possible next ranks 0 would host: the lowest
             living rank, and the lowest of those that `FillGaps` moves.
         silent: those of the lost ranks that were unresponsive: they may be alive, and read this decision late.
+        exit: the fault of a lost rank that has left with an exit code: where the job cannot go on without it, all end
+            with this code. The cause, if it is such a fault; else the exit that its rank has announced itself.
     """
 
     iteration: int
@@ -133,6 +136,7 @@ class Decision:
     keys: tuple[Column, ...] = ()
     endpoints: tuple[tuple[int, str], ...] = ()
     silent: tuple[InitialRank, ...] = ()
+    exit: FaultRecord | None = None
 
     @property
     def reason(self) -> str:
@@ -146,7 +150,8 @@ class Decision:
 
     def encode(self) -> str:
         """Return the decision as JSON."""
-        return _encode({**vars(self), "cause": self.cause and self.cause.to_data()})
+        cause, exited = self.cause and self.cause.to_data(), self.exit and self.exit.to_data()
+        return _encode({**vars(self), "cause": cause, "exit": exited})
 
     @classmethod
     def decode(cls, text: str | bytes) -> Decision:
@@ -168,6 +173,7 @@ class Decision:
             keys=tuple(map(_column, _list(data.get("keys", [])))),
             endpoints=tuple((integer(rank, 0, MAX_RANKS), _endpoint(endpoint)) for rank, endpoint in endpoints),
             silent=tuple(map(InitialRank, integers(data.get("silent", []), 0, MAX_RANKS))),
+            exit=FaultRecord.from_data(data["exit"]) if data.get("exit") else None,
         )  # fmt: skip
 
 
@@ -184,9 +190,10 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
     world_size = max((a.world_size for a in alive), default=0)
     faults = [fault for fault in (event, *(a.fault for a in arrivals.values())) if fault is not None]
     cause = min(faults, key=_symptom, default=None)
+    lost = tuple(sorted(a.initial_rank for a in arrivals.values() if a.status is not ArrivalStatus.ALIVE))
     return Decision(
         iteration=iteration,
-        lost=tuple(sorted(a.initial_rank for a in arrivals.values() if a.status is not ArrivalStatus.ALIVE)),
+        lost=lost,
         terminated=tuple(rank for rank in range(world_size) if rank not in held),
         cause=cause,
         culprits=_culprits(arrivals.values(), faults, cause),
@@ -195,7 +202,20 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
         keys=columns_of(a.keys for a in sorted(alive, key=_rank)),
         endpoints=_endpoints(alive),
         silent=tuple(sorted(a.initial_rank for a in arrivals.values() if _is_silent(a))),
+        exit=_exit(faults, cause, lost),
     )
+
+
+def _exit(
+    faults: Collection[FaultRecord], cause: FaultRecord | None, lost: Collection[InitialRank]
+) -> FaultRecord | None:
+    """Return the exit of a lost rank: the cause, else one that was announced by the rank itself, else any."""
+    exits = (fault for fault in faults if fault.exit_code and fault.initial_rank in lost)
+
+    def order(fault: FaultRecord) -> tuple[bool, bool, int]:
+        return fault != cause, fault.interruption != _ANNOUNCED, fault.initial_rank
+
+    return min(exits, key=order, default=None)
 
 
 def _is_silent(arrival: Arrival) -> bool:

@@ -18,7 +18,7 @@ from nvrx_core.inprocess.protocol.actions import Action, Announce, AskHolders, G
 from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.effects import Flow, StoreFailure
-from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given_up
 from nvrx_core.inprocess.protocol.play import play
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 from nvrx_core.progress.stage import Stage
@@ -95,7 +95,7 @@ class MainThread:
             return ended
         while True:
             early = yield from self._prepare(decision)
-            ended = self.ended = early or (yield from self._execute())
+            ended = self.ended = early or (yield from self._execute(decision))
             if early is None and ended.how in _DONE and (yield from self._complete(ended)):
                 return ended
             following = yield from (self._leave_early(ended) if early else self._restart(ended))
@@ -112,7 +112,7 @@ class MainThread:
         offered = decision.endpoint_of(self.rules.leader(self.state.world_size, decision.terminated))
         error = yield effects.Assign(decision)
         if error is not None:
-            return IterationResult(Outcome.LEFT, error=error)
+            return IterationResult(Outcome.LEFT, error=_exit_of(error, decision))
         if decision.iteration >= 0 or self.rules.meets_on_entry:
             yield from self._provide_rendezvous(offered)
         yield effects.BeginIteration()
@@ -133,10 +133,11 @@ class MainThread:
         yield effects.UseRendezvous(endpoint)
         self.endpoint = endpoint
 
-    def _execute(self) -> Flow[IterationResult]:
+    def _execute(self, decision: Decision) -> Flow[IterationResult]:
         yield from self._back_off()
         early: IterationResult | None = yield effects.Initialize()
         if early is not None:
+            early.error = _exit_of(early.error, decision)
             return early
         if self.state.iteration > 0 and self.endpoint is None:  # rank 0 is lost, and its fault is told
             yield effects.EnterStage(Stage.WAITING)
@@ -325,6 +326,11 @@ class MainThread:
                 yield effects.DeleteIfOver()
         except StoreFailure:
             return  # its host has ended first: nobody is left who would wait for this rank
+
+
+def _exit_of(error: BaseException | None, decision: Decision) -> BaseException | None:
+    """Return the exception with which this rank leaves before it has entered the function."""
+    return given_up(error, decision.exit) if isinstance(error, RestartAbort) else error
 
 
 def _is_lost(state: State, decision: Decision, ended: IterationResult) -> bool:

@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nvrx_core.errors import RestartAbort, StoreLost
+from nvrx_core.errors import PeerExited, RestartAbort, StoreLost
 from nvrx_core.fault.exceptions import related
+from nvrx_core.fault.record import FaultRecord
 
-__all__ = ["IterationResult", "LoopShouldEnd", "Outcome", "RankShouldRestart", "how_it_ended", "overtaken_wish"]
+__all__ = [
+    "IterationResult", "LoopShouldEnd", "Outcome", "RankShouldRestart", "given_up", "how_it_ended", "overtaken_wish",
+]  # fmt: skip
 
 _WISHES = (KeyboardInterrupt, SystemExit, RestartAbort)
 
@@ -50,6 +53,26 @@ class IterationResult:
     how: Outcome
     result: Any = None
     error: BaseException | None = None
+
+
+def given_up(error: RestartAbort, exited: FaultRecord | None) -> RestartAbort:
+    """Return the exception of a rank that gives up after a restart: it ends with the code of a rank that has exited.
+
+    Args:
+        error: the exception of what cannot go on with the remaining ranks.
+        exited: the exit that the round's decision names, if there is one.
+    """
+    if exited is None or type(error) is not RestartAbort:  # a subclass is the user's own, who may expect it
+        return error
+    whose = f"initial rank {exited.initial_rank} has exited with code {exited.exit_code}: {exited.message}"
+    ended = PeerExited(
+        "; ".join((*map(str, error.args), whose)),
+        exit_code=exited.exit_code,
+        culprit=exited.initial_rank,
+        advice=vars(error).get("advice"),
+    )
+    ended.__cause__ = error
+    return ended
 
 
 def overtaken_wish(error: BaseException, outside: BaseException | None) -> BaseException | None:

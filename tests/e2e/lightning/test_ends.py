@@ -38,7 +38,8 @@ def test_the_limits_of_the_options_end_the_fit(options, text, run):
     kind = "kill" if "min_ranks" in options else "raise"
     faults = tuple(Fault(1, 3 + 5 * attempt, kind, attempt=attempt) for attempt in range(3))
     job = run(Setting(faults=faults, options=options))
-    assert errors(job)[0] == "RestartAbort"
+    assert errors(job)[0] == ("PeerExited" if kind == "kill" else "RestartAbort")
+    assert job.codes[0] == (128 + signal.SIGKILL if kind == "kill" else 1)
     assert text in job.errors(0)
 
 
@@ -52,8 +53,8 @@ def test_without_initial_weights_a_restart_before_the_first_checkpoint_is_refuse
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ctrl_c_and_sys_exit_on_one_rank_end_the_fit_on_all(rank, kind, code, run):
     job = run(Setting(faults=(Fault(rank, 8, kind),)))
-    assert job.codes == {rank: code, 1 - rank: 1}
-    assert errors(job)[1 - rank] == "RestartAbort"
+    assert job.codes == {0: code, 1: code}
+    assert errors(job)[1 - rank] == ("PeerExited" if kind == "exit" else "RestartAbort")
     assert f"initial rank {rank} has ended the fit" in job.errors(1 - rank)
     assert list(resumed_steps(job)) == [0]
 
@@ -66,6 +67,7 @@ def test_sigterm_ends_the_fit_at_once(start):
     job.finish(30)
     assert list(resumed_steps(job)) == [0]
     assert errors(job) == {0: "SIGTERMException", 1: "SIGTERMException"}
+    assert job.codes == {0: 143, 1: 143}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -75,7 +77,8 @@ def test_sigterm_to_one_rank_ends_the_fit_on_all(rank, start):
     job.kill(rank, signal.SIGTERM)
     job.finish(30)
     assert list(resumed_steps(job)) == [0]
-    assert errors(job) == {rank: "SIGTERMException", 1 - rank: "RestartAbort"}
+    assert errors(job) == {rank: "SIGTERMException", 1 - rank: "PeerExited"}
+    assert job.codes == {0: 143, 1: 143}
 
 
 def test_the_loss_of_the_rank_that_hosts_the_store_ends_the_job(run):

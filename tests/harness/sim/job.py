@@ -40,6 +40,7 @@ class Config:
         hosted: whether the process of member 0 hosts the store, which ends with it.
         second: whether those who have completed the call enter a second one.
         joins: whether the members enter the call one by one, and join the others by the store.
+        whole: whether the job needs all its members: the rank assignment gives up when one is lost.
     """
 
     ranks: int
@@ -63,6 +64,7 @@ class Config:
     hosted: bool = False
     second: bool = False
     joins: bool = False
+    whole: bool = False
 
     def budget(self) -> tuple[int, ...]:
         return (
@@ -115,6 +117,10 @@ class Job(NamedTuple):
 Step = tuple[str, Job]
 
 
-def fault_of(member: int, rank: int, kind: Interruption) -> FaultRecord:
-    """A fault with nothing in it that differs from run to run."""
-    return FaultRecord(initial_rank=member, rank=rank, interruption=kind.name)
+KILLED = 137
+
+
+def fault_of(member: int, rank: int, kind: Interruption, exit_code: int = 0) -> FaultRecord:
+    """A fault with nothing in it that differs from run to run; a process that dies was killed."""
+    code = KILLED if kind is Interruption.TERMINATED else exit_code
+    return FaultRecord(initial_rank=member, rank=rank, interruption=kind.name, exit_code=code)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Generator
 from typing import Any, Final
 
-from nvrx_core.errors import BarrierTimeout, RestartAbort, StoreLost
+from nvrx_core.errors import BarrierTimeout, PeerExited, RestartAbort, StoreLost
 from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
 from nvrx_core.inprocess.monitor import watch_effects
@@ -40,9 +40,11 @@ from .job import Config
 from .member_effects import LOCAL
 from .record import TIMEOUTS
 
-__all__ = ["MAIN", "MONITOR", "THREAD", "Member"]
+__all__ = ["GAVE_UP", "MAIN", "MONITOR", "THREAD", "Member"]
 
 MAIN, THREAD, MONITOR = "main", "thread", "monitor"
+GAVE_UP: Final = "gave up with exit code "
+"""The end of a member that could not go on without another one."""
 PENDING: Final = frozenset({
     effects.Await, effects.AwaitDecision, effects.AwaitEvent, effects.AwaitClients, effects.AwaitHostClosed,
     monitor_effects.AwaitOut, effects.AwaitRendezvous, effects.BeginIteration, effects.CountOut, effects.DeleteIfOver,
@@ -57,7 +59,7 @@ class Failed(Exception):
     """What a function raises when it fails."""
 
 
-class Leaves(BaseException):
+class Leaves(SystemExit):
     """What it raises to leave."""
 
 
@@ -76,7 +78,7 @@ class Member:
         self.state = State(member, config.ranks)
         self.iteration, self.section = -1, 0
         self.requested = self.left = self.released = self.leaving = False
-        self.end = ""
+        self.end, self.given_code = "", 0
         self.spoken: dict[int, int] = {}
         self.about, self.lost_store, self.abandoned = -1, False, False
         self.stage, self.chosen = Stage.STARTING, Chosen(member)
@@ -127,7 +129,7 @@ class Member:
 
     def _leaves(self, _: None) -> None:
         self.leaving = True
-        self._resume(MAIN, IterationResult(Outcome.LEFT, error=Leaves()))
+        self._resume(MAIN, IterationResult(Outcome.LEFT, error=Leaves(3 + self.member)))
 
     def _exits(self, _: None) -> None:
         self.leaving = True
@@ -276,6 +278,11 @@ class Member:
             self._stop(THREAD)
             spent = value is not None and isinstance(value.error, RestartAbort | Failed)
             self.end = "finished" if self.rounds.view.finished else "spent" if spent else "left"
+            if self.config.whole and value is not None and isinstance(value.error, RestartAbort):
+                code = value.error.exit_code if isinstance(value.error, PeerExited) else 0
+                told = f"the decision names {self.given_code}"
+                assert code == self.given_code, f"I18: member {self.member} ends with exit code {code}, and {told}"
+                self.end = f"{GAVE_UP}{code}"
             self.stage = Stage.LEFT if self.stage is not Stage.EXITED_ABNORMALLY else self.stage
 
     def _settle(self) -> None:
@@ -333,7 +340,8 @@ class Member:
             flow.limit.state(), canonical(self.rounds.view),
         )  # fmt: skip
         return (
-            self.end, self.left, self.released, self.lost_store, whole, alive if self.flows[MAIN] is not None else None,
+            self.end, self.given_code, self.left, self.released, self.lost_store, whole,
+            alive if self.flows[MAIN] is not None else None,
             tuple(sorted(self.spoken.items())), self.about, frozenset(self.watch.unresponsive),
             self.watch.parts.replaces, self.stage is Stage.LEFT, self.stage is Stage.OUTSIDE, self.entering.claimed,
             self.stage is Stage.RUNNING and self.flows[MONITOR] is not None,

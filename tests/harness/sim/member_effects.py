@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_core.errors import RankAssignmentError, RankDiscarded, StoreLost
+from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
+from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor import watch_effects
@@ -39,6 +40,9 @@ def _assign(member: Member, effect: effects.Assign) -> BaseException | None:
         return RankAssignmentError("injected", rank=state.rank, world_size=state.world_size)
     if (k + 1, member.member) in member.config.discards:
         return RankDiscarded("injected", rank=state.rank)
+    if member.config.whole and effect.decision.lost:
+        member.given_code = effect.decision.exit.exit_code if effect.decision.exit is not None else 0
+        return RestartAbort("injected")
     assign(ShiftRanks(), RankAssignmentCtx(state, NO_STORE, terminated))
     gone = [number for i, number in member.config.discards if i == k + 1 and number in member.known]
     state.rank -= sum(number < member.member for number in gone)
@@ -58,6 +62,11 @@ def _describe_arrival(member: Member, effect: effects.DescribeArrival) -> Arriva
 
 
 def _make_fault(member: Member, effect: effects.MakeFault) -> FaultRecord:
+    kind = Interruption.EXCEPTION if isinstance(effect.error, Exception) else Interruption.BASE_EXCEPTION
+    return fault_of(member.member, member.state.rank, kind, exit_code(effect.error))
+
+
+def _late_fault(member: Member, effect: effects.LateFault) -> FaultRecord:
     return fault_of(member.member, member.state.rank, Interruption.EXCEPTION)
 
 
@@ -155,5 +164,5 @@ LOCAL: Final[Mapping[type[effects.Effect], Callable[[Member, Any], Any]]] = {
     watch_effects.DescribeSilence: _describe_silence,
     watch_effects.MarkStoreLost: _mark_store_lost,
     effects.LoseStore: _lose_store,
-    effects.LateFault: _make_fault,
+    effects.LateFault: _late_fault,
 }

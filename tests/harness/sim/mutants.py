@@ -248,6 +248,19 @@ MUTANTS: Final[dict[str, Mutant]] = {
           "in decision.lost:\n            return\n        report = None\n"),),
         Config(ranks=2, nodes=1, asks=True), simulated=False,
     ),
+    "who gives up has a code of its own": Mutant(
+        ((FLOW, "given_up(error, decision.exit) if isinstance(error, RestartAbort) else error", "error"),),
+        Config(ranks=2, whole=True, leaves=1), simulated=False,
+    ),
+    "only the cause may be an exit": Mutant(
+        (("decision", "exit=_exit(faults, cause, lost)", "exit=cause if cause and cause.exit_code else None"),),
+        Config(ranks=2, whole=True, faults=1, leaves=1), simulated=False,
+    ),
+    "the exit code of a death is not told": Mutant(
+        (("decision", "fault.exit_code and fault.initial_rank in lost",
+          "fault.interruption == _ANNOUNCED and fault.exit_code and fault.initial_rank in lost"),),
+        Config(ranks=2, whole=True, crashes=1), simulated=False,
+    ),
     "a living member is reported in round after round": Mutant(
         (("death_report", "            if report.ends_round:\n                return\n", ""),),
         Config(ranks=2, suspicions=1), simulated=False,

@@ -15,7 +15,7 @@ from nvrx_core.inprocess.protocol.transitions import Phase
 
 from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Job, Step
 from .jobs import Jobs
-from .member import MAIN, MONITOR, THREAD
+from .member import GAVE_UP, MAIN, MONITOR, THREAD
 from .numbers import Seen
 from .record import Host, SayWhere
 
@@ -62,6 +62,8 @@ class Steps(Jobs):
         spent = {seen.iteration for seen in found if seen.end == "spent"}
         finished = any(seen.end == "finished" for seen in found)
         assert len(spent) + finished <= 1, "I11: the retry limit differs from member to member"
+        codes = {seen.end for seen in found if seen.end.startswith(GAVE_UP)}
+        assert len(codes) <= 1, f"I18: members end with different codes: {codes}"
         written_late = self.config.hangs or self.config.suspicions or self.config.ghosts or self.config.quits
         if finished and not (written_late or self.config.hosted or any(seen.end in DEAD for seen in found)):
             assert set(job.records) <= {self.records.empty}, "I13: the keys of a completed call are there"
@@ -89,6 +91,8 @@ class Steps(Jobs):
         action = self.seen(job, member).action[which]
         after, answer = self._store(job, action, effect.iteration)
         label = f"{member}: {self._name(action)} in {effect.iteration}"
+        if self.config.whole and self._name(action) == "Publish" and not job.deleted:
+            self._check_exit(after, effect.iteration)
         yield label, self._step(after, member, which, answer, key=self._answer_key(answer))
 
     def _set_rendezvous(self, job: Job, member: int, which: str, effect: effects.SetRendezvous) -> Iterator[Step]:
@@ -246,6 +250,14 @@ class Steps(Jobs):
         assert self._record(job, k - 1).event != (None,), f"I11: member {member} enters {k} after a completed round"
         injected = sum(self.config.budget()) - sum(job.budget) + len(self.config.errors) + len(self.config.fails)
         assert k <= injected, f"I9: member {member} enters {k} after {injected} troubles"
+
+    def _check_exit(self, job: Job, k: int) -> None:
+        """Check that a decision names the exit of a lost member, if one has exited."""
+        decision, record = self._decision(job, k), self._record(job, k)
+        faults = [*record.event, *(arrival.fault for _, arrival in record.arrivals)]
+        codes = {fault.exit_code for fault in faults if fault is not None and fault.initial_rank in decision.lost} - {0}
+        code = decision.exit and decision.exit.exit_code
+        assert code in (codes or {None}), f"I18: round {k} names exit code {code}, and its lost members have {codes}"
 
     def _check_finish(self, job: Job, member: int, k: int) -> None:
         for other in self._members(job, k):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from nvrx_core.fault.exceptions import add_note, chain_contains, related, set_traceback
+from nvrx_core.fault.exceptions import add_note, chain_contains, exit_code, related, set_traceback
 
 
 @dataclass(frozen=True)
@@ -75,3 +75,22 @@ def test_a_frozen_dataclass_gets_a_traceback_and_notes():
 def test_an_exception_may_have_no_module():
     error = type("Nameless", (Exception,), {"__module__": None})()
     assert list(related(error)) == [error]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SystemExit(3), 3),
+        (SystemExit("over"), 1),
+        (SystemExit(-1), 255),
+        (SystemExit(256), 0),
+        (SystemExit(), 0),
+        (KeyboardInterrupt(), 130),
+        (GeneratorExit(), 0),
+        (ValueError(), 0),
+        (BaseExceptionGroup("several", [SystemExit(3)]), 0),
+    ],
+    ids=repr,
+)
+def test_the_exit_code_is_that_of_a_process_that_ends_by_the_exception(error, code):
+    assert exit_code(error) == code

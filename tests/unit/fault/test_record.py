@@ -29,6 +29,7 @@ def test_unknown_fields_are_ignored_and_the_others_have_defaults():
         {},
         {"initial_rank": 1, "rank": 1, "interruption": "SURPRISE"},
         {"initial_rank": "1", "rank": 1, "interruption": "EXCEPTION"},
+        {"initial_rank": 1, "rank": 1, "interruption": "TERMINATED", "exit_code": 256},
     ],
 )
 def test_a_record_without_kind_or_rank_is_refused(data):

@@ -215,3 +215,27 @@ def test_an_endpoint_that_is_none_is_refused(endpoint):
     data = json.loads(decide(0, {0: offering(0, 0)}, None).encode())
     with pytest.raises(ValueError, match=r"not |codec"):
         Decision.decode(json.dumps({**data, "endpoints": [[0, endpoint]]}))
+
+
+def exits(member, code, kind="BASE_EXCEPTION"):
+    return replace(fault(member, kind), exit_code=code)
+
+
+@pytest.mark.parametrize(
+    ("event", "all_of_them", "code"),
+    [
+        (exits(1, 3), [(ALIVE,), (LEAVING, exits(1, 3))], 3),
+        (exits(1, 3), [(LEAVING, exits(0, 4)), (LEAVING, exits(1, 3))], 3),
+        (fault(0), [(ALIVE, fault(0)), (DEAD, exits(1, 137, "TERMINATED")), (LEAVING, exits(2, 5))], 5),
+        (exits(1, 137, "TERMINATED"), [(ALIVE,), (DEAD, exits(1, 137, "TERMINATED")), (LEAVING, exits(2, 5))], 137),
+        (fault(0), [(ALIVE, fault(0)), (LEAVING, exits(1, 6)), (LEAVING, exits(2, 5))], 6),
+        (fault(0), [(ALIVE, fault(0)), (LEAVING, fault(1, "BASE_EXCEPTION"))], None),
+        (exits(1, 3), [(ALIVE,), (ALIVE, exits(1, 3))], None),
+    ],
+    ids=["one", "the first", "announced by itself", "the cause", "the lowest", "no exit", "not lost"],
+)
+def test_the_exit_of_a_lost_rank_is_named(event, all_of_them, code):
+    decision = decide(0, arrivals(*all_of_them), event)
+    assert (decision.exit and decision.exit.exit_code) == code
+    assert Decision.decode(decision.encode()) == decision
+    assert ("exit" in json.loads(decision.encode())) == (code is not None)

@@ -2,8 +2,16 @@
 
 import pytest
 
-from nvrx_core.errors import RestartAbort, StoreLost
-from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, Outcome, RankShouldRestart, how_it_ended, overtaken_wish
+from nvrx_core.errors import PeerExited, RestartAbort, StoreLost
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.outcome import (
+    LoopShouldEnd,
+    Outcome,
+    RankShouldRestart,
+    given_up,
+    how_it_ended,
+    overtaken_wish,
+)
 
 
 class TorchError(BaseException):
@@ -168,3 +176,28 @@ def test_what_the_caller_of_the_function_handles_is_no_failure_of_the_function()
 def test_an_exit_by_a_signal_is_meant_whatever_it_interrupts(code, outcome):
     error = because_of(SystemExit(code), RankShouldRestart())
     assert how_it_ended(error, requested=True, landed=True, by_signal=True) is outcome
+
+
+EXIT = FaultRecord(initial_rank=2, rank=1, interruption="BASE_EXCEPTION", message="SystemExit: 3", exit_code=3)
+
+
+class TooFew(RestartAbort):
+    """An exception of the user's."""
+
+
+def test_who_gives_up_because_a_rank_has_exited_ends_with_its_code():
+    error = RestartAbort("too few ranks")
+    ended = given_up(error, EXIT)
+    assert isinstance(ended, PeerExited)
+    assert (ended.code, ended.culprit, ended.__cause__) == (3, 2, error)
+    assert str(ended).startswith("too few ranks; initial rank 2 has exited with code 3: SystemExit: 3. Next: find out")
+    assert str(given_up(RestartAbort("too few ranks", advice="wait"), EXIT)).endswith("Next: wait")
+
+
+@pytest.mark.parametrize(
+    ("error", "exited"),
+    [(RestartAbort("often"), None), (TooFew(), EXIT), (PeerExited("over", exit_code=4), EXIT)],
+    ids=["nobody has exited", "a subclass", "another exit"],
+)
+def test_who_gives_up_otherwise_ends_by_the_exception_itself(error, exited):
+    assert given_up(error, exited) is error
