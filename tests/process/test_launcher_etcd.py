@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nvrx_core.store.etcd_store import EtcdStore
 from tests.harness.process.etcd import Etcd, etcd_in
-from tests.harness.process.launch import Launch, Start, rendezvous_options
+from tests.harness.process.host import eventually
+from tests.harness.process.launch import Launch, Start, events_of, rendezvous_options
 
 LEADS = "this launcher runs the coordinator"
 
@@ -67,6 +70,52 @@ def test_etcd_may_be_killed_and_started_again(start: Start, etcd: Etcd, tmp_path
     ends = [job.finish() for job in jobs]
     assert [code for code, _ in ends] == [0, 0], ends
     assert all(each["cycle"] == 0 for job in jobs for each in job.events)
+
+
+KEYS_GONE = "the keys of this job are gone: the store was started again without its data, or no launcher"
+
+
+def test_etcd_that_is_started_again_without_its_data_ends_the_job(start: Start, etcd: Etcd, tmp_path: Path) -> None:
+    jobs = [start("waits", "--nnodes", "2") for _ in range(2)]
+    for job in jobs:
+        job.read(2, "start")
+    etcd.kill()
+    shutil.rmtree(tmp_path / "etcd")
+    etcd.start()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [75, 75], ends
+    assert all(KEYS_GONE in log for _, log in ends)
+    assert all("Traceback" not in log for _, log in ends)
+
+
+def test_launchers_that_all_stood_still_until_their_keys_had_expired_end(start: Start, etcd: Etcd) -> None:
+    """As on machines that were suspended; the keys expire after 60 s, and are deleted at once here."""
+    jobs = [start("waits", "--nnodes", "2") for _ in range(2)]
+    for job in jobs:
+        job.read(2, "start")
+        job.process.send_signal(signal.SIGSTOP)
+    assert EtcdStore(etcd.endpoint, prefix="nvrx-rendezvous/").forget("")
+    for job in jobs:
+        job.process.send_signal(signal.SIGCONT)
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [75, 75], ends
+    assert all(KEYS_GONE in log for _, log in ends)
+
+
+def test_a_spare_that_stood_still_at_the_end_of_the_job_ends_as_the_others(start: Start, tmp_path: Path) -> None:
+    options = ("gated", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0,close_timeout=1")
+    first = start(*options)
+    first.read(2, "start")
+    spare = start(*options)
+    assert eventually(lambda: len(events_of(tmp_path, "joined")) == 2, 60.0)
+    spare.process.send_signal(signal.SIGSTOP)
+    (tmp_path / "gate").touch()
+    code, log = first.finish()
+    assert code == 0, log
+    spare.process.send_signal(signal.SIGCONT)
+    code, log = spare.finish()
+    assert code == 0, log
+    assert "all workers are done" in log
 
 
 def test_the_name_of_a_job_can_be_used_again(start: Start) -> None:

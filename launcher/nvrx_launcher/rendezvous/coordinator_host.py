@@ -13,6 +13,7 @@ from nvrx_core.liveness.lease import LeaseTable
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.decision_log import DecisionLog
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, Verdict
@@ -67,6 +68,7 @@ class CoordinatorHost:
         self._control, self._replaced = control, replaced
         self._progress = ProgressSummary(keys.progress)
         self._term, self._decided, checkpoint = opening.term, opening.decided, opening.checkpoint
+        self._log = DecisionLog(keys, opening.term)
         self._handled = opening.term.inbox if checkpoint is None else checkpoint.handled
         self._coordinator = Coordinator(rules)
         if checkpoint is not None:
@@ -117,7 +119,8 @@ class CoordinatorHost:
             loop.turn(deadline)
         if not self._term.hosts_store:
             is_over = self._coordinator.is_over and not self._is_ahead
-            self._requests.ask(self._clear if is_over else self._resign)
+            decided = self._decided
+            self._requests.ask((lambda store: self._log.clear(store, decided)) if is_over else self._log.resign)
         self.stop()
 
     def stop(self) -> None:
@@ -130,14 +133,6 @@ class CoordinatorHost:
         if self._is_ahead:
             return False
         return bool(self._coordinator.nodes) if self._coordinator.is_over else node in self._coordinator.nodes
-
-    def _resign(self, store: Store) -> None:
-        store.set(self._keys.leader, replace(self._term, is_over=True).to_text())
-
-    def _clear(self, store: Store) -> None:
-        """Delete the job's keys from a store that outlives it, so that its name can be used again."""
-        if (forget := getattr(store.store, "forget", None)) is None or not forget(""):
-            self._resign(store)
 
     def _received(self, number: int, message: Message) -> None:
         self._handled = number
@@ -166,7 +161,7 @@ class CoordinatorHost:
             self._decided += 1
             number, named = self._decided, tuple(map(self._with_store, decisions))
             checkpoint = Checkpoint(self._coordinator.state(now=time.monotonic()), self._handled)
-            entry = Entry(self._term.number, named).to_text()
+            entry = Entry(self._term.number, named)
             self._requests.ask(lambda store: self._write(store, number, entry, checkpoint))
             self._is_ahead = False
 
@@ -185,14 +180,9 @@ class CoordinatorHost:
     def _with_store(self, decision: Decision) -> Decision:
         return replace(decision, store=self._control()) if decision.verdict is Verdict.RUN else decision
 
-    def _write(self, store: Store, number: int, entry: str, checkpoint: Checkpoint) -> None:
-        """Write a decision, unless another launcher has written one at its number."""
-        if not self._term.hosts_store:  # nobody takes over from a coordinator that is lost with its store
-            store.set(self._keys.state(number, self._term.number), checkpoint.to_text())
-        if store.compare_set(self._keys.decision(number), "", entry).decode() != entry:
+    def _write(self, store: Store, number: int, entry: Entry, checkpoint: Checkpoint) -> None:
+        if not self._log.write(store, number, entry, checkpoint):
             self._mailbox.post(self._replaced)
-        elif not self._term.hosts_store:
-            store.delete_key(self._keys.state(number - 1, self._term.number))
 
     def _watch_leases(self, store: Store) -> None:
         """Observe which leases were renewed, and collect the progress; runs in the request thread."""

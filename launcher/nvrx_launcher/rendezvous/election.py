@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 import torch.distributed as dist
 
 from nvrx_core.liveness.lease import LeaseTable
+from nvrx_core.store.endpoint import StoreConnectionError
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Verdict
 from nvrx_launcher.rendezvous.store_threads import Store
@@ -41,12 +43,13 @@ class Election:
     def __init__(self, keys: RendezvousKeys, settings: RendezvousSettings, *, hosts_store: bool) -> None:
         self._keys, self._settings, self._hosts_store = keys, settings, hosts_store
         self._leases = LeaseTable[int](settings.beat * settings.lost_after)
-        self._pause = threading.Event()
+        self._pause, self._instance = threading.Event(), ""
 
     def enter(self, store: Store, node: int) -> Opening:
         """Return the current term, or a new one of this node, once it is known whether a coordinator runs."""
         if not self._hosts_store:
             self._leave_it_to_the_host(store)
+        self._instance = store.compare_set(self._keys.instance, "", uuid.uuid4().hex).decode()
         while True:
             known = self._known(store)
             term = Term.from_text(known) if known else None
@@ -58,10 +61,14 @@ class Election:
             self._pause.wait(PAUSE)
 
     def observe(self, store: Store, node: int, term: Term) -> Opening:
-        """Return the current term, or a new one of this node if the coordinator is lost; called at each beat."""
+        """Return the current term, or a new one of this node if the coordinator is lost; called at each beat.
+
+        Raises:
+            StoreConnectionError: when the keys of the job are gone.
+        """
         if term.hosts_store:
             return Opening(term)
-        known = self._known(store)
+        known = self._still_known(store)
         present = Term.from_text(known)
         if present.node == node and present.number == term.number:
             return Opening(present)
@@ -73,6 +80,18 @@ class Election:
     def _known(self, store: Store) -> str:
         key = self._keys.leader
         return store.get(key).decode() if store.check([key]) else ""
+
+    def _still_known(self, store: Store) -> str:
+        """Return the current term, in the store in which this launcher has found one."""
+        keys = [self._keys.instance, self._keys.leader]
+        if store.check(keys):
+            instance, known = (value.decode() for value in store.multi_get(keys))
+            if self._instance in ("", instance):
+                return known
+        raise StoreConnectionError(
+            "the keys of this job are gone: the store was started again without its data, or no launcher of the job "
+            "has renewed them in time (60 s in etcd), because the job has ended or all launchers stood still"
+        )
 
     def _leave_it_to_the_host(self, store: Store) -> None:
         try:
@@ -104,14 +123,29 @@ class Election:
         if store.compare_set(self._keys.leader, known, mine.to_text()).decode() != mine.to_text():
             return None
         opening = self._opening(store, mine, last.node if last.node != node else -1)
-        store.set(self._keys.leader, opening.term.to_text())
+        if opening is None:
+            return None
+        opened = opening.term.to_text()
+        if store.compare_set(self._keys.leader, mine.to_text(), opened).decode() != opened:
+            return None
         log.info("this launcher runs the coordinator, in term %d", mine.number)
         return opening
 
-    def _opening(self, store: Store, mine: Term, predecessor: int) -> Opening:
-        """Return the state that the term starts from, and write the next number, which fences the predecessor."""
+    def _opening(self, store: Store, mine: Term, predecessor: int) -> Opening | None:
+        """Return the state that the term starts from, and write the next number, which fences the predecessor.
+
+        Return None if the last decision is that of a later term: this launcher stood still, and was replaced.
+        """
+        missing = -1
         while True:
-            found = self._after(store, replace(mine, is_open=True), predecessor)
+            try:
+                found = self._after(store, replace(mine, is_open=True), predecessor)
+            except dist.DistStoreError:  # the last coordinator has decided once more, and deleted the state before
+                if missing == (missing := self._last(store, mine.since)):
+                    raise
+                continue
+            if found is None:
+                return None
             opening = replace(found, decided=found.decided + 1)
             entry = Entry(mine.number, ()).to_text()
             text = "" if found.checkpoint is None else found.checkpoint.to_text()
@@ -119,12 +153,14 @@ class Election:
             if store.compare_set(self._keys.decision(opening.decided), "", entry).decode() == entry:
                 return opening
 
-    def _after(self, store: Store, mine: Term, predecessor: int) -> Opening:
-        """Return the last decision and its state, unless the job has ended by it."""
+    def _after(self, store: Store, mine: Term, predecessor: int) -> Opening | None:
+        """Return the last decision and its state, unless the job has ended by it; None if a later term has made it."""
         decided = self._last(store, mine.since)
         if decided < mine.since:
             return Opening(mine, decided, None, predecessor)
         entry = Entry.from_text(store.get(self._keys.decision(decided)))
+        if entry.term > mine.number:
+            return None
         if any(each.verdict is Verdict.END for each in entry.decisions):
             anew = replace(mine, since=decided + 1, inbox=store.add(self._keys.inbox, 0))
             return Opening(anew, decided)

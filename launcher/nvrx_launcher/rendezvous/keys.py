@@ -5,6 +5,7 @@ lease/<node>         a counter that a node increments while it lives
 progress/<node>      how far the ranks of a node are, and of the whole job (-1)
 inbox                how many messages were sent to the coordinator so far
 inbox/<n>            the n-th of them, from 1
+instance             tells this store from another one that is started at its place without these keys
 leader               the current term: whose launcher runs the coordinator
 decision/<n>         the n-th decision, for all nodes, from 1; written once
 state/<n>/<term>     the state of the coordinator of a term at that decision
@@ -42,6 +43,11 @@ class RendezvousKeys:
     def inbox(self) -> str:
         """The counter of messages to the coordinator."""
         return self._key("inbox")
+
+    @property
+    def instance(self) -> str:
+        """What tells the store from another one."""
+        return self._key("instance")
 
     @property
     def leader(self) -> str:

@@ -11,7 +11,7 @@ from nvrx_launcher.rendezvous import coordinator, cycle_members, gathering, leas
 
 from tests.harness.sim.rendezvous_scenarios import Machines
 
-__all__ = ["MUTANTS", "mutated"]
+__all__ = ["MUTANTS", "load", "mutated"]
 
 MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "a lost node uses up a restart": (coordinator, "        self._budget.forgive()\n", ""),
@@ -61,14 +61,14 @@ def mutated(name: str | None) -> Machines:
     made = {each: each for each in (coordinator, node_policy, lease)}
     if name:
         module, shipped, mistake = MUTANTS[name]
-        made[module] = _load(module, shipped, mistake)
+        made[module] = load(module, shipped, mistake)
         if part := PARTS.get(module):
-            made[coordinator] = _load(coordinator)
+            made[coordinator] = load(coordinator)
             setattr(made[coordinator], part, getattr(made[module], part))
     return Machines(made[coordinator], made[node_policy], made[lease], messages)
 
 
-def _load(module: ModuleType, shipped: str = "", mistake: str = "") -> ModuleType:
+def load(module: ModuleType, shipped: str = "", mistake: str = "") -> ModuleType:
     """Return a module of its own, with another text in the place of the shipped one."""
     text = inspect.getsource(module)
     assert not shipped or text.count(shipped) == 1, (

@@ -9,15 +9,20 @@ import pytest
 import torch.distributed as dist
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous import coordinator_host
+from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
+from nvrx_launcher.rendezvous.decision_log import DecisionLog
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
-from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous.term import Opening, Term
+from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 KEYS = RendezvousKeys("job")
 SETTINGS = RendezvousSettings(beat=60.0)
+TERM = Term(1, 0, is_open=True)
+STOP = Entry(1, (Decision(Verdict.STOP, 0, "a worker has failed"),))
+NOW = Checkpoint(Coordinator(Rules(1, 1, 0)).state(now=0.0), 0)
 
 
 def gone(_: object) -> None:
@@ -30,6 +35,7 @@ def test_a_coordinator_that_cannot_hand_on_a_decision_leaves_the_next_ones_to_it
     """Its launcher ends, and takes a while; meanwhile it finds that its own node is lost."""
     store, loop = dist.HashStore(), EventLoop()
     host = hosted(store)
+    store.set(KEYS.leader, TERM.to_text())
     host._requests.start()
 
     def fail(*_: object) -> None:
@@ -47,11 +53,59 @@ def test_a_coordinator_that_cannot_hand_on_a_decision_leaves_the_next_ones_to_it
     loop.close()
 
 
+def test_a_refused_write_cancels_all_later_ones_of_its_term() -> None:
+    """Two decisions are queued when another launcher takes over; the second one's number is free."""
+    store, log = dist.HashStore(), DecisionLog(KEYS, TERM)
+    assert log.write(store, 1, STOP, NOW)
+    store.set(KEYS.decision(2), Entry(2, ()).to_text())
+    assert [log.write(store, number, STOP, NOW) for number in (2, 3)] == [False, False]
+    assert log.is_fenced
+    assert not store.check([KEYS.decision(3)])
+
+
+def test_a_write_whose_answer_was_lost_is_repeated() -> None:
+    store, log = dist.HashStore(), DecisionLog(KEYS, TERM)
+    assert [log.write(store, 1, STOP, NOW) for _ in range(2)] == [True, True]
+
+
+def test_a_coordinator_that_was_replaced_neither_resigns_nor_clears_the_job() -> None:
+    store, log, deleted = dist.HashStore(), DecisionLog(KEYS, TERM), list[str]()
+    successor = Term(2, 1, is_open=True).to_text()
+    store.set(KEYS.leader, successor)
+    store.set(KEYS.decision(1), Entry(2, ()).to_text())
+    log.write(store, 1, STOP, NOW)
+    log.resign(store)
+    log.clear(Forgetting(store, deleted), 1)  # type: ignore[arg-type]
+    assert (store.get(KEYS.leader).decode(), deleted) == (successor, [])
+
+
+def test_the_end_of_a_job_stays_for_those_that_have_yet_to_read_it() -> None:
+    store, kept = dist.HashStore(), list[str]()
+    store.set(KEYS.leader, TERM.to_text())
+    DecisionLog(KEYS, TERM).clear(Forgetting(store, kept), 2)  # type: ignore[arg-type]
+    assert Term.from_text(store.get(KEYS.leader)).is_over
+    assert {KEYS.leader, KEYS.instance, KEYS.decision(1), KEYS.decision(2)} <= set(kept)
+
+
+class Forgetting:
+    """A connection to a store that can delete many keys."""
+
+    def __init__(self, store: dist.Store, kept: list[str]) -> None:
+        self.store, self._store, self._kept = self, store, kept
+
+    def forget_except(self, prefix: str, keys: list[str]) -> None:
+        assert prefix == ""
+        self._kept += keys
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
 def hosted(store: dist.Store) -> CoordinatorHost:
     """Return the host of a job of two nodes, that begins in a store which none of its launchers hosts."""
     connections: list[Callable[..., object]] = [lambda request: request(store), gone]
     return CoordinatorHost(
-        Rules(2, 2, 1), Opening(Term(1, 0, is_open=True), 1), iter(connections).__next__,  # type: ignore[arg-type]
+        Rules(2, 2, 1), Opening(TERM, 1), iter(connections).__next__,  # type: ignore[arg-type]
         KEYS, mailbox=SimpleNamespace(), settings=SETTINGS, control=str, replaced=lambda: None, failed=print,  # type: ignore[arg-type]
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.store.endpoint import StoreConnectionError
 
 KEYS = RendezvousKeys("job")
 SETTINGS = RendezvousSettings(beat=0.05, lost_after=2)
@@ -24,6 +26,7 @@ SETTINGS = RendezvousSettings(beat=0.05, lost_after=2)
 @pytest.fixture
 def store():
     store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=5))
     for node in range(3):
         store.set(KEYS.lease(node), "1")
     return store
@@ -126,6 +129,72 @@ def test_a_claim_whose_answer_was_lost_is_made_again(store):
     assert candidate().enter(store, 1).term == Term(5, 1, is_open=True)
     store.set(KEYS.leader, Term(6, 1, is_open=True).to_text())
     assert candidate().observe(store, 1, Term(5, 1)).term.number == 7
+
+
+class Replacing:
+    """A store in which node 2 replaces whoever has just written a decision."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def compare_set(self, key, expected, desired):
+        found = self.store.compare_set(key, expected, desired)
+        if key.startswith(KEYS.decision(0)[:-1]):
+            self.store.set(KEYS.leader, Term(9, 2, is_open=True).to_text())
+        return found
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+
+def test_a_claim_that_stands_still_between_its_writes_does_not_undo_a_later_one(store):
+    first = candidate().enter(store, 0)
+    member, term = candidate(), first.term
+    member.enter(Moving(store), 1)
+    while term.number == 1:
+        term = member.observe(Replacing(store), 1, first.term).term
+        if Term.from_text(store.get(KEYS.leader)).number == 9:
+            break
+    assert Term.from_text(store.get(KEYS.leader)) == Term(9, 2, is_open=True)
+    assert term.node == 0, "it has not got the term"
+
+
+def test_a_claim_gives_up_when_a_later_term_has_decided(store):
+    store.set(KEYS.decision(1), Entry(7, ()).to_text())
+    assert candidate()._claim(store, "", 1) is None
+    assert not store.check([KEYS.decision(2)])
+
+
+def test_a_state_that_was_deleted_meanwhile_is_sought_at_the_next_decision(store):
+    class Deciding:
+        """A store whose coordinator decides once more when its last state is about to be read."""
+
+        def get(self, key):
+            if key == KEYS.state(2, 1):
+                store.delete_key(key)
+                decide(store, 1, 3, Decision(Verdict.STOP, 0, "x"))
+                raise dist.DistStoreError
+            return store.get(key)
+
+        def __getattr__(self, name):
+            return getattr(store, name)
+
+    candidate().enter(store, 0)
+    decide(store, 1, 2, Decision(Verdict.RUN, 0, "2 nodes"))
+    assert candidate()._claim(Deciding(), store.get(KEYS.leader).decode(), 1).decided == 4
+
+
+@pytest.mark.parametrize("lost", ["deleted", "another"])
+def test_a_launcher_that_finds_the_keys_of_its_job_gone_says_why(store, lost):
+    first = candidate().enter(store, 0)
+    member = candidate()
+    member.enter(Moving(store), 1)
+    if lost == "deleted":
+        store.delete_key(KEYS.leader)
+    else:
+        store.set(KEYS.instance, "of another job")
+    with pytest.raises(StoreConnectionError, match=r"the keys of this job are gone: .* without its data, or no"):
+        member.observe(store, 1, first.term)
 
 
 def test_no_launcher_takes_over_a_coordinator_lost_with_its_store(store):
