@@ -24,6 +24,7 @@ from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_actions import (
+    AwaitOthers,
     AwaitRound,
     EndLaunch,
     JoinAgain,
@@ -98,11 +99,13 @@ class Agent:
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop = EventLoop()
         self._kill_at, self._code = math.inf, -1
+        self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started = dict[int, str](), math.inf
         self._policy = NodePolicy(
             options.workers,
             stop_signal=signal.SIGTERM, stop_grace=options.stop_timeout, signal_grace=options.term_timeout,
             kill_signal=signal.SIGKILL, min_healthy=options.policy == MIN_HEALTHY,
+            retries_misuse=config.retry_usage_errors or not options.max_restarts,
         )  # fmt: skip
 
     def run(self) -> int:
@@ -118,13 +121,16 @@ class Agent:
             self._monitors.start()
             while self._code < 0:
                 parts = (coordination, coordination.store, self._warm_start, self._monitors, self._processes)
-                self._loop.turn(min(self._kill_at, *(each.deadline for each in parts)))
+                self._loop.turn(min(self._kill_at, self._awaits_until, *(each.deadline for each in parts)))
                 coordination.tick()
                 coordination.store.tick()
                 self._warm_start.tick()
                 self._processes.tick()
                 now = time.monotonic()
                 self._monitors.tick(now=now)
+                if now >= self._awaits_until:
+                    self._awaits_until = math.inf
+                    self._carry_out(self._policy.waited(self._awaited))
                 if now >= self._kill_at:
                     self._kill()
         return self._code
@@ -202,6 +208,8 @@ class Agent:
                     self._coordination.join_again()
                 case AwaitRound(local_rank, rank):
                     self._await_round(local_rank, rank)
+                case AwaitOthers(cycle, seconds):
+                    self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
                 case EndLaunch(code, _, reason):
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind
 
-__all__ = ["AwaitRound", "Cause", "EndLaunch", "JoinAgain", "NodeAction", "StartWorkers", "StopWorkers", "Tell"]
+__all__ = [
+    "AwaitOthers",
+    "AwaitRound",
+    "Cause",
+    "EndLaunch",
+    "JoinAgain",
+    "NodeAction",
+    "StartWorkers",
+    "StopWorkers",
+    "Tell",
+]
 
 
 class Cause(enum.Enum):
@@ -72,10 +82,18 @@ class AwaitRound:
 
 
 @dataclass(frozen=True)
+class AwaitOthers:
+    """Wait whether all workers refuse their command line; when these seconds are over, say so by `waited`."""
+
+    cycle: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class JoinAgain:
     """Join the job under another number, as soon as the store can be reached; answer with `joined`."""
 
     reason: str
 
 
-NodeAction = JoinAgain | StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound
+NodeAction = AwaitOthers | JoinAgain | StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound

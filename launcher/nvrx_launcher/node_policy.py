@@ -17,7 +17,9 @@ from typing import Final, assert_never
 
 from nvrx_launcher import departure
 from nvrx_launcher.departure import Departure, StopSignals
+from nvrx_launcher.exit_codes import USAGE
 from nvrx_launcher.node_actions import (
+    AwaitOthers,
     AwaitRound,
     Cause,
     EndLaunch,
@@ -32,6 +34,10 @@ from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 __all__ = ["NodePolicy"]
 
 CUT_OFF: Final = "it was cut off"
+OTHERS_WITHIN: Final = 1.0
+"""Seconds from a worker that refuses its command line to the next one, if all do."""
+NODES_WITHIN: Final = 5.0
+"""Seconds from the last of them on this node to those of other nodes."""
 
 
 class _Phase(enum.Enum):
@@ -52,6 +58,7 @@ class NodePolicy:
         signal_grace: seconds that it has when the launcher passes a signal on.
         kill_signal: what ends a worker at once.
         min_healthy: a worker that fails does not stop the others.
+        retries_misuse: workers that refuse their command line are restarted like others that fail.
 
     Attributes:
         cycle: the cycle that runs, or has run last; -1 for none.
@@ -66,14 +73,16 @@ class NodePolicy:
         signal_grace: float,
         kill_signal: int,
         min_healthy: bool = False,
+        retries_misuse: bool = True,
     ) -> None:
-        self.workers, self._min_healthy = workers, min_healthy
+        self.workers, self._min_healthy, self._retries_misuse = workers, min_healthy, retries_misuse
         self._signals = StopSignals(stop_signal, stop_grace, signal_grace, kill_signal)
         self.cycle = -1
         self._phase = _Phase.WAITING
         self._node = -1
         self._running = frozenset[int]()
         self._doubtful = dict[int, str]()
+        self._failed, self._misused = set[int](), set[int]()
         self._first_rank = 0
         self._end: EndLaunch | None = None
         self._is_excluded = False
@@ -127,9 +136,15 @@ class NodePolicy:
         self._running -= {local_rank}
         if self._phase is _Phase.STOPPING:
             return () if self._running else self._all_gone()
+        if code:
+            self._failed.add(local_rank)
         if code and in_process:
             self._doubtful[local_rank] = report
-            return (AwaitRound(local_rank, self.rank_of(local_rank)),)
+            is_nobody_left = len(self._failed) == self.workers
+            told = (Tell(MessageKind.ALL_FAILED, self.cycle, report),) if is_nobody_left else ()
+            return (AwaitRound(local_rank, self.rank_of(local_rank)), *told)
+        if code == USAGE and is_fruitless and not self.cycle and not self._retries_misuse:
+            return self._await_others(local_rank, report)
         if code:
             return self._fail_or_weaken(report or f"local rank {local_rank} has failed", is_fruitless=is_fruitless)
         return self._done_if_all_are()
@@ -147,6 +162,14 @@ class NodePolicy:
         if not is_entered:
             return self._fail(report)
         return self._weaken(report) if self._min_healthy else self._done_if_all_are()
+
+    def waited(self, cycle: int) -> tuple[NodeAction, ...]:
+        """Handle the end of `AwaitOthers`: not all workers refuse their command line, so one has failed."""
+        if cycle != self.cycle or not self._misused or not self._doubtful:
+            return ()
+        report = next(iter(self._doubtful.values()))
+        self._doubtful.clear()
+        return self._fail_or_weaken(report, is_fruitless=True)
 
     def leave(self, why: Departure) -> tuple[NodeAction, ...]:
         """Leave the job: end the workers, then the launcher, unless the others need it."""
@@ -172,6 +195,14 @@ class NodePolicy:
     def _fail_or_weaken(self, report: str, *, is_fruitless: bool) -> tuple[NodeAction, ...]:
         kind = MessageKind.FRUITLESS if is_fruitless else MessageKind.FAILED
         return self._weaken(report) if self._min_healthy else self._fail(report, kind)
+
+    def _await_others(self, local_rank: int, report: str) -> tuple[NodeAction, ...]:
+        """Keep the other workers, to learn whether all refuse their command line: then a restart would not help."""
+        self._doubtful[local_rank] = report
+        self._misused.add(local_rank)
+        if len(self._misused) < self.workers:
+            return (AwaitOthers(self.cycle, OTHERS_WITHIN),)
+        return (Tell(MessageKind.MISUSED, self.cycle, report), AwaitOthers(self.cycle, NODES_WITHIN))
 
     def _weaken(self, reason: str) -> tuple[NodeAction, ...]:
         return (Tell(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())
@@ -199,6 +230,7 @@ class NodePolicy:
             if place.node == self._node:
                 self.cycle, self._phase = decision.cycle, _Phase.RUNNING
                 self._running = frozenset(range(self.workers))
+                self._failed, self._misused = set(), set()
                 self._first_rank = place.first_rank
                 return (StartWorkers(decision, group_rank, place),)
         return ()

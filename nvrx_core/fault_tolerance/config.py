@@ -119,6 +119,10 @@ class FaultToleranceConfig(Settings):
         0.0, SECONDS, "Time before each restart, at least. Cycles that end before their first step, in a row, are "
         "followed after 0, 1, 2, 4 ... 60 s; none: no pause at all.", rule=NOT_NEGATIVE, optional=True,
     )  # fmt: skip
+    retry_usage_errors: bool = setting(
+        False, BOOLEAN, "Restart the workers also when all of them have exited with code 2 before the first step of "
+        "the first cycle, as scripts do that refuse their arguments.",
+    )  # fmt: skip
     warm_workers: str = setting(
         "auto", SWITCH, "Standby workers, which have imported torch: a restart need not wait for that. auto: for "
         "Python scripts, if restarts are allowed and 4 GiB a worker are free.",

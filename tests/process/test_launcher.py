@@ -159,3 +159,40 @@ def test_a_killed_call_of_an_earlier_cycle_does_not_stand_for_a_call_that_goes_o
     code, log = launcher("-", *options, worker="launcher_killed_call.py").finish()
     assert code == 1, log
     assert "goes on in process" not in log
+
+
+def test_ranks_that_all_leave_a_wrapped_call_are_not_waited_for(launcher: Start) -> None:
+    job = launcher("all", "--max-restarts", "1", "--ft-inprocess-grace", "600", worker="launcher_left_call.py")
+    code, log = job.finish()
+    assert code == 1, log
+    assert "has failed with exit code 17, after 1 restarts" in log
+    assert {each["cycle"] for each in job.events if each["event"] == "enter"} == {0, 1}
+
+
+USAGE = "that is not retried, unless --ft-retry-usage-errors is true"
+
+
+@pytest.mark.parametrize(
+    ("case", "options", "cycles", "is_said"),
+    [
+        ("all", (), 1, True),
+        ("all", ("--ft-retry-usage-errors", "true", "--ft-restart-backoff", "none"), 4, False),
+        ("late", ("--ft-restart-backoff", "none"), 4, False),
+    ],
+    ids=["all", "retried", "late"],
+)
+def test_arguments_that_all_ranks_refuse_are_not_retried(
+    launcher: Start, case: str, options: tuple[str, ...], cycles: int, is_said: bool
+) -> None:
+    job = launcher(case, "--max-restarts", "3", *options, worker="launcher_usage.py")
+    code, log = job.finish()
+    assert code == 1, log
+    assert (USAGE in log) == is_said, log
+    assert {each["cycle"] for each in job.events} == set(range(cycles))
+
+
+def test_arguments_that_one_rank_refuses_are_retried(launcher: Start) -> None:
+    job = launcher("once", "--max-restarts", "1", worker="launcher_usage.py")
+    code, log = job.finish()
+    assert code == 0, log
+    assert {each["cycle"] for each in job.events} == {0, 1}

@@ -112,3 +112,18 @@ def test_a_launcher_that_waits_for_the_rendezvous_ends_on_a_signal(
     assert eventually(lambda: not has_imported or "libtorch_python" in maps.read_text(), 60)
     job.process.send_signal(signum)
     assert job.process.wait(20) == -signum
+
+
+def test_arguments_that_the_ranks_of_all_nodes_refuse_are_not_retried(nodes: Nodes) -> None:
+    ends = [job.finish() for job in nodes(2, "all", "--nnodes", "2", "--max-restarts", "3", worker="launcher_usage.py")]
+    for code, log in ends:
+        assert code == 1, log
+        assert "that is not retried, unless --ft-retry-usage-errors is true" in log
+
+
+def test_ranks_of_all_nodes_that_leave_a_wrapped_call_are_not_waited_for(nodes: Nodes) -> None:
+    jobs = nodes(2, "all", "--nnodes", "2", "--ft-inprocess-grace", "600", worker="launcher_left_call.py")
+    for job in jobs:
+        code, log = job.finish()
+        assert code == 1, log
+        assert "has failed with exit code 17, with --max-restarts 0" in log

@@ -27,7 +27,7 @@ from nvrx_launcher.rendezvous.cycle_members import CycleMembers, placed
 from nvrx_launcher.rendezvous.gathering import Gathering
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import RestartBudget
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
 __all__ = ["Coordinator"]
 
@@ -60,7 +60,9 @@ class Coordinator:
         """Return a coordinator that continues from the state of another one."""
         made = cls(rules)
         made.cycle, made._phase, made._nodes = state.cycle, state.phase, dict(state.nodes)
-        made._members = CycleMembers.of(state.active, state.busy, state.unhealthy)
+        made._members = CycleMembers.of(
+            state.active, state.busy, state.unhealthy, failed=state.failed, misused=state.misused
+        )  # fmt: skip
         made._budget = RestartBudget(rules.max_restarts, rules.pacing, state.budget, now=now)
         ages, is_first = (state.gathering_for, state.enough_for), not state.cycle
         made._gathering = Gathering.from_ages(rules, ages, is_first=is_first, count=len(made._nodes), now=now)
@@ -79,6 +81,7 @@ class Coordinator:
             frozenset(members.busy), frozenset(members.unhealthy), self._budget.state(now=now),
             *self._gathering.ages(now=now),
             now - self._stopping_since if self._phase is Phase.STOPPING else -math.inf,
+            frozenset(members.failed), frozenset(members.misused),
         )  # fmt: skip
 
     def start(self, *, now: float) -> None:
@@ -99,7 +102,10 @@ class Coordinator:
                 return self._gone(message.node, message.reason, now)
             case MessageKind.STORE_LOST:
                 return self._store_lost(message, now)
-            case MessageKind.FAILED | MessageKind.FRUITLESS | MessageKind.UNHEALTHY | MessageKind.DONE as kind:
+            case (
+                MessageKind.FAILED | MessageKind.FRUITLESS | MessageKind.UNHEALTHY | MessageKind.ALL_FAILED
+                | MessageKind.MISUSED | MessageKind.DONE
+            ) as kind:  # fmt: skip
                 return self._of_this_cycle(kind, message, now)
             case never:
                 assert_never(never)
@@ -181,6 +187,9 @@ class Coordinator:
         if kind is MessageKind.DONE:
             members.busy.discard(message.node)
             return self._end_if_done()
+        if kind in (MessageKind.ALL_FAILED, MessageKind.MISUSED):
+            (members.misused if kind is MessageKind.MISUSED else members.failed).add(message.node)
+            return self._stop_if_nobody_is_left(message.reason, self._nodes[message.node].host, now)
         members.unhealthy.add(message.node)
         if kind is MessageKind.UNHEALTHY and members.healthy >= self.rules.min_nodes:
             return ()
@@ -195,6 +204,15 @@ class Coordinator:
         reason = self._budget.store_lost(f"{self._nodes[message.node].host}: {message.reason}")
         return self._stop(reason, now) if self._phase is Phase.RUNNING else ()
 
+    def _stop_if_nobody_is_left(self, reason: str, host: str, now: float) -> tuple[Decision, ...]:
+        """Stop the cycle once all its workers have failed; end the job if all of them refuse their command line."""
+        members = self._members
+        if not members.is_nobody_left:
+            return ()
+        if members.misused == members.active:
+            return self._end(FAILED, f"{host}: {reason}{NOT_RETRIED}")
+        return self._stop(self._budget.failed(f"{host}: {reason}", is_fruitless=False), now)
+
     def _end_if_done(self) -> tuple[Decision, ...]:
         return () if self._members.busy else self._end(0, "all workers are done")
 
@@ -207,7 +225,7 @@ class Coordinator:
         self._members.lose(node)
         self._budget.forgive()
         if self._phase is Phase.RUNNING and self._members.healthy >= self.rules.min_nodes:
-            return self._end_if_done()
+            return self._end_if_done() or self._stop_if_nobody_is_left(reason, description.host, now)
         stop = self._stop(f"{description.host}: {reason}", now) if self._phase is Phase.RUNNING else ()
         return (*stop, *self._next(now))
 

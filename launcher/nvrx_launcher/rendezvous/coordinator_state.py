@@ -39,6 +39,8 @@ class CoordinatorState:
         gathering_for: for how long nodes have been gathered; `-inf` for not yet.
         enough_for: for how long enough of them have been ready; `-inf` for not yet.
         stopping_for: for how long the cycle has been stopping; `-inf` unless it is.
+        failed: the nodes of the cycle all of whose workers have failed.
+        misused: those all of whose workers refuse their command line.
     """
 
     phase: Phase
@@ -51,6 +53,8 @@ class CoordinatorState:
     gathering_for: float
     enough_for: float
     stopping_for: float = -math.inf
+    failed: frozenset[int] = frozenset()
+    misused: frozenset[int] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -60,6 +64,7 @@ class CoordinatorState:
             "active": sorted(self.active), "busy": sorted(self.busy), "unhealthy": sorted(self.unhealthy),
             "budget": self.budget.to_json(), "gathering_for": _finite(self.gathering_for),
             "enough_for": _finite(self.enough_for), "stopping_for": _finite(self.stopping_for),
+            "failed": sorted(self.failed), "misused": sorted(self.misused),
         }  # fmt: skip
 
     @classmethod
@@ -71,10 +76,12 @@ class CoordinatorState:
         """
         nodes = tuple((integer(node, 0), NodeDescription.from_json(each)) for node, each in data.get("nodes", ()))
         active, busy, unhealthy = (frozenset(integers(data.get(key), 0)) for key in ("active", "busy", "unhealthy"))
+        failed, misused = (frozenset(integers(data.get(key, []), 0)) for key in ("failed", "misused"))
         return cls(
             Phase(data.get("phase")), integer(data.get("cycle"), 0), nodes, active, busy, unhealthy,
             BudgetState.from_json(data.get("budget", {})), _seconds(data.get("gathering_for")),
             _seconds(data.get("enough_for")), _seconds(data.get("stopping_for")),
+            failed, misused,
         )  # fmt: skip
 
 

@@ -21,17 +21,23 @@ class CycleMembers:
         active: those that take part.
         busy: those of them that are not done; once the cycle is stopped, those that have not stopped yet.
         unhealthy: those of them that have lost a worker.
+        failed: those of them all of whose workers have failed.
+        misused: those of them all of whose workers refuse their command line.
     """
 
     def __init__(self, nodes: Iterable[int] = ()) -> None:
         self.active = set(nodes)
         self.busy, self.unhealthy = set(self.active), set[int]()
+        self.failed, self.misused = set[int](), set[int]()
 
     @classmethod
-    def of(cls, active: frozenset[int], busy: frozenset[int], unhealthy: frozenset[int]) -> Self:
+    def of(
+        cls, active: frozenset[int], busy: frozenset[int], unhealthy: frozenset[int], *,
+        failed: frozenset[int], misused: frozenset[int],
+    ) -> Self:  # fmt: skip
         """Restore them from a state."""
         made = cls(active)
-        made.busy, made.unhealthy = set(busy), set(unhealthy)
+        made.busy, made.unhealthy, made.failed, made.misused = map(set, (busy, unhealthy, failed, misused))
         return made
 
     @property
@@ -39,13 +45,18 @@ class CycleMembers:
         """The number of nodes that have all their workers."""
         return len(self.active) - len(self.unhealthy)
 
+    @property
+    def is_nobody_left(self) -> bool:
+        """Whether all workers of all nodes have failed."""
+        return self.active == self.failed | self.misused
+
     def stop(self) -> None:
         """Expect all of them to stop."""
         self.busy = set(self.active)
 
     def lose(self, node: int) -> None:
         """Remove a node."""
-        for each in (self.active, self.busy, self.unhealthy):
+        for each in (self.active, self.busy, self.unhealthy, self.failed, self.misused):
             each.discard(node)
 
 

@@ -27,6 +27,8 @@ class MessageKind(enum.Enum):
     FAILED = "failed"  # a worker of it has failed, and the cycle with it
     FRUITLESS = "fruitless"  # the same, before the first step
     UNHEALTHY = "unhealthy"  # a worker of it has failed; the others go on
+    ALL_FAILED = "all failed"  # all its workers have failed, and whether the job goes on without them is asked
+    MISUSED = "misused"  # all its workers have exited with code 2 before the first step of the first cycle
     DONE = "done"  # all its workers are done
     STORE_LOST = "store lost"  # the store of in-process restart, which it hosts, is lost, and the cycle with it
     STOP = "stop"  # a rank has asked that the job ends

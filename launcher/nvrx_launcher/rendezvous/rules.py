@@ -7,10 +7,14 @@ from typing import Final
 
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 
-__all__ = ["ANY_FAILED", "MIN_HEALTHY", "Rules"]
+__all__ = ["ANY_FAILED", "MIN_HEALTHY", "NOT_RETRIED", "Rules"]
 
 ANY_FAILED: Final = "any-failed"
 MIN_HEALTHY: Final = "min-healthy"
+NOT_RETRIED: Final = (
+    "; all workers have exited with code 2 before their first step, as a script does that refuses its arguments or is "
+    "not found: that is not retried, unless --ft-retry-usage-errors is true"
+)
 
 
 @dataclass(frozen=True)

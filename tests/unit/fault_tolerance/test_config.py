@@ -24,7 +24,7 @@ DEFAULTS = {
     "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0,
     "num_warmup_iterations": 5, "rank_termination_signal": signal.SIGKILL, "log_level": logging.INFO,
     "inprocess_grace": 30.0, "restart_window": 600.0, "max_restarts_in_window": None,
-    "restart_backoff": 0.0, "warm_workers": "auto", "warm_imports": "torch",
+    "restart_backoff": 0.0, "retry_usage_errors": False, "warm_workers": "auto", "warm_imports": "torch",
     "compat_names": True,
     "restart_check_interval": 60.0, "skip_section_response": True, "node_health_check_interval": 5.0,
     "enable_nic_monitor": False, "enable_nic_healthcheck": True, "pci_topo_file": None,
@@ -50,6 +50,7 @@ fault_tolerance:
   restart_window: 60
   max_restarts_in_window: 2
   restart_backoff: none
+  retry_usage_errors: true
   warm_workers: off
   warm_imports: torch,lightning
   compat_names: false

@@ -17,11 +17,11 @@ from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import BudgetState, RestartBudget
 from nvrx_launcher.rendezvous.roll_call import command_difference
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
 __all__ = ["Agreement", "Entrant", "agree", "conclusion"]
 
-FAILURES = (MessageKind.FAILED, MessageKind.FRUITLESS, MessageKind.UNHEALTHY)
+FAILURES = (MessageKind.FAILED, MessageKind.FRUITLESS, MessageKind.UNHEALTHY, MessageKind.ALL_FAILED)
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,13 @@ def agree(entrants: Sequence[Entrant], master: tuple[str, int | None], *, same_c
     return Agreement(decision, knows_most.budget)
 
 
-def conclusion(
+def conclusion(  # noqa: PLR0911 - one for each kind
     kind: MessageKind, reason: str, before: Agreement, *, rules: Rules, is_fixed: bool, now: float
 ) -> Agreement:
     """Return the agreement that ends a cycle because of a node's message.
 
     Args:
-        kind: the kind of the message; DONE from the last node, UNHEALTHY from one too many.
+        kind: the kind of the message; DONE, ALL_FAILED and MISUSED from the last node, UNHEALTHY from one too many.
         reason: for people, with the node's name.
         before: the agreement at the start of the cycle.
         rules: how many there may be.
@@ -142,6 +142,8 @@ def conclusion(
             return Agreement(Decision(Verdict.END, cycle, spent, FAILED), restarts.state(now=now))
         restarts.settle(now=now)
         return Agreement(Decision(Verdict.STOP, cycle, stop), restarts.state(now=now))
+    if kind is MessageKind.MISUSED:
+        return Agreement(Decision(Verdict.END, cycle, f"{reason}{NOT_RETRIED}", FAILED), budget)
     if kind is MessageKind.DONE:
         return Agreement(Decision(Verdict.END, cycle, "all workers are done"), budget)
     if kind is MessageKind.STOP:

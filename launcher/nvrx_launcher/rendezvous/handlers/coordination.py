@@ -47,6 +47,8 @@ OVER: Final = (RendezvousClosedError, RendezvousTimeoutError, LookupError, Value
 """The errors of a rendezvous that fails; any other error means that the store is lost."""
 
 
+OF_ALL_NODES: Final = (MessageKind.DONE, MessageKind.ALL_FAILED, MessageKind.MISUSED)
+"""The messages that conclude a cycle when all nodes have sent them."""
 BEFORE: Final = Decision(Verdict.STOP, -1, "no cycle yet")
 
 
@@ -207,7 +209,7 @@ class HandlerCoordination:
         """Handle a message about this node's workers; one about an earlier cycle has no effect."""
         if self._cycle is None or self._cycle.verdict is not None or cycle != self._agreed.decision.cycle:
             return
-        if kind is MessageKind.DONE and self._cycle.count(kind) < self._cycle.size:
+        if kind in OF_ALL_NODES and self._cycle.count(kind) < self._cycle.size:
             return
         if kind is MessageKind.UNHEALTHY and self._cycle.size - self._cycle.count(kind) >= self._terms.rules.min_nodes:
             return

@@ -21,7 +21,10 @@ from nvrx_launcher.rendezvous.messages import MessageKind, Verdict
 
 __all__ = ["HandlerCycle", "Store"]
 
-COUNTED: Final = {MessageKind.UNHEALTHY: "unhealthy", MessageKind.DONE: "done"}
+COUNTED: Final = {
+    MessageKind.UNHEALTHY: "unhealthy", MessageKind.DONE: "done", MessageKind.ALL_FAILED: "all-failed",
+    MessageKind.MISUSED: "misused",
+}  # fmt: skip
 
 
 class Store(Protocol):

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 from nvrx_launcher.departure import coordination_lost, signalled
-from nvrx_launcher.node_actions import AwaitRound, EndLaunch, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_actions import AwaitOthers, AwaitRound, EndLaunch, StartWorkers, StopWorkers, Tell
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
@@ -353,3 +353,94 @@ def test_a_stop_settles_what_is_in_doubt():
     made.decided(Decision(Verdict.STOP, 0, "x"))
     assert made.round_answered(0, 0, is_entered=False) == ()
     assert made.worker_exited(1, -15) == (Tell(MessageKind.READY, 0),)
+
+
+def left_call(made, *local_ranks):
+    """What a node tells when workers have left a wrapped call with code 17."""
+    acted = [made.worker_exited(each, 17, f"rank {2 + each} has failed", in_process=True) for each in local_ranks]
+    made.check()
+    return [each for actions in acted for each in actions if isinstance(each, Tell)]
+
+
+def test_a_node_tells_that_all_its_workers_have_failed_in_a_wrapped_call():
+    made = node()
+    made.decided(RUN)
+    assert left_call(made, 0) == []
+    made.round_answered(0, 0, is_entered=True)
+    assert left_call(made, 1) == [Tell(MessageKind.ALL_FAILED, 0, "rank 3 has failed")]
+
+
+def test_a_node_one_of_whose_workers_is_done_does_not_tell_so():
+    made = node()
+    made.decided(RUN)
+    made.worker_exited(0, 0)
+    assert left_call(made, 1) == []
+
+
+def test_a_cycle_all_of_whose_workers_have_failed_is_stopped_at_once():
+    made = running(max_restarts=0)
+    assert made.received(Message(0, MessageKind.ALL_FAILED, 0, "rank 1 has failed"), now=1.0) == ()
+    made.check()
+    (stop,) = made.received(Message(1, MessageKind.ALL_FAILED, 0, "rank 3 has failed"), now=1.0)
+    assert (stop.verdict, stop.reason) == (Verdict.STOP, "host1: rank 3 has failed")
+    assert stopped(made, 0, 1)[-1].reason == "host1: rank 3 has failed, with --max-restarts 0"
+
+
+def test_the_loss_of_the_last_node_with_workers_stops_the_cycle():
+    made = running(least=1, policy="min-healthy")
+    made.received(Message(0, MessageKind.ALL_FAILED, 0, "rank 1 has failed"), now=1.0)
+    assert [each.verdict for each in made.lost(1, "vanished", now=2.0)] == [Verdict.LOST, Verdict.STOP]
+
+
+def misused(made, *local_ranks):
+    """What a node does when workers have refused their command line."""
+    acted = [made.worker_exited(each, 2, f"rank {2 + each} has failed", is_fruitless=True) for each in local_ranks]
+    made.check()
+    return [action for actions in acted for action in actions]
+
+
+def test_a_node_waits_whether_all_its_workers_refuse_their_command_line():
+    made = node(retries_misuse=False)
+    made.decided(RUN)
+    assert misused(made, 0) == [AwaitOthers(0, 1.0)]
+    assert misused(made, 1) == [Tell(MessageKind.MISUSED, 0, "rank 3 has failed"), AwaitOthers(0, 5.0)]
+    assert made.waited(1) == ()
+    told, ready_again = made.waited(0)
+    assert told == Tell(MessageKind.FRUITLESS, 0, "rank 2 has failed")
+    assert ready_again.kind is MessageKind.READY
+    assert made.waited(0) == ()
+
+
+def test_a_worker_that_alone_refuses_its_command_line_has_failed():
+    made = node(retries_misuse=False)
+    made.decided(RUN)
+    misused(made, 1)
+    told, stop = made.waited(0)
+    assert (told, stop.signum) == (Tell(MessageKind.FRUITLESS, 0, "rank 3 has failed"), signal.SIGTERM)
+    assert made.waited(0) == ()
+
+
+@pytest.mark.parametrize("how", ["retried", "after a step", "another code", "a later cycle"])
+def test_other_failures_are_no_misuse(how):
+    made = node(retries_misuse=how == "retried")
+    cycle = int(how == "a later cycle")
+    made.decided(Decision(Verdict.RUN, cycle, "", members=RUN.members))
+    code = 1 if how == "another code" else 2
+    told, _ = made.worker_exited(0, code, "rank 2 has failed", is_fruitless=how != "after a step")
+    assert told.kind in (MessageKind.FAILED, MessageKind.FRUITLESS)
+
+
+def test_a_command_line_that_the_workers_of_all_nodes_refuse_ends_the_job():
+    made = running(max_restarts=3)
+    assert made.received(Message(0, MessageKind.MISUSED, 0, "rank 0 has failed"), now=1.0) == ()
+    made = Coordinator.from_state(made.rules, CoordinatorState.from_json(made.state(now=1.0).to_json()), now=1.0)
+    (end,) = made.received(Message(1, MessageKind.MISUSED, 0, "rank 2 has failed"), now=1.0)
+    assert (end.verdict, end.code) == (Verdict.END, 1)
+    assert end.reason.startswith("host1: rank 2 has failed; all workers have exited with code 2")
+
+
+def test_nodes_of_which_only_some_refuse_their_command_line_are_restarted():
+    made = running(max_restarts=3)
+    made.received(Message(0, MessageKind.MISUSED, 0, "rank 0 has failed"), now=1.0)
+    (stop,) = made.received(Message(1, MessageKind.ALL_FAILED, 0, "rank 2 has failed"), now=1.0)
+    assert stop.verdict is Verdict.STOP

@@ -95,3 +95,10 @@ def test_a_lost_control_store_uses_up_no_restart():
     stop = conclude(MessageKind.STORE_LOST, 2)
     assert (stop.decision.verdict, stop.budget.restarts, stop.budget.lost_stores) == (Verdict.STOP, 2, 1)
     assert conclude(MessageKind.STORE_LOST, 2, lost_stores=3).decision.verdict is Verdict.END
+
+
+def test_workers_of_all_nodes_that_have_failed():
+    assert conclude(MessageKind.ALL_FAILED).decision.verdict is Verdict.STOP
+    end = conclude(MessageKind.MISUSED).decision
+    assert (end.verdict, end.code) == (Verdict.END, FAILED)
+    assert "not retried" in end.reason
