@@ -136,6 +136,12 @@ class Agent:
         return self._code
 
     @property
+    def position(self) -> dict[str, int]:
+        """The number of this node and of its cycle, as far as they are known."""
+        found = {"node": self._policy.node, "cycle": self._policy.cycle}
+        return {name: number for name, number in found.items() if number >= 0}
+
+    @property
     def failures(self) -> list[Failure]:
         """The workers of this node that have failed in the last cycle, as they were noticed."""
         return list(self._workers.failures.values())
@@ -283,7 +289,7 @@ class Agent:
 
         def answered(entered: bool) -> None:
             if entered:
-                log.warning("in-process restart continues without rank %d", rank)
+                log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
                 self._history.goes_on_without(rank)
             self._carry_out(self._policy.round_answered(cycle, local_rank, is_entered=entered))
 
@@ -312,7 +318,8 @@ class Agent:
 
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
         """Handle the request of a rank."""
-        log.warning("rank %d asks for %s: %s", rank, request.action.name, request.description)
+        asked = request.action.name
+        log.warning("rank %d asks for %s: %s", rank, asked, request.description, extra={"rank": rank})
         self._history.requested(rank, request)
         reason = f"rank {rank} has asked for {request.action.name}: {request.description}"
         if request.action is WorkloadAction.ShutdownWorkload:

@@ -13,6 +13,7 @@ from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.process.descriptors import open_standard_descriptors
+from nvrx_core.process.log_lines import log_formatter
 from nvrx_core.process.standard_output import show
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.exit_codes import FAILED, USAGE
@@ -45,9 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from nvrx_core.store.endpoint import StoreConnectionError
     from nvrx_launcher.agent import Agent
 
-    logging.basicConfig(level=config.log_level, format="%(asctime)s %(levelname)s [ft_launcher] %(message)s")
+    agents = list[Agent]()
+    logging.basicConfig(level=config.log_level)
+    formatter = log_formatter(
+        config.log_format, "ft_launcher", options.run_id, several_nodes=options.max_nodes > 1,
+        position=lambda: agents[0].position if agents else {},
+    )  # fmt: skip
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(formatter)
     try:
-        return Agent(options, config, dict(os.environ), is_command=True).run()
+        agents.append(Agent(options, config, dict(os.environ), is_command=True))
+        return agents[0].run()
     except (ConfigurationError, StoreConnectionError, OSError) as error:
         log.error("the launcher ends: %s%s", error, HINTS.get(getattr(error, "errno", 0), ""))
         return USAGE if isinstance(error, ConfigurationError) else FAILED

@@ -113,6 +113,11 @@ class NodePolicy:
                 assert_never(never)
 
     @property
+    def node(self) -> int:
+        """This node's number; -1 while it has none."""
+        return self._node
+
+    @property
     def is_stopping(self) -> bool:
         """Whether its workers are being ended."""
         return self._phase is _Phase.STOPPING

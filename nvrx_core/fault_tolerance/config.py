@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+from nvrx_core.process import log_lines
 from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES
 from nvrx_core.settings.base import Settings
 from nvrx_core.settings.forms import (
@@ -104,6 +105,12 @@ class FaultToleranceConfig(Settings):
         signal.SIGKILL, SIGNAL, "Ends a hung rank; by name or number.", rule=ENDS_A_PROCESS
     )
     log_level: int = setting(logging.INFO, LOG_LEVEL, "The level of the monitors' and the launcher's log.")
+    log_format: str = setting(
+        "text",
+        TEXT,
+        "The form of these logs: text, or JSON, an object a line.",
+        rule=one_of(log_lines.TEXT, log_lines.JSON),
+    )
     inprocess_grace: float = setting(
         30.0, SECONDS, "Time that a job with in-process restart has to go on without a rank that has ended.",
         rule=NOT_NEGATIVE,

@@ -26,6 +26,9 @@ class RankMonitorPlan:
         grace: seconds from the termination signal until the rank's process is killed.
         termination_signal: the signal that ends a hung rank.
         log_level: of the monitor's own log, on stderr.
+        log_format: the form of that log, text or json.
+        job: the name of the job, for that log.
+        several_nodes: the log names host and job in each line.
         is_restarter_logger: log the transitions of the state machine.
         config: the fault tolerance configuration, sent to a rank when it connects.
     """
@@ -39,6 +42,9 @@ class RankMonitorPlan:
     grace: float = 15.0
     termination_signal: int = signal.SIGKILL
     log_level: int = logging.INFO
+    log_format: str = "text"
+    job: str = ""
+    several_nodes: bool = False
     is_restarter_logger: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
 

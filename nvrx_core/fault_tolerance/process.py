@@ -29,6 +29,7 @@ from nvrx_core.fault_tolerance.watched import WatchedRank
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, connect
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.lifeline import catches, send
+from nvrx_core.process.log_lines import log_formatter
 from nvrx_core.process.signalled_stacks import StackRequest
 from nvrx_core.progress.limits import RankSample
 from nvrx_core.progress.page import Page, ProgressField
@@ -72,7 +73,7 @@ class RankMonitor:
         Args:
             ready: called when ranks can connect.
         """
-        _log_to_stderr(self.plan.log_level)
+        _log_to_stderr(self.plan, self.page)
         self.page[ProgressField.RANK_MONITOR_PID] = os.getpid()
         ready()
         self.awake.woke(math.inf, now=time.monotonic())
@@ -251,9 +252,15 @@ class RankMonitor:
         return now
 
 
-def _log_to_stderr(level: int) -> None:
+def _log_to_stderr(plan: RankMonitorPlan, page: Page) -> None:
+    def position() -> dict[str, int]:
+        return {"rank": page[ProgressField.RANK]} if page[ProgressField.ATTACHED_PID] else {}
+
     logger = logging.getLogger("nvrx_core")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [rank monitor] %(message)s"))
+    formatter = log_formatter(
+        plan.log_format, "rank monitor", plan.job, several_nodes=plan.several_nodes, position=position
+    )
+    handler.setFormatter(formatter)
     logger.handlers, logger.propagate = [handler], False
-    logger.setLevel(level)
+    logger.setLevel(plan.log_level)

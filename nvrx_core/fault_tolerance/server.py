@@ -33,6 +33,8 @@ class RankMonitorProcess:
         is_restarter_logger: log the transitions of the monitor's state machine.
         env: the environment of the monitor; None: that of this process.
         launcher: the socket of the launcher, which answers for other nodes and gets hang reports; "" for none.
+        job: the name of the job, for the monitor's log.
+        several_nodes: the log names host and job in each line.
 
     Raises:
         ConfigurationError: when an entry of a mapping in `config` is wrong.
@@ -50,6 +52,8 @@ class RankMonitorProcess:
         is_restarter_logger: bool = False,
         env: Mapping[str, str] | None = None,
         launcher: str = "",
+        job: str = "",
+        several_nodes: bool = False,
     ) -> None:
         config.check()
         self._listener, self._env = Listener(path), env
@@ -65,6 +69,9 @@ class RankMonitorProcess:
             interval=config.workload_check_interval,
             termination_signal=int(config.rank_termination_signal),
             log_level=config.log_level,
+            log_format=config.log_format,
+            job=job,
+            several_nodes=several_nodes,
             is_restarter_logger=is_restarter_logger,
             config=config.to_dict(),
         )

@@ -126,7 +126,7 @@ class WorkerGroup:
     def _report_early_end(self, worker: Worker) -> str:
         who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
         report = f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
-        log.error("%s", report)
+        log.error("%s", report, extra={"rank": worker.rank})
         return report
 
     def _report(self, worker: Worker, code: int) -> str:
@@ -136,7 +136,7 @@ class WorkerGroup:
         self._memory_kills.note()
         if not self._stopping:
             self.failures[worker.local_rank] = failure
-            log.error("%s", report)
+            log.error("%s", report, extra={"rank": worker.rank})
         return report.partition("\n")[0]
 
 

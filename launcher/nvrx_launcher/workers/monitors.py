@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
@@ -63,7 +63,8 @@ class Monitors:
     ) -> None:
         self._loop, self._history, self.deadline = loop, history, math.inf
         self._paths = [launcher.with_name(f"rank-{local_rank}{SUFFIX}") for local_rank in range(options.workers)]
-        self._monitors = [make(config, path, launcher=str(launcher)) for path in self._paths]
+        more: dict[str, Any] = {"job": options.run_id, "several_nodes": options.max_nodes > 1}
+        self._monitors = [make(config, path, launcher=str(launcher), **more) for path in self._paths]
         self._started_at, self._pauses = dict[int, float](), dict[int, float]()
         self._due = dict[int, float]()
 

@@ -23,6 +23,7 @@ DEFAULTS = {
     "workload_check_interval": 5.0, "initial_rank_heartbeat_timeout": 3600.0, "rank_heartbeat_timeout": 2700.0,
     "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0,
     "num_warmup_iterations": 5, "rank_termination_signal": signal.SIGKILL, "log_level": logging.INFO,
+    "log_format": "text",
     "inprocess_grace": 30.0, "restart_window": 600.0, "max_restarts_in_window": None,
     "restart_backoff": 0.0, "retry_usage_errors": False, "warm_workers": "auto", "warm_imports": "torch",
     "compat_names": True,
@@ -46,6 +47,7 @@ fault_tolerance:
   safety_factor: 3
   rank_termination_signal: SIGTERM
   log_level: DBG
+  log_format: json
   inprocess_grace: 20
   restart_window: 60
   max_restarts_in_window: 2
@@ -82,6 +84,7 @@ fault_tolerance:
 EXAMPLES = {
     "compat_names": "false",
     "skip_section_response": "false", "enable_nic_healthcheck": "no", "numa_bind_strict": "0", "log_level": "ERROR",
+    "log_format": "json",
     "rank_termination_signal": "SIGTERM", "attribution_stop_action": "no-restart", "gpu_memory_tolerance_mb": "1",
     "restart_check_interval": "5", "min_progress_iterations": "2",
 }  # fmt: skip

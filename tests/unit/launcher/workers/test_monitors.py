@@ -19,6 +19,9 @@ class FakeLoop:
         del self.watched[fd]
 
 
+OPTIONS = SimpleNamespace(workers=1, run_id="job", max_nodes=1)
+
+
 class FakeMonitor:
     def __init__(self, *_, **__):
         self.sentinel, self.is_started = 7, False
@@ -44,7 +47,12 @@ def made(tmp_path):
     told, loop = [], FakeLoop()
     history = SimpleNamespace(monitor_replaced=lambda *what: told.append(what))
     monitors = Monitors(
-        loop, None, tmp_path / "launcher.ipc", SimpleNamespace(workers=1), history=history, make=FakeMonitor
+        loop,
+        None,
+        tmp_path / "launcher.ipc",
+        OPTIONS,
+        history=history,
+        make=FakeMonitor,
     )
     monitors.start()
     yield SimpleNamespace(monitors=monitors, monitor=monitors._monitors[0], told=told, loop=loop)
@@ -104,7 +112,12 @@ def test_one_that_cannot_be_started_is_tried_again(made, caplog):
 
 def test_the_first_ones_must_start(tmp_path):
     monitors = Monitors(
-        FakeLoop(), None, tmp_path / "launcher.ipc", SimpleNamespace(workers=1), history=None, make=FakeMonitor
+        FakeLoop(),
+        None,
+        tmp_path / "launcher.ipc",
+        OPTIONS,
+        history=None,
+        make=FakeMonitor,
     )
     monitors._monitors[0].fails = 1
     with pytest.raises(OSError, match="Too many"):
