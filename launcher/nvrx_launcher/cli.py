@@ -19,7 +19,7 @@ from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.explain import explained
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.signals import end_by_interrupt
+from nvrx_launcher.signals import end_by_signals
 from nvrx_launcher.torch_questions import count_devices
 
 __all__ = ["main", "run"]
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """Run a job, and end this process at once: torch aborts an interpreter that ends while a thread waits for a key."""
     _open_standard_streams()
-    end_by_interrupt()
+    end_by_signals()
     try:
         code = main()
     except SystemExit as end:

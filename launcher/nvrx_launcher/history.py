@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nvrx_core.errors import ConfigurationError, ParameterError
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.schema import LAUNCHER
 from nvrx_core.fault_tolerance.data import WorkloadControlRequest
@@ -22,11 +23,16 @@ class History:
         cycle: the cycle that this launcher knows of; -1 before the first one.
 
     Raises:
-        ValueError: when the folder cannot be made or written to.
+        ConfigurationError: when the folder cannot be made or written to.
     """
 
     def __init__(self, folder: str | None) -> None:
-        self._events = EventLog(folder, LAUNCHER)
+        try:
+            self._events = EventLog(folder, LAUNCHER)
+        except ParameterError as error:
+            advice = "set it to a directory that this user can make and write to, or not at all"
+            problem = f"{folder!r} is not {error.rule}"
+            raise ConfigurationError("environment", "NVRX_EVENTS_DIR", problem, advice) from None
         self.cycle = self._node = -1
 
     def close(self) -> None:

@@ -6,12 +6,20 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Final
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.process.signal_names import signal_name
+from nvrx_launcher.exit_codes import SIGNALLED
 
-__all__ = ["end_by_interrupt", "signal_numbers", "signals_as_events"]
+__all__ = ["end_by_signals", "signal_numbers", "signals_as_events"]
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""What ends a launcher before it has joined its job."""
+TOLD_WITHIN: Final = 1.0
+"""Seconds for a line on a standard error that takes nothing."""
 
 
 def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
@@ -29,13 +37,38 @@ def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
     return found
 
 
-def end_by_interrupt() -> None:
-    """Let SIGINT end this process as SIGTERM does, until signals are events; an ignored SIGINT stays ignored.
+def end_by_signals() -> None:
+    """Let signals end this process with 128 + their number, and a line, until they are events; ignored ones stay so.
 
-    A KeyboardInterrupt could be raised in torch's C++ code, which aborts the process, or where it is swallowed.
+    The default dispositions do not end PID 1 of a namespace, and a KeyboardInterrupt could be raised in torch's C++
+    code, which aborts the process, or where it is swallowed. While the main thread is in such code no handler of
+    Python's runs, so a thread waits for the signals.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _ignore)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_end_by_the_next, args=(reader,), name="nvrx-signals", daemon=True).start()
+
+
+def _end_by_the_next(reader: int) -> None:
+    while True:
+        for number in os.read(reader, 64):
+            if number in ENDING:
+                code = SIGNALLED + number
+                text = f"ft_launcher: the launcher ends with code {code}: it has received {signal_name(number)}\n"
+                telling = threading.Thread(target=_tell, args=(text,), daemon=True)
+                telling.start()
+                telling.join(TOLD_WITHIN)
+                os._exit(code)
+
+
+def _tell(text: str) -> None:
+    """Write to standard error, which may take nothing."""
+    with suppress(OSError):
+        os.write(2, text.encode())
 
 
 @contextmanager
@@ -54,6 +87,9 @@ def signals_as_events(
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     is_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, _ignore) for number in signals} if is_main else {}
+    for ending in ENDING:
+        if is_main and ending not in before and signal.getsignal(ending) is _ignore:  # not to be handled
+            signal.signal(ending, signal.SIG_DFL)
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if is_main else -1
 
     def read() -> None:

@@ -115,6 +115,9 @@ class LocalMonitor:
                 self._report(self._process.poll())
             elif answered := heartbeat.poll():
                 self._process.page[ProgressField.SAMPLED_AT] = answered
+            if self._runs and not self._process.tick(now=time.monotonic()):
+                log.error("the fork server of the rank monitor does not answer, and was killed; both are restarted")
+                self._restart()
 
     def _change(self) -> None:
         """Start or end the monitor, as requested, and report the result."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.wire import Listener, close_all
+from nvrx_core.liveness.answers import AnswerWatch, Demand
 from nvrx_core.parsing import MAX_RANKS
-from nvrx_core.process.fork_server import ForkServer
+from nvrx_core.process.fork_server import STARTS_WITHIN, ForkServer
 from nvrx_core.process.lifeline import is_running
 from nvrx_core.process.signalled_stacks import stack_pipe
 from nvrx_core.process.waiting import readable
@@ -20,12 +23,17 @@ from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["RankMonitorProcess", "RankMonitorServer"]
 
+ASKED_EVERY: Final = 5.0
+ANSWERS_WITHIN: Final = 5.0
+"""Seconds that a fork server has to answer; it replaces a monitor that is stopped, and nothing replaces the server."""
+
 
 class RankMonitorProcess:
     """A rank monitor, with the interface of `multiprocessing.Process`, as `RankMonitorServer` returns it.
 
     It monitors one rank after another. A monitor that is killed or stopped is replaced by its fork server; the page of
-    its rank stays. Both processes end with the thread that has started them, or by `terminate`.
+    its rank stays. Both processes end with the thread that has started them, or by `terminate`. Who starts it calls
+    `poll` when `sentinel` is readable, and then `tick` when it is due: a fork server that is stopped is killed.
 
     Args:
         config: the configuration of the monitor.
@@ -60,6 +68,7 @@ class RankMonitorProcess:
         self._stacks: tuple[int, ...] = stack_pipe()
         self.page = Page.create(MAX_RANKS)
         self._fork_server: ForkServer | None = None
+        self._watch: AnswerWatch | None = None
         self._plan = RankMonitorPlan(
             page=self.page.fileno(),
             listener=self._listener.fileno(),
@@ -95,6 +104,7 @@ class RankMonitorProcess:
         command = [sys.executable, "-m", "nvrx_core.fault_tolerance", self._plan.to_json()]
         keep = (self.page.fileno(), self._listener.fileno(), *self._stacks)
         self._fork_server = ForkServer.spawn(command, keep, dies_with_caller=True, env=self._env)
+        self._watch = AnswerWatch(ASKED_EVERY, ANSWERS_WITHIN, starts_within=STARTS_WITHIN, now=time.monotonic())
 
     def await_ready(self) -> None:
         """Wait until ranks can connect.
@@ -109,11 +119,37 @@ class RankMonitorProcess:
         """End it; `start` starts another one, which continues from the page."""
         if self._fork_server is not None:
             self._fork_server.end(0.0)
-            self._fork_server = None
+            self._fork_server = self._watch = None
 
     def poll(self) -> str | None:
         """Return why the monitor was replaced; "" when it can no longer be replaced, None if nothing has changed."""
-        return None if self._fork_server is None else self._fork_server.poll()
+        if self._fork_server is None:
+            return None
+        if self._watch is not None and readable([self._fork_server.channel], 0.0):
+            self._watch.answered(now=time.monotonic())
+        return self._fork_server.poll()
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        return math.inf if self._watch is None else self._watch.deadline
+
+    def tick(self, *, now: float) -> bool:
+        """Ask the fork server for a sign of life now and then; return False if it does not answer, and was killed.
+
+        Nothing replaces the monitor then, which has ended with it: `stop` and `start`.
+        """
+        if self._watch is None or self._fork_server is None:
+            return True
+        match self._watch.tick(now=now):
+            case Demand.ASK:
+                self._fork_server.ask()
+            case Demand.REPLACE:
+                self._fork_server.kill()
+                return False
+            case _:
+                pass
+        return True
 
     @property
     def pid(self) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import parse_object
 from nvrx_core.process.waiting import readable
 from nvrx_core.settings import environment
@@ -29,6 +30,8 @@ MAX_MESSAGE: Final = 1 << 16
 MAX_DESCRIPTORS: Final = 4
 MAX_PATH: Final = 107
 """Bytes of a socket's path, unix(7)."""
+MAX_FOLDER: Final = MAX_PATH - len("/launcher-12345678/rank-999.socket")
+"""Bytes of the path of the folder for all sockets of a user."""
 BACKLOG: Final = 64
 _CREDENTIALS: Final = struct.Struct("iII")
 _TIMEVAL: Final = struct.Struct("@ll")
@@ -199,15 +202,42 @@ class Listener:
 def private_directory() -> Path:
     """Return the folder of this user's sockets; create it where it does not exist.
 
+    Where `NVRX_RUNTIME_DIR` does not name it, the first choice that is short enough and can be made is taken: a
+    scheduler may have copied XDG_RUNTIME_DIR from another node.
+
     Raises:
-        OSError: when the folder is another user's, or others can enter it.
+        ConfigurationError: when NVRX_RUNTIME_DIR is too long.
+        OSError: when the folder cannot be made, is another user's, or others can enter it.
     """
-    runtime = Path(environment.runtime_directory())
-    runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = runtime.lstat()
+    choices = environment.runtime_directories()
+    *others, last = [each for each in choices if len(os.fsencode(each)) <= MAX_FOLDER] or [""]
+    if not last:
+        problem = f"{choices[0]!r} is too long: the paths of sockets below it have at most {MAX_PATH} bytes"
+        advice = f"set NVRX_RUNTIME_DIR to a folder of at most {MAX_FOLDER} bytes, such as /tmp/nvrx-{os.geteuid()}"
+        raise ConfigurationError("environment", "NVRX_RUNTIME_DIR", problem, advice)
+    for each in others:
+        with suppress(OSError):
+            return _private(Path(each))
+    return _private(Path(last))
+
+
+def _private(folder: Path) -> Path:
+    """Make a folder that only this user can enter, unless it is there.
+
+    Raises:
+        OSError: when it cannot be made, is another user's, or others can enter it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        why = f"cannot be made ({error.strerror})"
+        raise OSError(f"{folder}: {why}; set NVRX_RUNTIME_DIR to a folder that only this user can enter") from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise OSError(f"{runtime}: not a folder that only this user can enter; set NVRX_RUNTIME_DIR to one")
-    return runtime
+        raise OSError(f"{folder}: not a folder that only this user can enter; set NVRX_RUNTIME_DIR to one")
+    if not os.access(folder, os.W_OK):
+        raise OSError(f"{folder}: cannot be written to; set NVRX_RUNTIME_DIR to a folder that only this user can enter")
+    return folder
 
 
 def close_all(descriptors: Iterable[int]) -> None:

@@ -23,6 +23,8 @@ from typing import Final, Self
 
 from nvrx_core.process.children import note_child
 from nvrx_core.process.fork_server_process import (
+    ALIVE,
+    ASK,
     DONE,
     END,
     LATE,
@@ -165,6 +167,16 @@ class ForkServer:
         with suppress(OSError):
             self.channel.send(START)
 
+    def ask(self) -> None:
+        """Ask the server whether it runs; its answer, as any of its messages, makes `channel` readable."""
+        with suppress(OSError):
+            self.channel.send(ASK, socket.MSG_DONTWAIT)
+
+    def kill(self) -> None:
+        """Kill the server, which may be stopped, and with it a worker that ends with the caller; then `end` it."""
+        if self._child_pidfd >= 0:
+            send(self._child_pidfd, [signal.SIGKILL])
+
     def is_overdue(self, waited: float) -> bool:
         """Return whether no worker is ready though `poll` has waited for it so long, in seconds."""
         return not self.worker and waited > STARTS_WITHIN
@@ -177,7 +189,7 @@ class ForkServer:
         received = self._receive()
         self.ended = not received
         self.done = self.done or received == DONE
-        if received.startswith((READY, LATE)) or self.done:
+        if received.startswith((READY, LATE, ALIVE)) or self.done:
             return None
         return ": ".join(filter(None, (received.decode(), self.reason))) if received else ""
 

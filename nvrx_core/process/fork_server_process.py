@@ -10,8 +10,9 @@ worker may be postponed. The server tells its caller over a channel, one message
     why <exception>                         before the end of a worker or server that failed with one
     <what became of it> (pid <worker>)      a worker was lost; another one follows
     done                                    the work is done; the ends of worker and server follow
+    alive                                   the answer to `ask`
 
-The caller says `start`, for a worker that is postponed, and `end`, or nothing.
+The caller says `start`, for a worker that is postponed, `ask`, and `end`, or nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from nvrx_core.process.signal_names import signal_name
 from nvrx_core.process.waiting import readable
 
 __all__ = [
-    "DONE", "END", "LATE", "NO_CALLER", "POSTPONED", "READY", "START", "STARTS_WITHIN", "WHY", "Postponement", "Work",
-    "become_server", "receive", "serve",
+    "ALIVE", "ASK", "DONE", "END", "LATE", "NO_CALLER", "POSTPONED", "READY", "START", "STARTS_WITHIN", "WHY",
+    "Postponement", "Work", "become_server", "receive", "serve",
 ]  # fmt: skip
 
 STARTS_WITHIN: Final = 15.0
@@ -61,6 +62,8 @@ WHY: Final = b"why "
 DONE: Final = b"done"
 START: Final = b"start"
 END: Final = b"end"
+ASK: Final = b"ask"
+ALIVE: Final = b"alive"
 NO_CALLER: Final = 0
 """In the place of the pid of the caller to die with."""
 
@@ -157,7 +160,7 @@ def _is_needed(channel: socket.socket, postponement: Postponement) -> bool:
     with suppress(OSError):
         channel.send(POSTPONED + str(os.getpid()).encode(), socket.MSG_DONTWAIT)
     ready = readable([channel.fileno(), *postponement.urgent], postponement.seconds)
-    return channel.fileno() not in ready or receive(channel) != END
+    return channel.fileno() not in ready or _hear(channel) != END
 
 
 def _finish(channel: socket.socket, dies_with_caller: bool) -> None:
@@ -224,7 +227,7 @@ def _fork_worker(channel: socket.socket) -> int | None:
 
 def _is_ended(channel: socket.socket, pause: float) -> bool:
     """Wait for so many seconds; return whether the caller has said `end`. One that is gone still needs its worker."""
-    said = receive(channel) if readable([channel], pause) else START
+    said = _hear(channel) if readable([channel], pause) else START
     if not said:
         select.select([], [], [], pause)
     return said == END
@@ -271,7 +274,7 @@ def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
             ready = readable(channels)
             if wake in ready:
                 os.read(wake, 4096)
-            said = receive(channel) if channel in ready else START
+            said = _hear(channel) if channel in ready else START
             if said == END:
                 send(pidfd, [signal.SIGKILL])
                 os.waitpid(worker, 0)
@@ -280,6 +283,14 @@ def _await_end(worker: int, channel: socket.socket, wake: int) -> str | None:
                 channels.remove(channel)
     finally:
         os.close(pidfd)
+
+
+def _hear(channel: socket.socket) -> bytes:
+    """Receive what the caller says, and answer where it asks whether this process runs."""
+    if (said := receive(channel)) == ASK:
+        with suppress(OSError):
+            channel.send(ALIVE, socket.MSG_DONTWAIT)
+    return said
 
 
 def receive(channel: socket.socket) -> bytes:

@@ -34,7 +34,7 @@ __all__ = [
     "rank_of_launcher",
     "restarts_all_ranks",
     "restored",
-    "runtime_directory",
+    "runtime_directories",
     "set_master",
     "set_ranks",
     "store_endpoint",
@@ -107,13 +107,16 @@ def launcher_socket() -> str | None:
     return os.environ.get(LAUNCHER_SOCKET) or None
 
 
-def runtime_directory() -> str:
-    """Return the folder of this user's sockets: `NVRX_RUNTIME_DIR`, else one in `XDG_RUNTIME_DIR`, else in `TMPDIR`."""
+def runtime_directories() -> tuple[str, ...]:
+    """Return where the directory of this user's sockets may be, the first choice first.
+
+    `NVRX_RUNTIME_DIR` alone if it is set, else `nvrx` in `XDG_RUNTIME_DIR`, `nvrx-<uid>` in `TMPDIR`, and in /tmp.
+    """
     if own := os.environ.get("NVRX_RUNTIME_DIR"):
-        return own
-    if shared := os.environ.get("XDG_RUNTIME_DIR"):
-        return os.path.join(shared, "nvrx")
-    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"nvrx-{os.getuid()}")
+        return (own,)
+    shared, mine = os.environ.get("XDG_RUNTIME_DIR"), f"nvrx-{os.getuid()}"
+    found = [os.path.join(shared, "nvrx")] if shared else []
+    return (*found, os.path.join(os.environ.get("TMPDIR") or "/tmp", mine), os.path.join("/tmp", mine))
 
 
 def master() -> tuple[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.process.host import alive, eventually, tagged
+from tests.harness.process.host import alive, eventually, free_ports, tagged
 from tests.harness.process.launch import Launch, Start
 from tests.harness.process.monitored import RUNTIME, environment_of
 
@@ -169,6 +169,50 @@ for _ in range(2):
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
+
+
+AS_PID_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Runs a command as the first process of a container."""
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+
+
+def launcher_of(job: Launch, host: tuple[str, ...]) -> int:
+    if not host:
+        return job.process.pid
+    assert eventually(lambda: children_of(job.process.pid), 10.0)
+    return children_of(job.process.pid)[0]
+
+
+@pytest.mark.parametrize("host", [(), AS_PID_1], ids=["subreaper", "pid 1"])
+def test_orphans_are_reaped(start: Start, host: tuple[str, ...]) -> None:
+    job = start("orphans", host=host)
+    job.read(2, "ready")
+    pid = launcher_of(job, host)
+    assert eventually(lambda: all(map(alive, children_of(pid))), 5.0)
+    os.kill(pid, signal.SIGTERM)
+    assert job.process.wait(20) == 128 + signal.SIGTERM
+    job.events.clear()  # the pids in them are those of their namespace
+
+
+@pytest.mark.parametrize("endpoint", ["192.0.2.1:29500", "127.0.0.1:{}"], ids=["connects", "waits for nodes"])
+@pytest.mark.parametrize("host", [(), AS_PID_1], ids=["", "pid 1"])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_launcher_that_waits_for_its_job(
+    start: Start, host: tuple[str, ...], signum: int, endpoint: str
+) -> None:
+    where = ("--nnodes", "2", "--rdzv-endpoint", endpoint.format(free_ports()), "--rdzv-id", "job")
+    job = start("short", *where, host=host)
+    pid = launcher_of(job, host)
+    assert eventually(lambda: guardians_of(1 if host else pid), 20.0)
+    if "127" in endpoint:
+        job.await_log("host the rendezvous at")
+    os.kill(pid, signum)
+    code, log = job.finish(20.0)
+    assert code == 128 + signum, log
+    assert log.count("ends with code") == 1, log
 
 
 def test_a_process_of_the_shell_that_became_the_launcher_is_left_alone(start: Start) -> None:

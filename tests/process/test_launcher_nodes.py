@@ -111,7 +111,10 @@ def test_a_launcher_that_waits_for_the_rendezvous_ends_on_a_signal(
     maps = Path(f"/proc/{job.process.pid}/maps")
     assert eventually(lambda: not has_imported or "libtorch_python" in maps.read_text(), 60)
     job.process.send_signal(signum)
-    assert job.process.wait(20) == -signum
+    code, log = job.finish(20)
+    assert code == 128 + signum
+    assert f"the launcher ends with code {code}: it has received {signal.Signals(signum).name}" in log
+    assert eventually(lambda: not list((tmp_path / "run").glob("launcher-*")), 5)
 
 
 def test_arguments_that_the_ranks_of_all_nodes_refuse_are_not_retried(nodes: Nodes) -> None:

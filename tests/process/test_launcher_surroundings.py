@@ -18,7 +18,7 @@ from tests.harness.process.few_processes import FIRST_USER, few_processes
 from tests.harness.process.host import eventually, memory_cgroup
 from tests.harness.process.hostile import ask_launcher, inundate
 from tests.harness.process.launch import WORKERS, Launch, Start, events_of, left_in, rendezvous_options
-from tests.harness.process.monitored import environment_of, monitors_of
+from tests.harness.process.monitored import RUNTIME, environment_of, monitors_of
 
 QUICK = ("--ft-rank-section-timeouts", "step:0.7", "--ft-rank-heartbeat-timeout", "1")
 WRONG_CLOCK = Path(__file__).parents[1] / "harness" / "process" / "wrong_clock"
@@ -55,6 +55,55 @@ def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_
     assert code == 0, log
     assert "rank 0 (local rank 0, pid " in log
     assert len(re.findall(r"cycle \d ends: .* was ended by SIGKILL, hung: section 'step' open", log)) == 1, log
+
+
+def test_a_monitor_that_is_killed_while_its_fork_server_is_stopped_is_replaced(start: Start, tmp_path: Path) -> None:
+    """Within seconds; then its rank hangs."""
+    job = start("1:gate", "--max-restarts", "1", *QUICK)
+    job.read(1, "fault_injected")
+    assert eventually(lambda: len(monitors_of(job.process.pid)) == 4, 20)
+    (first, second), monitors = (monitors_of(job.process.pid)[part] for part in (slice(2), slice(2, 4)))
+    for pid in (first, second):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in monitors:
+        os.kill(pid, signal.SIGKILL)
+    gone = {first, second, *monitors}
+    assert eventually(lambda: len(now := monitors_of(job.process.pid)) == 4 and not gone & set(now), 30)
+    assert job.process.poll() is None
+    (tmp_path / "gate").touch()
+    code, log = job.finish()
+    assert code == 0, log
+    assert "monitor does not answer, and was killed" in log
+    assert "hung: section 'step' open" in log
+
+
+LONG = "x" * 70
+
+
+def test_a_long_tmpdir_is_replaced_by_a_shorter_folder(tmp_path: Path) -> None:
+    folder = tmp_path / LONG
+    folder.mkdir()
+    environment = environment_of(tmp_path, TMPDIR=str(folder))
+    del environment[RUNTIME]
+    done = run(tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_that_is_too_long_for_sockets_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    done = run(tmp_path, env=environment_of(tmp_path, NVRX_RUNTIME_DIR=str(tmp_path / LONG)))
+    assert done.returncode == 2
+    assert "set NVRX_RUNTIME_DIR to a folder of at most 73 bytes, such as /tmp/nvrx-" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / LONG).exists()
+
+
+def test_an_events_folder_that_cannot_be_made_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(tmp_path, env=environment_of(tmp_path, NVRX_EVENTS_DIR=str(tmp_path / "file" / "events")))
+    assert done.returncode == 2
+    assert f"environment: NVRX_EVENTS_DIR: '{tmp_path}/file/events' is not a directory that can be made" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_worker_that_the_kernel_kills_for_memory_is_reported_as_such(start: Start, tmp_path: Path) -> None:

@@ -46,9 +46,6 @@ class Monitors:
         options: the command line, for the number of workers.
         history: records replaced monitors.
         make: creates a monitor.
-
-    Attributes:
-        deadline: when `tick` is due, monotonic seconds.
     """
 
     def __init__(
@@ -61,7 +58,7 @@ class Monitors:
         history: History,
         make: Callable[..., RankMonitorProcess] = RankMonitorProcess,
     ) -> None:
-        self._loop, self._history, self.deadline = loop, history, math.inf
+        self._loop, self._history = loop, history
         self._paths = [launcher.with_name(f"rank-{local_rank}{SUFFIX}") for local_rank in range(options.workers)]
         more: dict[str, Any] = {"job": options.run_id, "several_nodes": options.max_nodes > 1}
         self._monitors = [make(config, path, launcher=str(launcher), **more) for path in self._paths]
@@ -77,12 +74,20 @@ class Monitors:
         for local_rank in range(len(self._monitors)):
             self._start(local_rank, time.monotonic())
 
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        return min(min(self._due.values(), default=math.inf), *(monitor.deadline for monitor in self._monitors))
+
     def tick(self, *, now: float) -> None:
-        """Start the monitors whose backoff has elapsed."""
+        """Start the monitors whose backoff has elapsed, and replace those whose fork servers are stopped."""
+        for local_rank, monitor in enumerate(self._monitors):
+            if now >= monitor.deadline and not monitor.tick(now=now):
+                log.warning("the fork server of local rank %d's monitor does not answer, and was killed", local_rank)
+                self._end_lost(local_rank, now)
         for local_rank in [each for each, at in self._due.items() if now >= at]:
             del self._due[local_rank]
             self._start_anew(local_rank, now)
-        self.deadline = min(self._due.values(), default=math.inf)
 
     def environment(self, local_rank: int) -> dict[str, str]:
         """Return the variables with the address of a worker's monitor."""
@@ -136,9 +141,14 @@ class Monitors:
             log.warning("the monitor of local rank %d was replaced: %s", local_rank, lost)
             self._history.monitor_replaced(local_rank, lost)
         elif lost is not None:
-            self._loop.forget(monitor.sentinel)
-            monitor.stop()
-            self._lost(local_rank, now)
+            self._end_lost(local_rank, now)
+
+    def _end_lost(self, local_rank: int, now: float) -> None:
+        """End what is left of a monitor and its fork server, and start others."""
+        monitor = self._monitors[local_rank]
+        self._loop.forget(monitor.sentinel)
+        monitor.stop()
+        self._lost(local_rank, now)
 
     def _lost(self, local_rank: int, now: float) -> None:
         """Start another monitor: at once, if the previous one ran long enough."""
@@ -165,7 +175,6 @@ class Monitors:
         log.error(text, local_rank, why, pause)
         self._pauses[local_rank] = min(2 * pause, LONGEST_PAUSE)
         self._due[local_rank] = now + pause
-        self.deadline = min(self._due.values())
 
 
 def _has_stepped(page: Page) -> bool:

@@ -54,6 +54,14 @@ def tagged() -> None:
     time.sleep(600)
 
 
+def orphans() -> None:
+    """Waits; daemons of its end."""
+    for _ in range(5):
+        subprocess.run([sys.executable, "-S", "-c", DAEMON], check=True)
+    say("ready")
+    time.sleep(600)
+
+
 def nested() -> None:
     """Rank 0 waits, in a launcher of its own; the others just wait."""
     if RANK == 0:

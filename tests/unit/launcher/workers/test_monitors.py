@@ -26,6 +26,7 @@ class FakeMonitor:
     def __init__(self, *_, **__):
         self.sentinel, self.is_started = 7, False
         self.starts, self.fails, self.news = 0, 0, None
+        self.deadline, self.is_silent = math.inf, False
 
     def spawn(self):
         if self.fails:
@@ -35,6 +36,10 @@ class FakeMonitor:
 
     def poll(self):
         return self.news
+
+    def tick(self, *, now):
+        self.deadline = math.inf
+        return not self.is_silent
 
     def stop(self):
         self.is_started = False
@@ -63,6 +68,15 @@ def made(tmp_path):
 def lose(made, now):
     made.monitor.news = ""
     made.monitors._poll(0, now)
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_monitor_whose_fork_server_does_not_answer_is_replaced(made, caplog, is_silent):
+    made.monitor.deadline, made.monitor.is_silent = 100.0, is_silent
+    assert made.monitors.deadline == 100.0
+    made.monitors.tick(now=100.0)
+    assert made.monitor.starts == 1 + is_silent
+    assert ("the fork server of local rank 0's monitor does not answer, and was killed" in caplog.text) == is_silent
 
 
 def test_a_monitor_replaced_by_its_fork_server_is_recorded(made):
