@@ -39,7 +39,8 @@ class FaultToleranceCallback(PhaseReports):
         calculate_timeouts: None: learn the timeouts that are not configured. True: learn all. False: learn none.
         exp_dir: folder of the learned timeouts, `ft_timeouts.json`, for all jobs of the training; None: the `dirpath`
             of the first checkpoint callback, if it was given one, else the trainer's `default_root_dir`.
-        minimum_timeout: seconds from which a learned timeout is enforced; a shorter one counts as this.
+        minimum_timeout: seconds from which a learned timeout is enforced; a shorter one counts as this. None: the
+            setting `min_learned_timeout`, 60 s by default.
         simulated_fault_params: faults for tests, as `SimulatedFaults.of` takes them.
         exc_handling_policy: called with an exception that ends the training; returns the request to send to the
             launcher.
@@ -58,13 +59,13 @@ class FaultToleranceCallback(PhaseReports):
         calculate_timeouts: bool | None = None,
         *,
         exp_dir: str | os.PathLike[str] | None = None,
-        minimum_timeout: float = 30.0,
+        minimum_timeout: float | None = None,
         simulated_fault_params: Any = None,
         exc_handling_policy: Callable[[BaseException], WorkloadControlRequest] | None = None,
         logger_name: str | None = None,
     ) -> None:
         super().__init__()
-        if not minimum_timeout > 0:
+        if minimum_timeout is not None and not minimum_timeout > 0:
             raise ValueError(f"minimum_timeout: {minimum_timeout!r} is no time; write seconds above 0, as in 30.0")
         self._autoresume, self._calculates = autoresume, calculate_timeouts
         self._exp_dir, self._least = exp_dir, minimum_timeout

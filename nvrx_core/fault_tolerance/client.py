@@ -27,7 +27,7 @@ from nvrx_core.fault_tolerance.data import (
 )
 from nvrx_core.fault_tolerance.rank_timeouts import RankTimeouts
 from nvrx_core.fault_tolerance.recorder import NotMonitored, ProgressRecorder, Recorder
-from nvrx_core.fault_tolerance.timeouts import LEAST_LEARNED, Measured
+from nvrx_core.fault_tolerance.timeouts import Measured
 from nvrx_core.fault_tolerance.wire import close_all
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
@@ -45,7 +45,8 @@ class RankMonitorClient:
     Args:
         strict_sections: raise for a section that is not in `rank_section_timeouts`. Otherwise it is measured, and has
             no timeout until one is learned.
-        least_learned: seconds from which a learned timeout is enforced; a shorter one counts as this.
+        least_learned: seconds from which a learned timeout is enforced; a shorter one counts as this. None: the setting
+            `min_learned_timeout`.
 
     Attributes:
         cfg: the monitor's configuration; None before `init_workload_monitoring`.
@@ -53,7 +54,7 @@ class RankMonitorClient:
         local_monitor: keeps the monitor running, after `start_local_monitor`; None under a launcher that does.
     """
 
-    def __init__(self, strict_sections: bool = False, *, least_learned: float = LEAST_LEARNED) -> None:
+    def __init__(self, strict_sections: bool = False, *, least_learned: float | None = None) -> None:
         self.least_learned = least_learned
         self.cfg: FaultToleranceConfig | None = None
         self.rank_info: RankInfo | None = None
@@ -293,15 +294,18 @@ class RankMonitorClient:
         warmup = config.num_warmup_iterations if num_warmup_iters is None else num_warmup_iters
         page[ProgressField.WARMUP_STEPS] = warmup
         recorder = Recorder(page)
-        recorder.enforce(self.hb_timeouts, self.section_timeouts, self.least_learned)
+        recorder.enforce(self.hb_timeouts, self.section_timeouts, self._least(config))
         recorder.strict = self._strict
         return recorder
 
     def _enforce(self) -> None:
         """Make the monitor enforce the timeouts, if there is one."""
-        if self._rank is not None:
-            self._rank.recorder.enforce(self.hb_timeouts, self.section_timeouts, self.least_learned)
+        if self._rank is not None and self.cfg is not None:
+            self._rank.recorder.enforce(self.hb_timeouts, self.section_timeouts, self._least(self.cfg))
             look(self._rank.path)
+
+    def _least(self, config: FaultToleranceConfig) -> float:
+        return config.min_learned_timeout if self.least_learned is None else self.least_learned
 
 
 def _not_ready(skip: bool, why: str) -> bool:

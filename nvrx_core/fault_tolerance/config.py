@@ -97,6 +97,10 @@ class FaultToleranceConfig(Settings):
     safety_factor: float = setting(
         5.0, NUMBER, "A learned timeout is the longest time observed, multiplied by this.", rule=above(1, 1000)
     )
+    min_learned_timeout: float = setting(
+        60.0, SECONDS, "Learned timeouts are at least this long: a pause of the machine must end no rank.",
+        rule=POSITIVE,
+    )  # fmt: skip
     num_warmup_iterations: int = setting(
         5, INTEGER, "So many `step` sections at the start may take the timeout of the section `warmup`.",
         rule=at_least(0),

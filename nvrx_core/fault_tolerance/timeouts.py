@@ -13,12 +13,10 @@ from typing import Any, Final
 
 from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, RankMonitorClientError, SectionTimeouts
 
-__all__ = ["LEAST_LEARNED", "Measured", "from_state", "in_force", "learn_heartbeat", "learn_sections", "to_state"]
+__all__ = ["Measured", "from_state", "in_force", "learn_heartbeat", "learn_sections", "to_state"]
 
 WEIGHT: Final = 0.5
 """Of the new value, where both the earlier one and the new one are learned."""
-LEAST_LEARNED: Final = 1.0
-"""Seconds from which a learned timeout is enforced: a shorter one would end a rank for a pause of its machine."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,12 @@ def learn_sections(
     return replace(new, out_of_section=merged, is_out_of_section_calculated=True)
 
 
-def in_force(timeout: float | None, *, learned: bool, least: float = LEAST_LEARNED) -> float | None:
-    """Return the timeout that is enforced where one is configured or learned; `least` bounds a learned one."""
+def in_force(timeout: float | None, *, learned: bool, least: float) -> float | None:
+    """Return the timeout that is enforced where one is configured or learned.
+
+    A learned one is at least `least`: a phase that has been short so far may last longer for a pause of the machine, of
+    its file system or of its network, which must not end the rank.
+    """
     return max(timeout, least) if learned and timeout is not None else timeout
 
 

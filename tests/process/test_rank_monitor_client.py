@@ -298,9 +298,14 @@ def test_one_rank_alone_learns_from_what_it_has_measured(client: RankMonitorClie
     assert client.section_timeouts.out_of_section is None
 
 
-def test_a_learned_timeout_of_a_moment_is_enforced_from_a_second_up(client: RankMonitorClient) -> None:
+@pytest.mark.parametrize(("least", "enforced"), [(None, 60), (2.0, 2)], ids=["of the setting", "of the client"])
+def test_a_learned_timeout_of_a_moment_is_enforced_from_a_minimum_up(
+    make: Callable[..., RankMonitorClient], least: float | None, enforced: int
+) -> None:
+    client = make(least_learned=least)
+    client.init_workload_monitoring()
     client.start_section("step")
     client.end_section("step")
     client.calculate_and_set_section_timeouts(["step"], calc_out_of_section=False)
     page = client.page
-    assert page.words[page.sections()["step"] + SectionField.TIMEOUT] == 1_000_000_000
+    assert page.words[page.sections()["step"] + SectionField.TIMEOUT] == enforced * 1_000_000_000

@@ -46,6 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         ("out_of_section", {"rank_out_of_section_timeout": 0.5}, "no section opened"),
         ("stopped", {"rank_heartbeat_timeout": 0.5}, "no heartbeat"),
         ("forked", {"rank_heartbeat_timeout": 0.5}, "no heartbeat"),
+        ("learned", {"min_learned_timeout": 0.5}, "no (heartbeat|section opened)"),
     ],
 )
 def test_a_hung_rank_is_ended(start: Start, case: str, config: dict[str, Any], reason: str) -> None:
@@ -62,6 +63,11 @@ def test_a_hung_rank_is_ended(start: Start, case: str, config: dict[str, Any], r
 def test_the_configured_signal_ends_it(start: Start) -> None:
     rank = start("section", {**STEP, "rank_termination_signal": "SIGTERM"})
     assert rank.finish()[0] == -signal.SIGTERM
+
+
+def test_a_pause_after_timeouts_were_learned_from_short_times_ends_no_rank(start: Start) -> None:
+    code, errors = start("learned", {}).finish()
+    assert code == 0, errors
 
 
 @pytest.mark.parametrize("case", ["healthy", "silent"])

@@ -25,16 +25,18 @@ class Connection:
         self.client, self._is_own = client, is_own
 
     @classmethod
-    def open(cls, log: logging.Logger, least_learned: float) -> Self | None:
+    def open(cls, log: logging.Logger, least_learned: float | None) -> Self | None:
         """Connect; return None if there is no monitor or it does not answer.
 
         Args:
             log: logger for a monitor that does not answer.
-            least_learned: seconds from which a learned timeout is enforced.
+            least_learned: seconds from which a learned timeout is enforced; None: as the script's client or the
+                configuration has it.
         """
         rank = monitored.current()
         if isinstance(rank, AttachedRank) and isinstance(rank.owner, RankMonitorClient):
-            rank.owner.least_learned = max(rank.owner.least_learned, least_learned)
+            given = [each for each in (rank.owner.least_learned, least_learned) if each is not None]
+            rank.owner.least_learned = max(given, default=None)
             return cls(rank.owner, is_own=False)
         if environment.rank_monitor_socket() is None:
             return None

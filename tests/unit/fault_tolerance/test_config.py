@@ -21,7 +21,7 @@ from nvrx_core.settings.process_forms import ENDS_A_PROCESS
 
 DEFAULTS = {
     "workload_check_interval": 5.0, "initial_rank_heartbeat_timeout": 3600.0, "rank_heartbeat_timeout": 2700.0,
-    "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0,
+    "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0, "min_learned_timeout": 60.0,
     "num_warmup_iterations": 5, "rank_termination_signal": signal.SIGKILL, "log_level": logging.INFO,
     "log_format": "text",
     "inprocess_grace": 30.0, "restart_window": 600.0, "max_restarts_in_window": None,
@@ -45,6 +45,7 @@ fault_tolerance:
   rank_out_of_section_timeout: ""
   node_health_check_interval: 30
   safety_factor: 3
+  min_learned_timeout: 20
   rank_termination_signal: SIGTERM
   log_level: DBG
   log_format: json
@@ -82,6 +83,7 @@ fault_tolerance:
   cycle_info_dir: /data/cycles
 """
 EXAMPLES = {
+    "min_learned_timeout": "20.0",
     "compat_names": "false",
     "skip_section_response": "false", "enable_nic_healthcheck": "no", "numa_bind_strict": "0", "log_level": "ERROR",
     "log_format": "json",

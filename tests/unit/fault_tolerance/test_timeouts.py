@@ -135,7 +135,7 @@ def test_a_state_with_heartbeats_that_were_not_learned_changes_nothing():
     assert from_state(state, HEARTBEAT, SECTIONS) == (HEARTBEAT, SECTIONS)
 
 
-def test_a_learned_timeout_is_enforced_from_a_second_up():
-    assert [in_force(t, learned=True) for t in (0.001, 1.5, None)] == [1.0, 1.5, None]
-    assert in_force(0.001, learned=False) == 0.001
+def test_a_learned_timeout_is_enforced_from_a_minimum_up():
+    assert [in_force(t, learned=True, least=60.0) for t in (0.001, 90.0, None)] == [60.0, 90.0, None]
+    assert in_force(0.001, learned=False, least=60.0) == 0.001
     assert [in_force(20.0, learned=learned, least=30.0) for learned in (True, False)] == [30.0, 20.0]

@@ -112,6 +112,20 @@ def silent(client: RankMonitorClient) -> None:
     time.sleep(3.0)
 
 
+def learned(client: RankMonitorClient) -> None:
+    """Learns its timeouts from times of milliseconds, and pauses out of its sections, as for a slow file system."""
+    for _ in range(20):
+        client.send_heartbeat()
+        client.start_section("step")
+        client.end_section("step")
+        time.sleep(0.001)
+    client.calculate_and_set_hb_timeouts()
+    client.calculate_and_set_section_timeouts()
+    say("hang")
+    time.sleep(3.0)
+    client.shutdown_workload_monitoring()
+
+
 def beats(client: RankMonitorClient) -> None:
     """Sends as many heartbeats as its environment says, and then none."""
     for _ in range(int(os.environ["NVRX_TEST_BEATS"])):
@@ -145,6 +159,7 @@ CASES: dict[str, Callable[[RankMonitorClient], None]] = {
         forked,
         healthy,
         silent,
+        learned,
         beats,
         stands_by,
     )
