@@ -91,8 +91,14 @@ def _new_main() -> dict[str, Any]:
     return names
 
 
-def _run_script(path: str) -> None:
-    """Run a file as the interpreter does."""
+def _absolute(path: str) -> str:
+    """Return a path as the interpreter makes it absolute: without normalization."""
+    return os.path.join(os.getcwd(), path)
+
+
+def _run_script(given: str) -> None:
+    """Run a file as the interpreter does: by its absolute path, since Python 3.9; `sys.argv` has it as it is given."""
+    path = _absolute(given)
     names = _new_main()
     names["__file__"] = path
     names["__loader__"] = type(_INITIAL["__loader__"])("__main__", path)
@@ -101,7 +107,7 @@ def _run_script(path: str) -> None:
             source = file.read()
     except OSError as error:
         why = f"[Errno {error.errno}] {error.strerror}"
-        print(f"{sys.executable}: can't open file {os.path.abspath(path)!r}: {why}", file=sys.stderr)
+        print(f"{sys.executable}: can't open file {path!r}: {why}", file=sys.stderr)
         sys.exit(2)
     exec(compile(source, path, "exec", dont_inherit=True), names)
 
