@@ -6,7 +6,7 @@ from typing import Final
 
 from .schedule import Shape
 
-__all__ = ["CLOSE", "GRACE", "HANG", "JOIN", "LEASE", "READ", "STOP", "TERM", "ended_within", "settled_within"]
+__all__ = ["CLOSE", "GRACE", "HANG", "KILL", "JOIN", "LEASE", "READ", "STOP", "TERM", "ended_within", "settled_within"]
 
 LEASE: Final = 5.0
 """Seconds without a sign of life after which a node is lost: the default of the launcher."""
@@ -14,11 +14,16 @@ JOIN: Final = 15.0
 READ: Final = 5.0
 CLOSE: Final = 5.0
 STOP: Final = 2.0
+KILL: Final = 5.0
+GIVE_UP: Final = STOP + KILL + 10.0
+"""Seconds after which a node is given up that does not stop its workers."""
 TERM: Final = 3.0
 GRACE: Final = 8.0
 HANG: Final = 4.0
 """Seconds that a section, or the time between two heartbeats, or two pings of a wrapped function may last."""
 HARD: Final = 8.0
+BARRIER: Final = 20.0
+"""Seconds that a wrapped call waits for a rank that has not entered it."""
 LEFT: Final = 5.0
 """Seconds after the end of the last launcher in which everything is gone."""
 START: Final = {"plain": 20.0, "coupled": 20.0, "wrapped": 40.0}
@@ -28,13 +33,13 @@ START: Final = {"plain": 20.0, "coupled": 20.0, "wrapped": 40.0}
 def settled_within(shape: Shape) -> float:
     """Return within how many seconds, once nothing disturbs it any more, a job goes on or has ended.
 
-    A rank that hangs is ended, the others are stopped, a node that was lost meanwhile is noticed, too, and then the
+    A rank that hangs is ended, the others are stopped, or their node is given up, a node that was lost meanwhile is noticed, too, and then the
     nodes that are left wait for others.
     """
-    hang = HARD + GRACE if shape.worker == "wrapped" else HANG if shape.monitored else 0.0
-    return LEASE + hang + STOP + READ + JOIN + START[shape.worker]
+    hang = max(HARD, BARRIER) + GRACE if shape.worker == "wrapped" else HANG if shape.monitored else 0.0
+    return LEASE + hang + GIVE_UP + READ + JOIN + START[shape.worker]
 
 
 def ended_within(shape: Shape) -> float:
     """Return within how many seconds a job whose workers may end has ended."""
-    return STOP + CLOSE + READ + LEASE + START[shape.worker]
+    return GIVE_UP + CLOSE + READ + LEASE + START[shape.worker]

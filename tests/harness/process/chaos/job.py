@@ -133,6 +133,7 @@ class ChaosJob:
             "--rdzv-backend": "etcd-v2" if shape.backend == "etcd-v2" else "c10d", "--rdzv-id": "chaos",
             "--rdzv-endpoint": self._endpoint(), "--rdzv-conf": ",".join(f"{k}={v:g}" for k, v in conf.items()),
             "--restart-policy": shape.policy, "--workers-stop-timeout": bounds.STOP, "--term-timeout": bounds.TERM,
+            "--workers-kill-timeout": bounds.KILL,
             "--ft-inprocess-grace": bounds.GRACE, "--ft-restart-backoff": "none",
             "--ft-rank-section-timeouts": f"step:{bounds.HANG:g}", "--ft-rank-heartbeat-timeout": bounds.HANG,
             "--ft-rank-out-of-section-timeout": bounds.HANG, "--ft-workload-check-interval": 1,
@@ -154,7 +155,7 @@ class ChaosJob:
         return census(self.tag, host.TAG, workers=workers, launchers=launchers)
 
     def steps(self) -> dict[str, dict[str, Any]]:
-        """Return how far the workers are, by node and local rank."""
+        """Return how far all workers are that have ever run, by node, local rank and pid."""
         found = {}
         for path in (self.folder / "steps").iterdir():
             with suppress(ValueError):

@@ -48,8 +48,8 @@ def await_workers(job: ChaosJob) -> None:
     """
 
     def all_run() -> bool:
-        found = [*job.steps().values()]
-        return bool(found) and len(found) == found[0]["world"]
+        found = _at_work(job)
+        return bool(found) and len(found) == found[0]["world"] and all(each["step"] for each in found)
 
     within = bounds.START[job.shape.worker] + bounds.JOIN
     _await(job, lambda: all_run() or len(job.running) < len(job.launched), within, "the workers do not start")

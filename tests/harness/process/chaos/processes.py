@@ -51,7 +51,7 @@ def census(tag: str, variable: str, *, workers: Collection[int], launchers: Coll
 def _kind(pid: int, parent: int, command: str, workers: Collection[int], launchers: Collection[int]) -> str:  # noqa: PLR0911
     if pid in launchers:
         return "launcher"
-    if "nvrx_launcher.guardian" in command:
+    if "guardian" in command:
         return "guardian"
     if "nvrx_launcher.store_program" in command:  # its argument is the descriptor that it listens on, or an endpoint
         return "control_store" if re.search(r"store_program \d+ ", command) else "store_query"
@@ -61,8 +61,8 @@ def _kind(pid: int, parent: int, command: str, workers: Collection[int], launche
         return "worker"
     if "standby_program" in command and parent in launchers:
         return "standby"
-    if "launcher_chaos.py" in command:  # a fork of a worker, or a worker that starts
-        return "worker" if parent in launchers else "call_monitor"
+    if "launcher_chaos.py" in command:  # a fork of a worker; a worker says at once that it is one
+        return "call_monitor"
     return "rendezvous" if "nvrx_core.store" in command else "other"
 
 

@@ -1,7 +1,7 @@
 """A worker of a launcher under chaos: `launcher_chaos.py plain|coupled|wrapped [monitored]`.
 
 It takes steps until the file at NVRX_TEST_GATE is there, prints a line at each, and writes how far it is to a file of
-its node and local rank in the folder NVRX_TEST_STEPS. It has a child in a session of its own.
+its own in the folder NVRX_TEST_STEPS. It has a child in a session of its own.
 """
 
 import json
@@ -26,15 +26,23 @@ class Steps:
     """Counts the steps, where the test reads them."""
 
     def __init__(self) -> None:
-        self._fd = os.open(os.path.join(os.environ["NVRX_TEST_STEPS"], PLACE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+        path = os.path.join(os.environ["NVRX_TEST_STEPS"], f"{PLACE}-{os.getpid()}")
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
         self._step = 0
+        self._write(WORLD)
 
     def take(self, world: int = WORLD, **more: Any) -> None:
         self._step += 1
-        fields = {"rank": RANK, "cycle": CYCLE, "world": world, "pid": os.getpid(), "step": self._step, **more}
-        os.pwrite(self._fd, json.dumps(fields).ljust(RECORD).encode(), 0)
+        self._write(world, **more)
         print(PLACE, CYCLE, self._step, LINE, flush=True)
         time.sleep(STEP)
+
+    def _write(self, world: int, **more: Any) -> None:
+        fields = {"rank": RANK, "cycle": CYCLE, "world": world, "pid": os.getpid(), "step": self._step, **more}
+        os.pwrite(self._fd, json.dumps(fields).ljust(RECORD).encode(), 0)
+
+
+STEPS = Steps()
 
 
 def section() -> Any:
@@ -57,20 +65,20 @@ def section() -> Any:
 
 
 def plain() -> None:
-    steps, step = Steps(), section()
+    step = section()
     while not os.path.exists(GATE):
         with step():
-            steps.take()
+            STEPS.take()
 
 
 def coupled() -> None:
     """Each step is over when all ranks have taken it, as with a collective."""
-    steps, step = Steps(), section()
+    step = section()
     peers = connected()
     going = True
     while going:
         with step():
-            steps.take()
+            STEPS.take()
             going = agreed(peers)
 
 
@@ -122,7 +130,7 @@ def wrapped() -> None:
 
     from nvrx_core import inprocess
 
-    steps, step = Steps(), section()
+    step = section()
 
     @inprocess.Wrapper(
         soft_timeout=timedelta(seconds=4), hard_timeout=timedelta(seconds=8),
@@ -133,7 +141,7 @@ def wrapped() -> None:
         while not os.path.exists(GATE):
             call.ping()
             with step():
-                steps.take(call.state.world_size, iteration=call.iteration)
+                STEPS.take(call.state.world_size, iteration=call.iteration)
 
     train()
 
