@@ -6,7 +6,7 @@ from typing import Final
 
 from .schedule import Shape
 
-__all__ = ["CLOSE", "GRACE", "HANG", "KILL", "JOIN", "LEASE", "READ", "STOP", "TERM", "ended_within", "settled_within"]
+__all__ = ["CLOSE", "GRACE", "HANG", "JOIN", "KILL", "LEASE", "READ", "STOP", "TERM", "ended_within", "settled_within"]
 
 LEASE: Final = 5.0
 """Seconds without a sign of life after which a node is lost: the default of the launcher."""
@@ -33,8 +33,8 @@ START: Final = {"plain": 20.0, "coupled": 20.0, "wrapped": 40.0}
 def settled_within(shape: Shape) -> float:
     """Return within how many seconds, once nothing disturbs it any more, a job goes on or has ended.
 
-    A rank that hangs is ended, the others are stopped, or their node is given up, a node that was lost meanwhile is noticed, too, and then the
-    nodes that are left wait for others.
+    A rank that hangs is ended; the others are stopped, or a node that cannot stop its workers is given up; a node that
+    was lost meanwhile is noticed, too; and then the nodes that are left wait for others.
     """
     hang = max(HARD, BARRIER) + GRACE if shape.worker == "wrapped" else HANG if shape.monitored else 0.0
     return LEASE + hang + GIVE_UP + READ + JOIN + START[shape.worker]
