@@ -19,6 +19,7 @@ from nvrx_core.fault_tolerance.peers import HangReport, Progress
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
+from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
@@ -43,6 +44,7 @@ from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
+from nvrx_launcher.standstill import Standstill
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
@@ -76,6 +78,7 @@ class Agent:
         functions: starts workers that are functions; None: they are programs.
         specs: says where logs go, torch's `LogsSpecs`; None: what the options say.
         is_command: this process is a launcher and nothing else.
+        console: the launcher's streams; None: the agent opens them, and closes them at its end.
 
     Attributes:
         reason: why the job has ended.
@@ -87,6 +90,7 @@ class Agent:
     def __init__(
         self, options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str], *,
         functions: FunctionStarter | None = None, specs: LogsSpecs | None = None, is_command: bool = False,
+        console: Console | None = None,
     ) -> None:  # fmt: skip
         self.options, self.config = options, config
         self._launch = uuid.uuid4().hex
@@ -97,7 +101,7 @@ class Agent:
         self._functions, self.reason = functions, ""
         self._specs = load_logs_specs(options) if options.worker.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
-        self._loop = EventLoop()
+        self._loop, self._given_console = EventLoop(), console
         self._kill_at, self._code = math.inf, -1
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started = dict[int, str](), math.inf
@@ -119,21 +123,35 @@ class Agent:
             coordination = self._prepare(cleanup)
             coordination.join()
             self._monitors.start()
+            self._standstill = Standstill(now=time.monotonic())
             while self._code < 0:
-                parts = (coordination, coordination.store, self._warm_start, self._monitors, self._processes)
-                self._loop.turn(min(self._kill_at, self._awaits_until, *(each.deadline for each in parts)))
-                coordination.tick()
+                parts = (
+                    coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._workers
+                )  # fmt: skip
+                due = min(self._kill_at, self._awaits_until, *(each.deadline for each in parts))
+                asked = time.monotonic()
+                now = self._loop.turn(due)
+                self._recognise_pause(due, asked, now)
+                coordination.tick(now=now)
                 coordination.store.tick()
                 self._warm_start.tick()
                 self._processes.tick()
-                now = time.monotonic()
                 self._monitors.tick(now=now)
+                self._workers.tick(now=now)
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
                 if now >= self._kill_at:
                     self._kill()
         return self._code
+
+    def _recognise_pause(self, due: float, asked: float, now: float) -> None:
+        pause = self._standstill.turned(due, asked=asked, now=now)
+        if pause is None:
+            return
+        self._coordination.paused(now=now)
+        if pause.is_worth_a_line:
+            log.warning("%s", pause)
 
     @property
     def position(self) -> dict[str, int]:
@@ -154,6 +172,9 @@ class Agent:
 
     def _prepare(self, cleanup: ExitStack) -> Coordination:
         """Acquire the resources of a launch; `cleanup` releases them."""
+        if (console := self._given_console) is None:
+            console = Console()
+            cleanup.callback(console.close)
         cleanup.callback(self._loop.close)
         self._history = History(environment.events_directory())
         cleanup.callback(self._history.close)
@@ -184,11 +205,13 @@ class Agent:
             functions=self._functions,
         )  # fmt: skip
         cleanup.callback(self._warm_start.close)
-        logs = Logs(self.options, files, self._environ)
+        logs = Logs(self.options, files, self._environ, console)
+        cleanup.callback(logs.close)
         self._workers = WorkerGroup(
             self.options, self._loop, logs, starter=self._warm_start.starter, exited=self._exited,
             is_monitored=self._monitors.is_monitored,
         )  # fmt: skip
+        cleanup.callback(self._workers.close)
         return self._coordination
 
     def _inherited(self, local_rank: int) -> Mapping[str, str]:
@@ -232,6 +255,7 @@ class Agent:
         self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
         self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWERS_WITHIN)
         workers = self._workers.start(action, self._environ, self._monitors.environment)
+        self._standstill.did("starting the workers", time.monotonic() - self._started)
         self._history.workers_started(action)
         if self._workers.placement is not None:
             self._events.started(self._workers.placement, workers)

@@ -16,6 +16,7 @@ from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.log_lines import log_formatter
 from nvrx_core.process.standard_output import show
 from nvrx_launcher.arguments import parse_arguments
+from nvrx_launcher.console import Console, ConsoleHandler
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.explain import explained
 from nvrx_launcher.options import LaunchOptions
@@ -46,20 +47,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     from nvrx_core.store.endpoint import StoreConnectionError
     from nvrx_launcher.agent import Agent
 
-    agents = list[Agent]()
-    logging.basicConfig(level=config.log_level)
-    formatter = log_formatter(
-        config.log_format, "ft_launcher", options.run_id, several_nodes=options.max_nodes > 1,
-        position=lambda: agents[0].position if agents else {},
+    agents, console = list[Agent](), Console()
+    handler = ConsoleHandler(console.stderr)
+    logging.basicConfig(level=config.log_level, handlers=[handler])
+    handler.setFormatter(
+        log_formatter(
+            config.log_format, "ft_launcher", options.run_id, several_nodes=options.max_nodes > 1,
+            position=lambda: agents[0].position if agents else {},
+        )
     )  # fmt: skip
-    for handler in logging.getLogger().handlers:
-        handler.setFormatter(formatter)
     try:
-        agents.append(Agent(options, config, dict(os.environ), is_command=True))
+        agents.append(Agent(options, config, dict(os.environ), is_command=True, console=console))
         return agents[0].run()
     except (ConfigurationError, StoreConnectionError, OSError) as error:
         log.error("the launcher ends: %s%s", error, HINTS.get(getattr(error, "errno", 0), ""))
         return USAGE if isinstance(error, ConfigurationError) else FAILED
+    except Exception:  # boundary: a defect of the launcher; it is written without waiting for the console
+        log.exception("the launcher ends by a defect of its own")
+        return FAILED
+    finally:
+        console.close()
 
 
 def run() -> NoReturn:

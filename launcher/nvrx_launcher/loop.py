@@ -26,17 +26,24 @@ class EventLoop:
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
-    def turn(self, deadline: float) -> None:
+    def turn(self, deadline: float) -> float:
         """Wait until a descriptor is readable, or until a monotonic time; then call back.
 
         Args:
             deadline: monotonic seconds; `inf` waits for a descriptor.
+
+        Returns:
+            The time up to which everything that has arrived is handled: deadlines are compared with it. The callbacks
+            may have taken long, and what has arrived meanwhile, such as a renewed lease, is handled in the next turn.
         """
         timeout = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-        for key, _ in self._selector.select(timeout):
+        found = self._selector.select(timeout)
+        now = time.monotonic()
+        for key, _ in found:
             if key.fd in self._selector.get_map():  # an earlier one of the same turn may have ended it
                 callback: Callable[[], Any] = key.data
                 callback()
+        return now
 
     def close(self) -> None:
         """Stop watching all descriptors."""

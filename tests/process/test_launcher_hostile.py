@@ -132,4 +132,4 @@ def test_a_full_disk_costs_log_files_only(tmp_path: Path, small_disk: Path) -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(b"]:line ") == 4_000
     assert b"[Errno 28] No space left on device" in done.stderr
-    assert b"bytes of output of workers were lost: " in done.stderr
+    assert b"bytes of output were lost: " in done.stderr

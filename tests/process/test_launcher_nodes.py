@@ -70,6 +70,33 @@ def is_host(job: Launch) -> bool:
     return bool(inodes & set(listening))
 
 
+def test_a_launcher_that_was_stopped_names_its_pause_and_joins_again(nodes: Nodes, tmp_path: Path) -> None:
+    """Its own silence is not the store's: it reads that it counts as lost, and ends its workers for that."""
+    jobs = nodes(2, "gated", "--nnodes", "2")
+    for job in jobs:
+        assert eventually(lambda job=job: job.process.poll() is None and len(workers(job)) == 2, 60.0)
+    paused = next(job for job in jobs if not is_host(job))
+    (other,) = (job for job in jobs if job is not paused)
+    paused.process.send_signal(signal.SIGSTOP)
+    other.await_log("has not moved its lease for 5 s")
+    paused.process.send_signal(signal.SIGCONT)
+    other.await_log("cycle 1: 2 nodes")
+    (tmp_path / "gate").touch()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert "this launcher stood still for" in ends[jobs.index(paused)][1], ends
+
+
+def workers(job: Launch) -> list[int]:
+    """Return the worker processes of a launcher."""
+    found = list[int]()
+    for child in map(int, Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()):
+        with suppress(OSError):
+            if b"launcher_worker.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return found
+
+
 def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes) -> None:
     jobs = nodes(2, "family", "--nnodes", "2", "--workers-stop-timeout", "0.5")
     for job in jobs:

@@ -63,8 +63,11 @@ class Coordination(Protocol):
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Ask for the progress of the slowest ranks of other nodes."""
 
-    def tick(self) -> None:
-        """Handle that time has passed."""
+    def tick(self, *, now: float) -> None:
+        """Handle that time has passed; everything that has arrived until `now` is handled."""
+
+    def paused(self, *, now: float) -> None:
+        """Handle that this launcher has stood still until now: its own silence is not the store's."""
 
 
 class LocalCoordination:
@@ -113,8 +116,11 @@ class LocalCoordination:
         """Say that there are no other nodes."""
         answer(())
 
-    def tick(self) -> None:
+    def paused(self, *, now: float) -> None:
+        """Do nothing: there is no lease."""
+
+    def tick(self, *, now: float) -> None:
         """Handle that time has passed, and deliver the decisions."""
-        self._decisions += self._coordinator.tick(now=time.monotonic())
+        self._decisions += self._coordinator.tick(now=now)
         while self._decisions:
             self._node.decided(self._decisions.popleft())

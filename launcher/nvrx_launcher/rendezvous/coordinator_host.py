@@ -103,9 +103,8 @@ class CoordinatorHost:
         """When `tick` is due, monotonic seconds."""
         return min(self._coordinator.deadline, self._roll_call.deadline)
 
-    def tick(self) -> None:
+    def tick(self, *, now: float) -> None:
         """Handle that time has passed."""
-        now = time.monotonic()
         self._roll_call.tick(now=now)
         self._publish(self._coordinator.tick(now=now))
 

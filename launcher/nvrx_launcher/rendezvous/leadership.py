@@ -69,10 +69,10 @@ class Leadership:
             self._take(opening, node)
         self._term = opening.term
 
-    def tick(self) -> None:
+    def tick(self, *, now: float) -> None:
         """Handle that time has passed."""
         if self._host is not None:
-            self._host.tick()
+            self._host.tick(now=now)
 
     def store_in_use(self) -> None:
         """Announce to all nodes that a rank uses this launcher's store of in-process restart."""

@@ -1,7 +1,8 @@
 """A node's view of its own lease. Pure.
 
 The coordinator considers a node lost some beats after the last renewal that it has seen. The node counts from the
-moment at which it began the renewal, which is earlier, and ends its workers a beat before that.
+moment at which it began the renewal, which is earlier, and ends its workers a beat before that. A pause of the launcher
+itself is no silence of the store: it has another beat after it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,20 @@ class Lease:
     """
 
     def __init__(self, beat: float, lost_after: int) -> None:
-        self.ends_after = beat * (lost_after - 1)
-        self.deadline = math.inf
+        self._beat, self.ends_after = beat, beat * (lost_after - 1)
+        self.deadline, self._paused_until = math.inf, -math.inf
 
     def moved(self, *, begun: float) -> None:
         """Record the answer to a renewal that was begun at this time."""
-        self.deadline = begun + self.ends_after
+        self.deadline = max(begun + self.ends_after, self._paused_until)
+
+    def paused(self, *, now: float) -> None:
+        """Record that this launcher has stood still until now: whether it has lost the lease is not known yet.
+
+        It has a beat to renew the lease, or to read that it counts as lost.
+        """
+        self._paused_until = now + self._beat
+        self.deadline = max(self.deadline, self._paused_until)
 
     def release(self) -> None:
         """Release the lease."""

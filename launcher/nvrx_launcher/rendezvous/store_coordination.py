@@ -132,12 +132,16 @@ class StoreCoordination:
 
         self._requests.ask(ask)
 
-    def tick(self) -> None:
+    def tick(self, *, now: float) -> None:
         """Handle that time has passed."""
-        self._leadership.tick()
-        if self._lease.is_lost(now=time.monotonic()):
+        self._leadership.tick(now=now)
+        if self._lease.is_lost(now=now):
             self._lease.release()
             self._events.cut_off(f"the rendezvous store has not answered for {self._lease.ends_after:g} s")
+
+    def paused(self, *, now: float) -> None:
+        """Handle that this launcher has stood still until now."""
+        self._lease.paused(now=now)
 
     def control_in_use(self) -> None:
         """Announce to all nodes that a rank has connected to this launcher's store of in-process restart."""

@@ -14,7 +14,7 @@ from nvrx_launcher.node_actions import StartWorkers
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.environment import JobName, Placement, worker_environment
 from nvrx_launcher.workers.failure_report import failure_report
-from nvrx_launcher.workers.output import Logs, Tee
+from nvrx_launcher.workers.output import Logs, Tees
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
@@ -47,7 +47,7 @@ class WorkerGroup:
         self._options, self._loop, self._logs = options, loop, logs
         self._starter, self._exited, self._is_monitored = starter, exited, is_monitored
         self._workers = dict[int, Worker]()
-        self._tees = dict[int, list[Tee]]()
+        self._tees = Tees(loop, logs.rooms)
         self._stopping, self._memory_kills = False, MemoryKills(os.getpid())
         self.placement: Placement | None = None
         self.failures = dict[int, Failure]()
@@ -77,6 +77,19 @@ class WorkerGroup:
             self._start_one((local_rank, placement.first_rank + local_rank), variables)
         return dict(self._workers)
 
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        return self._tees.deadline
+
+    def tick(self, *, now: float) -> None:
+        """Handle that time has passed."""
+        self._tees.tick(now=now)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._tees.end()
+
     def running(self) -> list[int]:
         """Return the local ranks of the workers that have not exited."""
         return sorted(self._workers)
@@ -88,7 +101,7 @@ class WorkerGroup:
             worker.send(signum)
 
     def _start_one(self, ranks: tuple[int, int], variables: Mapping[str, str]) -> None:
-        output = self._logs.open(*ranks, lambda tee: self._attach(ranks[0], tee))
+        output = self._logs.open(*ranks, lambda tee: self._tees.attach(ranks[0], tee))
         failpoint.hit("worker-spawn", self._cycle())
         worker = self._starter.start(ranks, variables, output)
         output.close()
@@ -101,18 +114,12 @@ class WorkerGroup:
         is_virtual = options.worker.virtual_local_rank
         return worker_environment(placement, local_rank, job, inherited=environ, is_virtual=is_virtual)
 
-    def _attach(self, local_rank: int, tee: Tee) -> None:
-        self._tees.setdefault(local_rank, []).append(tee)
-        self._loop.watch(tee.reader, tee.read)
-
     def _reap(self, worker: Worker) -> None:
         failpoint.hit("worker-reap", self._cycle())
         self._loop.forget(worker.ended)
         code = worker.reap()
         del self._workers[worker.local_rank]
-        for tee in self._tees.pop(worker.local_rank, ()):
-            self._loop.forget(tee.reader)
-            tee.close()
+        self._tees.close(worker.local_rank)
         if not self._workers:
             self._logs.end()
         if not code and not self._stopping and self._is_monitored(worker.local_rank, worker.pid):

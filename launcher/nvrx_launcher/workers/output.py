@@ -1,28 +1,34 @@
 """Output of workers: to the console, to files, or to both.
 
-A stream that goes to both is a pipe, which the launcher's loop reads line by line.
+A stream that goes to both is a pipe, which the launcher's loop reads. Nothing here waits for a destination: a pipe is
+not read while a backlog is long (`nvrx_launcher.backlog`), and its worker waits meanwhile as if it wrote there itself.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import string
-import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from nvrx_launcher.backlog import Backlog
+from nvrx_launcher.console import DRAINS_WITHIN, Console
+from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.outlet import Outlet, Writer, to_descriptor
+from nvrx_launcher.workers.lines import Lines
 from nvrx_launcher.workers.log_files import CycleFiles, LogFiles, Stream
-from nvrx_launcher.workers.outlet import Outlet
 from nvrx_launcher.workers.worker import Output
 
-__all__ = ["Filter", "Logs", "Tee"]
+__all__ = ["Filter", "Logs", "Tee", "Tees"]
 
 CHUNK: Final = 1 << 16
-MAX_LINE: Final = 1 << 20
-"""Bytes of an unterminated line after which it is written."""
+FILE_LIMIT: Final = 1 << 20
+"""Bytes that may wait for a log file."""
 PREFIX: Final = "[${role_name}${local_rank}]:"
 
 
@@ -30,12 +36,12 @@ class Filter:
     """A file for the lines of all workers that contain one of the filter texts.
 
     Args:
-        path: its path; the file is created at once.
+        file: the file.
         texts: the filter texts.
     """
 
-    def __init__(self, path: str, texts: Sequence[str]) -> None:
-        self._file = Outlet(open(path, "wb", buffering=0), path)  # noqa: SIM115
+    def __init__(self, file: Outlet, texts: Sequence[str]) -> None:
+        self._file = file
         self._texts = [text.encode(errors="surrogateescape") for text in texts]
 
     def show(self, prefix: bytes, lines: Sequence[bytes]) -> None:
@@ -50,7 +56,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Console:
+class Destination:
     """The destination of a stream's lines: the launcher's own stream, and the filter's file, if there is one."""
 
     stream: Outlet
@@ -58,9 +64,10 @@ class Console:
 
     def show(self, prefix: bytes, lines: Sequence[bytes]) -> None:
         """Write lines, each with a prefix."""
-        self.stream.write(b"".join(prefix + line + b"\n" for line in lines))
-        if self.filter is not None:
-            self.filter.show(prefix, lines)
+        if lines:
+            self.stream.write(b"".join(prefix + line + b"\n" for line in lines))
+            if self.filter is not None:
+                self.filter.show(prefix, lines)
 
 
 class Tee:
@@ -76,10 +83,24 @@ class Tee:
         writer: the worker's end; to be closed after the worker has inherited it.
     """
 
-    def __init__(self, file: Outlet, console: Console, prefix: bytes) -> None:
+    def __init__(self, file: Outlet, console: Destination, prefix: bytes) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
-        self._file, self._console, self._prefix, self._rest = file, console, prefix, b""
+        self._file, self._console, self._prefix, self._lines = file, console, prefix, Lines()
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        return self._lines.deadline
+
+    def must_wait(self, *, now: float) -> bool:
+        """Return whether a destination does not take what has been read."""
+        return self._file.must_wait(now=now) or self._console.stream.must_wait(now=now)
+
+    @property
+    def waits_until(self) -> float:
+        """When it no longer has to wait for the console, monotonic seconds; `inf`: it waits for the file."""
+        return math.inf if self._file.must_wait(now=time.monotonic()) else self._console.stream.stalls_at
 
     def read(self) -> bool:
         """Read what is available; return False if there is nothing more, at the moment or at all."""
@@ -87,24 +108,86 @@ class Tee:
             data = os.read(self.reader, CHUNK)
         except BlockingIOError:
             return False
-        self._file.write(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE:
-            lines, self._rest = [*lines, self._rest], b""
-        self._show(lines)
+        if data:
+            self._file.write(data)
+            self._console.show(self._prefix, self._lines.feed(data, now=time.monotonic()))
         return bool(data)
+
+    def tick(self, *, now: float) -> None:
+        """Show a line that has been unterminated for a while."""
+        self._console.show(self._prefix, self._lines.tick(now=now))
 
     def close(self) -> None:
         """Read the rest, and close the file."""
         while self.read():
             pass
-        self._show([self._rest] if self._rest else [])
+        self._console.show(self._prefix, self._lines.flush())
         os.close(self.reader)
         self._file.close()
 
-    def _show(self, lines: list[bytes]) -> None:
-        if lines:
-            self._console.show(self._prefix, lines)
+
+class Tees:
+    """The tees of a node's workers.
+
+    Args:
+        loop: the event loop that watches them.
+        rooms: descriptors that become readable when a destination has room again.
+    """
+
+    def __init__(self, loop: EventLoop, rooms: Sequence[int]) -> None:
+        self._loop, self._tees, self._waiting = loop, dict[int, list[Tee]](), list[Tee]()
+        self._rooms = rooms
+        for room in rooms:
+            loop.watch(room, lambda room=room: self._has_room(room))  # type: ignore[misc]
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        lines = (tee.deadline for tees in self._tees.values() for tee in tees)
+        return min(*(tee.waits_until for tee in self._waiting), *lines, math.inf, math.inf)
+
+    def attach(self, local_rank: int, tee: Tee) -> None:
+        """Read a tee of a worker whenever it has something."""
+        self._tees.setdefault(local_rank, []).append(tee)
+        self._loop.watch(tee.reader, lambda: self._read(tee))
+
+    def tick(self, *, now: float) -> None:
+        """Show unterminated lines, and read on where a destination has room, or has stalled."""
+        for tees in self._tees.values():
+            for tee in tees:
+                tee.tick(now=now)
+        waiting, self._waiting = self._waiting, []
+        for tee in waiting:
+            self._watch_or_wait(tee, now)
+
+    def close(self, local_rank: int) -> None:
+        """Read what is left of a worker's output."""
+        for tee in self._tees.pop(local_rank, ()):
+            self._loop.forget(tee.reader)
+            self._waiting = [each for each in self._waiting if each is not tee]
+            tee.close()
+
+    def end(self) -> None:
+        """Watch no destination any more."""
+        for room in self._rooms:
+            self._loop.forget(room)
+
+    def _read(self, tee: Tee) -> None:
+        tee.read()
+        now = time.monotonic()
+        if tee.must_wait(now=now):
+            self._loop.forget(tee.reader)
+            self._waiting.append(tee)
+
+    def _has_room(self, room: int) -> None:
+        os.eventfd_read(room)
+        self.tick(now=time.monotonic())
+
+    def _watch_or_wait(self, tee: Tee, now: float) -> None:
+        if tee.must_wait(now=now):
+            self._waiting.append(tee)
+        else:
+            self._loop.watch(tee.reader, lambda: self._read(tee))
 
 
 class Logs:
@@ -114,17 +197,21 @@ class Logs:
         options: select what is shown, and how.
         files: creates the log files.
         environ: the launcher's environment.
+        console: the launcher's streams.
     """
 
-    def __init__(self, options: LaunchOptions, files: LogFiles, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: LaunchOptions, files: LogFiles, environ: Mapping[str, str], console: Console
+    ) -> None:  # fmt: skip
         self._options, self._log_files = options, files
         self._template = string.Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", PREFIX))
         self._cycle = CycleFiles({}, "", "")
-        self._consoles = dict[str, Console]()
-        self._own = {
-            stream: Outlet(getattr(getattr(sys, stream), "buffer", None), f"the launcher's {stream}")
-            for stream in ("stdout", "stderr")
-        }
+        self._consoles, self._console, self._writer = dict[str, Destination](), console, Writer("nvrx-log-files")
+
+    @property
+    def rooms(self) -> list[int]:
+        """Descriptors that become readable when a destination has room again."""
+        return [self._writer.room, *self._console.rooms]
 
     def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> None:
         """Create the files of a cycle; add the names of the error files to the environments of its workers."""
@@ -132,8 +219,8 @@ class Logs:
         self._cycle = self._log_files.begin(cycle, environments)
         worker = self._options.worker
         self._consoles = {
-            "stdout": Console(self._own["stdout"], _filter(self._cycle.filtered_stdout, worker.duplicate_stdout)),
-            "stderr": Console(self._own["stderr"], _filter(self._cycle.filtered_stderr, worker.duplicate_stderr)),
+            "stdout": self._destination(self._console.stdout, self._cycle.filtered_stdout, worker.duplicate_stdout),
+            "stderr": self._destination(self._console.stderr, self._cycle.filtered_stderr, worker.duplicate_stderr),
         }
         for local_rank, environment in environments.items():
             environment["TORCHELASTIC_ERROR_FILE"] = self._cycle.workers[local_rank].error
@@ -144,6 +231,11 @@ class Logs:
             if console.filter is not None:
                 console.filter.close()
         self._consoles.clear()
+
+    def close(self) -> None:
+        """Write what waits for files, within a bounded time."""
+        self.end()
+        self._writer.close(DRAINS_WITHIN)
 
     def error_file(self, local_rank: int) -> Path:
         """Return the error file of a worker, to which torch's `record` writes its exception."""
@@ -157,19 +249,21 @@ class Logs:
         def opened(name: str, stream: Stream) -> int | IO[bytes] | None:
             if not stream.file:
                 return None if stream.is_shown else open(os.devnull, "wb")
-            file = _append_to(stream.file)
+            file = open(stream.file, "ab", buffering=0)  # noqa: SIM115
             if not stream.is_shown:
                 return file
-            pipe = Tee(Outlet(file, stream.file), self._consoles[name], prefix)
+            pipe = Tee(self._outlet(file, stream.file, is_lossy=False), self._consoles[name], prefix)
             attach(pipe)
             return pipe.writer
 
         return Output(opened("stdout", files.stdout), opened("stderr", files.stderr))
 
+    def _destination(self, stream: Outlet, path: str, texts: Sequence[str]) -> Destination:
+        if not texts:
+            return Destination(stream)
+        file = open(path, "wb", buffering=0)  # noqa: SIM115
+        return Destination(stream, Filter(self._outlet(file, path, is_lossy=True), texts))
 
-def _append_to(path: str) -> IO[bytes]:
-    return open(path, "ab", buffering=0)
-
-
-def _filter(path: str, texts: Sequence[str]) -> Filter | None:
-    return Filter(path, texts) if texts else None
+    def _outlet(self, file: IO[bytes], path: str, *, is_lossy: bool) -> Outlet:
+        backlog = Backlog(FILE_LIMIT, is_lossy=is_lossy)
+        return Outlet(to_descriptor(file.fileno()), path, self._writer, backlog, release=file.close)

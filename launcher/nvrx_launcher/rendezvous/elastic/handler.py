@@ -144,8 +144,8 @@ class CoordinatedRendezvous(RendezvousHandler):
             with self._cleanup:
                 self._coordination.join()
                 while not self._ended:
-                    self._loop.turn(self._coordination.deadline)
-                    self._coordination.tick()
+                    now = self._loop.turn(self._coordination.deadline)
+                    self._coordination.tick(now=now)
         finally:
             self._coordination.release()
 

@@ -132,7 +132,10 @@ class HandlerCoordination:
         endpoint = self.store.own_endpoint()
         self._requests.put(partial(self._use_control, endpoint))
 
-    def tick(self) -> None:
+    def paused(self, *, now: float) -> None:
+        """Do nothing: there is no lease."""
+
+    def tick(self, *, now: float) -> None:
         """Do nothing: there is no deadline."""
 
     def close(self, _: EventLoop) -> None:

@@ -127,6 +127,25 @@ def prints() -> None:
     sys.stdout.write("no end")
 
 
+def chats() -> None:
+    """Prints without end, until it may end."""
+    gate = os.environ["NVRX_TEST_GATE"]
+    while not os.path.exists(gate):
+        for _ in range(20):
+            os.write(1, b"x" * 4000 + b"\n")
+        time.sleep(0.005)
+    say("chatted")
+
+
+def shows_progress() -> None:
+    """Shows a progress bar as tqdm does, and waits with half a line on the screen."""
+    for step in range(3):
+        os.write(2, f"\r {step}/3 steps".encode())
+        time.sleep(0.05)
+    gated()
+    os.write(2, b"\r 3/3 steps\n")
+
+
 def tells() -> None:
     """Says what it was given."""
     with open("/proc/self/numa_maps") as file:
@@ -227,6 +246,8 @@ CASES: dict[str, Callable[[], None]] = {
         collective,
         behind,
         prints,
+        chats,
+        shows_progress,
         tells,
         loses,
         imported,

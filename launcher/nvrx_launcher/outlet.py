@@ -1,0 +1,219 @@
+"""Destinations of output that may fail or stall, each written by a thread: nobody else waits for them.
+
+A thread is the one way that holds for every destination. Non-blocking writes would need a flag on the open file
+description, which the workers share: they would get EAGAIN. A description of one's own (`/proc/self/fd/1`) is refused
+for sockets and other users' terminals, and has its own position in a file. `poll` says that a pipe is writable, and the
+next write blocks all the same if a worker fills the pipe in between; a file on a stalled NFS is always writable.
+
+A failure does not end the job: output that cannot be written is dropped, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Final
+
+from nvrx_core.process.waiting import writable
+from nvrx_launcher.backlog import Backlog, Loss
+from nvrx_launcher.exit_codes import FAILED
+
+__all__ = ["Outlet", "Sink", "Writer", "to_descriptor", "to_stream"]
+
+log = logging.getLogger("nvrx_launcher")
+CHUNK: Final = 1 << 16
+STDERR: Final = 2
+
+Sink = Callable[[bytes], int]
+"""Writes bytes, waits as long as that takes, and returns how many were written; raises OSError."""
+
+
+def to_descriptor(fd: int) -> Sink:
+    """Return a sink that writes to a descriptor, which a worker may have made non-blocking."""
+
+    def write(data: bytes) -> int:
+        while True:
+            try:
+                return os.write(fd, data)
+            except BlockingIOError:
+                writable(fd, 60.0)
+
+    return write
+
+
+def to_stream(stream: IO[bytes]) -> Sink:
+    """Return a sink that writes to a stream without a descriptor, such as that of a notebook."""
+
+    def write(data: bytes) -> int:
+        stream.write(data)
+        stream.flush()
+        return len(data)
+
+    return write
+
+
+class Writer:
+    """A thread that writes the backlogs of some outlets; started when there is something to write.
+
+    Args:
+        name: of the thread.
+
+    Attributes:
+        changed: guards the backlogs, and is notified when the thread has written.
+        room: an eventfd, readable after a backlog that was long has become short.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self.changed = name, threading.Condition()
+        self.room = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._due, self._busy = deque[Outlet](), False
+        self._thread: threading.Thread | None = None
+        self._ending = False
+
+    def wake(self, outlet: Outlet) -> None:
+        """Write an outlet's backlog, soon; where no thread can be started, at once."""
+        with self.changed:
+            if outlet not in self._due:
+                self._due.append(outlet)
+            self.changed.notify_all()
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                self._thread.start()
+                return
+            except RuntimeError:  # the limit of processes is reached: what follows is an error message
+                self._thread = None
+        while (due := self._next(wait=False)) is not None:
+            due.write_next()
+
+    def drain(self, within: float) -> bool:
+        """Wait until everything is written, for `within` seconds at most; return whether it is."""
+        with self.changed:
+            return self.changed.wait_for(lambda: not self._due and not self._busy, within)
+
+    def close(self, within: float) -> None:
+        """Write what waits, within `within` seconds, and end the thread; one that is blocked ends with the process."""
+        is_idle = self.drain(within)
+        with self.changed:
+            self._ending = True
+            self.changed.notify_all()
+        if is_idle:  # else the thread may still write to the eventfd
+            if self._thread is not None:
+                self._thread.join()
+            os.close(self.room)
+
+    def _next(self, *, wait: bool = True) -> Outlet | None:
+        """Return the next outlet that has something to do; None: this writer is closed, or has nothing."""
+        with self.changed:
+            self._busy = False
+            self.changed.notify_all()
+            while not self._due:
+                if self._ending or not wait:
+                    return None
+                self.changed.wait()  # for as long as there is nothing to write
+            self._busy = True
+            return self._due.popleft()
+
+    def _run(self) -> None:
+        try:
+            while (outlet := self._next()) is not None:
+                outlet.write_next()
+        except BaseException as error:  # boundary: without this thread nothing would be shown, and nothing would say so
+            if writable(STDERR, 1.0):
+                os.write(STDERR, f"[ft_launcher] the thread {self._name} has failed: {error!r}\n".encode())
+            os._exit(FAILED)
+
+
+class Outlet:
+    """A destination that may fail, may stall, and may recover. May be written to from any thread.
+
+    Args:
+        sink: writes to it; None: it takes everything, and nothing is written.
+        name: its name in the log.
+        writer: writes its backlog.
+        backlog: what waits.
+        release: called once everything is written after `close`.
+    """
+
+    def __init__(
+        self, sink: Sink | None, name: str, writer: Writer, backlog: Backlog, *,
+        release: Callable[[], object] | None = None,
+    ) -> None:  # fmt: skip
+        self._sink, self._name, self._writer, self._backlog = sink, name, writer, backlog
+        self._release, self._is_closing, self._is_failing = release, False, False
+
+    def write(self, data: bytes, *, is_own: bool = False) -> None:
+        """Append bytes to the backlog; what finds no room is lost, and the log says so later."""
+        if self._sink is None:
+            return
+        with self._writer.changed:
+            self._backlog.put(data, now=time.monotonic(), is_own=is_own)
+        self._writer.wake(self)
+
+    def must_wait(self, *, now: float) -> bool:
+        """Return whether no more output of workers should be read for it now."""
+        with self._writer.changed:
+            return self._backlog.must_wait(now=now)
+
+    @property
+    def stalls_at(self) -> float:
+        """When a backlog that `must_wait` no longer has to, monotonic seconds."""
+        with self._writer.changed:
+            return self._backlog.stalls_at
+
+    def close(self) -> None:
+        """Release the destination, once its backlog is written."""
+        self._is_closing = True
+        self._writer.wake(self)
+
+    def write_next(self) -> None:
+        """Write the next part of the backlog, in the writer's thread."""
+        with self._writer.changed:
+            data = self._backlog.peek(CHUNK)
+        if data:
+            self._write(data)
+        with self._writer.changed:
+            rest = self._backlog.size
+        if rest:
+            self._writer.wake(self)
+        elif self._is_closing and self._release is not None:
+            release, self._release = self._release, None
+            self.say_lost()
+            release()
+
+    def say_lost(self) -> None:
+        """Log what was lost, and what still waits, when nothing more will be written."""
+        with self._writer.changed:
+            loss = self._backlog.take_loss(is_final=True)
+        self._say(loss)
+
+    def _write(self, data: bytes) -> None:
+        assert self._sink is not None
+        try:
+            count = self._sink(data)
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("output of workers is lost: %s: %s", self._name, error)
+            self._is_failing = True
+            with self._writer.changed:
+                self._backlog.failed(len(data), now=time.monotonic())
+            return
+        with self._writer.changed:
+            was_long = not self._backlog.has_room
+            self._backlog.wrote(count, now=time.monotonic())
+            has_room = self._backlog.has_room
+            loss = self._backlog.take_loss()
+        self._is_failing = False
+        if was_long and has_room:
+            os.eventfd_write(self._writer.room, 1)
+        self._say(loss)
+
+    def _say(self, loss: Loss | None) -> None:
+        if loss is not None:
+            stood = f", which took none for {loss.stood:.0f} s" if loss.stood else ""
+            log.warning("%d bytes of output were lost: %s%s", loss.count, self._name, stood)
