@@ -45,6 +45,7 @@ from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.standstill import Standstill
+from nvrx_launcher.stopping import Stopping, StopStep
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
@@ -55,6 +56,7 @@ from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import Monitors
 from nvrx_launcher.workers.output import Logs
+from nvrx_launcher.workers.survivors import survivor
 from nvrx_launcher.workers.warm_start import WarmStart
 from nvrx_launcher.workers.worker import Failure
 
@@ -102,7 +104,7 @@ class Agent:
         self._specs = load_logs_specs(options) if options.worker.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
-        self._kill_at, self._code = math.inf, -1
+        self._stopping, self._code = Stopping(options.kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started = dict[int, str](), math.inf
         self._policy = NodePolicy(
@@ -128,7 +130,7 @@ class Agent:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._workers
                 )  # fmt: skip
-                due = min(self._kill_at, self._awaits_until, *(each.deadline for each in parts))
+                due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
                 now = self._loop.turn(due)
                 self._recognise_pause(due, asked, now)
@@ -141,8 +143,7 @@ class Agent:
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
-                if now >= self._kill_at:
-                    self._kill()
+                self._stop_further(now)
         return self._code
 
     def _recognise_pause(self, due: float, asked: float, now: float) -> None:
@@ -225,7 +226,7 @@ class Agent:
                     self._start(action)
                 case StopWorkers(signum, grace, _, reason):
                     log.warning("%s: workers are sent %s", reason, signal_name(signum))
-                    self._kill_at = time.monotonic() + grace
+                    self._stopping.signalled(grace, now=time.monotonic())
                     self._workers.send(signum)
                     failpoint.hit("term-kill-gap", self._policy.cycle)
                     self._warm_start.pause()
@@ -249,7 +250,8 @@ class Agent:
     def _start(self, action: StartWorkers) -> None:
         failpoint.hit("cycle-begin", action.decision.cycle)
         log.info("cycle %d: %s", action.decision.cycle, action.reason)
-        self._kill_at, self._started = math.inf, time.monotonic()
+        self._started = time.monotonic()
+        self._stopping.ended()
         self._hung.clear()
         self._monitors.begin_cycle()
         self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
@@ -293,9 +295,11 @@ class Agent:
             self._processes.reap()
             return
         failpoint.hit("signal-received", self._policy.cycle)
-        self._carry_out(self._policy.leave(departure.signalled(signum)))
+        self._carry_out(self._policy.signalled(signum))
 
     def _exited(self, local_rank: int, code: int, report: str) -> None:
+        if not self._workers.running():
+            self._stopping.ended()
         in_process = self._coordination.store.is_in_use
         if code and not self._policy.is_stopping:
             rank = self._policy.rank_of(local_rank)
@@ -352,7 +356,17 @@ class Agent:
             is_needed = self._coordination.hosts_store
             self._carry_out(self._policy.leave(departure.excluded(reason, is_needed=is_needed)))
 
-    def _kill(self) -> None:
-        log.warning("local ranks %s did not end in time and are killed", self._workers.running())
-        self._kill_at = math.inf
-        self._workers.send(signal.SIGKILL)
+    def _stop_further(self, now: float) -> None:
+        """Kill the workers that a signal has not ended; give up those that SIGKILL has not ended."""
+        match self._stopping.tick(now=now):
+            case StopStep.KILL:
+                log.warning("local ranks %s did not end in time and are killed", self._workers.running())
+                self._workers.send(signal.SIGKILL)
+            case StopStep.GIVE_UP:
+                why = "; ".join(map(survivor, self._workers.pids()))
+                is_needed = self._coordination.hosts_store
+                then = "stays because it hosts the rendezvous, and starts nothing" if is_needed else "leaves the job"
+                log.error("%s: this launcher %s", why, then)
+                self._carry_out(self._policy.survived(departure.survived(why, is_needed=is_needed)))
+            case None:
+                pass

@@ -108,8 +108,8 @@ OPTIONS: Final = (
     Option("shutdown-timeout", "As --workers-stop-timeout, which it replaces where it is given.", None, float),
     _flag("virtual-local-rank", "Each worker sees LOCAL_RANK 0 and one device."),
     Option(
-        "term-timeout", "Seconds from a signal that is passed on to a worker's SIGKILL.", 1800.0, float,
-        is_torchruns=False,
+        "term-timeout", "Seconds from a signal that is passed on to a worker's SIGKILL; a second signal leaves 2 s, "
+        "a third none.", 25.0, float, is_torchruns=False,
     ),
     Option(
         "workers-stop-timeout", "Seconds from a worker's SIGTERM to its SIGKILL, for a restart.", 15.0, float,

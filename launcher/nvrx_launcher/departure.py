@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from nvrx_launcher.exit_codes import FAILED, SIGNALLED
 from nvrx_launcher.node_actions import Cause, EndLaunch, StopWorkers
 from nvrx_launcher.rendezvous.messages import Decision
 
-__all__ = ["Departure", "StopSignals", "coordination_lost", "decided", "excluded", "refused", "signalled"]
+__all__ = ["Departure", "StopSignals", "coordination_lost", "decided", "excluded", "refused", "signalled", "survived"]
+
+IMPATIENT: Final = 2.0
+"""Seconds that workers have after a second signal to the launcher."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Departure:
         reason: for people.
         code: the launcher's exit code; None: the launcher stays, without workers, until the job ends.
         signum: the signal that is passed on to the workers; 0: they are asked to end.
+        is_repeated: the launcher has received one before.
         is_immediate: the workers are killed.
         is_announced: the coordinator is notified at once, not when the workers have ended.
         is_decisive: its code replaces that of an earlier departure.
@@ -55,6 +60,7 @@ class Departure:
     reason: str
     code: int | None
     signum: int = 0
+    is_repeated: bool = False
     is_immediate: bool = False
     is_announced: bool = False
     is_decisive: bool = False
@@ -70,14 +76,33 @@ class Departure:
         if self.is_immediate:
             return signals.end(self.cause, self.reason)
         if self.signum:
-            return StopWorkers(self.signum, signals.signal_grace, self.cause, self.reason)
+            grace = min(IMPATIENT, signals.signal_grace) if self.is_repeated else signals.signal_grace
+            return StopWorkers(self.signum, grace, self.cause, self.reason)
         return signals.ask(self.cause, self.reason)
 
 
-def signalled(signum: int) -> Departure:
-    """Return the departure of a launcher that has received a signal, which is passed on to its workers."""
-    reason = f"the launcher has received signal {signum}"
-    return Departure(Cause.SIGNAL, reason, SIGNALLED + signum, signum, is_announced=True, is_decisive=True)
+def signalled(signum: int, *, before: int = 0) -> Departure:
+    """Return the departure of a launcher that has received a signal, which is passed on to its workers.
+
+    Args:
+        signum: the signal.
+        before: how many it has received before: after one of them the workers have 2 s left, after two they are killed.
+    """
+    reason = f"the launcher has received signal {signum}" + (", and signals before" if before else "")
+    return Departure(
+        Cause.SIGNAL, reason, SIGNALLED + signum, signum, is_repeated=before > 0, is_immediate=before > 1,
+        is_announced=True, is_decisive=True,
+    )  # fmt: skip
+
+
+def survived(reason: str, *, is_needed: bool) -> Departure:
+    """Return the departure of a node with workers that SIGKILL does not end.
+
+    Args:
+        reason: for people.
+        is_needed: the others need its launcher.
+    """
+    return Departure(Cause.SURVIVED, reason, None if is_needed else FAILED, is_announced=True)
 
 
 def excluded(reason: str, *, is_needed: bool) -> Departure:

@@ -29,6 +29,7 @@ class Cause(enum.Enum):
     STORE_LOST = "store lost"
     CUT_OFF = "cut off"
     EXCLUDED = "excluded"
+    SURVIVED = "survived"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ WAITING --RUN--> RUNNING --all workers are done--> DONE
    |                +--a worker fails, STOP----------+--STOP--> STOPPING --all are gone--> WAITING, or ENDED
    +-------------------------------------------------------------------------+
 
+STOPPING has a deadline (`stopping.py`): workers that survive SIGKILL are given up, and the node leaves.
+
 A node that cannot renew its lease, or reads that it counts as lost, kills its workers: others are about to take their
 places. One that could not renew its lease joins again under another number: decisions that it has not read yet may name
 its old one.
@@ -86,6 +88,7 @@ class NodePolicy:
         self._first_rank = 0
         self._end: EndLaunch | None = None
         self._is_excluded = False
+        self._received = 0
 
     def joined(self, node: int) -> tuple[NodeAction, ...]:
         """Record this node's number, a new one when it joins again; it has no workers."""
@@ -138,6 +141,8 @@ class NodePolicy:
             in_process: the job may go on without it, in process.
             is_fruitless: no worker of this node has taken a step.
         """
+        if local_rank not in self._running:  # it was given up
+            return ()
         self._running -= {local_rank}
         if self._phase is _Phase.STOPPING:
             return () if self._running else self._all_gone()
@@ -175,6 +180,22 @@ class NodePolicy:
         report = next(iter(self._doubtful.values()))
         self._doubtful.clear()
         return self._fail_or_weaken(report, is_fruitless=True)
+
+    def signalled(self, signum: int) -> tuple[NodeAction, ...]:
+        """Handle a signal to the launcher."""
+        self._received += 1
+        return self.leave(departure.signalled(signum, before=self._received - 1))
+
+    def survived(self, why: Departure) -> tuple[NodeAction, ...]:
+        """Handle that SIGKILL does not end the workers: they are given up, and the node takes no further part."""
+        if self._phase is not _Phase.STOPPING:
+            return ()
+        self._running = frozenset()
+        self._end = why.end(self._end)
+        self._is_excluded = True
+        if self._end is not None:
+            return self._all_gone()
+        return (Tell(MessageKind.LEFT, self.cycle, why.reason), *self._all_gone())
 
     def leave(self, why: Departure) -> tuple[NodeAction, ...]:
         """Leave the job: end the workers, then the launcher, unless the others need it."""

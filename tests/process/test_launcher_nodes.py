@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process.host import alive, eventually
+from tests.harness.process.host import alive, eventually, frozen
 from tests.harness.process.launch import Launch, Nodes, Start
 
 
@@ -85,6 +85,30 @@ def test_a_launcher_that_was_stopped_names_its_pause_and_joins_again(nodes: Node
     ends = [job.finish() for job in jobs]
     assert [code for code, _ in ends] == [0, 0], ends
     assert "this launcher stood still for" in ends[jobs.index(paused)][1], ends
+
+
+def test_a_node_whose_worker_survives_sigkill_is_given_up_and_a_spare_takes_its_place(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """As a worker does that waits in the kernel for a device, or for NFS."""
+    if not Path("/sys/fs/cgroup/freezer").is_dir():
+        pytest.skip("a process that SIGKILL does not end needs the freezer of cgroup version 1")
+    quick = ("--workers-stop-timeout", "0.5", "--workers-kill-timeout", "1")
+    jobs = nodes(3, "killed_then_gated", "--nnodes", "2:3", "--max-restarts", "1", *quick)
+    active = first_active(jobs, 2)
+    stuck = next(job for job in active if not is_host(job))
+    pid = next(each["pid"] for each in stuck.events if each["event"] == "start" and each["rank"] % 2 == 0)
+    with frozen(pid):
+        (tmp_path / "kill").touch()
+        stuck.await_log("the job ends with code 1: ")
+        assert f"pid {pid} survives SIGKILL (state D" in stuck.log
+        assert stuck.process.wait(20.0) == 1
+        others = [job for job in jobs if job is not stuck]
+        for job in others:
+            job.await_log("cycle 1: 2 nodes, 0 spare")
+        (tmp_path / "gate").touch()
+        ends = [job.finish() for job in others]
+    assert [code for code, _ in ends] == [0, 0], ends
 
 
 def workers(job: Launch) -> list[int]:

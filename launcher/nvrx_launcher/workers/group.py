@@ -94,6 +94,10 @@ class WorkerGroup:
         """Return the local ranks of the workers that have not exited."""
         return sorted(self._workers)
 
+    def pids(self) -> list[int]:
+        """Return the processes of the workers that have not exited."""
+        return sorted(worker.pid for worker in self._workers.values())
+
     def send(self, signum: int) -> None:
         """Send a signal to the process groups of all workers."""
         self._stopping = True

@@ -152,3 +152,23 @@ def memory_cgroup(limit: int) -> Iterator[Path]:
         yield folder
     finally:
         folder.rmdir()
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """Freeze a process, by a cgroup of either version: in version 1 a signal that is sent to it waits, SIGKILL too.
+
+    In version 2 a frozen process can be killed: it does not stand for one in state D.
+    """
+    first = Path("/sys/fs/cgroup/freezer")
+    folder = (first if first.is_dir() else first.parent) / f"nvrx-test-{os.getpid()}-{pid}"
+    state, freeze, thaw = ("freezer.state", "FROZEN", "THAWED") if first.is_dir() else ("cgroup.freeze", "1", "0")
+    folder.mkdir()
+    try:
+        (folder / "cgroup.procs").write_text(str(pid))
+        (folder / state).write_text(freeze)
+        yield
+    finally:
+        (folder / state).write_text(thaw)
+        eventually(lambda: not alive(pid), 10.0)
+        folder.rmdir()
