@@ -33,13 +33,13 @@ class Console:
     """
 
     def __init__(self) -> None:
-        self._writers = [Writer("nvrx-stdout")]
+        self._writers = [Writer()]
         name = "the launcher's stdout"
         if is_one := _file(sys.stdout) == _file(sys.stderr) is not None:
             name = "the launcher's stdout and stderr"
         self.stdout = self.stderr = _outlet(sys.stdout, name, self._writers[0])
         if not is_one:
-            self._writers.append(Writer("nvrx-stderr"))
+            self._writers.append(Writer())
             self.stderr = _outlet(sys.stderr, "the launcher's stderr", self._writers[1])
 
     @property

@@ -18,15 +18,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO, Final
 
+from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.waiting import writable
 from nvrx_launcher.backlog import Backlog, Loss
-from nvrx_launcher.exit_codes import FAILED
 
 __all__ = ["Outlet", "Sink", "Writer", "to_descriptor", "to_stream"]
 
 log = logging.getLogger("nvrx_launcher")
 CHUNK: Final = 1 << 16
-STDERR: Final = 2
 
 Sink = Callable[[bytes], int]
 """Writes bytes, waits as long as that takes, and returns how many were written; raises OSError."""
@@ -59,16 +58,13 @@ def to_stream(stream: IO[bytes]) -> Sink:
 class Writer:
     """A thread that writes the backlogs of some outlets; started when there is something to write.
 
-    Args:
-        name: of the thread.
-
     Attributes:
         changed: guards the backlogs, and is notified when the thread has written.
         room: an eventfd, readable after a backlog that was long has become short.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name, self.changed = name, threading.Condition()
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
         self.room = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._due, self._busy = deque[Outlet](), False
         self._thread: threading.Thread | None = None
@@ -82,7 +78,7 @@ class Writer:
             self.changed.notify_all()
             if self._thread is not None:
                 return
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = HelperThread(self._run, name="nvrx-output")
             try:
                 self._thread.start()
                 return
@@ -120,13 +116,8 @@ class Writer:
             return self._due.popleft()
 
     def _run(self) -> None:
-        try:
-            while (outlet := self._next()) is not None:
-                outlet.write_next()
-        except BaseException as error:  # boundary: without this thread nothing would be shown, and nothing would say so
-            if writable(STDERR, 1.0):
-                os.write(STDERR, f"[ft_launcher] the thread {self._name} has failed: {error!r}\n".encode())
-            os._exit(FAILED)
+        while (outlet := self._next()) is not None:
+            outlet.write_next()
 
 
 class Outlet:

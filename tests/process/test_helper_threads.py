@@ -21,7 +21,7 @@ ENDS_WITHIN = 30.0
 """Seconds from the start of a launcher to its end; half of them are for its imports on a busy machine."""
 OF_LAUNCHERS = {
     "nvrx-node": 75, "nvrx-decisions": 75, "nvrx-store-in-use": 75, "nvrx-coordinator": 75, "nvrx-inbox": 75,
-    "nvrx-store-answer": 1,
+    "nvrx-store-answer": 1, "nvrx-output": 75,
 }  # fmt: skip
 """The threads of a launcher of several nodes, with its exit code; 1 where it has not connected yet."""
 ELSEWHERE = {

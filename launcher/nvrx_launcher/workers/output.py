@@ -206,7 +206,7 @@ class Logs:
         self._options, self._log_files = options, files
         self._template = string.Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", PREFIX))
         self._cycle = CycleFiles({}, "", "")
-        self._consoles, self._console, self._writer = dict[str, Destination](), console, Writer("nvrx-log-files")
+        self._consoles, self._console, self._writer = dict[str, Destination](), console, Writer()
 
     @property
     def rooms(self) -> list[int]:
