@@ -22,22 +22,25 @@ class Pause:
     """A pause of the launcher.
 
     Attributes:
-        length: seconds.
+        shortest: seconds that it has lasted at least.
+        longest: seconds that it can have lasted: it may have begun while the launcher had nothing to do.
         doing: what took most of it; "" if unknown.
     """
 
-    length: float
+    shortest: float
+    longest: float
     doing: str
 
     @property
     def is_worth_a_line(self) -> bool:
         """Whether the log should name it."""
-        return self.length >= WORTH_A_LINE
+        return self.longest >= WORTH_A_LINE
 
     def __str__(self) -> str:
-        if self.doing:
-            return f"this launcher stood still for {self.length:.0f} s, {self.doing}"
-        return f"this launcher stood still for {self.length:.0f} s: it was stopped, or got no processor"
+        shortest, longest = f"{self.shortest:.0f}", f"{self.longest:.0f}"
+        length = longest if shortest == longest else f"{shortest} to {longest}"
+        why = f", {self.doing}" if self.doing else ": it was stopped, or got no processor"
+        return f"this launcher stood still for {length} s{why}"
 
 
 class Standstill:
@@ -64,7 +67,9 @@ class Standstill:
             asked: when it began to wait.
             now: when it was awake again.
         """
-        length = self._clock.woke(self._awake_at, now=asked) + self._clock.woke(due, now=now)
-        doing = self._doing if self._longest >= length / 2 else ""
+        busy, asleep = self._clock.woke(self._awake_at, now=asked), self._clock.woke(due, now=now)
+        doing = self._doing if self._longest >= (busy + asleep) / 2 else ""
         self._awake_at, self._doing, self._longest = now, "", 0.0
-        return Pause(length, doing) if length else None
+        if not busy + asleep:
+            return None
+        return Pause(busy + asleep, busy + (now - asked if asleep else 0.0), doing)
