@@ -32,7 +32,7 @@ from etcd3gw.exceptions import (
 
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.sockets import of_descriptor
-from nvrx_core.store.endpoint import LINE_EVERY, StoreConnectionError
+from nvrx_core.store.endpoint import LINE_EVERY, StoreConnectionError, StoreSilentError
 
 __all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "encoded"]
 
@@ -136,7 +136,8 @@ class EtcdClient:
         """Wait until etcd answers, `timeout` seconds at most.
 
         Raises:
-            StoreConnectionError: when it does not.
+            StoreSilentError: when it accepts connections and does not answer for 7 s.
+            StoreConnectionError: when it does not answer in time.
         """
         start = time.monotonic()
         next_line, pause, refused_at = start + LINE_EVERY, PAUSE, start
@@ -144,7 +145,8 @@ class EtcdClient:
             now = time.monotonic()
             refused_at = now if failure.refused else refused_at
             if now - start >= timeout or now - refused_at >= ANSWER_WITHIN:
-                raise StoreConnectionError(
+                kind = StoreSilentError if now - refused_at >= ANSWER_WITHIN else StoreConnectionError
+                raise kind(
                     f"no answer from etcd at {self} within {now - start:.1f} s ({failure}); "
                     "is it running and reachable?"
                 )

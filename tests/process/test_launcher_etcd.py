@@ -72,6 +72,26 @@ def test_etcd_may_be_killed_and_started_again(start: Start, etcd: Etcd, tmp_path
     assert all(each["cycle"] == 0 for job in jobs for each in job.events)
 
 
+@pytest.mark.parametrize("seconds", [7.0, pytest.param(22.0, marks=pytest.mark.nightly)])
+def test_etcd_that_stands_still_costs_a_cycle(start: Start, etcd: Etcd, tmp_path: Path, seconds: float) -> None:
+    """It accepts connections and is silent: for longer than a lease, and for longer than a request has to be answered.
+
+    Each launcher kills its workers, and joins again when etcd answers.
+    """
+    jobs = [start("gated", "--nnodes", "2") for _ in range(2)]
+    for job in jobs:
+        job.read(2, "start")
+    etcd.kill(signal.SIGSTOP)
+    time.sleep(seconds)
+    etcd.kill(signal.SIGCONT)
+    for job in jobs:
+        job.read(2, "start", cycle=1)
+    (tmp_path / "gate").touch()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert {each["cycle"] for job in jobs for each in job.events} == {0, 1}
+
+
 KEYS_GONE = "the keys of this job are gone: the store was started again without its data, or no launcher"
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.harness.process.etcd import etcd_in
-from tests.harness.process.host import free_ports
+from tests.harness.process.host import eventually, free_ports
 
 WORKERS = Path(__file__).parent.parent / "harness" / "process" / "workers"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -67,6 +69,41 @@ def test_agents_of_torchrun_restart_by_it(tmp_path: Path) -> None:
             agent.kill()
     assert [code for _, code in ends] == [0, 0], ends
     assert sorted(line for (out, _), _ in ends for line in out.splitlines()) == ["done 0 2", "done 1 2"]
+
+
+def test_agents_of_torchrun_survive_an_etcd_that_stands_still(tmp_path: Path) -> None:
+    """For longer than their leases: each joins again, once, and both start their workers in the next cycle."""
+    gate, starts, script = tmp_path / "gate", tmp_path / "starts", tmp_path / "script.py"
+    starts.mkdir()
+    script.write_text(
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(starts)!r}, str(os.getpid())).touch()\n"
+        f"while not os.path.exists({str(gate)!r}):\n"
+        "    time.sleep(0.05)\n"
+        "print('done', os.environ['RANK'], os.environ['WORLD_SIZE'], flush=True)\n"
+    )
+    with etcd_in(tmp_path / "etcd") as etcd:
+        options = ["--nnodes", "2", "--max-restarts", "0", "--rdzv-id", "job", "--rdzv-backend", "nvrx-etcd-v2"]
+        command = [sys.executable, "-c", TORCHRUN, *options, "--monitor-interval", "0.1"]
+        command += ["--rdzv-endpoint", etcd.endpoint, str(script)]
+        agents = [
+            subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        try:
+            assert eventually(lambda: len(list(starts.iterdir())) == 2, 60.0)
+            etcd.kill(signal.SIGSTOP)
+            time.sleep(7.0)
+            etcd.kill(signal.SIGCONT)
+            assert eventually(lambda: len(list(starts.iterdir())) == 4, 60.0)
+            gate.touch()
+            ends = [(agent.communicate(timeout=60), agent.returncode) for agent in agents]
+        finally:
+            for agent in agents:
+                agent.kill()
+    assert [code for _, code in ends] == [0, 0], ends
+    assert sorted(line for (out, _), _ in ends for line in out.splitlines()) == ["done 0 2", "done 1 2"]
+    assert len(list(starts.iterdir())) == 4, "there is one further cycle, and not one for each number"
 
 
 @pytest.mark.parametrize("name", ["nvrx-c10d", "nvrx-etcd-v2"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.store.connection import Connection
+from nvrx_core.store.endpoint import StoreSilentError
 from nvrx_launcher.rendezvous.store_threads import Link, Store
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
@@ -63,8 +65,19 @@ class EtcdRendezvous:
         return Link(self._open(self._settings.connect_timeout), self._connect_again)
 
     def _connect_again(self) -> Store:
+        """Open a connection that replaces a broken one, also to an etcd that accepts it and is silent for a while.
+
+        Raises:
+            StoreConnectionError: when etcd has not answered for `join_timeout`.
+        """
         log.warning("etcd at %s does not answer", ", ".join(self._endpoints))
-        return self._open(self._settings.join_timeout)
+        deadline = time.monotonic() + self._settings.join_timeout
+        while True:
+            try:
+                return self._open(max(0.0, deadline - time.monotonic()))
+            except StoreSilentError:
+                if time.monotonic() >= deadline:
+                    raise
 
     def _open(self, within: float) -> Store:
         from nvrx_core.store.etcd_store import EtcdStore

@@ -27,10 +27,15 @@ class Lease:
     def __init__(self, beat: float, lost_after: int) -> None:
         self._beat, self.ends_after = beat, beat * (lost_after - 1)
         self.deadline, self._paused_until = math.inf, -math.inf
+        self._released = -math.inf
 
     def moved(self, *, begun: float) -> None:
-        """Record the answer to a renewal that was begun at this time."""
-        self.deadline = max(begun + self.ends_after, self._paused_until)
+        """Record the answer to a renewal that was begun at this time.
+
+        One that was begun before the lease was released says nothing: it was under way when the node was cut off.
+        """
+        if begun >= self._released:
+            self.deadline = max(begun + self.ends_after, self._paused_until)
 
     def paused(self, *, now: float) -> None:
         """Record that this launcher has stood still until now: whether it has lost the lease is not known yet.
@@ -40,9 +45,9 @@ class Lease:
         self._paused_until = now + self._beat
         self.deadline = max(self.deadline, self._paused_until)
 
-    def release(self) -> None:
-        """Release the lease."""
-        self.deadline = math.inf
+    def release(self, *, now: float) -> None:
+        """Release the lease; the next renewal that is begun holds it again."""
+        self.deadline, self._released = math.inf, now
 
     def is_lost(self, *, now: float) -> bool:
         """Return whether the others may consider this node lost."""

@@ -136,7 +136,7 @@ class StoreCoordination:
         """Handle that time has passed."""
         self._leadership.tick(now=now)
         if self._lease.is_lost(now=now):
-            self._lease.release()
+            self._lease.release(now=now)
             self._events.cut_off(f"the rendezvous store has not answered for {self._lease.ends_after:g} s")
 
     def paused(self, *, now: float) -> None:

@@ -155,7 +155,7 @@ class Job:
         """Treat the lease as expired, when its deadline has passed."""
         node = self.nodes[number]
         if node.code is None and node.lease.is_lost(now=self.now):
-            node.lease.release()
+            node.lease.release(now=self.now)
             self._carry_out(number, node.policy.cut_off("no answer"))
 
     def _follow(self, number: int) -> None:

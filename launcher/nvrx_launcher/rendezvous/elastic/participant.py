@@ -82,7 +82,12 @@ class Participant:
                 pass
 
     def cut_off(self, reason: str) -> None:
-        """Make the agent stop its workers when it next polls: the other nodes consider this node lost."""
+        """Make the agent stop its workers when it next polls: the other nodes consider this node lost.
+
+        It joins again once: until then it has no number that could be lost.
+        """
+        if self.node < 0 or self.end is not None:
+            return
         self.coordination.tell(MessageKind.LEFT, self._cycle, reason)
         self.node, self.must_restart = -1, not self._is_waiting
         self.coordination.join_again()

@@ -17,7 +17,7 @@ from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_core.store.endpoint import StoreConnectionError
+from nvrx_core.store.endpoint import StoreConnectionError, StoreSilentError
 
 KEYS = RendezvousKeys("job")
 SETTINGS = RendezvousSettings(beat=0.05, lost_after=2)
@@ -231,6 +231,28 @@ def test_an_endpoint_of_etcd_that_is_none_is_named(text):
 
     with pytest.raises(ConfigurationError, match=r"--rdzv-endpoint: endpoints: .* is not host, host:port"):
         EtcdRendezvous(text, "job", SETTINGS)
+
+
+@pytest.mark.parametrize(("join_timeout", "is_reached"), [(60.0, True), (0.0, False)])
+def test_an_etcd_that_accepts_and_is_silent_is_waited_for_until_the_join_timeout(monkeypatch, join_timeout, is_reached):
+    from nvrx_launcher.rendezvous.etcd_rendezvous import EtcdRendezvous
+
+    attempts = list[float]()
+
+    def open_store(within):
+        attempts.append(within)
+        if len(attempts) < 3:
+            raise StoreSilentError("no answer from etcd within 7 s")
+        return "a store"
+
+    found = EtcdRendezvous("", "job", RendezvousSettings(join_timeout=join_timeout))
+    monkeypatch.setattr(found, "_open", open_store)
+    if is_reached:
+        assert found._connect_again() == "a store"
+        assert attempts == sorted(attempts, reverse=True)
+    else:
+        with pytest.raises(StoreSilentError):
+            found._connect_again()
 
 
 def test_etcd_has_several_endpoints():

@@ -264,7 +264,7 @@ def test_a_node_takes_its_lease_for_lost_a_beat_before_the_others_do():
     assert lease.deadline == math.inf
     lease.moved(begun=10.0)
     assert (lease.deadline, lease.is_lost(now=13.9), lease.is_lost(now=14.0)) == (14.0, False, True)
-    lease.release()
+    lease.release(now=14.0)
     assert not lease.is_lost(now=99.0)
 
 

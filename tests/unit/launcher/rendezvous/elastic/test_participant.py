@@ -86,6 +86,15 @@ def test_a_node_that_is_cut_off_joins_under_another_number(participant):
     participant.cut_off("the store has not answered")
     assert participant.coordination.told == [MessageKind.LEFT, MessageKind.READY]
     assert (participant.node, participant.must_restart) == (-1, True)
+    participant.cut_off("the store has not answered yet")
+    assert participant.coordination.told == [MessageKind.LEFT, MessageKind.READY], "it is about to join already"
+
+
+def test_an_agent_hears_of_the_end_of_the_event_loop(participant):
+    """One that waits gets it as its answer; one that asks later, before anything else."""
+    participant.fail(RuntimeError("the thread nvrx-rendezvous-loop has failed: ValueError: x"))
+    assert isinstance(answer(participant), RendezvousConnectionError)
+    assert "nvrx-rendezvous-loop" in str(participant.end)
 
 
 @pytest.mark.parametrize(("code", "error"), [(0, RendezvousClosedError), (1, RendezvousTimeoutError)])
