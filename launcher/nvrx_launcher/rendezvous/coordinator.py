@@ -223,10 +223,10 @@ class Coordinator:
         if node not in self._members.active:
             return self._next(now)
         self._members.lose(node)
-        self._budget.forgive()
+        why = self._budget.node_lost(f"{description.host}: {reason}", now=now)
         if self._phase is Phase.RUNNING and self._members.healthy >= self.rules.min_nodes:
             return self._end_if_done() or self._stop_if_nobody_is_left(reason, description.host, now)
-        stop = self._stop(f"{description.host}: {reason}", now) if self._phase is Phase.RUNNING else ()
+        stop = self._stop(why, now) if self._phase is Phase.RUNNING else ()
         return (*stop, *self._next(now))
 
     def _give_up_busy(self, now: float) -> tuple[Decision, ...]:
@@ -270,14 +270,15 @@ class Coordinator:
         self._gathering.ready(len(self._nodes), now=now)
         self.deadline = self._gathering.deadline(self._budget.begins_at)
         if now >= self._budget.begins_at and self._gathering.is_complete(now=now):
-            return self._run()
+            return self._run(now)
         too_few = self._gathering.overdue((each.host for each in self._nodes.values()), now=now)
         return self._end(FAILED, too_few) if too_few else ()
 
-    def _run(self) -> tuple[Decision, ...]:
+    def _run(self, now: float) -> tuple[Decision, ...]:
         joined_first = sorted(self._nodes)[: self.rules.most_active]
         members = placed({node: self._nodes[node] for node in joined_first})
         self._phase, self.deadline = Phase.RUNNING, math.inf
+        self._budget.began(now=now)
         self._members, self._gathering = CycleMembers(joined_first), Gathering(self.rules, is_first=False)
         first = self._nodes[members[0].node]
         reason = f"{len(members)} nodes, {len(self._nodes) - len(members)} spare"

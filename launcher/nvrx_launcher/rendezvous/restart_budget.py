@@ -6,6 +6,10 @@ lost before all have stopped, and it is settled afterwards.
 
 The loss of the control store is no failure of the workers either: the first `FORGIVEN_STORES` losses of a job use up no
 restart. Further ones do, so that a job whose store dies in each cycle ends.
+
+A job that loses a node in each cycle is paced, and ends as well: after the second of such cycles in a row that has
+lasted for less than `SHORT_CYCLE` the next one starts 1 s later, then 2, 4 ... 60 s, and after `SHORT_CYCLES` of them
+the job ends. Nodes that are lost now and then cost no more than the cycle, however many they are.
 """
 
 from __future__ import annotations
@@ -18,9 +22,12 @@ from typing import Any, Final, Self
 from nvrx_core.parsing import integer, number, string
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules, RestartPacing
 
-__all__ = ["FORGIVEN_STORES", "BudgetState", "RestartBudget"]
+__all__ = ["FORGIVEN_STORES", "SHORT_CYCLE", "SHORT_CYCLES", "BudgetState", "RestartBudget"]
 
 FORGIVEN_STORES: Final = 3
+SHORT_CYCLE: Final = 60.0
+"""Seconds from the begin of a cycle to the end of its last worker."""
+SHORT_CYCLES: Final = 16
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,9 @@ class BudgetState:
         restarted: when the workers were restarted, as far as it counts.
         begins_in: seconds until the next cycle may begin; `-inf` for at any time.
         lost_stores: how many control stores were lost.
+        has_lost_node: a node of the cycle was lost.
+        runs_for: seconds since the cycle began; `-inf` for not yet.
+        short_losses: how many short cycles before have lost a node, one after the other.
     """
 
     restarts: int = 0
@@ -46,13 +56,16 @@ class BudgetState:
     restarted: tuple[float, ...] = ()
     begins_in: float = -math.inf
     lost_stores: int = 0
+    has_lost_node: bool = False
+    runs_for: float = -math.inf
+    short_losses: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
-        begins_in = None if math.isinf(self.begins_in) else self.begins_in
         return {
             **vars(self), "is_fruitless": int(self.is_fruitless), "is_forgiven": int(self.is_forgiven),
-            "restarted": list(self.restarted), "begins_in": begins_in,
+            "has_lost_node": int(self.has_lost_node), "restarted": list(self.restarted),
+            "begins_in": _finite(self.begins_in), "runs_for": _finite(self.runs_for),
         }  # fmt: skip
 
     @classmethod
@@ -62,12 +75,13 @@ class BudgetState:
         Raises:
             ValueError: when it is malformed.
         """
-        begins_in = data.get("begins_in")
         return cls(
             integer(data.get("restarts"), 0), string(data.get("failure")), bool(integer(data.get("is_fruitless"), 0)),
             bool(integer(data.get("is_forgiven"), 0)), integer(data.get("fruitless"), 0),
             tuple(float(number(each)) for each in data.get("restarted", ())),
-            -math.inf if begins_in is None else float(number(begins_in)), integer(data.get("lost_stores", 0), 0),
+            _seconds(data.get("begins_in")), integer(data.get("lost_stores", 0), 0),
+            bool(integer(data.get("has_lost_node", 0), 0)), _seconds(data.get("runs_for")),
+            integer(data.get("short_losses", 0), 0),
         )  # fmt: skip
 
 
@@ -94,14 +108,21 @@ class RestartBudget:
         self._is_forgiven, self._lost_stores = state.is_forgiven, state.lost_stores
         self._pacing = RestartPacing(pacing, ages=state.restarted, fruitless=state.fruitless, now=now)
         self.begins_at = now + state.begins_in
+        losses = PacingRules(backoff=None if pacing.backoff is None else 0.0)
+        self._losses = RestartPacing(losses, fruitless=state.short_losses)
+        self._has_lost_node, self._began = state.has_lost_node, now - state.runs_for
 
     def state(self, *, now: float) -> BudgetState:
         """Return everything that later decisions depend on."""
         return BudgetState(
             self.restarts, self._failure, self._is_fruitless, self._is_forgiven, self._pacing.fruitless,
             self._pacing.ages(now=now), self.begins_at - now if self.begins_at > now else -math.inf,
-            self._lost_stores,
+            self._lost_stores, self._has_lost_node, now - self._began, self._losses.fruitless,
         )  # fmt: skip
+
+    def began(self, *, now: float) -> None:
+        """Record that a cycle begins."""
+        self._began = now
 
     def failed(self, failure: str, *, is_fruitless: bool) -> str:
         """Record the failure of a worker; return why the cycle is stopped, and when the next one begins."""
@@ -115,6 +136,16 @@ class RestartBudget:
         """Record that the cycle has lost a node, or its control store, which explains the failures of its workers."""
         self._failure, self._is_forgiven = "", True
 
+    def node_lost(self, loss: str, *, now: float) -> str:
+        """Record that the cycle has lost a node; return why it is stopped, if it is, and when the next one begins."""
+        self.forgive()
+        self._has_lost_node = True
+        pause = self._losses.pause(is_fruitless=self._is_short(now))
+        return f"{loss}; the next cycle is {pause:g} s away" if pause else loss
+
+    def _is_short(self, now: float) -> bool:
+        return now - self._began < SHORT_CYCLE
+
     def store_lost(self, loss: str) -> str:
         """Record that the control store of the cycle was lost; return why the cycle is stopped."""
         self._lost_stores += 1
@@ -125,6 +156,8 @@ class RestartBudget:
 
     def spent(self, *, now: float) -> str:
         """Return why the failure is the job's, "" if it is none, or there may be another restart."""
+        if self._has_lost_node and self._is_short(now) and self._losses.fruitless + 1 >= SHORT_CYCLES:
+            return f"{SHORT_CYCLES} cycles in a row have lost a node within {SHORT_CYCLE:g} s"
         if not self._failure:
             return ""
         if self.restarts >= self._max_restarts:
@@ -139,4 +172,16 @@ class RestartBudget:
             self.restarts += 1
             self.begins_at = now + self._pacing.pause(is_fruitless=self._is_fruitless)
             self._pacing.restarted(is_fruitless=self._is_fruitless, now=now)
-        self._failure, self._is_fruitless, self._is_forgiven = "", False, False
+        elif self._has_lost_node:
+            is_short = self._is_short(now)
+            self.begins_at = now + self._losses.pause(is_fruitless=is_short)
+            self._losses.restarted(is_fruitless=is_short, now=now)
+        self._failure, self._is_fruitless, self._is_forgiven, self._has_lost_node = "", False, False, False
+
+
+def _finite(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else seconds
+
+
+def _seconds(value: object) -> float:
+    return -math.inf if value is None else float(number(value))

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+
 from tests.harness.sim.rendezvous_scenarios import Machines
 
 __all__ = ["Explorer", "Violation"]
@@ -78,7 +80,9 @@ class Explorer:
         self, machines: Machines, least: int, count: int, faults: tuple[int, int, int], policy: str = "any-failed"
     ) -> None:
         self.machines, self.count, self.faults = machines, count, faults
-        self.rules = machines.coordinator.Rules(least, count, 1, policy=policy, last_call=0.0, join_timeout=1e9)
+        self.rules = machines.coordinator.Rules(
+            least, count, 1, policy=policy, last_call=0.0, join_timeout=1e9, pacing=PacingRules(backoff=None)
+        )
         self.states = set[Any]()
         self.ends = set[tuple[int | None, ...]]()
 

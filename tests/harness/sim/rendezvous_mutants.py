@@ -14,7 +14,7 @@ from tests.harness.sim.rendezvous_scenarios import Machines
 __all__ = ["MUTANTS", "load", "mutated"]
 
 MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
-    "a lost node uses up a restart": (coordinator, "        self._budget.forgive()\n", ""),
+    "a lost node uses up a restart": (restart_budget, "self.forgive()\n        self._has_lost_node = True", "pass"),
     "every restart counts": (
         restart_budget, "if self._failure:\n            self.restarts += 1",
         "if True:\n            self.restarts += 1"),

@@ -13,6 +13,7 @@ from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import FORGIVEN_STORES
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
 
 RUN = Decision(Verdict.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1)
@@ -45,12 +46,45 @@ def verdicts(decisions):
 
 
 def test_a_lost_node_uses_up_no_restart():
-    made = running(3, 2, 3)
+    made = running(3, 2, 3, pacing=PacingRules(backoff=None))
     for cycle, (target, other, spare) in enumerate([(0, 1, 2), (1, 2, 3)]):
         assert verdicts(made.lost(target, "vanished", now=1.0)) == [Verdict.LOST, Verdict.STOP]
         made.received(ready(spare), now=1.0)
         (run,) = told(made, MessageKind.READY, other)
         assert (run.verdict, run.cycle, made.restarts) == (Verdict.RUN, cycle + 1, 0)
+
+
+def lose_a_node_in_each_cycle(made, seconds, cycles):
+    """Lose a node so many seconds after each begin; return the pauses, and why the job has ended."""
+    now, node, other, pauses = 0.0, 0, 1, list[float]()
+    for spare in range(2, 2 + cycles):
+        now += seconds
+        decided = list(made.lost(node, "vanished", now=now))
+        for message in (ready(spare), ready(other, made.cycle)):
+            decided += made.received(message, now=now)
+        if verdicts(decided)[-1] is Verdict.END:
+            return pauses, decided[-1].reason
+        pauses.append(0.0)
+        if verdicts(decided)[-1] is not Verdict.RUN:
+            pauses[-1] = made.deadline - now
+            assert decided[1].reason == f"host{node}: vanished; the next cycle is {pauses[-1]:g} s away"
+            now = made.deadline
+            made = Coordinator.from_state(
+                made.rules, CoordinatorState.from_json(made.state(now=now).to_json()), now=now
+            )
+            assert verdicts(made.tick(now=now)) == [Verdict.RUN]
+        node, other = other, spare
+    return pauses, ""
+
+
+def test_a_job_that_loses_a_node_in_each_cycle_is_slowed_down_and_ends():
+    pauses, reason = lose_a_node_in_each_cycle(running(2, 2, 2), 5.0, 99)
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, *[60.0] * 8]
+    assert reason == "16 cycles in a row have lost a node within 60 s"
+
+
+def test_nodes_that_are_lost_now_and_then_cost_no_pause():
+    assert lose_a_node_in_each_cycle(running(2, 2, 2), 61.0, 40) == ([0.0] * 40, "")
 
 
 def test_workers_that_fail_because_a_node_is_lost_use_up_no_restart():
