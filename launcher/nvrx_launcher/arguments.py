@@ -64,7 +64,7 @@ OPTIONS: Final = (
         "c10d",
     ),
     Option("rdzv-endpoint", "Rendezvous endpoint, as <host>:<port>; an IPv6 address in brackets.", ""),
-    Option("rdzv-id", "Name of the job.", "none"),
+    Option("rdzv-id", "Name of the job, up to 1000 characters.", "none"),
     Option("rdzv-conf", "Further rendezvous settings, as <key1>=<value1>,<key2>=<value2>.", ""),
     _flag("standalone", "Start a job of one node, with a rendezvous of its own."),
     Option("max-restarts", "How often the workers are restarted before the job fails.", 0, int),

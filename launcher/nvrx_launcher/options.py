@@ -22,6 +22,7 @@ from nvrx_launcher.worker_options import WorkerOptions
 __all__ = ["LaunchOptions", "Streams"]
 
 DEFAULT_PORT: Final = 29500
+MAX_RUN_ID: Final = 1000
 STOP_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 STOP_SLACK: Final = 10.0
 """Seconds for messages in both directions, and for a busy machine."""
@@ -146,6 +147,9 @@ class LaunchOptions:
             raise _wrong("--no-python", "given together with --module", "give one of them")
         if given.max_restarts < 0:
             raise _wrong("--max-restarts", f"{given.max_restarts} is negative", "0 means no restart")
+        if not given.rdzv_id.isprintable() or len(given.rdzv_id) > MAX_RUN_ID:
+            problem = f"{given.rdzv_id[:40]!r}... has {len(given.rdzv_id)} characters, or some that cannot be printed"
+            raise _wrong("--rdzv-id", problem, f"write up to {MAX_RUN_ID} characters, without line breaks")
         workers = _workers(given.nproc_per_node, count_devices)
         return cls(
             min_nodes=least, max_nodes=most, workers=workers, run_id=given.rdzv_id,

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+import torch.distributed as dist
 from nvrx_launcher.rendezvous.ports import OF_CONNECTIONS, free_port
 
+from nvrx_core.parsing import endpoint_text, parse_endpoint
+from tests.harness.process.host import free_ports
 from tests.harness.process.launch import Start, rendezvous_options
 
 
@@ -41,6 +48,63 @@ def test_a_node_whose_values_do_not_count_says_so_and_so_does_the_coordinators(l
     assert [code for code, _ in ends] == [0, 0], ends
     assert [log.count("was given --nnodes 1:2, --max-restarts 2;") for _, log in ends] == [1, 1], ends
     assert all("what it was given counts: --nnodes 2, --max-restarts 1" in log for _, log in ends)
+
+
+def test_what_is_no_rendezvous_is_named(launcher: Start, store_endpoint: str) -> None:
+    """A server of HTTP, one that closes each connection, and the store of a process group."""
+    foreign = dist.TCPStore(*parse_endpoint(store_endpoint), is_master=False, wait_for_workers=False)
+    foreign.set("default_pg/0//worker", "1")
+    with serving(b"HTTP/1.1 400 Bad Request\r\n\r\n") as http, serving(b"") as closing:
+        where = [(*rendezvous_options(each), "--nnodes", "2") for each in (http, closing, store_endpoint)]
+        ends = [job.finish() for job in [launcher("done", *each) for each in where]]
+    assert [code for code, _ in ends] == [1, 1, 1], ends
+    for (_, log), endpoint in zip(ends, (http, closing, store_endpoint), strict=True):
+        assert f"what listens at --rdzv-endpoint {endpoint} is no rendezvous: it " in log
+    assert "it is a store with keys of something else, such as 'default_pg/0//worker'" in ends[2][1]
+
+
+@contextmanager
+def serving(answer: bytes) -> Iterator[str]:
+    """Answer each connection so, and close it."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection = server.accept()[0]
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                if answer:
+                    connection.recv(1 << 10)
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield endpoint_text(*server.getsockname())
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize("job", ["team/job", "j" * 300])
+def test_a_job_may_have_a_long_name_or_one_with_slashes(launcher: Start, tmp_path: Path, job: str) -> None:
+    logs = tmp_path / "logs"
+    where = ("--rdzv-endpoint", f"127.0.0.1:{free_ports()}", "--rdzv-id", job, "--nnodes", "2")
+    ends = [each.finish() for each in [launcher("prints", *where, "--log-dir", str(logs), "-t", "3") for _ in range(2)]]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert len(list(logs.glob("*/attempt_0/0/stdout.log"))) == 2
+    ended = launcher("0", "--rdzv-id", job, worker="launcher_wrapped.py")
+    ended.await_log("in-process restart continues without rank 0")
+    (tmp_path / "gate").touch()
+    code, log = ended.finish()
+    assert code == 0, log
+
+
+@pytest.mark.parametrize("job", ["two\nlines", "j" * 1001])
+def test_a_name_that_no_log_can_show_is_refused_before_anything_starts(launcher: Start, job: str) -> None:
+    code, log = launcher("done", "--rdzv-id", job).finish()
+    assert code == 2
+    assert "--rdzv-id: " in log
 
 
 def test_launchers_that_wait_say_who_has_joined_and_who_is_missing(launcher: Start) -> None:
@@ -82,7 +146,10 @@ def test_a_wrong_endpoint_says_what_was_tried(launcher: Start) -> None:
         ends = [job.finish() for job in jobs]
     assert [code for code, _ in ends] == [1, 1, 1], ends
     assert "nobody hosts the rendezvous at no.such.host:9: to listen there failed (" in ends[0][1]
-    assert f"{taken} accepted a connection and did not answer" in ends[1][1]
+    no_rendezvous = (
+        f"what listens at --rdzv-endpoint {taken} is no rendezvous: it accepted a connection and did not answer"
+    )
+    assert no_rendezvous in ends[1][1]
     assert f"cannot host the rendezvous at {taken}: Address already in use" in ends[2][1]
     assert all("Traceback" not in log for _, log in ends)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.store.connection import Connection
 from nvrx_core.store.endpoint import StoreSilentError
+from nvrx_launcher.rendezvous.keys import job_prefix
 from nvrx_launcher.rendezvous.store_threads import Link, Store
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
@@ -54,7 +55,7 @@ class EtcdRendezvous:
         except ValueError as error:
             raise ConfigurationError("command line", "--rdzv-endpoint", str(error), "write host:port") from None
         self.endpoint = first[0].host, first[0].port
-        self._options: dict[str, Any] = {"prefix": f"nvrx-rendezvous/{run_id}/", **self._certificates()}
+        self._options: dict[str, Any] = {"prefix": job_prefix(run_id), **self._certificates()}
 
     def connect(self) -> Link:
         """Open a connection, as soon as etcd answers.

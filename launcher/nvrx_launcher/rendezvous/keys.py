@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["RendezvousKeys"]
+__all__ = ["RendezvousKeys", "job_prefix"]
 
 
 @dataclass(frozen=True)
@@ -80,4 +80,9 @@ class RendezvousKeys:
         return self._key(f"lease/{node}")
 
     def _key(self, name: str) -> str:
-        return f"nvrx-rendezvous/{self.run_id}/{name}"
+        return f"{job_prefix(self.run_id)}{name}"
+
+
+def job_prefix(run_id: str) -> str:
+    """Return what all keys of a job begin with, and those of no other job, whatever their names."""
+    return f"nvrx-rendezvous/{run_id.replace('%', '%25').replace('/', '%2F')}/"

@@ -29,6 +29,8 @@ NOT_OURS: Final = (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EAFNOSUPPORT)
 """Errors of listening where another launcher may be the one that can."""
 PROBE: Final = 5.0
 PAUSE: Final = 0.2
+OURS: Final = "nvrx"
+"""What the keys of launchers and wrapped calls begin with."""
 INSTANCE: Final = "nvrx-rendezvous/instance"
 """The key whose value tells a store from another one that may be hosted at the same endpoint later."""
 
@@ -84,9 +86,33 @@ class TcpRendezvous:
                 f"connect, for {timeout:g} s ({why}); --rdzv-endpoint must be an address of one of the job's nodes, "
                 "whose launcher is running"
             ) from None
-        store = self._open()
-        self._instance = self._instance or store.compare_set(INSTANCE, "", uuid.uuid4().hex).decode()
+        try:
+            store = self._open()
+        except StoreConnectionError as error:
+            why = str(error).partition(f"{self} ")[2].partition(";")[0]
+            raise self._no_rendezvous(f"it {why}") from None
+        self._instance = self._instance or self._join_instance(store)
         return Link(store, self._connect_again)
+
+    def _join_instance(self, store: Connection) -> str:
+        """Return what identifies the store; the first launcher writes it, before any other key.
+
+        Raises:
+            StoreConnectionError: when it is the store of something else, such as a process group.
+        """
+        has_keys = store.num_keys() > 0
+        if has_keys and not store.check([INSTANCE]):
+            keys = store.list_keys() if hasattr(store, "list_keys") else []
+            if not any(key.startswith(OURS) for key in keys):
+                named = f", such as {keys[0]!r}" if keys else ""
+                raise self._no_rendezvous(f"it is a store with keys of something else{named}")
+        return store.compare_set(INSTANCE, "", uuid.uuid4().hex).decode()
+
+    def _no_rendezvous(self, why: str) -> StoreConnectionError:
+        return StoreConnectionError(
+            f"what listens at --rdzv-endpoint {self} is no rendezvous: {why}; choose a port that nothing else uses, or "
+            "end what listens there"
+        )
 
     def _listen(self) -> socket.socket | None:
         """Listen at the endpoint; return None if it belongs to another host, or another launcher listens there."""
@@ -127,7 +153,7 @@ class TcpRendezvous:
             raise StoreConnectionError(f"another launcher hosts another rendezvous at {self}")
         return store
 
-    def _open(self) -> Store:
+    def _open(self) -> Connection:
         timeout = timedelta(seconds=self._settings.read_timeout)
 
         def open_store() -> dist.TCPStore:

@@ -14,13 +14,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from nvrx_launcher.options import LaunchOptions, Streams
 
 __all__ = ["CycleFiles", "LogFiles", "Stream", "TorchrunFiles", "WorkerFiles"]
 
 log = logging.getLogger("nvrx_launcher")
+NAME_BYTES: Final = 200
+"""Bytes of a job's name in the name of a folder."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ class LogFiles(Protocol):
         """
 
 
+def _file_name(run_id: str) -> str:
+    """Return a job's name as part of a file's name, which has no "/" and 255 bytes at most."""
+    return run_id.replace("/", "_").encode()[:NAME_BYTES].decode(errors="ignore")
+
+
 class TorchrunFiles:
     """Log files in torchrun's layout.
 
@@ -84,7 +91,7 @@ class TorchrunFiles:
         if options.log_dir is not None or any(_streams(options.redirects)) or any(_streams(options.tee)):
             parent = Path(options.log_dir or tempfile.mkdtemp(prefix="ft_launcher_"))
             parent.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=f"{options.run_id}_", dir=parent))
+            folder = Path(tempfile.mkdtemp(prefix=f"{_file_name(options.run_id)}_", dir=parent))
             log.info("log files are in %s", folder)
         self._folder = folder
 

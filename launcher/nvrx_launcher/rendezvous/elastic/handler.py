@@ -26,6 +26,7 @@ from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.elastic.participant import Participant
 from nvrx_launcher.rendezvous.joining import Place, join_over_store
+from nvrx_launcher.rendezvous.keys import job_prefix
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.ports import free_port
@@ -102,7 +103,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             raise answer
         rank = [member.node for member in answer.members].index(self._participant.node)
         self._held = self._store()  # a store implemented in Python is closed with its last Python reference
-        store = dist.PrefixStore(f"nvrx-rendezvous/{self.get_run_id()}/cycle/{answer.cycle}", self._held)
+        store = dist.PrefixStore(f"{job_prefix(self.get_run_id())}cycle/{answer.cycle}", self._held)
         workers_meet = RendezvousStoreInfo(answer.master_addr, answer.master_port)
         return RendezvousInfo(store, rank, len(answer.members), workers_meet)
 

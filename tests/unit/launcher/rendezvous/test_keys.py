@@ -1,6 +1,6 @@
 """The keys of a job in the rendezvous store: none of one job is one of another's, and none is two things."""
 
-from nvrx_launcher.rendezvous.keys import RendezvousKeys
+from nvrx_launcher.rendezvous.keys import RendezvousKeys, job_prefix
 
 
 def keys_of(run_id):
@@ -15,3 +15,11 @@ def test_keys_are_apart():
     assert len(keys_of("a")) == 14
     assert not keys_of("a") & keys_of("b")
     assert all(key.startswith("nvrx-rendezvous/a/") for key in keys_of("a"))
+
+
+def test_no_key_of_a_job_begins_like_those_of_another_one():
+    names = ["a", "a/b", "a%2Fb", "a/nodes"]
+    prefixes = [job_prefix(name) for name in names]
+    assert len(set(prefixes)) == len(names)
+    for one in prefixes:
+        assert [each for each in prefixes if each.startswith(one)] == [one]
