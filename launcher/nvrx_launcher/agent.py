@@ -106,7 +106,7 @@ class Agent:
         self._loop, self._given_console = EventLoop(), console
         self._stopping, self._code = Stopping(options.kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
-        self._hung, self._started = dict[int, str](), math.inf
+        self._hung, self._started, self._told = dict[int, str](), math.inf, list[str]()
         self._policy = NodePolicy(
             options.workers,
             stop_signal=signal.SIGTERM, stop_grace=options.stop_timeout, signal_grace=options.term_timeout,
@@ -225,7 +225,8 @@ class Agent:
                 case StartWorkers():
                     self._start(action)
                 case StopWorkers(signum, grace, _, reason):
-                    log.warning("%s: workers are sent %s", reason, signal_name(signum))
+                    why = self._without_told(reason) or f"cycle {self._policy.cycle} ends here"
+                    log.warning("%s: workers are sent %s", why, signal_name(signum))
                     self._stopping.signalled(grace, now=time.monotonic())
                     self._workers.send(signum)
                     failpoint.hit("term-kill-gap", self._policy.cycle)
@@ -253,6 +254,7 @@ class Agent:
         self._started = time.monotonic()
         self._stopping.ended()
         self._hung.clear()
+        self._told.clear()
         self._monitors.begin_cycle()
         self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
         self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWERS_WITHIN)
@@ -279,7 +281,8 @@ class Agent:
             self._coordination.store.begin_cycle(decision.store)
         actions = self._policy.decided(decision)
         if decision.verdict is Verdict.STOP and not any(isinstance(each, StopWorkers) for each in actions):
-            log.info("cycle %d ends: %s", decision.cycle, decision.reason)
+            why = self._without_told(decision.reason)
+            log.info("cycle %d ends on all nodes%s", decision.cycle, f": {why}" if why else "")
         self._carry_out(actions)
 
     def cut_off(self, reason: str) -> None:
@@ -304,12 +307,25 @@ class Agent:
         if code and not self._policy.is_stopping:
             rank = self._policy.rank_of(local_rank)
             self._control.catch_up()  # its monitor has said before why it ends it
-            report = ", hung: ".join(filter(None, (report, self._hung.pop(rank, ""))))
+            report = self._log_failure(rank, report)
             self._history.worker_failed(rank, code, report, in_process=in_process)
         is_fruitless = not self._monitors.may_have_stepped(time.monotonic() - self._started)
         self._carry_out(
             self._policy.worker_exited(local_rank, code, report, in_process=in_process, is_fruitless=is_fruitless)
         )
+
+    def _log_failure(self, rank: int, report: str) -> str:
+        """Log the failure of a worker, the one time that it is an error; return its line, with what caused it."""
+        how, _, trace = report.partition("\n")
+        line = ", hung: ".join(filter(None, (how, self._hung.pop(rank, ""))))
+        log.error("%s", f"{line}\n{trace}" if trace else line, extra={"rank": rank})
+        self._told.append(line)
+        return line
+
+    def _without_told(self, reason: str) -> str:
+        """Return what a reason adds to a failure that this launcher has logged."""
+        told = next((line for line in self._told if line in reason), None)
+        return reason if told is None else reason.partition(told)[2].lstrip(";, ")
 
     def _await_round(self, local_rank: int, rank: int) -> None:
         """Let the wrapped call in which a worker was handle its exit, if it was in one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,14 +25,16 @@ def test_a_killed_worker_is_restarted_with_all_others(launcher: Start) -> None:
     starts = sorted((each["cycle"], each["rank"]) for each in job.events if each["event"] == "start")
     assert set(starts) >= {(0, 1), (1, 0), (1, 1)}
     assert "rank 1 (local rank 1, pid " in log
-    assert "was ended by SIGKILL" in log
+    assert log.count("was ended by SIGKILL") == 1, "one line for one fault"
+    assert "cycle 0 ends here: workers are sent SIGTERM" in log
 
 
 def test_a_job_fails_when_its_restarts_are_spent(launcher: Start) -> None:
     code, log = launcher("fails", "--max-restarts", "1").finish()
     assert code == 1
     assert "has failed with exit code 3, after 1 restarts" in log
-    assert "has failed with exit code 3" in log
+    assert log.count("has failed with exit code 3") == 3, "one line for each fault, and one for the end"
+    assert "the next cycle is" not in log
 
 
 def test_a_job_fails_when_the_restarts_of_a_window_are_spent(launcher: Start) -> None:
@@ -47,6 +50,8 @@ def test_a_hung_worker_is_ended_by_its_monitor_and_restarted(launcher: Start) ->
     assert code == 0
     assert "rank 1" in log
     assert "is hung: section 'step' open for 1." in log
+    assert len(re.findall(r"was ended by SIGKILL, hung: section 'step' open for 1\.", log)) == 1
+    assert log.count("was ended by SIGKILL") == 1
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])

@@ -54,7 +54,7 @@ def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_
     code, log = job.finish()
     assert code == 0, log
     assert "rank 0 (local rank 0, pid " in log
-    assert len(re.findall(r"cycle \d ends: .* was ended by SIGKILL, hung: section 'step' open", log)) == 1, log
+    assert len(re.findall(r"ERROR .* was ended by SIGKILL, hung: section 'step' open", log)) == 1, log
 
 
 def test_a_monitor_that_is_killed_while_its_fork_server_is_stopped_is_replaced(start: Start, tmp_path: Path) -> None:

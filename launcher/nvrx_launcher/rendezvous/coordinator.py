@@ -194,14 +194,14 @@ class Coordinator:
         if kind is MessageKind.UNHEALTHY and members.healthy >= self.rules.min_nodes:
             return ()
         failure = f"{self._nodes[message.node].host}: {message.reason}"
-        return self._stop(self._budget.failed(failure, is_fruitless=kind is MessageKind.FRUITLESS), now)
+        return self._stop(self._budget.failed(failure, is_fruitless=kind is MessageKind.FRUITLESS, now=now), now)
 
     def _store_lost(self, message: Message, now: float) -> tuple[Decision, ...]:
         """Stop the cycle whose store of in-process restart is lost; its host may be a spare."""
         is_under_way = self._phase in (Phase.RUNNING, Phase.STOPPING) and message.cycle == self.cycle
         if not is_under_way or message.node not in self._nodes:
             return ()
-        reason = self._budget.store_lost(f"{self._nodes[message.node].host}: {message.reason}")
+        reason = self._budget.store_lost(f"{self._nodes[message.node].host}: {message.reason}", now=now)
         return self._stop(reason, now) if self._phase is Phase.RUNNING else ()
 
     def _stop_if_nobody_is_left(self, reason: str, host: str, now: float) -> tuple[Decision, ...]:
@@ -211,7 +211,7 @@ class Coordinator:
             return ()
         if members.misused == members.active:
             return self._end(FAILED, f"{host}: {reason}{NOT_RETRIED}")
-        return self._stop(self._budget.failed(f"{host}: {reason}", is_fruitless=False), now)
+        return self._stop(self._budget.failed(f"{host}: {reason}", is_fruitless=False, now=now), now)
 
     def _end_if_done(self) -> tuple[Decision, ...]:
         return () if self._members.busy else self._end(0, "all workers are done")

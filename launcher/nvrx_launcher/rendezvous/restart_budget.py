@@ -124,12 +124,12 @@ class RestartBudget:
         """Record that a cycle begins."""
         self._began = now
 
-    def failed(self, failure: str, *, is_fruitless: bool) -> str:
-        """Record the failure of a worker; return why the cycle is stopped, and when the next one begins."""
+    def failed(self, failure: str, *, is_fruitless: bool, now: float) -> str:
+        """Record the failure of a worker; return why the cycle is stopped, and when the next one begins, if it does."""
         if self._is_forgiven:
             return f"{failure}; no restart is used up, for this cycle has lost a node or its control store before"
         self._failure, self._is_fruitless = failure, is_fruitless
-        pause = self._pacing.pause(is_fruitless=is_fruitless)
+        pause = 0.0 if self.spent(now=now) else self._pacing.pause(is_fruitless=is_fruitless)
         return f"{failure}; the next cycle is {pause:g} s away" if pause else failure
 
     def forgive(self) -> None:
@@ -146,11 +146,11 @@ class RestartBudget:
     def _is_short(self, now: float) -> bool:
         return now - self._began < SHORT_CYCLE
 
-    def store_lost(self, loss: str) -> str:
+    def store_lost(self, loss: str, *, now: float) -> str:
         """Record that the control store of the cycle was lost; return why the cycle is stopped."""
         self._lost_stores += 1
         if self._lost_stores > FORGIVEN_STORES:
-            return self.failed(f"{loss}; it is loss {self._lost_stores} of a store", is_fruitless=False)
+            return self.failed(f"{loss}; it is loss {self._lost_stores} of a store", is_fruitless=False, now=now)
         self.forgive()
         return f"{loss}; no restart is used up"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 
@@ -19,8 +18,6 @@ from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
 __all__ = ["WorkerGroup"]
-
-log = logging.getLogger("nvrx_launcher")
 
 
 class WorkerGroup:
@@ -136,19 +133,16 @@ class WorkerGroup:
 
     def _report_early_end(self, worker: Worker) -> str:
         who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
-        report = f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
-        log.error("%s", report, extra={"rank": worker.rank})
-        return report
+        return f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
 
     def _report(self, worker: Worker, code: int) -> str:
-        """Log how a worker failed, and return the first line; a worker that the launcher stopped has not failed."""
+        """Return how a worker ended, with its exception; one that the launcher has stopped has not failed."""
         failure = Failure(worker.local_rank, worker.rank, worker.pid, code, self._logs.error_file(worker.local_rank))
         report = failure_report(failure, out_of_memory=self._memory_kills.rose())
         self._memory_kills.note()
         if not self._stopping:
             self.failures[worker.local_rank] = failure
-            log.error("%s", report, extra={"rank": worker.rank})
-        return report.partition("\n")[0]
+        return report
 
 
 def _placement(action: StartWorkers) -> Placement:

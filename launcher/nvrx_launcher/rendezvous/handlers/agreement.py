@@ -135,9 +135,9 @@ def conclusion(  # noqa: PLR0911 - one for each kind
     if kind in FAILURES or kind is MessageKind.STORE_LOST:
         restarts = RestartBudget(rules.max_restarts, rules.pacing, budget, now=now)
         if kind is MessageKind.STORE_LOST:
-            stop = restarts.store_lost(reason)
+            stop = restarts.store_lost(reason, now=now)
         else:
-            stop = restarts.failed(reason, is_fruitless=kind is MessageKind.FRUITLESS)
+            stop = restarts.failed(reason, is_fruitless=kind is MessageKind.FRUITLESS, now=now)
         if spent := restarts.spent(now=now):
             return Agreement(Decision(Verdict.END, cycle, spent, FAILED), restarts.state(now=now))
         restarts.settle(now=now)

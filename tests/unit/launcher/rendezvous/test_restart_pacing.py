@@ -91,6 +91,24 @@ def test_a_job_ends_when_the_restarts_of_a_window_are_spent():
     assert end == Decision(Verdict.END, 1, "host: rank 0 has failed, after 1 restarts within 100 s", 1)
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(1, 1, 1, pacing=PacingRules(backoff=16.0)),
+        Rules(1, 1, 9, pacing=PacingRules(backoff=16.0, max_in_window=1)),
+    ],
+)
+def test_no_next_cycle_is_announced_when_the_job_ends(rules):
+    made = Coordinator(rules)
+    made.start(now=0.0)
+    made.received(ready(-1), now=0.0)
+    (stop,) = fail(made, 1.0)
+    assert stop.reason == "host: rank 0 has failed; the next cycle is 16 s away"
+    made.tick(now=17.0)
+    stop, end = fail(made, 18.0)
+    assert (stop.reason, end.verdict) == ("host: rank 0 has failed", Verdict.END)
+
+
 def test_a_successor_waits_for_the_rest_of_a_pause_and_counts_on():
     made = running(max_in_window=3)
     fail(made, 1.0)
