@@ -11,7 +11,6 @@ import math
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -31,6 +30,7 @@ from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.lifeline import catches, send
 from nvrx_core.process.log_lines import log_formatter
 from nvrx_core.process.signalled_stacks import StackRequest
+from nvrx_core.process.unblocked_log import UnblockedHandler
 from nvrx_core.progress.limits import RankSample
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import take_sample
@@ -43,6 +43,7 @@ MAX_CONNECTIONS: Final = 64
 SLACK: Final = 0.25
 """Seconds by which it may wake late; what is more is a pause of the machine, which costs its rank no time."""
 LONGEST_WAIT: Final = 3600.0
+STDERR: Final = 2
 STACK: Final = 1 << 14
 """Characters of the stacks that the launcher is told."""
 
@@ -257,7 +258,7 @@ def _log_to_stderr(plan: RankMonitorPlan, page: Page) -> None:
         return {"rank": page[ProgressField.RANK]} if page[ProgressField.ATTACHED_PID] else {}
 
     logger = logging.getLogger("nvrx_core")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = UnblockedHandler(STDERR)
     formatter = log_formatter(
         plan.log_format, "rank monitor", plan.job, several_nodes=plan.several_nodes, position=position
     )

@@ -60,6 +60,15 @@ def test_a_hung_rank_is_ended(start: Start, case: str, config: dict[str, Any], r
     assert eventually(lambda: not any(map(is_monitor, monitors)), 5.0)
 
 
+def test_a_hung_rank_is_ended_while_nobody_reads_the_log(start: Start) -> None:
+    rank = start("section", STEP)
+    fd = os.open(f"/proc/{rank.pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    with os.fdopen(fd, "wb", buffering=0) as stderr:
+        while stderr.write(bytes(1 << 12)):
+            pass
+    assert rank.process.wait(30) == -signal.SIGKILL
+
+
 def test_the_configured_signal_ends_it(start: Start) -> None:
     rank = start("section", {**STEP, "rank_termination_signal": "SIGTERM"})
     assert rank.finish()[0] == -signal.SIGTERM
