@@ -47,6 +47,9 @@ class Losses(Protocol):
     def store_lost(self, why: str) -> object:
         """Record that the store does not answer."""
 
+    def connections_silent(self) -> None:
+        """Record that nothing arrives on the rank's connections to the store, which runs."""
+
     def watcher_failed(self, error: BaseException) -> None:
         """Record that the calling thread ends with `error`."""
 
@@ -79,7 +82,7 @@ class ProgressWatchdog:
         self._heartbeat = heartbeat_of_this_thread()
         self._ending = self._store_reported = False
         self._awake, self._began = AwakeClock(), 0.0
-        self._monitor, self._monitored_since = 0, 0.0
+        self._monitor, self._monitored_since, self._unheard_at = 0, 0.0, page[ProgressField.UNHEARD_AT]
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="nvrx-progress-watchdog", daemon=True)
 
@@ -136,6 +139,7 @@ class ProgressWatchdog:
         self._observer.count_collectives()
         self.page[ProgressField.ATOMIC] = self._interrupt.depth
         self._judge_store(now)
+        self._judge_connections()
         if self.fork_server.is_overdue(self._awake.at(now) - self._began):
             self._losses.fork_server_lost()
 
@@ -150,6 +154,13 @@ class ProgressWatchdog:
         if why:
             self._store_reported = True
             self._losses.store_lost(why)
+
+    def _judge_connections(self) -> None:
+        """Report that the end of a round does not arrive, each time that the monitor process finds that."""
+        unheard_at = self.page[ProgressField.UNHEARD_AT]
+        if unheard_at != self._unheard_at:
+            self._unheard_at = unheard_at
+            self._losses.connections_silent()
 
     def _silence(self, now: float) -> str:
         """Return that the store is silent, "" if it is not; a monitor process has as long for its first request."""

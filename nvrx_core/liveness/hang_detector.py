@@ -220,6 +220,11 @@ class HangDetector:
             self._excused_at = now
         self._no_peer_progressing = not progressing
 
+    def terminate(self, reason: str, *, now: float) -> Terminate:
+        """Return the termination of the rank for another reason; `evaluate` kills it when the grace period is over."""
+        self._terminated_at, self.deadline = now, now + self.grace
+        return Terminate(reason)
+
     def _begin(self, iteration: int) -> None:
         self._iteration, self._reported, self._no_peer_progressing = iteration, False, False
         self._excused_at, self._signal_at, self._interrupted_at = -math.inf, math.inf, math.inf

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from tests.harness.process import host
 from tests.harness.process.job import Job
@@ -111,3 +115,40 @@ def test_a_store_that_falls_silent_while_a_rank_enters_ends_the_rank_in_time(pre
         assert job.codes[1] in (1, STORE_LOST), number
         assert f"the control store {'on' if job.codes[1] == 1 else 'at'} {job.routes[1]}" in job.errors(1), number
         assert_no_process_left(job)
+
+
+DEAF = {"soft_timeout": 4.0, "hard_timeout": 8.0, **QUICK}
+
+
+@pytest.mark.parametrize("stage", ["function", "reserve"])
+def test_a_rank_whose_connections_fall_silent_behind_a_proxy_hears_of_a_fault_in_time(
+    prepare: Launch, tmp_path: Path, stage: str
+) -> None:
+    """They are opened again: the monitor process, whose connection lives, sees the round end without the rank."""
+    job = prepare(
+        {(0, 0, 3): "exception"}, wrapper=DEAF, gate=str(tmp_path / "go"), active=2 if stage == "reserve" else None
+    )
+    with behind_proxies(job, [2]) as proxies:
+        job.await_line("step", initial_rank=1, step=2)
+        assert host.eventually(lambda: bool(proxies[2].connections_beside(job.pids[2])), 10)
+        proxies[2].mute(job.pids[2])
+        (tmp_path / "go").touch()
+        job.finish()
+    assert_nothing_lost(job, restart("EXCEPTION", by=[0]), spares=int(stage == "reserve"))
+    assert "the connections to the control store are opened again" in job.errors(2)
+
+
+def test_a_rank_that_only_its_monitor_process_connects_ends_in_time(prepare: Launch, tmp_path: Path) -> None:
+    job = prepare({(0, 0, 3): "exception"}, wrapper=DEAF, gate=str(tmp_path / "go"))
+    with behind_proxies(job, [1]) as proxies:
+        job.await_line("step", initial_rank=1, step=2)
+        assert host.eventually(lambda: bool(proxies[1].connections_beside(job.pids[1])), 10)
+        proxies[1].mute(job.pids[1], later=True)
+        (tmp_path / "go").touch()
+        job.finish()
+    assert job.codes[1] in (-signal.SIGTERM, -signal.SIGKILL, STORE_LOST)
+    assert (job.codes[0], job.codes[2]) == (0, 0)
+    (failed,) = job.lines("fault_injected")
+    entered = max(line["at"] for line in job.lines("enter"))
+    assert entered - failed["at"] < DEAF["hard_timeout"] + DEAF["heartbeat_timeout"] + 2.0
+    assert_no_process_left(job)

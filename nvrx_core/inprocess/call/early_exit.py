@@ -87,6 +87,11 @@ class EarlyExit:
         else:
             self._part_lost(f"{threading.current_thread().name} failed: {error!r}", error)
 
+    def connections_silent(self) -> None:
+        """Open the connections to the store again: a round has ended, and nothing of it arrives; the rank continues."""
+        log.warning("the end of a round does not arrive: the connections to the control store are opened again")
+        self._connections.renew()
+
     def monitor_replaced(self, why: str) -> None:
         """Record that the monitor process was lost and replaced; the rank continues."""
         self._events.write("monitor_replaced", self._state.iteration, reason=why)

@@ -163,6 +163,17 @@ class Connections:
             if not found.listening and found.local_port != self.endpoint[1]:
                 shut_down(found)
 
+    def renew(self) -> None:
+        """Break the connections, of which nothing arrives: those who wait on them open them again.
+
+        A store with a `cut` of its own bounds its waits itself.
+        """
+        if self._cuts:
+            return
+        for found in tcp_sockets(self._sockets.__contains__):
+            if not found.listening and found.local_port != self.endpoint[1]:
+                shut_down(found)
+
     def disown(self) -> None:
         """In a child of `os.fork`: release the rank's connections, and the server's port if the rank hosts it."""
         found, port = tcp_sockets(), self.endpoint[1]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.gil_stall import GilStallAction, GilStallPolicy, MarkRoundOver, QueryRoundEvent
+from nvrx_core.inprocess.monitor.unheard_round import EndRank, Question, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.watch_effects import RankPage
-from nvrx_core.inprocess.protocol.effects import Effect, Flow, StoreFailure
+from nvrx_core.inprocess.protocol.effects import Effect, Flow, ReadDecision, StoreFailure
 from nvrx_core.liveness.hang_detector import (
     HangDetector,
     Kill,
@@ -50,11 +51,12 @@ class Judges:
     hangs: HangDetector
     gil_stalls: GilStallPolicy
     clean_exit: CleanExitPolicy
+    unheard: UnheardRoundPolicy = field(default_factory=lambda: UnheardRoundPolicy(math.inf))
 
     @property
     def deadline(self) -> float:
         """When to judge again at the latest."""
-        return min(self.hangs.deadline, self.gil_stalls.deadline, self.clean_exit.deadline)
+        return min(self.hangs.deadline, self.gil_stalls.deadline, self.clean_exit.deadline, self.unheard.deadline)
 
 
 class Judging:
@@ -103,6 +105,26 @@ class Judging:
         actions = self.judges.gil_stalls.evaluate(sample, now=now)
         if actions:
             yield from self._help(actions, sample.iteration, now)
+
+    def check_round(self) -> Flow[None]:
+        """Find out whether the round goes on without a rank that does not hear of it; follows `help_stalled`.
+
+        Raises:
+            StoreFailure: when the store does not answer.
+        """
+        sample = self._sample or (yield effects.TakeSample(math.inf))
+        now, policy = self.now(), self.judges.unheard
+        question = policy.question(sample, now=now)
+        if question is not None:
+            is_event = question is Question.EVENT
+            found = yield (effects.HasEvent(sample.iteration) if is_event else ReadDecision(sample.iteration))
+            if found:
+                policy.is_over(now=now)
+        for action in policy.actions(sample, now=now):
+            if isinstance(action, EndRank):
+                yield self._signal(self.judges.hangs.terminate(action.reason, now=now))
+            else:
+                yield effects.RenewConnections(sample.iteration)
 
     def look_who_waits(self) -> Flow[Stall | None]:
         """Return what to announce if others wait in a rendezvous for a rank that has exited.

@@ -29,6 +29,7 @@ from nvrx_core.inprocess.monitor.sample import take_sample
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.store_link import StoreLink
 from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
+from nvrx_core.inprocess.monitor.unheard_round import UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.liveness.awake_clock import AwakeClock
@@ -116,6 +117,7 @@ class MonitorProcess:
             HangDetector(plan.soft, plan.hard, plan.grace),
             GilStallPolicy(silent=1.5 * plan.watchdog_interval + 0.25, confirm=plan.hard - plan.soft),
             CleanExitPolicy(),
+            UnheardRoundPolicy(plan.hard),
         )
         siblings = max(plan.heartbeat, plan.heartbeat_timeout / 10)
         schedule = StoreSchedule(heartbeat=plan.heartbeat, probe=PROBE_EVERY, siblings=siblings)
@@ -135,11 +137,17 @@ class MonitorProcess:
             effects.TakeSample: lambda effect: take_sample(page, self.plan.rank_pid, self.awake, effect.out_by),
             effects.MarkStalled: lambda effect: page.__setitem__(ProgressField.STALLED, effect.iteration + 1),
             effects.MarkRoundOver: lambda effect: page.__setitem__(ProgressField.ROUND_OVER, effect.iteration + 1),
+            effects.RenewConnections: self._renew_connections,
             effects.MarkStoreLost: lambda effect: page.__setitem__(ProgressField.STORE_LOST, time.monotonic_ns()),
             effects.DisownPage: lambda effect: page.disown(),
             effects.MoveLease: self._move_lease,
             effects.ProbeStore: lambda effect: self.lease.probe(),
         }
+
+    def _renew_connections(self, effect: effects.RenewConnections) -> None:
+        what = "iteration %d goes on without rank %d, which does not hear of it: it opens its connections again"
+        log.warning(what, effect.iteration, self.plan.member)
+        self.page[ProgressField.UNHEARD_AT] = time.monotonic_ns()
 
     def _sleep(self, effect: effects.Sleep) -> bool:
         """Wait; return whether the rank's process or its main thread has ended."""

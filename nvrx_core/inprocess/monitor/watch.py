@@ -125,6 +125,7 @@ class Watch:
                 yield effects.MarkStoreLost()
             return
         try:
+            yield from self.judging.check_round()
             stall = yield from self.judging.look_who_waits()
         except StoreFailure:
             return

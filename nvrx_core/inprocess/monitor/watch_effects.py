@@ -16,8 +16,8 @@ from nvrx_core.rank_assignment.identity import InitialRank
 __all__ = [
     "DescribeDeath", "DescribeSilence", "DescribeStall", "DisownPage", "FindProgress", "HasEvent", "HasLeft",
     "InterruptRank", "JoinForDead", "KillRank", "KillWithoutStore", "MarkRoundOver", "MarkStalled", "MarkStoreLost",
-    "MoveLease", "NoteStragglers", "ProbeStore", "RankPage", "ReadLeases", "ReportPause", "Sleep", "TakeSample",
-    "TerminateRank",
+    "MoveLease", "NoteStragglers", "ProbeStore", "RankPage", "ReadLeases", "RenewConnections", "ReportPause", "Sleep",
+    "TakeSample", "TerminateRank",
 ]  # fmt: skip
 
 
@@ -101,6 +101,13 @@ class MarkStalled(Effect):
 @dataclass(slots=True)
 class MarkRoundOver(Effect):
     """Write to the page that the round is over."""
+
+    iteration: int
+
+
+@dataclass(slots=True)
+class RenewConnections(Effect):
+    """Write to the page that the rank does not hear of the end of the iteration: it opens its connections again."""
 
     iteration: int
 

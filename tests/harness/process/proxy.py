@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 
 __all__ = ["Proxy"]
@@ -43,6 +44,9 @@ class Proxy:
         self._travelling: deque[tuple[float, socket.socket, bytes]] = deque()
         self._cut = self._ending = False
         self._order, self._done = "", threading.Event()
+        self._made: list[socket.socket] = []
+        self._muted: set[socket.socket] = set()
+        self._mutes_later = False
         self._thread = threading.Thread(target=self._run, name="proxy")
 
     def __enter__(self) -> Proxy:
@@ -74,6 +78,25 @@ class Proxy:
         """Forward the delayed data, and all that follows."""
         self._cut = False
         os.eventfd_write(self._wake, 1)
+
+    def connections_of(self, pid: int) -> list[socket.socket]:
+        """The connections that a process holds."""
+        held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd") if os.path.lexists(entry.path)}
+        inodes = _inodes()
+        return [ours for ours in self._made if f"socket:[{inodes.get(_peer_port(ours))}]" in held]
+
+    def connections_beside(self, pid: int) -> list[socket.socket]:
+        """The open connections of other processes."""
+        inodes, held = _inodes(), self.connections_of(pid)
+        return [ours for ours in self._made if inodes.get(_peer_port(ours), "0") != "0" and ours not in held]
+
+    def mute(self, pid: int, *, later: bool = False) -> None:
+        """Keep the answers on the connections of a process, or on all that are made later as well.
+
+        What is sent to the store still arrives, and everything is acknowledged, as by a proxy that is stuck.
+        """
+        self._muted |= set(self.connections_of(pid))
+        self._mutes_later = later
 
     def refuse(self) -> None:
         """Accept no further connection; the current ones go on."""
@@ -149,12 +172,31 @@ class Proxy:
                 data = b""
             if not data:
                 self._selector.unregister(source)
+            if data and self._others[source] in self._muted:
+                return
             self._travelling.append((time.monotonic() + self._delay, self._others[source], data))
 
     def _accept(self) -> None:
         ours, _ = self._listener.accept()
         theirs = socket.create_connection(self._target)
+        self._made.append(ours)
+        if self._mutes_later:
+            self._muted.add(ours)
         for one, other in ((ours, theirs), (theirs, ours)):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._others[one] = other
             self._selector.register(one, selectors.EVENT_READ)
+
+
+def _inodes() -> dict[int, str]:
+    """The inode of each TCP socket on this host, by its port."""
+    tables = [Path("/proc/net", name).read_text(encoding="ascii") for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {int(row[1].rpartition(":")[2], 16): row[9] for row in rows}
+
+
+def _peer_port(ours: socket.socket) -> int:
+    try:
+        return int(ours.getpeername()[1])
+    except OSError:
+        return 0

@@ -41,6 +41,7 @@ MACHINES: Final = (
     "nvrx_core.liveness.awake_clock",
     "nvrx_core.inprocess.monitor.clean_exit",
     "nvrx_core.inprocess.monitor.gil_stall",
+    "nvrx_core.inprocess.monitor.unheard_round",
     "nvrx_core.inprocess.monitor.sibling_ring",
     "nvrx_core.inprocess.monitor.store_schedule",
     "nvrx_core.inprocess.monitor.watch_effects",

@@ -14,6 +14,7 @@ from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
+from nvrx_core.inprocess.monitor.unheard_round import UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.watch import STORE_GRACE, Parts, Watch
 from nvrx_core.inprocess.protocol.effects import (
     AwaitDecision,
@@ -283,3 +284,32 @@ def test_a_pause_of_the_process_is_reported_and_charged_to_nobody():
     shell.sleeps = [shell.later(50.0)]
     shell.run()
     assert [round(effect.seconds) for effect in shell.of(effects.ReportPause)] == [50]
+
+
+@pytest.mark.parametrize(
+    ("stage", "answers"),
+    [(Stage.RUNNING, {effects.HasEvent: True}), (Stage.ARRIVED, {ReadDecision: SimpleNamespace(lost=(0,))})],
+    ids=["event", "decision"],
+)
+def test_a_rank_that_does_not_hear_of_the_end_of_its_round_is_made_to_listen_anew_and_then_ended(stage, answers):
+    shell = Shell(answers=answers)
+    shell.parts.judges.unheard = UnheardRoundPolicy(HARD)
+    shell.page.stage = stage
+    begun = shell.now
+    shell.sleeps = [shell.until_due] * 200
+    shell.run()
+    (renewed,), (ended,) = shell.of(effects.RenewConnections), shell.of(effects.TerminateRank)
+    assert renewed.iteration == 0
+    assert "has not reached the rank for 15 s" in ended.reason
+    assert len(shell.of(effects.KillRank)) >= 1
+    assert shell.watch.judging.ended_for == ended.reason
+    assert shell.now > begun + HARD * 3 / 4
+
+
+def test_a_rank_whose_round_goes_on_is_left_alone():
+    shell = Shell()
+    shell.parts.judges.unheard = UnheardRoundPolicy(HARD)
+    shell.sleeps = [shell.until_due] * 200
+    shell.run()
+    assert len(shell.of(effects.HasEvent)) >= 4
+    assert not [*shell.of(effects.RenewConnections), *shell.of(effects.TerminateRank)]
