@@ -19,7 +19,7 @@ from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.store.endpoint import StoreConnectionError
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Verdict
-from nvrx_launcher.rendezvous.store_threads import Store
+from nvrx_launcher.rendezvous.store_threads import KEYS_GONE, Store
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
@@ -88,10 +88,7 @@ class Election:
             instance, known = (value.decode() for value in store.multi_get(keys))
             if self._instance in ("", instance):
                 return known
-        raise StoreConnectionError(
-            "the keys of this job are gone: the store was started again without its data, or no launcher of the job "
-            "has renewed them in time (60 s in etcd), because the job has ended or all launchers stood still"
-        )
+        raise StoreConnectionError(KEYS_GONE)
 
     def _leave_it_to_the_host(self, store: Store) -> None:
         try:

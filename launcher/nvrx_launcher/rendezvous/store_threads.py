@@ -21,13 +21,18 @@ from nvrx_core.process.sockets import shut_down, tcp_sockets
 from nvrx_core.store.connection import Connection
 from nvrx_core.store.endpoint import StoreConnectionError
 
-__all__ = ["Follower", "Link", "Requests", "Store", "multi_get"]
+__all__ = ["KEYS_GONE", "Follower", "Link", "Requests", "Store", "multi_get"]
 
 LOOKS_EVERY: Final = timedelta(seconds=5)
 """How long one wait for a key lasts; then the store is asked whether a later key exists."""
 
 LOST: Final = (RuntimeError, OSError, StoreConnectionError)
 """The errors of a store that is lost."""
+
+KEYS_GONE: Final = (
+    "the keys of this job are gone: the store was started again without its data, or no launcher of the job has "
+    "renewed them in time (60 s in etcd), because the job has ended or all launchers stood still"
+)
 
 Store = Connection
 Value = TypeVar("Value")
@@ -211,6 +216,8 @@ class Requests:
 
 
 def _store_lost(error: BaseException) -> str:
+    if isinstance(error, dist.DistStoreError):  # a request waits for keys that are known to exist
+        error = StoreConnectionError(KEYS_GONE)
     return f"the rendezvous store is lost: {(str(error).splitlines() or [type(error).__name__])[0]}"
 
 
