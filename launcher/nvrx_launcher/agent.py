@@ -23,6 +23,7 @@ from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
+from nvrx_launcher.left_processes import LeftProcesses
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_actions import (
     AwaitOthers,
@@ -126,9 +127,10 @@ class Agent:
             coordination.join()
             self._monitors.start()
             self._standstill = Standstill(now=time.monotonic())
-            while self._code < 0:
+            while self._code < 0 or (self._code == 0 and self._left.is_any):
                 parts = (
-                    coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._workers
+                    coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
+                    self._workers,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -138,6 +140,7 @@ class Agent:
                 coordination.store.tick()
                 self._warm_start.tick()
                 self._processes.tick()
+                self._left.tick()
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
                 if now >= self._awaits_until:
@@ -185,6 +188,7 @@ class Agent:
         self._processes = JobProcesses(self._loop, self._launch, folder, is_command=self._is_command)
         cleanup.callback(self._processes.close)
         self._processes.start()
+        self._left = LeftProcesses(self._loop, self._processes, self.options.stop_timeout)
         if self._functions is not None:
             self._functions.bound = self._bound
         self._control = Control(self._loop, folder / "launcher.ipc", self)
@@ -210,7 +214,7 @@ class Agent:
         cleanup.callback(logs.close)
         self._workers = WorkerGroup(
             self.options, self._loop, logs, starter=self._warm_start.starter, exited=self._exited,
-            is_monitored=self._monitors.is_monitored,
+            is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
         return self._coordination
@@ -234,8 +238,13 @@ class Agent:
                 case Tell(kind, cycle, reason):
                     if kind is MessageKind.READY and reason:
                         log.warning("%s: this node joins again", reason)
+                    if kind is MessageKind.DONE:
+                        self._left.workers_done()
+                    elif kind is MessageKind.READY:
+                        self._left.kill()
                     self._coordination.tell(kind, cycle, reason)
                 case JoinAgain():
+                    self._left.kill()
                     self._coordination.join_again()
                 case AwaitRound(local_rank, rank):
                     self._await_round(local_rank, rank)
@@ -255,6 +264,8 @@ class Agent:
         self._stopping.ended()
         self._hung.clear()
         self._told.clear()
+        self._left.kill()
+        self._processes.begin_cycle()
         self._monitors.begin_cycle()
         self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
         self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWERS_WITHIN)
@@ -296,6 +307,9 @@ class Agent:
     def _signalled(self, signum: int) -> None:
         if signum == signal.SIGCHLD:
             self._processes.reap()
+            return
+        if self._code == 0:  # what the workers have left is awaited
+            self._left.kill()
             return
         failpoint.hit("signal-received", self._policy.cycle)
         self._carry_out(self._policy.signalled(signum))

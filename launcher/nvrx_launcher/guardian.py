@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core.process.children import note_child
-from nvrx_core.process.lifeline import ParentDeathSignal, describe_exit, open_pidfd
+from nvrx_core.process.lifeline import ParentDeathSignal, describe_exit, exit_status, open_pidfd
 from nvrx_core.process.waiting import readable
 from nvrx_launcher import guardian_program
 from nvrx_launcher.guardian_policy import AskGuardian, EndGuardian, GuardianPolicy, StartGuardian
@@ -61,7 +61,7 @@ class _Guardian:
         if not readable([self.ended], 0.0):
             self.process.kill()
         is_gone = bool(readable([self.ended], ENDS_WITHIN))
-        how = describe_exit(self.process.pid)
+        how = describe_exit(exit_status(self.process.pid, self.ended))
         if is_gone:
             self.process.wait()
         os.close(self.ended)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from nvrx_core.process.children import adopted, become_subreaper, children_of, descendants_of, reap_adopted
+from nvrx_core.process.lifeline import is_running
 from nvrx_launcher.guardian import Guardians
 from nvrx_launcher.guardian_program import TAG, await_ends, kill, sweep
 from nvrx_launcher.job_cgroup import JobCgroup
@@ -50,6 +51,7 @@ class JobProcesses:
     def __init__(self, loop: EventLoop, launch: str, folder: Path, *, is_command: bool) -> None:
         self._launch, self._is_command = launch, is_command
         self._strangers = set(children_of(os.getpid()))  # of a shell that was replaced by this program, such as a tee
+        self._before = set[int]()
         self._cgroup = JobCgroup.create(launch) if is_command else None
         path = None if self._cgroup is None else self._cgroup.path
         self._guardians = Guardians(loop, launch, folder, cgroup=path)
@@ -82,9 +84,22 @@ class JobProcesses:
         """Reap the orphans that have ended, after SIGCHLD."""
         reap_adopted()
 
+    def begin_cycle(self) -> None:
+        """Handle that no worker runs: the children that there are now are not left by those of the next cycle."""
+        self._before = adopted() if self._is_command else set()
+
+    def left(self) -> set[int]:
+        """Return the running processes that the workers have left, when all of them have ended."""
+        if not self._is_command:
+            return set()
+        roots = adopted() - self._strangers - self._before
+        if os.getpid() == INIT:
+            roots = {pid for pid in roots if self._is_of_job(pid)}
+        return {each for root in roots for each in (root, *descendants_of(root)) if is_running(each)}
+
     def kill_left(self) -> list[int]:
-        """Kill what the workers of a node have left, when all of them have ended; return it."""
-        return self._kill_all(self._left) if self._is_command else []
+        """Kill what the workers have left, when all of them have ended; return it."""
+        return self._kill_all(self.left)
 
     def close(self) -> None:
         """Kill all processes of the job, then the guardians."""
@@ -97,17 +112,11 @@ class JobProcesses:
             reap_adopted()
         self._guardians.close()
 
-    def _left(self) -> set[int]:
-        """Return the adopted processes and those below them; of PID 1's orphans only those of the job."""
-        roots = adopted() - self._strangers
-        if os.getpid() == INIT:
-            roots = {pid for pid in roots if self._is_of_job(pid)}
-        return {each for root in roots for each in (root, *descendants_of(root))}
-
     def _below(self) -> set[int]:
         return set(descendants_of(os.getpid(), without=self._strangers | self._guardians.pids()))
 
     def _is_of_job(self, pid: int) -> bool:
+        """Whether an orphan is the job's: PID 1 adopts those of the whole container."""
         with suppress(OSError):
             if self._cgroup is not None and self._cgroup.path.name in Path(f"/proc/{pid}/cgroup").read_text():
                 return True

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.parsing import endpoint_text
-from nvrx_core.process.lifeline import describe_exit, is_stopped, open_pidfd
+from nvrx_core.process.lifeline import describe_exit, exit_status, is_stopped, open_pidfd
 from nvrx_core.process.memory import MemoryKills
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.store.endpoint import listener_at
@@ -92,7 +92,7 @@ class _Program:
 
     def how_it_ended(self) -> str:
         """Describe the exit of the process, before `close`."""
-        how = f"was {describe_exit(self.pid)}"
+        how = f"was {describe_exit(exit_status(self.pid, self.ended))}"
         was_killed = how.endswith(signal_name(signal.SIGKILL))
         return how + OUT_OF_MEMORY if was_killed and self._memory_kills.rose() else how
 

@@ -49,7 +49,11 @@ def reap_adopted() -> None:
 def adopted() -> set[int]:
     """Return the adopted orphans, those that have ended and are not reaped included."""
     children = set(children_of(os.getpid()))
-    _own.intersection_update(children)  # the pids of others may be used again
+    for pid in _own - children:  # the kernel's list may lack some, and the pids of those that are gone are used again
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            _own.discard(pid)
     return children - _own
 
 

@@ -171,6 +171,36 @@ for _ in range(2):
     assert done.returncode == 0, done.stderr
 
 
+def test_what_workers_have_left_is_killed_at_a_restart(start: Start, tmp_path: Path) -> None:
+    """In any session, and without an environment."""
+    job = start("fails_once", "--max-restarts", "1")
+    job.read(2, "again", cycle=1)
+    left = [each["child"] for each in job.events if each["event"] == "left"]
+    assert len(left) >= 5
+    assert eventually(lambda: not any(map(alive, left)), 5.0)
+    (tmp_path / "gate").touch()
+    code, log = job.finish()
+    assert code == 0, log
+    assert "have left" not in log, log
+
+
+def test_what_workers_that_are_done_have_left_is_named_and_has_time_to_end(start: Start) -> None:
+    job = start("done", "--workers-stop-timeout", "2")
+    left = {(each["name"], each["child"]) for each in job.read(5, "left")}
+    code, log = job.finish()
+    assert code == 0, log
+    named = log.partition("are sent SIGTERM, and killed after 2 s: ")[2].partition("\n")[0]
+    assert all(f"pid {pid} (" in named for _, pid in left), log
+    killed = log.partition("did not end in time and is killed: ")[2].partition("\n")[0]
+    assert all((f"pid {pid} (" in killed) == (name == "ignores") for name, pid in left), log
+
+
+def test_what_ends_by_itself_soon_after_its_worker_is_not_named(start: Start) -> None:
+    code, log = start("short").finish()
+    assert code == 0, log
+    assert "left" not in log, log
+
+
 AS_PID_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 """Runs a command as the first process of a container."""
 

@@ -31,6 +31,7 @@ class WorkerGroup:
         exited: called with the local rank, the exit code and a report of each worker that has ended.
         is_monitored: by local rank and pid, whether a worker was still monitored when it exited; then exit code 0 is
             not a success.
+        spares_rest: what a worker that has exited with code 0 leaves in its process group is not killed here.
 
     Attributes:
         placement: the ranks of this node in the cycle; None before the first one.
@@ -40,9 +41,11 @@ class WorkerGroup:
     def __init__(
         self, options: LaunchOptions, loop: EventLoop, logs: Logs, *,
         starter: Starter, exited: Callable[[int, int, str], object], is_monitored: Callable[[int, int], bool],
+        spares_rest: bool = False,
     ) -> None:  # fmt: skip
         self._options, self._loop, self._logs = options, loop, logs
         self._starter, self._exited, self._is_monitored = starter, exited, is_monitored
+        self._spares_rest = spares_rest
         self._workers = dict[int, Worker]()
         self._tees = Tees(loop, logs.rooms)
         self._stopping, self._memory_kills = False, MemoryKills(os.getpid())
@@ -118,7 +121,7 @@ class WorkerGroup:
     def _reap(self, worker: Worker) -> None:
         failpoint.hit("worker-reap", self._cycle())
         self._loop.forget(worker.ended)
-        code = worker.reap()
+        code = worker.reap(spares_rest=self._spares_rest)
         del self._workers[worker.local_rank]
         self._tees.close(worker.local_rank)
         if not self._workers:

@@ -90,9 +90,21 @@ class Worker:
             else:  # a function's process that has not created its own group yet
                 os.kill(self.pid, signum)
 
-    def reap(self) -> int:
-        """Return its exit code, negative for a signal, and kill the rest of its process group."""
-        self.send(signal.SIGKILL)  # before its pid can be reused
+    def reap(self, *, spares_rest: bool = False) -> int:
+        """Return its exit code, negative for a signal, and kill the rest of its process group.
+
+        Args:
+            spares_rest: not if it has exited with code 0.
+        """
+        if not (spares_rest and self._is_done()):
+            self.send(signal.SIGKILL)  # before its pid can be reused
         code = self._wait()
         os.close(self.ended)
         return code
+
+    def _is_done(self) -> bool:
+        """Whether it has exited with code 0; it is not reaped yet."""
+        with suppress(ChildProcessError):  # a multiprocessing fork server is its parent
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, 0)
+        return False

@@ -1,0 +1,111 @@
+"""What the workers of a node have left: named and ended when they are done, killed at a restart."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from nvrx_core.process.lifeline import open_pidfd, send
+from nvrx_launcher.job_processes import JobProcesses
+from nvrx_launcher.left_policy import Ending, LeftPolicy
+from nvrx_launcher.loop import EventLoop
+
+__all__ = ["LeftProcesses"]
+
+log = logging.getLogger("nvrx_launcher")
+NAMED: Final = 8
+"""Processes in a log line."""
+COMMAND: Final = 80
+"""Characters of a command in it."""
+
+
+class LeftProcesses:
+    """What workers have left.
+
+    Args:
+        loop: the event loop that watches it.
+        processes: the processes of the job.
+        grace: seconds that it has to end when it is sent SIGTERM.
+    """
+
+    def __init__(self, loop: EventLoop, processes: JobProcesses, grace: float) -> None:
+        self._loop, self._processes, self._grace = loop, processes, grace
+        self._policy = LeftPolicy(grace)
+        self._watched = dict[int, int]()
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        return self._policy.deadline
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the end of processes is awaited."""
+        return bool(self._watched)
+
+    def workers_done(self) -> None:
+        """Handle that all workers of the node have exited with code 0."""
+        self._look()
+        if self._watched:
+            self._policy.left(now=time.monotonic())
+
+    def tick(self) -> None:
+        """Ask what is left to end, or kill it, if that is due."""
+        match self._policy.tick(now=time.monotonic()):
+            case Ending.ASK:
+                self._look()
+                text = "workers that are done have left processes, which are sent SIGTERM, and killed after %g s: %s"
+                log.warning(text, self._grace, _named(self._watched))
+                for pidfd in self._watched.values():
+                    send(pidfd, [signal.SIGTERM, signal.SIGCONT])
+            case Ending.KILL:
+                log.warning("what workers have left did not end in time and is killed: %s", _named(self._watched))
+                self.kill()
+            case _:
+                pass
+
+    def kill(self) -> None:
+        """Kill what the workers have left; none of them runs."""
+        while self._watched:
+            self._forget(next(iter(self._watched)))
+        self._policy.gone()
+        if killed := self._processes.kill_left():
+            log.debug("what the workers had left was killed: pids %s", killed)
+
+    def _look(self) -> None:
+        for pid in self._processes.left():
+            if pid not in self._watched:
+                with suppress(OSError):  # it has ended
+                    self._watched[pid] = open_pidfd(pid)
+                    self._loop.watch(self._watched[pid], functools.partial(self._ended, pid))
+
+    def _ended(self, pid: int) -> None:
+        self._forget(pid)
+        if not self._watched:
+            self._look()
+        if not self._watched:
+            self._policy.gone()
+
+    def _forget(self, pid: int) -> None:
+        pidfd = self._watched.pop(pid)
+        self._loop.forget(pidfd)
+        os.close(pidfd)
+
+
+def _named(pids: dict[int, int]) -> str:
+    names = [f"pid {pid} ({_command(pid)})" for pid in list(pids)[:NAMED]]
+    more = [f"{len(pids) - NAMED} more"] if len(pids) > NAMED else []
+    return ", ".join([*names, *more])
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return b" ".join(words).decode(errors="replace").strip()[:COMMAND]
+    return "it has ended"
