@@ -109,6 +109,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with ExitStack() as cleanup:
+        from nvrx_core.store.cpp_log_level import FATAL, quiet_for_good
+
+        quiet_for_good(FATAL)  # whoever logs waits for the reader of the launcher's console
         if where.isdigit():
             from nvrx_core.store.hosting import serve_on
 

@@ -23,6 +23,8 @@ __all__ = ["ChaosFailure", "Watch", "await_workers", "check"]
 WHY = re.compile(r"the job ends with code (?P<code>\d+): .|the launcher ends: .|ft_launcher: error: .")
 TRACE = re.compile(r"Traceback \(most recent call last\):\r?\n(?:(?:\[\w+\]:)?  .*\n)+")
 """Workers may have their own."""
+NOISE = re.compile(r"\[[WEF]\d{4} .*\.cpp:\d+\].*")
+"""A program that prints this waits for the reader of the console, and a store must not."""
 CODES = {0, 1, 75}
 """Of a launcher that was sent no signal: docs/reference/exit-codes.md."""
 STEPS = 5
@@ -173,12 +175,19 @@ def _wrong_end(launched: Launched, codes: set[int]) -> str:
     signalled = {128 + number for number in launched.signals} | {-number for number in launched.signals}
     if code not in (signalled | CODES if launched.signals else codes):
         return f"launcher {launched.process.pid} of node {launched.node} has ended with code {code}"
-    said = list(WHY.finditer(launched.console.text))
+    return _wrong_words(launched)
+
+
+def _wrong_words(launched: Launched) -> str:
+    """Return what is wrong with what is on the console of a launcher."""
+    code, said = launched.code, list(WHY.finditer(launched.console.text))
     if code is not None and code >= 0 and not launched.was_stalled:
         if len(said) != 1:
             return f"launcher {launched.process.pid} of node {launched.node} says {len(said)} times why it ends"
         if said[0]["code"] not in (None, str(code)):
             return f"launcher {launched.process.pid} says {said[0]['code']} and ends with code {code}"
+    if noise := NOISE.search(launched.console.text):
+        return f"torch's C++ log on the console of launcher {launched.process.pid}: {noise[0]}"
     if any("/nvrx_launcher/" in trace for trace in TRACE.findall(launched.console.text)):
         return f"a traceback of launcher {launched.process.pid} of node {launched.node}"
     return ""
