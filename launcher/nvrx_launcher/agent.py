@@ -21,6 +21,7 @@ from nvrx_core.settings import environment
 from nvrx_launcher import departure
 from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control
+from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.left_processes import LeftProcesses
@@ -57,6 +58,7 @@ from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import Monitors
 from nvrx_launcher.workers.output import Logs
+from nvrx_launcher.workers.script_mistake import script_mistake
 from nvrx_launcher.workers.survivors import survivor
 from nvrx_launcher.workers.warm_start import WarmStart
 from nvrx_launcher.workers.worker import Failure
@@ -325,7 +327,14 @@ class Agent:
             self._history.worker_failed(rank, code, report, in_process=in_process)
         is_fruitless = not self._monitors.may_have_stepped(time.monotonic() - self._started)
         self._carry_out(
-            self._policy.worker_exited(local_rank, code, report, in_process=in_process, is_fruitless=is_fruitless)
+            self._policy.worker_exited(
+                local_rank,
+                code,
+                report,
+                in_process=in_process,
+                is_fruitless=is_fruitless,
+                is_misuse=is_fruitless and (code == USAGE or (code == FAILED and bool(self._mistake()))),
+            )
         )
 
     def _log_failure(self, rank: int, report: str) -> str:
@@ -340,6 +349,10 @@ class Agent:
         """Return what a reason adds to a failure that this launcher has logged."""
         told = next((line for line in self._told if line in reason), None)
         return reason if told is None else reason.partition(told)[2].lstrip(";, ")
+
+    def _mistake(self) -> str:
+        """Return the mistake by which the script cannot start, "" if there is none."""
+        return "" if self._functions is not None else script_mistake(self.options, self._environ)
 
     def _await_round(self, local_rank: int, rank: int) -> None:
         """Let the wrapped call in which a worker was handle its exit, if it was in one."""

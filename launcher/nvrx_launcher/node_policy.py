@@ -19,7 +19,6 @@ from typing import Final, assert_never
 
 from nvrx_launcher import departure
 from nvrx_launcher.departure import Departure, StopSignals
-from nvrx_launcher.exit_codes import USAGE
 from nvrx_launcher.node_actions import (
     AwaitOthers,
     AwaitRound,
@@ -130,7 +129,14 @@ class NodePolicy:
         return self._first_rank + local_rank
 
     def worker_exited(
-        self, local_rank: int, code: int, report: str = "", *, in_process: bool = False, is_fruitless: bool = False
+        self,
+        local_rank: int,
+        code: int,
+        report: str = "",
+        *,
+        in_process: bool = False,
+        is_fruitless: bool = False,
+        is_misuse: bool = False,
     ) -> tuple[NodeAction, ...]:
         """Handle the exit of a worker.
 
@@ -140,6 +146,7 @@ class NodePolicy:
             report: the same, for people.
             in_process: the job may go on without it, in process.
             is_fruitless: no worker of this node has taken a step.
+            is_misuse: it refuses its command line, or cannot start by a mistake in the script.
         """
         if local_rank not in self._running:  # it was given up
             return ()
@@ -153,7 +160,7 @@ class NodePolicy:
             is_nobody_left = len(self._failed) == self.workers
             told = (Tell(MessageKind.ALL_FAILED, self.cycle, report),) if is_nobody_left else ()
             return (AwaitRound(local_rank, self.rank_of(local_rank)), *told)
-        if code == USAGE and is_fruitless and not self.cycle and not self._retries_misuse:
+        if code and is_misuse and is_fruitless and not self.cycle and not self._retries_misuse:
             return self._await_others(local_rank, report)
         if code:
             return self._fail_or_weaken(report or f"local rank {local_rank} has failed", is_fruitless=is_fruitless)

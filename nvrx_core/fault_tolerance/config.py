@@ -131,8 +131,8 @@ class FaultToleranceConfig(Settings):
         "followed after 0, 1, 2, 4 ... 60 s; none: no pause at all.", rule=NOT_NEGATIVE, optional=True,
     )  # fmt: skip
     retry_usage_errors: bool = setting(
-        False, BOOLEAN, "Restart the workers also when all of them have exited with code 2 before the first step of "
-        "the first cycle, as scripts do that refuse their arguments.",
+        False, BOOLEAN, "Restart the workers also when all of them have failed before the first step of the first "
+        "cycle because the script refuses its arguments (code 2), does not compile or imports what is not there.",
     )  # fmt: skip
     warm_workers: str = setting(
         "auto", SWITCH, "Standby workers, which have imported torch: a restart need not wait for that. auto: for "

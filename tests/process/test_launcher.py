@@ -201,3 +201,15 @@ def test_arguments_that_one_rank_refuses_are_retried(launcher: Start) -> None:
     code, log = job.finish()
     assert code == 0, log
     assert {each["cycle"] for each in job.events} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_retried"), [("import no_such_module\n", False), ("x = (1,\n", False), ("raise ValueError\n", True)]
+)
+def test_a_script_that_cannot_start_is_not_retried(
+    launcher: Start, tmp_path: Path, source: str, is_retried: bool
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    code, log = launcher("", "--max-restarts", "1", worker=str(tmp_path / "train.py")).finish()
+    assert code == 1, log
+    assert (USAGE in log, "after 1 restarts" in log) == (not is_retried, is_retried), log

@@ -12,8 +12,8 @@ __all__ = ["ANY_FAILED", "MIN_HEALTHY", "NOT_RETRIED", "Rules"]
 ANY_FAILED: Final = "any-failed"
 MIN_HEALTHY: Final = "min-healthy"
 NOT_RETRIED: Final = (
-    "; all workers have exited with code 2 before their first step, as a script does that refuses its arguments or is "
-    "not found: that is not retried, unless --ft-retry-usage-errors is true"
+    "; all workers have failed before their first step because the script refuses its arguments (code 2), is not "
+    "found, does not compile or cannot import a module: that is not retried, unless --ft-retry-usage-errors is true"
 )
 
 

@@ -394,7 +394,10 @@ def test_the_loss_of_the_last_node_with_workers_stops_the_cycle():
 
 def misused(made, *local_ranks):
     """What a node does when workers have refused their command line."""
-    acted = [made.worker_exited(each, 2, f"rank {2 + each} has failed", is_fruitless=True) for each in local_ranks]
+    acted = [
+        made.worker_exited(each, 2, f"rank {2 + each} has failed", is_fruitless=True, is_misuse=True)
+        for each in local_ranks
+    ]
     made.check()
     return [action for actions in acted for action in actions]
 
@@ -426,7 +429,8 @@ def test_other_failures_are_no_misuse(how):
     cycle = int(how == "a later cycle")
     made.decided(Decision(Verdict.RUN, cycle, "", members=RUN.members))
     code = 1 if how == "another code" else 2
-    told, _ = made.worker_exited(0, code, "rank 2 has failed", is_fruitless=how != "after a step")
+    is_misuse = how != "another code"
+    told, _ = made.worker_exited(0, code, "", is_fruitless=how != "after a step", is_misuse=is_misuse)
     assert told.kind in (MessageKind.FAILED, MessageKind.FRUITLESS)
 
 
@@ -436,7 +440,7 @@ def test_a_command_line_that_the_workers_of_all_nodes_refuse_ends_the_job():
     made = Coordinator.from_state(made.rules, CoordinatorState.from_json(made.state(now=1.0).to_json()), now=1.0)
     (end,) = made.received(Message(1, MessageKind.MISUSED, 0, "rank 2 has failed"), now=1.0)
     assert (end.verdict, end.code) == (Verdict.END, 1)
-    assert end.reason.startswith("host1: rank 2 has failed; all workers have exited with code 2")
+    assert end.reason.startswith("host1: rank 2 has failed; all workers have failed before their first step")
 
 
 def test_nodes_of_which_only_some_refuse_their_command_line_are_restarted():

@@ -1,0 +1,50 @@
+"""Mistakes of a script that a restart does not mend."""
+
+from __future__ import annotations
+
+import pytest
+from nvrx_launcher.arguments import parse_arguments
+from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.workers.script_mistake import script_mistake
+
+
+def mistake(*given, environ=None):
+    return script_mistake(LaunchOptions.of(parse_arguments(list(given), {})[0], lambda _: 1, {}), environ or {})
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import os, json.decoder\nfrom importlib import util\n", ""),
+        ("'''Trains.'''\nfrom __future__ import annotations\nimport beside\nimport torch.nn\n", ""),
+        ("import os\nimport no_such_module.part\n", "imports no_such_module, which is not found"),
+        ("from no_such_module import it\n", "imports no_such_module, which is not found"),
+        ("import sys\nsys.path.append('x')\nimport no_such_module\n", ""),
+        ("try:\n    import no_such_module\nexcept ImportError:\n    pass\n", ""),
+        ("from . import it\n", ""),
+        ("import __main__\n", ""),
+        ("x = (1,\n", "does not compile: '(' was never closed"),
+        ("x = '\0'\n", "does not compile: "),
+    ],
+)
+def test_a_mistake_is_found(source, found, tmp_path):
+    (tmp_path / "beside.py").touch()
+    (tmp_path / "train.py").write_text(source)
+    told = mistake(str(tmp_path / "train.py"))
+    assert found in told
+    assert bool(told) == bool(found)
+
+
+def test_a_module_of_pythonpath_is_found(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").touch()
+    (tmp_path / "train.py").write_text("import mine\n")
+    assert mistake(str(tmp_path / "train.py")) != ""
+    assert mistake(str(tmp_path / "train.py"), environ={"PYTHONPATH": f":{tmp_path}/lib"}) == ""
+
+
+def test_nothing_is_said_of_what_is_no_script(tmp_path):
+    (tmp_path / "train.py").write_text("import no_such_module\n")
+    script = str(tmp_path / "train.py")
+    assert mistake("-m", "train") == mistake("--no-python", script) == mistake(str(tmp_path / "gone.py")) == ""
+    assert mistake(script, environ={"PYTHON_EXEC": "python3"}) == ""
