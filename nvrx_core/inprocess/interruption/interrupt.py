@@ -27,7 +27,8 @@ from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
 from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.import_progress import ImportProgress
-from nvrx_core.inprocess.interruption.landing import Landing, judge, location
+from nvrx_core.inprocess.interruption.landing import Landing, is_safe_line, judge, location
+from nvrx_core.inprocess.interruption.next_line import NextLine
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
 from nvrx_core.inprocess.interruption.swallowed import report_stored, report_swallowed
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
@@ -77,9 +78,10 @@ class Interrupt:
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
         self._raised: Callable[[], BaseException | None] = _nothing
-        self._insist = self._waits = self._patient = self._handling = self._installed = self._blocked = False
+        self._insist = self._waits = self._patient = self._installed = self._blocked = False
         self._last_frame = ""
         self._floor: CodeType | None = None
+        self._next_line = NextLine(self._at_line)
         self._probe: SystemCallProbe | None = None
         self._machine: InterruptPolicy | None = None
         self._previous: Any = None
@@ -120,6 +122,7 @@ class Interrupt:
     def disown(self) -> None:
         """Disable interruption in a child of `os.fork`; atomic sections can be entered and left without effect."""
         self.requested = self.armed = False
+        self._next_line.cancel()
         self.out, self.free, self._unblocking = threading.Event(), threading.Event(), threading.Lock()
         self.thread = threading.get_ident()
         with suppress(Withdrawn):
@@ -155,6 +158,7 @@ class Interrupt:
         What `drive` closes meanwhile is the function's: the thread waits for that before it uses any connection itself.
         """
         self.armed = False
+        self._next_line.cancel()
         self.out.set()
         self.free.set()
         with self._unblocking:
@@ -167,15 +171,15 @@ class Interrupt:
         if not self.requested:
             if callable(self._previous):
                 self._previous(signum, frame)
-        elif self.armed and self.depth == 0 and not self._handling:  # else: the first signal is being handled
-            self._handling = True
+        elif self.armed and self.depth == 0 and not self._next_line.busy:  # else: the first signal is being handled
+            self._next_line.busy = True
             try:
                 self._raise_if_safe(frame, notified)
             finally:
-                self._handling = False
+                self._next_line.busy = False
 
     def _raise_if_safe(self, frame: FrameType | None, notified: bool) -> None:
-        """Raise the exception if it may land in `frame`."""
+        """Raise the exception if it may land in `frame`, else await the next line at which it may."""
         insist, self._insist = self._insist, False
         waits, self._waits = self._waits or notified, False  # a long call counts as a wait: it acquires no lock
         if not insist and self.unwinds():
@@ -185,9 +189,19 @@ class Interrupt:
             self._last_frame = location(frame)
             self._raise()
         self.landing, self.held_at = verdict.landing, verdict.location
+        self._next_line.await_from(frame, self._floor)
         self.deferred, self.waited = self.deferred + 1, self.waited + waits
 
+    def _at_line(self, frame: FrameType) -> None:
+        """Raise the exception at a line that was awaited, unless it is withdrawn or raised by other means."""
+        if not self.armed or self.depth or self.unwinds():
+            self._next_line.cancel()
+        elif is_safe_line(frame, self._floor):
+            self._last_frame = location(frame)
+            self._raise()
+
     def _raise(self) -> NoReturn:
+        self._next_line.cancel()
         error = self._make()
         if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
             error = LoopShouldEnd(*error.args)

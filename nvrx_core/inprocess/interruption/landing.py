@@ -5,7 +5,9 @@ leaves a partially imported package, a lock held between its `acquire` and its `
 
 A signal handler runs after a call, at the start of a function, at the end of a loop iteration, or inside a blocking C
 call. The code object, its instructions and its exception table therefore determine what runs before the next such
-point. Opcodes are matched by name prefixes that are stable from CPython 3.11 on.
+point. Where it must not land, `destination` names the frame that has to be reached, and `is_safe_line` finds the line
+there that it may land on: a line can begin at instructions at which no handler runs, as between the body of a `with`
+and its `__exit__`. Opcodes are matched by name prefixes that are stable from CPython 3.11 on.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["Landing", "Verdict", "judge", "location"]
+__all__ = ["Destination", "Landing", "Verdict", "destination", "is_library", "is_safe_line", "judge", "location"]
 
 _BATCH: Final = ("torch/distributed/distributed_c10d.py", "batch_isend_irecv")
 _STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
@@ -31,6 +33,10 @@ _ACQUIRERS: Final = frozenset(
 )
 _CLEANUPS: Final = frozenset({"__exit__", "__aexit__", "__del__"})
 _STOPS: Final = ("CALL", "RESUME", "RAISE", "RERAISE", "YIELD", "SEND", "BEFORE_", "LOAD_SPECIAL", "GET_AWAITABLE")
+_EXIT: Final = ("LOAD_CONST", "LOAD_CONST", "LOAD_CONST", ("PRECALL", "CALL"))
+"""The instructions that call `__exit__` at the end of a `with`: with None, three times."""
+_NOT_BEGUN: Final = frozenset({"RESUME", "SEND", "YIELD_VALUE", "JUMP_BACKWARD_NO_INTERRUPT"})
+"""Instructions at which a generator or coroutine goes on with what it awaits: the interpreter raises nothing there."""
 _HANDLER_KINDS: Final = frozenset(
     dis.opmap[name]
     for name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "WITH_EXCEPT_START", "PUSH_EXC_INFO", "RERAISE")
@@ -74,13 +80,63 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
     batch = next((each for each in stack if _is_batch(each.f_code)), None)
     if batch is not None:
         return Verdict(Landing.BATCH, location(batch))
-    cleanup = next((each for each in stack if _cleans_up(each)), None)
+    cleanup = next((each for each in stack if each.f_code.co_name in _CLEANUPS or _is_in_finally(each)), None)
     if cleanup is not None:
         return Verdict(Landing.CLEANUP, location(cleanup))
     if any(each.f_code.co_name in _ENTRIES for each in stack) or _enters_protected_range(stack):
         return Verdict(Landing.SAFE if _waits_for_lock(frame) else Landing.ACQUIRES, location(frame))
-    fragile = _is_library(frame) if library else frame.f_code.co_filename.startswith(_EVENT_LOOP)
+    fragile = is_library(frame) if library else frame.f_code.co_filename.startswith(_EVENT_LOOP)
     return Verdict(Landing.FRAGILE if fragile else Landing.SAFE, location(frame))
+
+
+class Destination(NamedTuple):
+    """What a thread has to reach before an interruption may land.
+
+    Attributes:
+        frame: the frame that has to begin a line.
+        calls: whether a call on the way there that is not the library's may be landed in as well.
+    """
+
+    frame: FrameType
+    calls: bool
+
+
+def destination(frame: FrameType | None, floor: CodeType | None = None) -> Destination | None:
+    """Return what has to be reached from `frame`, where an interruption must not land; None for the function's end.
+
+    That is the caller of the outermost frame whose whole code is fragile, or the frame whose `finally` body runs;
+    without any, the innermost frame that is not the library's.
+    """
+    stack = list(_unwound(frame, floor))
+    for index in range(len(stack) - 1, -1, -1):
+        if _is_fragile(stack[index]):
+            return Destination(stack[index + 1], calls=False) if index + 1 < len(stack) else None
+        if _is_in_finally(stack[index]):
+            return Destination(stack[index], calls=False)
+    return next((Destination(each, calls=True) for each in stack if not is_library(each)), None)
+
+
+def is_safe_line(frame: FrameType, floor: CodeType | None = None) -> bool:
+    """Return whether an interruption may land in `frame`, the innermost one, which begins a line.
+
+    It lands neither in an exception handler of this frame nor where it would skip a call of `__exit__`, besides what
+    `judge` says of the frames around it.
+    """
+    if is_library(frame) or not _is_safe_offset(frame.f_code, frame.f_lasti):
+        return False
+    stack = list(_unwound(frame, floor))
+    if any(_is_fragile(each) or _is_in_finally(each) for each in stack):
+        return False
+    enters, returns = _reached_from(frame.f_code, frame.f_lasti)
+    return not (enters or (returns and _enters_protected_range(stack[1:])))
+
+
+def _is_fragile(frame: FrameType) -> bool:
+    """Return whether nothing may land in the frame nor in what it calls."""
+    code = frame.f_code
+    return (
+        code.co_name in _CLEANUPS or code.co_name in _ENTRIES or code.co_filename in _IMPORT or _is_batch(code)
+    )
 
 
 def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameType]:
@@ -92,7 +148,7 @@ def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameT
 def location(frame: FrameType | None) -> str:
     """Return file and line of the innermost frame that belongs neither to the standard library nor to nvrx."""
     innermost = frame
-    while frame is not None and _is_library(frame):
+    while frame is not None and is_library(frame):
         frame = frame.f_back
     frame = frame or innermost
     return _file_and_line(frame) if frame is not None else "unknown"
@@ -102,7 +158,7 @@ def _file_and_line(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _is_library(frame: FrameType) -> bool:
+def is_library(frame: FrameType) -> bool:
     """Return whether the frame runs code of the standard library or nvrx, whose invariants callers do not see."""
     path = frame.f_code.co_filename
     if path.startswith("<frozen ") or (path.startswith(_STDLIB) and "-packages/" not in path):
@@ -117,10 +173,8 @@ def _is_batch(code: CodeType) -> bool:
     return code.co_name == name and code.co_filename.endswith(path)
 
 
-def _cleans_up(frame: FrameType) -> bool:
+def _is_in_finally(frame: FrameType) -> bool:
     code = frame.f_code
-    if code.co_name in _CLEANUPS:
-        return True
     return bool(code.co_exceptiontable) and any(first <= frame.f_lineno <= last for first, last in _finally_lines(code))
 
 
@@ -130,7 +184,7 @@ def _waits_for_lock(frame: FrameType) -> bool:
     A thread that was seen waiting for the lock may have acquired the lock before the signal reached it. Only a
     re-entrant lock knows its owner.
     """
-    if frame.f_code.co_name not in _ACQUIRERS or not _is_library(frame):
+    if frame.f_code.co_name not in _ACQUIRERS or not is_library(frame):
         return False
     owner = frame.f_locals.get("self")
     lock = getattr(owner, "lock", None) or getattr(owner, "_lock", None) or frame.f_globals.get("_lock")
@@ -196,13 +250,24 @@ def _handlers(code: CodeType, offset: int) -> set[int]:
 @functools.lru_cache(maxsize=1024)
 def _ahead(code: CodeType, at: int) -> tuple[bool, bool]:
     """Return whether a protected range begins, and whether the function returns, before the next call or loop end."""
-    steps, protecting, seen = _steps(code), _handlers(code, at), set[int]()
+    steps = _steps(code)
     step = steps[max((offset for offset in steps if offset <= at), default=0)]  # `at` may be a cache entry of the call
     if step.name == "PRECALL":  # 3.11 executes some calls in PRECALL and skips the following CALL
         step = steps[step.following or 0]
     if not step.name.startswith(("CALL", "BEFORE_")):
         return False, False
-    pending, returns = [step.following], False
+    return _reached(code, step.following, _handlers(code, at))
+
+
+@functools.lru_cache(maxsize=1024)
+def _reached_from(code: CodeType, at: int) -> tuple[bool, bool]:
+    """Return the same for the instruction at `at`, which has not run yet."""
+    return _reached(code, at, _handlers(code, at))
+
+
+def _reached(code: CodeType, begin: int | None, protecting: set[int]) -> tuple[bool, bool]:
+    steps, seen = _steps(code), set[int]()
+    pending, returns = [begin], False
     while pending:
         offset = pending.pop()
         if offset is None or offset in seen:
@@ -216,6 +281,32 @@ def _ahead(code: CodeType, at: int) -> tuple[bool, bool]:
         elif not (step.name.startswith(_STOPS) or "JUMP_BACKWARD" in step.name):
             pending += [step.target] + ([] if step.name.startswith("JUMP_") else [step.following])
     return False, returns
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_safe_offset(code: CodeType, at: int) -> bool:
+    """Return whether a line that begins at `at` is neither in a handler, nor the call of `__exit__`, nor an await."""
+    steps = _steps(code)
+    handled = any(_restores_exception(steps, handler) for handler in _handlers(code, at))
+    return not (handled or steps[at].name in _NOT_BEGUN or _calls_exit(steps, at))
+
+
+def _calls_exit(steps: dict[int, _Step], at: int) -> bool:
+    """Return whether the end of a `with` begins here: a call of `__exit__` with None, three times."""
+    offset: int | None = at
+    for expected in _EXIT:
+        while offset is not None and steps[offset].name in ("NOP", "SWAP"):
+            offset = steps[offset].following
+        if offset is None or not steps[offset].name.startswith(expected):
+            return False
+        offset = steps[offset].following
+    return True
+
+
+def _restores_exception(steps: dict[int, _Step], handler: int) -> bool:
+    """Return whether this is what the interpreter protects the body of an `except` or `finally` with."""
+    following = steps[handler].following
+    return steps[handler].name == "COPY" and following is not None and steps[following].name == "POP_EXCEPT"
 
 
 @functools.lru_cache(maxsize=1024)

@@ -329,7 +329,7 @@ def test_nvrx_is_a_library_and_its_fault_injection_is_not():
     def of(name):
         scope = {"__name__": name, "sys": sys}
         exec("frame = sys._getframe()", scope)
-        return landing._is_library(scope["frame"])
+        return landing.is_library(scope["frame"])
 
     assert [of("nvrx_core.inprocess.call.call"), of("nvrx_core.testing.faults"), of("train")] == [True, False, False]
 
