@@ -59,7 +59,7 @@ def test_there_are_thirty_shapes_and_five_hundred_interruptions() -> None:
 @pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(NIGHTLY_ROUNDS, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", THEMES)
 def test_whatever_is_interrupted_works_afterwards(prepare: Launch, tmp_path: Path, name: str, rounds: int) -> None:
-    job = interrupt_at_random(prepare, tmp_path, name, rounds).finish(60 + rounds * 4)
+    job = interrupt_at_random(prepare, tmp_path, name, rounds).finish(60 + rounds)
     assert_nothing_broken(job, name, rounds)
 
 

@@ -26,6 +26,12 @@ _BATCH: Final = ("torch/distributed/distributed_c10d.py", "batch_isend_irecv")
 _STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
 _EVENT_LOOP: Final = f"{_STDLIB}asyncio/"
 """A loop takes a task out of its queue before it runs it: one that is lost between never ends, not even cancelled."""
+_KEEPS_NOTHING: Final = (
+    _EVENT_LOOP,
+    *(f"{_STDLIB}{path}" for path in ("importlib/", "logging/", "queue.py", "threading.py")),
+)
+"""Library code that starts and opens nothing: the line after a call of it does not lose what the call has made."""
+_STARTS: Final = (f"{_STDLIB}threading.py", "start")
 _IMPORT: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 _ENTRIES: Final = frozenset({"__enter__", "__aenter__"})
 _ACQUIRERS: Final = frozenset(
@@ -102,10 +108,11 @@ class Destination(NamedTuple):
 
 
 def destination(frame: FrameType | None, floor: CodeType | None = None) -> Destination | None:
-    """Return what has to be reached from `frame`, where an interruption must not land; None for the function's end.
+    """Return what has to be reached from `frame`, where an interruption must not land; None if firing again has to do.
 
-    That is the caller of the outermost frame whose whole code is fragile, or the frame whose `finally` body runs;
-    without any, the innermost frame that is not the library's.
+    That is the caller of the outermost frame whose whole code is fragile, or the frame whose `finally` body runs.
+    Without any, it is the innermost frame that is not the library's, unless it waits for what the library starts or
+    opens: a process that has just been started would be lost on the next line, which often is the one that records it.
     """
     stack = list(_unwound(frame, floor))
     for index in range(len(stack) - 1, -1, -1):
@@ -113,7 +120,12 @@ def destination(frame: FrameType | None, floor: CodeType | None = None) -> Desti
             return Destination(stack[index + 1], calls=False) if index + 1 < len(stack) else None
         if _is_in_finally(stack[index]):
             return Destination(stack[index], calls=False)
-    return next((Destination(each, calls=True) for each in stack if not is_library(each)), None)
+    user = next((index for index, each in enumerate(stack) if not is_library(each)), None)
+    if user is None:
+        return None
+    if user == 0 or _keeps_nothing(stack[user - 1].f_code):
+        return Destination(stack[user], calls=True)
+    return Destination(stack[0], calls=False) if _enters_protected_range(stack) else None
 
 
 def is_safe_line(frame: FrameType, floor: CodeType | None = None) -> bool:
@@ -134,9 +146,11 @@ def is_safe_line(frame: FrameType, floor: CodeType | None = None) -> bool:
 def _is_fragile(frame: FrameType) -> bool:
     """Return whether nothing may land in the frame nor in what it calls."""
     code = frame.f_code
-    return (
-        code.co_name in _CLEANUPS or code.co_name in _ENTRIES or code.co_filename in _IMPORT or _is_batch(code)
-    )
+    return code.co_name in _CLEANUPS or code.co_name in _ENTRIES or code.co_filename in _IMPORT or _is_batch(code)
+
+
+def _keeps_nothing(code: CodeType) -> bool:
+    return code.co_filename.startswith(_KEEPS_NOTHING) and (code.co_filename, code.co_name) != _STARTS
 
 
 def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameType]:
