@@ -277,7 +277,8 @@ class Interrupt:
         alive = error is not None and chain_contains(handled_exception(self.thread), error)
         return Seen(
             out=not self.armed, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
-            stored=error is not None and not alive, deferred=self.deferred, landing=self.landing,
+            stored=error is not None and not alive, deferred=self.deferred,
+            awaited=self._next_line.awaited, landing=self.landing,
             waited=self.waited, ran=time.clock_gettime(self._cpu_clock),
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ _EVENT_LOOP: Final = f"{_STDLIB}asyncio/"
 """A loop takes a task out of its queue before it runs it: one that is lost between never ends, not even cancelled."""
 _KEEPS_NOTHING: Final = (
     _EVENT_LOOP,
-    *(f"{_STDLIB}{path}" for path in ("importlib/", "logging/", "queue.py", "threading.py")),
+    *(f"{_STDLIB}{path}" for path in ("contextlib.py", "importlib/", "logging/", "queue.py", "threading.py")),
 )
 """Library code that starts and opens nothing: the line after a call of it does not lose what the call has made."""
 _STARTS: Final = (f"{_STDLIB}threading.py", "start")
@@ -301,8 +301,17 @@ def _reached(code: CodeType, begin: int | None, protecting: set[int]) -> tuple[b
 def _is_safe_offset(code: CodeType, at: int) -> bool:
     """Return whether a line that begins at `at` is neither in a handler, nor the call of `__exit__`, nor an await."""
     steps = _steps(code)
-    handled = any(_restores_exception(steps, handler) for handler in _handlers(code, at))
-    return not (handled or steps[at].name in _NOT_BEGUN or _calls_exit(steps, at))
+    return not (_is_in_handler(code, at) or steps[at].name in _NOT_BEGUN or _calls_exit(steps, at))
+
+
+def _is_in_handler(code: CodeType, at: int) -> bool:
+    """Return whether this is part of an `except`, or of a `finally` or the end of a `with` after an exception."""
+    steps, handler = _steps(code), _handler(code, at)
+    while handler is not None and not _restores_exception(steps, handler):
+        cleanup = _handler(code, handler)
+        own = steps[handler].name == "PUSH_EXC_INFO" and cleanup is not None
+        handler = _handler(code, cleanup) if own and cleanup is not None else cleanup
+    return handler is not None
 
 
 def _calls_exit(steps: dict[int, _Step], at: int) -> bool:

@@ -3,8 +3,10 @@
 An interrupt can be lost: the signal arrives just before a blocking call, or the exception is swallowed, or stored by
 code that intends to raise it later. So it is fired again until it succeeds, with two rules. It is never fired while the
 last raised exception unwinds, because `finally` blocks must complete. Where it would break an invariant (`landing`), it
-is deferred, with a growing and jittered backoff, for a bounded time; an import defers it without a bound. On a busy
-machine, time passes in which the thread cannot move on: it must have run meanwhile, or have been seen to wait.
+is deferred for a bounded time; an import defers it without a bound. Mostly the thread then awaits the line that it may
+land on (`next_line`), and is fired at only to find out whether it blocks meanwhile; else a growing and jittered backoff
+has to find such a line. On a busy machine, time passes in which the thread cannot move on: it must have run meanwhile,
+or have been seen to wait.
 """
 
 from __future__ import annotations
@@ -30,14 +32,16 @@ LOOK: Final = 0.003
 STEP: Final = 0.0001
 """Seconds of the first deferral; a tenth more each time, up to `MAX_STEP`."""
 MAX_STEP: Final = 0.001
+MAX_AWAITED: Final = 0.01
+"""Seconds between two interrupts, at most, while the thread awaits the line to land on."""
 FRAGILE: Final = 0.5
 """Seconds for which an interrupt is deferred in total where it would break an invariant."""
 IMPATIENT: Final = 0.1
 """Seconds for which all library code defers it; after that, only code that is known to break, as asyncio is."""
 RUNS: Final = 0.5
 """The share of these bounds for which the thread must have run."""
-WAITS: Final = 100
-"""Deferrals per second of these bounds in which it must have waited in a system call instead; there are up to 300."""
+WAITS: Final = 50
+"""Deferrals per second of these bounds in which it must have waited in a system call instead; there are 100 or more."""
 _GOLDEN: Final = 0.618034
 """The golden ratio: its multiples modulo 1 are evenly spread, which makes a deterministic jitter."""
 
@@ -88,6 +92,7 @@ class Seen(NamedTuple):
         alive: the last raised exception unwinds: it still exists, and the thread handles it.
         stored: the last raised exception still exists, and the thread does not handle it.
         deferred: how often the thread was reached where an interruption must not land.
+        awaited: the thread awaits the line that it may land on.
         landing: the effect that the last deferred interruption would have had.
         waited: how many of the deferrals have reached it while it waited in a system call.
         ran: CPU seconds of the thread.
@@ -99,6 +104,7 @@ class Seen(NamedTuple):
     alive: bool
     stored: bool = False
     deferred: int = 0
+    awaited: bool = False
     landing: Landing = Landing.SAFE
     waited: int = 0
     ran: float = 0.0
@@ -244,9 +250,12 @@ class InterruptPolicy:
         self._there, self._landing = there.once_more(seen, now=now), seen.landing
         if self._is_overdue(seen, now):
             return self._fire(Why.OVERDUE, now)
-        steps = self._deferring.times
-        spread = 0.5 + steps * _GOLDEN % 1.0
-        self._pause = min(STEP * 1.1 ** min(steps - 1, 30), MAX_STEP) * spread
+        if seen.awaited:
+            self._pause = min(self._pause, MAX_AWAITED)
+        else:
+            steps = self._deferring.times
+            spread = 0.5 + steps * _GOLDEN % 1.0
+            self._pause = min(STEP * 1.1 ** min(steps - 1, 30), MAX_STEP) * spread
         self._fired_at, self.deadline = now, now + self._pause
         self._unblocked_at = now + BLOCKED
         return ()

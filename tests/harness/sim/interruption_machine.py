@@ -16,7 +16,7 @@ __all__ = ["Interrupting"]
 
 class Interrupting(RuleBasedStateMachine):
     """The main thread as the interruption's machine sees it: deaf, in a section, swallowing, storing, unwinding, out,
-    or where nothing must land."""
+    or where nothing must land; there it may await a line."""
 
     UNWIND, HOLD = 1.0, 3.0
 
@@ -24,14 +24,16 @@ class Interrupting(RuleBasedStateMachine):
         super().__init__()
         self.machine = InterruptPolicy(self.UNWIND, self.HOLD)
         self.now = self.quiet_since = 0.0
-        self.out = self.masked = self.alive = self.stored = False
+        self.out = self.masked = self.alive = self.stored = self.traced = self.awaited = False
         self.raised = self.deferred = self.waited = 0
         self.share, self.waits, self.ran = 1.0, False, 0.0
         self.landing = Landing.SAFE
 
     def seen(self) -> Seen:
-        return Seen(out=self.out, masked=self.masked, raised=self.raised, alive=self.alive, stored=self.stored,
-                    deferred=self.deferred, landing=self.landing, waited=self.waited, ran=self.ran)  # fmt: skip
+        return Seen(
+            out=self.out, masked=self.masked, raised=self.raised, alive=self.alive, stored=self.stored,
+            deferred=self.deferred, awaited=self.awaited, landing=self.landing, waited=self.waited, ran=self.ran,
+        )  # fmt: skip
 
     def ask(self) -> tuple[Any, ...]:
         seen, state = self.seen(), self.machine.state(now=self.now)
@@ -62,11 +64,25 @@ class Interrupting(RuleBasedStateMachine):
 
     def hears(self, does: str | Landing, why: Why) -> None:
         if isinstance(does, Landing) and does is not Landing.SAFE and not why.insists:
-            self.deferred, self.landing = self.deferred + 1, does
+            self.deferred, self.landing, self.awaited = self.deferred + 1, does, self.traced
             self.waited += not self.share and self.waits
         elif does != "nothing":
+            self.awaited = False
             self.raised += 1
             self.alive, self.stored = does not in ("swallows", "stores"), does == "stores"
+
+    @rule(traced=st.booleans())
+    def traces(self, traced: bool) -> None:
+        """Where nothing must land, the thread awaits the next line that it may land on, or is traced by a debugger."""
+        self.traced, self.awaited = traced, traced and self.awaited
+
+    @rule(does=st.sampled_from(("swallows", "stores", "unwinds")), early=st.floats(0.0, 1.0))
+    def reaches_line(self, does: str, early: float) -> None:
+        """It reaches that line, at any time, and is interrupted there."""
+        if self.awaited and not (self.out or self.masked):
+            self.passes(max(0.0, self.machine.deadline - self.now) * early)
+            self.hears(does, Why.UNSEEN)
+            self.ask()
 
     def passes(self, seconds: float) -> None:
         self.now, self.ran = self.now + seconds, self.ran + self.share * seconds
@@ -82,6 +98,7 @@ class Interrupting(RuleBasedStateMachine):
         self.moves(section=False)
         self.machine, self.landing = InterruptPolicy(self.UNWIND, self.HOLD), Landing.SAFE
         self.raised = self.deferred = self.waited = 0
+        self.awaited = False
         self.runs(0.0, waits=False)
         begin = self.now
         while not self.out and self.now < begin + 0.9 * self.HOLD:
@@ -109,9 +126,10 @@ class Interrupting(RuleBasedStateMachine):
     @rule(section=st.booleans())
     def moves(self, section: bool) -> None:
         self.masked = section and not self.alive
+        self.awaited = False
         self.alive = self.stored = False
         self.quiet_since = self.now
 
     @rule()
     def leaves(self) -> None:
-        self.out = True
+        self.out, self.awaited = True, False

@@ -375,6 +375,16 @@ def test_outside_of_the_main_thread_no_signal_is_used(caplog):
     assert "does not run in the main thread" in caplog.text
 
 
+@pytest.fixture
+def _debugged():
+    """A trace function of other code, which keeps the interruption from awaiting a line."""
+    former = sys.gettrace()
+    sys.settrace(lambda *event: None)
+    yield
+    sys.settrace(former)
+
+
+@pytest.mark.usefixtures("_debugged")
 def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
     requested(interrupt)
     done = []
@@ -400,6 +410,7 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
     assert len(done) == 4
 
 
+@pytest.mark.usefixtures("_debugged")
 def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_does_not(interrupt, monkeypatch):
     requested(interrupt)
     reported = []
@@ -414,6 +425,7 @@ def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_do
         assert len(reported) == expected
 
 
+@pytest.mark.usefixtures("_debugged")
 def test_a_second_signal_during_the_first_is_ignored(interrupt, monkeypatch):
     requested(interrupt)
     judged = []
