@@ -32,16 +32,16 @@ LOOK: Final = 0.003
 STEP: Final = 0.0001
 """Seconds of the first deferral; a tenth more each time, up to `MAX_STEP`."""
 MAX_STEP: Final = 0.001
-MAX_AWAITED: Final = 0.01
-"""Seconds between two interrupts, at most, while the thread awaits the line to land on."""
+MAX_AWAITED: Final = 0.005
+"""Seconds from a deferral to the next interrupt, at most, while the thread awaits the line that it may land on."""
 FRAGILE: Final = 0.5
 """Seconds for which an interrupt is deferred in total where it would break an invariant."""
 IMPATIENT: Final = 0.1
 """Seconds for which all library code defers it; after that, only code that is known to break, as asyncio is."""
 RUNS: Final = 0.5
 """The share of these bounds for which the thread must have run."""
-WAITS: Final = 50
-"""Deferrals per second of these bounds in which it must have waited in a system call instead; there are 100 or more."""
+WAITS: Final = 30
+"""Deferrals per second of these bounds in which it must have waited in a system call instead; there are 70 to 300."""
 _GOLDEN: Final = 0.618034
 """The golden ratio: its multiples modulo 1 are evenly spread, which makes a deterministic jitter."""
 

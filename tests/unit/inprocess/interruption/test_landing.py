@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dis
+import linecache
 import logging
 import queue
 import sys
@@ -11,7 +12,7 @@ import threading
 import pytest
 
 from nvrx_core.inprocess.interruption import landing
-from nvrx_core.inprocess.interruption.landing import Landing, judge, location
+from nvrx_core.inprocess.interruption.landing import Landing, destination, is_safe_line, judge, location
 
 
 def call():
@@ -385,3 +386,204 @@ def test_a_batch_of_sends_and_receives_is_ended_by_torch_first():
         names = {}
         exec(compile(text, f"/site-packages/{path}", "exec"), names)
         assert names["batch_isend_irecv"](here) is expected
+
+
+class Stopped:
+    """A frame and its callers, as they are at this instruction."""
+
+    def __init__(self, frame):
+        self.f_code, self.f_lasti, self.f_lineno, self.f_globals = (
+            frame.f_code, frame.f_lasti, frame.f_lineno, frame.f_globals
+        )  # fmt: skip
+        self.f_back = frame.f_back and Stopped(frame.f_back)
+
+
+def unsafe_lines(work):
+    """The lines of this file that begin while the work runs, but those that an interruption may land on."""
+    stopped, former, floor = [], sys.gettrace(), sys._getframe().f_code
+
+    def trace(frame, event, argument):
+        if event == "line":
+            stopped.append(Stopped(frame))
+        here = frame.f_code.co_filename == __file__ and frame.f_code not in (floor, call.__code__)
+        return trace if here else None
+
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(former)
+    unsafe = [each for each in stopped if not is_safe_line(each, floor)]
+    return [linecache.getline(__file__, each.f_lineno).strip() for each in unsafe]
+
+
+def test_ordinary_lines_are_safe():
+    def work():
+        for _ in range(2):
+            call()
+        return {number: call() for number in range(3)}
+
+    assert not unsafe_lines(work)
+
+
+def test_a_line_is_not_safe_if_the_thread_enters_a_try_before_the_next_call():
+    def work():
+        before = call()
+        found = before
+        try:
+            found = 1
+            call()
+        except ValueError:
+            call()
+        return found
+
+    assert unsafe_lines(work) == ["found = before", "try:"]
+
+
+def test_a_line_from_which_the_thread_returns_into_a_try_is_not_safe():
+    def acquire():
+        call()
+        return 1
+
+    def work():
+        acquire()
+        try:
+            call()
+        finally:
+            call()
+
+    assert unsafe_lines(work) == ["return 1", "try:", "call()"]
+
+
+def test_no_line_of_a_handler_is_safe():
+    def work():
+        with contextlib.suppress(KeyError):
+            try:
+                raise KeyError
+            except KeyError:
+                call()
+                raise
+            finally:
+                call()
+        call()
+
+    with_line = "with contextlib.suppress(KeyError):"
+    assert unsafe_lines(work) == ["try:", "except KeyError:", "call()", "raise", "call()", with_line]
+
+
+def test_the_line_that_leaves_a_section_is_not_safe_and_the_one_that_enters_it_is():
+    class Lock:
+        def __enter__(self):
+            call()
+
+        def __exit__(self, *error):
+            call()
+
+    lock = Lock()
+
+    def leaves(way):
+        while True:
+            with lock:
+                call()
+                if way == "break":
+                    break
+                if way == "return":
+                    return 1
+                call()
+            return 2
+
+    for way in ("break", "return", "falls through"):
+        breaks = ["break"] if way == "break" else []
+        assert unsafe_lines(lambda way=way: leaves(way)) == ["call()", *breaks, "with lock:", "call()"], way
+
+
+def test_a_coroutine_that_waits_is_not_left_where_it_goes_on():
+    class Steps:
+        def __await__(self):
+            yield
+            yield
+
+    async def work():
+        await Steps()
+        call()
+
+    def run():
+        coroutine = work()
+        with contextlib.suppress(StopIteration):
+            for _ in range(3):
+                coroutine.send(None)
+
+    at = [each.offset for each in dis.get_instructions(work.__code__) if each.opname in landing._NOT_BEGUN]
+    assert len(at) >= 3
+    assert not any(landing._is_safe_offset(work.__code__, offset) for offset in at)
+    assert "call()" not in unsafe_lines(run)
+
+
+def where():
+    """What has to be reached from the caller."""
+    return destination(sys._getframe(1), test_code())
+
+
+def run_in(path, name="get"):
+    """A function of this name in another file, which returns what has to be reached from it."""
+    scope = {"where": where}
+    exec(compile(f"def {name}():\n    return where()\n", path, "exec"), scope)
+    return scope[name]
+
+
+def test_the_caller_of_fragile_code_has_to_be_reached():
+    class Left:
+        def __exit__(self, *error):
+            self.clean_up()
+
+        def clean_up(self):
+            try:
+                call()
+            finally:
+                found.append(where())
+
+    found = []
+
+    def work():
+        Left().__exit__()
+        return sys._getframe()
+
+    here = work()
+    assert (found[0].frame.f_code, found[0].calls) == (here.f_code, False)
+
+    def cleans_up():
+        try:
+            found.append(sys._getframe())
+        finally:
+            found.append(where())
+
+    cleans_up()
+    assert (found[-1].frame, found[-1].calls) == (found[-2], False)
+    assert destination(sys._getframe(), test_code()) is None
+
+
+def test_code_of_the_user_s_has_to_be_reached_unless_the_library_opens_something():
+    def work(inner):
+        found = inner()
+        return found, sys._getframe()
+
+    for path, name in ((queue.__file__, "get"), (asyncio.__file__, "start"), (__file__, "get")):
+        found, frame = work(run_in(path, name))
+        assert found.calls
+        assert found.frame.f_code in (frame.f_code, *([] if path != __file__ else [found.frame.f_code]))
+    for path, name in ((threading.__file__, "start"), (dis.__file__, "get")):
+        assert work(run_in(path, name))[0] is None
+
+
+def test_an_acquisition_by_the_library_has_to_end():
+    acquire = run_in(dis.__file__, "acquire")
+
+    def work():
+        found = acquire()
+        try:
+            return found
+        finally:
+            call()
+
+    found = work()
+    assert (found.frame.f_code, found.calls) == (acquire.__code__, False)

@@ -11,6 +11,7 @@ from nvrx_core.inprocess.interruption.policy import (
     FRAGILE,
     IMPATIENT,
     LOOK,
+    MAX_AWAITED,
     MAX_REPEAT,
     MAX_STEP,
     REPEAT,
@@ -28,11 +29,12 @@ HOLD = 60.0
 
 
 def seen(
-    raised=0, *, alive=False, out=False, masked=False, stored=False, deferred=0, landing=Landing.SAFE, waited=0, ran=0.0
-):
+    raised=0, *, alive=False, out=False, masked=False, stored=False, deferred=0, awaited=False, landing=Landing.SAFE,
+    waited=0, ran=0.0,
+):  # fmt: skip
     return Seen(
-        out=out, masked=masked, raised=raised, alive=alive, stored=stored, deferred=deferred, landing=landing,
-        waited=waited, ran=ran,
+        out=out, masked=masked, raised=raised, alive=alive, stored=stored, deferred=deferred, awaited=awaited,
+        landing=landing, waited=waited, ran=ran,
     )  # fmt: skip
 
 
@@ -155,11 +157,11 @@ def test_a_deferred_stored_exception_keeps_its_bound():
     assert FRAGILE <= now <= FRAGILE + 4 * STORED
 
 
-def deferred(landing, *, until=100.0, runs=1.0, waits=False):
+def deferred(landing, *, until=100.0, runs=1.0, waits=False, awaited=False):
     """Reached again and again where it must not land, by a thread that runs for a share of the time, or waits."""
     machine, now, deferred, fired = new(), 0.0, 0, []
     while now <= until:
-        here = seen(deferred=deferred, landing=landing, waited=waits * deferred, ran=runs * now)
+        here = seen(deferred=deferred, landing=landing, waited=waits * deferred, ran=runs * now, awaited=awaited)
         for action in machine.tick(here, now=now):
             assert isinstance(action, Fire)
             fired.append((now, action.why))
@@ -182,6 +184,15 @@ def test_an_interrupt_is_deferred_with_backoff_and_jitter_for_a_bounded_time():
     gaps = [b - a for (a, _), (b, _) in itertools.pairwise(deferred(Landing.CLEANUP)[1])]
     assert sum(gaps[2:12]) < sum(gaps[12:22]) < sum(gaps[22:32])
     assert len({round(gap, 6) for gap in gaps[-10:-1]}) > 3
+
+
+def test_a_thread_that_awaits_a_line_is_hardly_disturbed_and_has_the_same_bound():
+    for waits in (False, True):
+        _, fired = deferred(Landing.ACQUIRES, awaited=True, waits=waits, runs=not waits)
+        gaps = [b - a for (a, _), (b, _) in itertools.pairwise(fired)]
+        assert gaps[0] == pytest.approx(2 * REPEAT)
+        assert MAX_AWAITED < max(gaps) <= 3 * MAX_AWAITED
+        assert fired[-1] == (pytest.approx(FRAGILE, abs=3 * MAX_AWAITED), Why.OVERDUE)
 
 
 def test_a_thread_that_hardly_runs_has_more_time_to_move_on():
