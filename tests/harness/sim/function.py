@@ -119,7 +119,8 @@ class Function:
                 yield Until(lambda: self.raising)
                 return IterationResult(Outcome.INTERRUPTED)
             if options.stubborn and rng.random() < options.stubborn:
-                self.blocked, self.swallows, self.fragile = rng.random() < 0.5, rng.randint(0, 3), rng.random() < 0.3
+                self.blocked, self.swallows = rng.random() < 0.5, rng.randint(0, 3)
+                self.fragile = not self.blocked and self.swallows < 2
             if options.atomic and rng.random() < options.atomic:
                 if self.requested:
                     return IterationResult(Outcome.INTERRUPTED)
