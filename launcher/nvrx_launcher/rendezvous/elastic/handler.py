@@ -30,6 +30,7 @@ from nvrx_launcher.rendezvous.keys import job_prefix
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.ports import free_port
+from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
@@ -58,6 +59,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         rules = Rules(
             parameters.min_nodes, parameters.max_nodes, 0,
             last_call=settings.last_call, join_timeout=settings.join_timeout,
+            pacing=PacingRules(backoff=None),  # the agents count and pace the restarts of their workers themselves
         )  # fmt: skip
         place = Place(
             backend, parameters.run_id, parameters.run_id, _endpoint(parameters.endpoint), parameters.endpoint,
