@@ -42,8 +42,6 @@ class Function:
         depth: of atomic sections.
         raised: how many interrupts were raised.
         swallows: how many it still swallows.
-        fragile: an interrupt must not land where it is: it lands where the function goes on.
-        deferred: how many interrupts have found it there; awaited: the last one lands soon.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -56,8 +54,7 @@ class Function:
     def reset(self) -> None:
         """No interruption is requested any more."""
         self.armed = self.requested = self.raising = self.alive = self.out = self.blocked = False
-        self.fragile = self.awaited = False
-        self.depth = self.raised = self.swallows = self.deferred = 0
+        self.depth = self.raised = self.swallows = 0
 
     def begin(self) -> Generator[Any, Any, IterationResult]:
         """Run it."""
@@ -77,20 +74,6 @@ class Function:
         """The interrupt signal reaches the main thread."""
         if not self.requested or not self.armed or self.depth or self.alive or self.blocked or self.wedged:
             return
-        if self.fragile:
-            self.deferred, self.awaited = self.deferred + 1, True
-            return
-        self._land()
-
-    def _reach_line(self) -> None:
-        """Leave the code where an interrupt must not land."""
-        self.fragile = False
-        if self.awaited:
-            self._land()
-
-    def _land(self) -> None:
-        """Raise the interrupt."""
-        self.awaited = False
         self.raised += 1
         if self.swallows:
             self.swallows -= 1
@@ -120,7 +103,6 @@ class Function:
                 return IterationResult(Outcome.INTERRUPTED)
             if options.stubborn and rng.random() < options.stubborn:
                 self.blocked, self.swallows = rng.random() < 0.5, rng.randint(0, 3)
-                self.fragile = not self.blocked and self.swallows < 2
             if options.atomic and rng.random() < options.atomic:
                 if self.requested:
                     return IterationResult(Outcome.INTERRUPTED)
@@ -128,7 +110,6 @@ class Function:
                 if self.requested:
                     return IterationResult(Outcome.INTERRUPTED)
             yield Until(self._disturbed, world.now + rng.uniform(0.0, 0.05))
-            self._reach_line()
             if self.requested and (self.blocked or self.swallows):  # only an interrupt ends this
                 yield Until(lambda: self.raising)
             if self.raising:

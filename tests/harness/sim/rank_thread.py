@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.inprocess.interruption import driving
-from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
 from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.actions import InternalError
@@ -83,10 +82,7 @@ def _carry_out(rank: Rank, flow: effects.Flow[None]) -> Waits:
 def _observe(rank: Rank, _: driving.Observe) -> Seen:
     function = rank.function
     out = function.out or not function.armed
-    return Seen(
-        out=out, masked=function.masked(), raised=function.raised, alive=function.alive, deferred=function.deferred,
-        awaited=function.awaited, landing=Landing.FRAGILE,
-    )  # fmt: skip
+    return Seen(out=out, masked=function.masked(), raised=function.raised, alive=function.alive)
 
 
 def _fire(rank: Rank, _: driving.FireInterrupt) -> None:
