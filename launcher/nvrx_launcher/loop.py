@@ -40,7 +40,7 @@ class EventLoop:
         found = self._selector.select(timeout)
         now = time.monotonic()
         for key, _ in found:
-            if key.fd in self._selector.get_map():  # an earlier one of the same turn may have ended it
+            if self._selector.get_map().get(key.fd) is key:  # an earlier one may have ended it, and reused its number
                 callback: Callable[[], Any] = key.data
                 callback()
         return now

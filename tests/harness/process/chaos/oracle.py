@@ -125,6 +125,8 @@ class Watch:
             return True
         if all(each.node in job.struck for each in job.running):
             return True
+        if not job.shape.teed and not all(each.console.is_read for each in job.running):
+            return True  # workers wait for the console themselves, those that start unwatched
         return _advance(_at_work(job), self._steps) or _advance(_at_work(job, without=job.struck), self._steps)
 
 
