@@ -90,6 +90,8 @@ class TcpRendezvous:
             store = self._open()
         except StoreConnectionError as error:
             why = str(error).partition(f"{self} ")[2].partition(";")[0]
+            if not why:  # the reason is in this launcher, such as a failed thread
+                raise
             raise self._no_rendezvous(f"it {why}") from None
         self._instance = self._instance or self._join_instance(store)
         return Link(store, self._connect_again)
