@@ -11,10 +11,11 @@ was left behind; 1 otherwise; 2 for wrong options; 128 + n after signal n.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -24,7 +25,18 @@ from demo_parts.journal import Follower
 from demo_parts.program import run_program
 from demo_parts.settings import Settings
 from demo_parts.terminal import Style, Terminal
-from launcher_parts.plan import CUT_OFF, FAULTS, LAYERS, NODES, RANKS, WORKERS, planned
+from launcher_parts.plan import (
+    CUT_OFF,
+    FAULTS,
+    LAYERS,
+    NODES,
+    RANKS,
+    TORCHRUN_WITHIN,
+    WARM_WITHIN,
+    WORKERS,
+    needs_processes,
+    planned,
+)
 from launcher_parts.report import LEGEND, failures_of, fault_table, run_table
 from launcher_parts.run_history import Injection, Recovery, RunHistory
 from launcher_parts.runs import LaunchedRun
@@ -55,6 +67,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--seed", type=int, default=0, metavar="N", help="of weights and samples (default 0)")
     add("--output", type=Path, default=Path("build/demo-launcher"), metavar="DIR", help="for all files")
     add("--no-torchrun", action="store_true", help="without the run under torchrun")
+    add("--no-wait", action="store_true", help="do not hold faults back until the standby workers are ready")
     add("--no-wrapper", action="store_true", help="without the run with the wrapper")
     options = parser.parse_args(arguments)
     try:
@@ -98,7 +111,9 @@ def run(layer: str, options: argparse.Namespace, terminal: Terminal) -> tuple[Ru
     every = max(options.steps // 30, 2)
     settings = Settings(str(folder), RANKS, options.steps, options.seed, (), checkpoint_every=every)
     with LaunchedRun(layer, settings, options.schedule) as launched:
-        for happening in follow(launched, history, terminal):
+        for happening in follow(
+            launched, history, Releases(launched, options.schedule, is_patient=not options.no_wait), terminal
+        ):
             tell(happening, terminal)
         codes = launched.exit_codes
     terminal.end_bar()
@@ -109,19 +124,50 @@ def run(layer: str, options: argparse.Namespace, terminal: Terminal) -> tuple[Ru
     return history, [f"{each}; see {folder}" for each in failed]
 
 
-def follow(launched: LaunchedRun, history: RunHistory, terminal: Terminal) -> Iterator[Injection | Recovery]:
+def follow(
+    launched: LaunchedRun, history: RunHistory, releases: Releases, terminal: Terminal
+) -> Iterator[Injection | Recovery]:
     """What happens in a run, until it is over or nothing is heard of it any more."""
     follower, heard, running = Follower(launched.settings.records), time.monotonic(), True
-    while running and time.monotonic() < heard + SILENCE:
+    ends_at = heard + (TORCHRUN_WITHIN if launched.layer == LAYERS[2] else math.inf)
+    while running and time.monotonic() < min(heard + SILENCE, ends_at):
         running = launched.wait(FRAME)
         lines = follower.lines()
         heard = time.monotonic() if lines else heard
         yield from history.read(lines)
         if history.began and len(launched.launchers) == NODES:
             launched.launch_spare()
+        releases.look(history, now=time.monotonic())
         if launched.layer == LAYERS[2]:
             end_hang(launched, history, terminal)
         terminal.bar(progress(history, launched.settings.steps))
+
+
+class Releases:
+    """Lets faults happen: one that takes new processes when each launcher has its standby workers, others at once.
+
+    Args:
+        launched: the run.
+        schedule: which fault is injected at which step.
+        is_patient: wait for standby workers.
+    """
+
+    def __init__(self, launched: LaunchedRun, schedule: Mapping[int, str], *, is_patient: bool) -> None:
+        self._launched, self._left = launched, sorted(schedule.items())
+        self._count, self._waits_since, self._waits = 0, math.inf, WARM_WITHIN if is_patient else 0.0
+
+    def look(self, history: RunHistory, *, now: float) -> None:
+        """Release the next fault if it is due; the one before must have been followed by a restart."""
+        if not self._left or not history.began or history.pending is not None or len(history.injections) < self._count:
+            return
+        step, kind = self._left[0]
+        self._waits_since = min(now, self._waits_since)
+        is_warm = not needs_processes(self._launched.layer, kind) or self._launched.is_warm
+        if is_warm or now >= self._waits_since + self._waits:
+            self._launched.release(step)
+            self._left.pop(0)
+            self._waits -= now - self._waits_since
+            self._count, self._waits_since = self._count + 1, math.inf
 
 
 def end_hang(launched: LaunchedRun, history: RunHistory, terminal: Terminal) -> None:

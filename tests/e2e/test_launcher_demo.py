@@ -23,7 +23,9 @@ def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_cheapest_layer_takes_each_fault(tmp_path: Path) -> None:
     """An exception restarts in process under the wrapper; a lost node is replaced by the one that waits."""
-    done = run_demo("--faults", "exception,node", "--steps", "18", "--no-torchrun", "--output", str(tmp_path))
+    done = run_demo(
+        "--faults", "exception,node", "--steps", "18", "--no-torchrun", "--no-wait", "--output", str(tmp_path)
+    )
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     assert re.search(r"exception +[\d.]+ m?s, started .* +[\d.]+ m?s, in process", told), told

@@ -12,7 +12,7 @@ from demo_parts.journal import Journal
 
 from launcher_parts.plan import FAULTS
 
-__all__ = ["NODE", "Faults"]
+__all__ = ["NODE", "Faults", "release_file"]
 
 NODE = "NVRX_DEMO_NODE"
 """The variable with the number of the launcher; 0 hosts the rendezvous."""
@@ -27,6 +27,9 @@ class Call(Protocol):
 
     def begin_step(self) -> None:
         """A step begins."""
+
+    def rest(self) -> None:
+        """Wait for a moment, outside of a step."""
 
 
 class Faults:
@@ -44,6 +47,7 @@ class Faults:
     def inject(self, step: int, rank: int, call: Call) -> None:
         """Begin a step, and break what is to be broken in it."""
         kind = self._schedule.get(step)
+        self._await_release(step, call)
         is_due = kind is not None and self._is_target(kind, rank) and self._is_first(step)
         if is_due and kind == "hang_heartbeat":
             self._say(kind, step, rank, call)
@@ -57,6 +61,12 @@ class Faults:
         fields = {"kind": kind, "rank": rank, "step": step, "iteration": call.iteration, "pid": os.getpid()}
         self._journal.write("fault_injected", **fields)
 
+    def _await_release(self, step: int, call: Call) -> None:
+        """Hold all ranks before a step with a fault until the demo lets it happen: its standby workers are ready."""
+        injected = self._folder / f"injected-at-step-{step}"
+        while step in self._schedule and not injected.exists() and not release_file(self._folder, step).exists():
+            call.rest()
+
     @staticmethod
     def _is_target(kind: str, rank: int) -> bool:
         if kind == "node":
@@ -69,6 +79,11 @@ class Faults:
         except FileExistsError:
             return False
         return True
+
+
+def release_file(folder: Path, step: int) -> Path:
+    """Return the file that is there when the fault of a step may happen."""
+    return folder / f"released-at-step-{step}"
 
 
 def _inject(kind: str) -> None:

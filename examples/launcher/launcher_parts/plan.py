@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CUT_OFF", "FAULTS", "HEARTBEAT", "LAYERS", "NODES", "RANKS", "SECTION", "WORKERS", "Fault", "planned"]
+__all__ = [
+    "CUT_OFF", "FAULTS", "HEARTBEAT", "LAYERS", "NODES", "RANKS", "SECTION", "TORCHRUN_WITHIN", "WARM_WITHIN",
+    "WORKERS", "Fault", "needs_processes", "planned",
+]  # fmt: skip
 
 NODES: Final = 2
 WORKERS: Final = 2
 RANKS: Final = NODES * WORKERS
-SECTION, HEARTBEAT = 2.0, 3.0
+SECTION, HEARTBEAT = 3.0, 4.0
 """Seconds that a step may take, and that may lie between two heartbeats."""
+WARM_WITHIN: Final = 50.0
+"""Seconds that the faults of a run are held back, at most, for standby workers that are not ready."""
+TORCHRUN_WITHIN: Final = 45.0
+"""Seconds after which the run under torchrun is ended: it waits for torch's delays and imports after each fault."""
 CUT_OFF: Final = 5.0
 """Seconds that a rank may hang where nothing watches it, before the demo ends it."""
 LAYERS: Final = ("ft_launcher", "with Wrapper", "torchrun")
@@ -40,6 +47,11 @@ FAULTS: Final = {
     "hang_heartbeat": Fault("hang, no heartbeat", "hangs between two steps, without a heartbeat", 2),
     "node": Fault("node lost", "its launcher is killed with all its workers; another launcher waits", 2),
 }
+
+
+def needs_processes(layer: str, kind: str) -> bool:
+    """Return whether a fault is followed by new processes under ft_launcher, and not by a restart in process."""
+    return layer == LAYERS[0] or (layer == LAYERS[1] and kind in ("kill", "node"))
 
 
 def planned(names: list[str], steps: int) -> dict[int, str]:

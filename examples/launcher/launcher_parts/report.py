@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from demo_parts.durations import duration
 from demo_parts.report import aligned
 
-from launcher_parts.plan import CUT_OFF, FAULTS, HEARTBEAT, LAYERS, SECTION
+from launcher_parts.plan import CUT_OFF, FAULTS, HEARTBEAT, LAYERS, SECTION, TORCHRUN_WITHIN
 from launcher_parts.run_history import RunHistory
 
 __all__ = ["LEGEND", "failures_of", "fault_table", "run_table"]
@@ -17,6 +17,9 @@ LEGEND = (
     "started: until the last new process ran; what is between that and the first step is mostly the import of torch",
     f"hangs: a section ends after {SECTION:g} s, a heartbeat is missing after {HEARTBEAT:g} s; both are in the times",
     "with Wrapper, a lost process: all are started again, because four ranks train or none, and none is in reserve",
+    "before a fault that takes new processes, the runs under ft_launcher wait until the standby workers are ready; the",
+    "wait is in no time but that which the run took",
+    f"the run under torchrun is ended after {TORCHRUN_WITHIN:g} s; it may not come to all faults",
     "ended: workers that have failed or were ended for it; the launchers then stop and start all others",
     f"hung: torchrun sees nothing; the demo killed the process after {CUT_OFF:g} s, torch would have waited 30 minutes",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -15,13 +16,18 @@ from demo_parts.processes import Processes, wait_for
 from demo_parts.settings import Settings
 from demo_parts.signals import unsignalled
 
-from launcher_parts.faults import NODE
+from launcher_parts.faults import NODE, release_file
 from launcher_parts.plan import HEARTBEAT, LAYERS, NODES, SECTION, WORKERS
 
 __all__ = ["LaunchedRun"]
 
 TRAINING: Final = Path(__file__).with_name("training.py")
 MAX_RESTARTS: Final = 10
+READY: Final = re.compile(r"\] a standby worker for local rank \d+ is ready")
+CYCLE: Final = re.compile(r"\] cycle \d+: ")
+"""What a launcher logs when a standby worker is ready, and when its workers are started."""
+IMPORTS: Final = "torch,torch._dynamo"
+"""What an optimizer imports at its first step is half as much again as torch itself."""
 LEAVE_WITHIN: Final = 5.0
 FIRST_STARTS: Final = 20.0
 
@@ -71,6 +77,23 @@ class LaunchedRun:
         """Start the launcher that waits."""
         self._launch()
 
+    def release(self, step: int) -> None:
+        """Let the fault of a step happen."""
+        release_file(self.settings.records, step).touch()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether all launchers that run have a standby worker for each of their ranks."""
+        running = [number for number, code in enumerate(self.exit_codes) if code is None]
+        return len(running) > NODES - 1 and all(self._standbys(number) >= WORKERS for number in running)
+
+    def _standbys(self, launcher: int) -> int:
+        """Count the standby workers that have become ready since a launcher has started its workers."""
+        ready = 0
+        for line in self.log_of(launcher).read_text(errors="replace").splitlines():
+            ready = 0 if CYCLE.search(line) else ready + bool(READY.search(line))
+        return ready
+
     def wait(self, seconds: float) -> bool:
         """Wait until a launcher ends or the time is over; whether any runs."""
         wait_for([each.pid for each in self.launchers if each.poll() is None], seconds)
@@ -95,6 +118,7 @@ class LaunchedRun:
             command += ["--local-addr", LOOPBACK, "--log-dir", str(self.settings.records / "torchrun")]
         else:
             sections = f"step:{SECTION:g},warmup:60"
+            command += ["--ft-warm-workers", "on", "--ft-warm-imports", IMPORTS, "--ft-log-level", "DEBUG"]
             command += ["--ft-rank-section-timeouts", sections, "--ft-rank-heartbeat-timeout", f"{HEARTBEAT:g}"]
         command += [str(TRAINING), self.layer, self.settings.to_json(), json.dumps(self._schedule)]
         environment = {

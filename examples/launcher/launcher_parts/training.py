@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -59,6 +60,12 @@ class Call:
         """A step begins."""
         if self._client is not None:
             self._client.start_section("step")
+
+    def rest(self) -> None:
+        """Wait for a moment, outside of a step."""
+        time.sleep(0.2)
+        if self._client is not None:
+            self._client.send_heartbeat()
 
     def progress(self, step: int) -> None:
         """A step is done."""
