@@ -114,7 +114,7 @@ class Guardians:
                         self._guardians[number].channel.send(b"?")
                 case EndGuardian(number, reason):
                     self._lost(number, reason)
-                case StartGuardian(number):
+                case StartGuardian(number, _):
                     try:
                         self._start(number)
                     except OSError as error:

@@ -38,6 +38,7 @@ class StartGuardian:
     """Start a guardian in the place of one that is lost."""
 
     number: int
+    reason: str
 
 
 GuardianAction = AskGuardian | EndGuardian | StartGuardian
@@ -105,7 +106,7 @@ class GuardianPolicy:
     def _due(self, number: int, now: float) -> GuardianAction | None:
         place = self._places[number]
         if place.watch is None:
-            return StartGuardian(number) if now >= place.due else None
+            return StartGuardian(number, "the one before is lost") if now >= place.due else None
         match place.watch.tick(now=now):
             case Demand.ASK:
                 return AskGuardian(number)

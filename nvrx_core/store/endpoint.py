@@ -198,7 +198,14 @@ def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 
 def _addresses(host: str, port: int, kind: socket.SocketKind) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return the families and addresses of a host, those of IPv4 first, so that all who ask choose the same family."""
+    """Return the families and addresses of a host, those of IPv4 first, so that all who ask choose the same family.
+
+    A numeric address is not given to the resolver: a process that is forked while another thread is in it may hang.
+    """
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):
+            socket.inet_pton(family, host)
+            return [(family, (host, port))]
     name: Any = host.encode() if host.isascii() else host  # one as text costs the import of the IDNA tables
     found = socket.getaddrinfo(name, port, type=kind)
     return sorted(((each[0], each[4]) for each in found), key=lambda each: each[0] != socket.AF_INET)

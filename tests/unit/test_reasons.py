@@ -26,7 +26,8 @@ REASON = {"reason", "why", "fault", "error", "decision"}
 """Fields that say why; the last three have a reason of their own."""
 WITHOUT = frozenset({
     # ask, wait, or count
-    "Await", "AwaitDecision", "AwaitEvent", "AwaitClients", "AwaitHostClosed", "AwaitLeft",
+    "AskGuardian", "Await", "AwaitDecision", "AwaitEvent", "AwaitClients", "AwaitHostClosed", "AwaitLeft",
+    "AwaitOthers",
     "AwaitOut", "AwaitRendezvous", "AwaitRound", "AwaitUnmasked", "AskHolders", "CountArrival", "CountCompletion",
     "DeclareKeys", "DescribeArrival", "DescribeSilence", "FindHolders", "FindProgress", "HasEvent", "HasLeft",
     "LastCall", "Observe", "ProbeStore", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadDecision", "ReadEvent",

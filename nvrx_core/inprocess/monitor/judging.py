@@ -124,7 +124,7 @@ class Judging:
             if isinstance(action, EndRank):
                 yield self._signal(self.judges.hangs.terminate(action.reason, now=now))
             else:
-                yield effects.RenewConnections(sample.iteration)
+                yield effects.RenewConnections(action.reason)
 
     def look_who_waits(self) -> Flow[Stall | None]:
         """Return what to announce if others wait in a rendezvous for a rank that has exited.

@@ -145,8 +145,7 @@ class MonitorProcess:
         }
 
     def _renew_connections(self, effect: effects.RenewConnections) -> None:
-        what = "iteration %d goes on without rank %d, which does not hear of it: it opens its connections again"
-        log.warning(what, effect.iteration, self.plan.member)
+        log.warning("rank %d opens its connections again: %s", self.plan.member, effect.reason)
         self.page[ProgressField.UNHEARD_AT] = time.monotonic_ns()
 
     def _sleep(self, effect: effects.Sleep) -> bool:

@@ -34,6 +34,8 @@ class Question(enum.Enum):
 class RenewConnections:
     """Make the rank open its connections to the store again."""
 
+    reason: str
+
 
 @dataclass(frozen=True)
 class EndRank:
@@ -89,7 +91,7 @@ class UnheardRoundPolicy:
             if now < self.deadline:
                 return ()
             self._renewed, self.deadline = True, self._over_at + self.ends_after
-            return (RenewConnections(),)
+            return (RenewConnections(f"{self._unheard(*self._waits)} for {now - self._over_at:.3g} s"),)
         self.deadline = math.inf if self._ended else self._over_at + self.ends_after
         if now < self.deadline:
             return ()
@@ -97,9 +99,12 @@ class UnheardRoundPolicy:
             self.deadline = now + self.every
             return ()
         self._ended, self.deadline = True, math.inf
-        iteration, question = self._waits
-        what = f"the {question.name.lower()} of iteration {iteration} has not reached the rank"
+        what = self._unheard(*self._waits)
         return (EndRank(f"{what} for {now - self._over_at:.3g} s, its connections are silent"),)
+
+    @staticmethod
+    def _unheard(iteration: int, question: Question) -> str:
+        return f"the {question.name.lower()} of iteration {iteration} has not reached the rank"
 
     def _waits_for(self, sample: ProgressSample, now: float) -> tuple[int, Question] | None:
         """Return what the rank listens for, None if it is busy, or no thread of it runs."""

@@ -109,7 +109,7 @@ class MarkRoundOver(Effect):
 class RenewConnections(Effect):
     """Write to the page that the rank does not hear of the end of the iteration: it opens its connections again."""
 
-    iteration: int
+    reason: str
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from nvrx_core.progress.stage import Stage
 
 HARD = 80.0
 EVERY, RENEWS_AFTER, ENDS_AFTER = 20.0, 10.0, 40.0
+UNHEARD = "the event of iteration 3 has not reached the rank"
 
 
 def sample(stage=Stage.RUNNING, *, iteration=3, noticed=False, watchdog=math.inf, protected=True):
@@ -73,9 +74,9 @@ def test_a_deaf_rank_opens_its_connections_again_and_is_ended_within_the_hard_ti
         done += [(now, action) for action in policy.actions(sample(), now=now)]
         now = policy.deadline
     (renewed, first), (ended, second) = done
-    assert (renewed, first) == (EVERY + RENEWS_AFTER, RenewConnections())
+    assert (renewed, first) == (EVERY + RENEWS_AFTER, RenewConnections(f"{UNHEARD} for {RENEWS_AFTER:g} s"))
     assert ended == EVERY + ENDS_AFTER < HARD
-    assert second == EndRank("the event of iteration 3 has not reached the rank for 40 s, its connections are silent")
+    assert second == EndRank(f"{UNHEARD} for {ENDS_AFTER:g} s, its connections are silent")
 
 
 @pytest.mark.parametrize("hears", [sample(noticed=True), sample(iteration=4), sample(Stage.UNWINDING)])
@@ -88,6 +89,6 @@ def test_a_rank_that_hears_of_it_after_all_is_left_alone(hears):
 def test_a_rank_without_hang_protection_is_not_ended():
     exempt = sample(protected=False)
     policy = unheard(UnheardRoundPolicy(HARD), exempt)
-    assert policy.actions(exempt, now=EVERY + RENEWS_AFTER) == (RenewConnections(),)
+    assert policy.actions(exempt, now=EVERY + RENEWS_AFTER) == (RenewConnections(f"{UNHEARD} for {RENEWS_AFTER:g} s"),)
     assert policy.actions(exempt, now=EVERY + ENDS_AFTER) == ()
     assert policy.deadline == EVERY + ENDS_AFTER + EVERY
