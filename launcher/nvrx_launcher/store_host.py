@@ -180,7 +180,8 @@ class ControlStore:
         self._replaced = 0
         if before not in ("", self.endpoint):
             self._end_program()
-            self._own = self._own if before != self._own else ""
+            if before == self._own and self._listener is None:  # its program has ended; else it still listens
+                self._own = ""
             self._prepare()
         elif self.endpoint == self._own and self._program is not None:
             self._program.write("forget")
