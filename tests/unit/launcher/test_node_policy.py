@@ -4,7 +4,7 @@ import signal
 
 import pytest
 from nvrx_launcher.departure import excluded, signalled
-from nvrx_launcher.node_actions import Cause, EndLaunch, StopWorkers, Tell
+from nvrx_launcher.node_actions import Cause, EndLaunch, JoinAgain, StopWorkers, Tell
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 
@@ -52,3 +52,12 @@ def test_the_reason_of_an_earlier_end_stays(policy):
 @pytest.mark.parametrize("verdict", [Verdict.NOTE, Verdict.WARNING])
 def test_what_is_for_people_changes_nothing(policy, verdict):
     assert policy.decided(Decision(verdict, 0, "text", members=(Member(0, 0, 0),))) == ()
+
+
+def test_a_node_that_is_cut_off_has_no_number_until_it_joins_again(policy):
+    assert policy.node == 0
+    (stop,) = policy.cut_off("no answer")
+    assert (stop.signum, policy.node) == (signal.SIGKILL, -1)
+    assert policy.worker_exited(0, -9) == (Tell(MessageKind.LEFT, 0, "it was cut off"), JoinAgain("it was cut off"))
+    policy.joined(3)
+    assert policy.node == 3
