@@ -32,8 +32,7 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "the state forgets who is busy": (cycle_members, "map(set, (busy, unhealthy,",
                                       "map(set, (active, unhealthy,"),
     "a node takes its lease for lost too late": (lease, "beat * (lost_after - 1)", "beat * (lost_after + 2)"),
-    "the lease counts from the answer": (lease, "self.deadline = begun + self.ends_after",
-                                         "self.deadline = begun + 2 * self.ends_after"),
+    "the lease counts from the answer": (lease, "max(begun + self.ends_after,", "max(begun + 2 * self.ends_after,"),
     "a node that is cut off keeps its number": (
         node_policy, "        self._node = -1\n        return self._stop(self._signals.end(",
         "        return self._stop(self._signals.end("),
