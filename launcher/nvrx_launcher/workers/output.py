@@ -81,11 +81,13 @@ class Tee:
     Attributes:
         reader: becomes readable when the worker has printed, or has ended.
         writer: the worker's end; to be closed after the worker has inherited it.
+        is_at_end: nobody has the worker's end any more, and everything is read.
     """
 
     def __init__(self, file: Outlet, console: Destination, prefix: bytes) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
+        self.is_at_end = False
         self._file, self._console, self._prefix, self._lines = file, console, prefix, Lines()
 
     @property
@@ -111,6 +113,9 @@ class Tee:
         if data:
             self._file.write(data)
             self._console.show(self._prefix, self._lines.feed(data, now=time.monotonic()))
+        else:
+            self.is_at_end = True
+            self._console.show(self._prefix, self._lines.flush())
         return bool(data)
 
     def tick(self, *, now: float) -> None:
@@ -175,7 +180,9 @@ class Tees:
     def _read(self, tee: Tee) -> None:
         tee.read()
         now = time.monotonic()
-        if tee.must_wait(now=now):
+        if tee.is_at_end:  # its worker may still run: it has closed the stream, or redirected it
+            self._loop.forget(tee.reader)
+        elif tee.must_wait(now=now):
             self._loop.forget(tee.reader)
             self._waiting.append(tee)
 
