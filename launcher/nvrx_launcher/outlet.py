@@ -28,7 +28,7 @@ log = logging.getLogger("nvrx_launcher")
 CHUNK: Final = 1 << 16
 
 Sink = Callable[[bytes], int]
-"""Writes bytes, waits as long as that takes, and returns how many were written; raises OSError."""
+"""Writes bytes, waits as long as that takes, and returns how many were written; raises OSError, or ValueError if it is closed."""
 
 
 def to_descriptor(fd: int) -> Sink:
@@ -187,7 +187,7 @@ class Outlet:
         assert self._sink is not None
         try:
             count = self._sink(data)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a stream that was closed
             if not self._is_failing:
                 log.warning("output of workers is lost: %s: %s", self._name, error)
             self._is_failing = True
