@@ -28,7 +28,12 @@ log = logging.getLogger("nvrx_launcher")
 CHUNK: Final = 1 << 16
 
 Sink = Callable[[bytes], int]
-"""Writes bytes, waits as long as that takes, and returns how many were written; raises OSError, or ValueError if it is closed."""
+"""Writes bytes, waits as long as that takes, and returns how many were written.
+
+Raises:
+    OSError: when they are refused.
+    ValueError: when the stream is closed.
+"""
 
 
 def to_descriptor(fd: int) -> Sink:
@@ -185,23 +190,25 @@ class Outlet:
 
     def _write(self, data: bytes) -> None:
         assert self._sink is not None
+        count, failure = 0, None
         try:
             count = self._sink(data)
         except (OSError, ValueError) as error:  # ValueError: a stream that was closed
-            if not self._is_failing:
-                log.warning("output of workers is lost: %s: %s", self._name, error)
-            self._is_failing = True
-            with self._writer.changed:
-                self._backlog.failed(len(data), now=time.monotonic())
-            return
+            failure = error
+        now, loss = time.monotonic(), None
         with self._writer.changed:
             was_long = not self._backlog.has_room
-            self._backlog.wrote(count, now=time.monotonic())
+            if failure is None:
+                self._backlog.wrote(count, now=now)
+                loss = self._backlog.take_loss()
+            else:
+                self._backlog.failed(len(data), now=now)
             has_room = self._backlog.has_room
-            loss = self._backlog.take_loss()
-        self._is_failing = False
         if was_long and has_room:
             os.eventfd_write(self._writer.room, 1)
+        if failure is not None and not self._is_failing:
+            log.warning("output of workers is lost: %s: %s", self._name, failure)
+        self._is_failing = failure is not None
         self._say(loss)
 
     def _say(self, loss: Loss | None) -> None:

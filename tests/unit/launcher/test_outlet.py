@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import select
 from collections.abc import Iterator
 
 import pytest
@@ -36,3 +39,14 @@ def test_a_stream_that_was_closed_loses_output_and_nothing_else(
     outlet.write(b"late")
     assert writer.drain(WITHIN)
     assert "output of workers is lost: the file: " in caplog.text
+
+
+def test_a_destination_that_refuses_output_has_room_again(writer: Writer) -> None:
+    """So that what waits to be read for it is read at once."""
+
+    def sink(data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    outlet = outlet_of(writer, sink)
+    outlet.write(b"x" * LIMIT)
+    assert select.select([writer.room], [], [], WITHIN)[0]
