@@ -139,10 +139,10 @@ class Agent:
                 now = self._loop.turn(due)
                 self._recognise_pause(due, asked, now)
                 coordination.tick(now=now)
-                coordination.store.tick()
-                self._warm_start.tick()
-                self._processes.tick()
-                self._left.tick()
+                coordination.store.tick(now=now)
+                self._warm_start.tick(now=now)
+                self._processes.tick(now=now)
+                self._left.tick(now=now)
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
                 if now >= self._awaits_until:
@@ -200,9 +200,12 @@ class Agent:
         signals = [*signal_numbers(self.options.signals), *([signal.SIGCHLD] if self._is_command else [])]
         config = self.config
         pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
+        until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
         self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
         self._coordination.store.lost = self._store_lost
-        self._loop.watch(*cleanup.enter_context(signals_as_events(signals, self._signalled)))
+        reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
+        self._loop.watch(reader, read)
+        until_left.callback(self._loop.forget, reader)
         self._environ |= self._control.environment()
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
@@ -320,7 +323,7 @@ class Agent:
         if not self._workers.running():
             self._stopping.ended()
         in_process = self._coordination.store.is_in_use
-        if code and not self._policy.is_stopping:
+        if code and self._policy.is_at_work(local_rank):
             rank = self._policy.rank_of(local_rank)
             self._control.catch_up()  # its monitor has said before why it ends it
             report = self._log_failure(rank, report)

@@ -102,9 +102,8 @@ class Guardians:
         """Return their processes."""
         return {each.process.pid for each in self._guardians.values()}
 
-    def tick(self) -> None:
-        """Ask them for a sign of life, and replace those that are lost; call it after the loop's turn."""
-        now = time.monotonic()
+    def tick(self, *, now: float) -> None:
+        """Ask them for a sign of life, and replace those that are lost; `now` is what the loop's turn has returned."""
         if now < self._policy.deadline:
             return
         for action in self._policy.tick(now=now):

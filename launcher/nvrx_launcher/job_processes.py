@@ -76,9 +76,9 @@ class JobProcesses:
         with suppress(OSError):  # a kernel without it: what has the launch in its environment is found
             become_subreaper()
 
-    def tick(self) -> None:
-        """Watch the guardians; call it after the loop's turn."""
-        self._guardians.tick()
+    def tick(self, *, now: float) -> None:
+        """Watch the guardians; `now` is what the loop's turn has returned."""
+        self._guardians.tick(now=now)
 
     def reap(self) -> None:
         """Reap the orphans that have ended, after SIGCHLD."""

@@ -55,9 +55,9 @@ class LeftProcesses:
         if self._watched:
             self._policy.left(now=time.monotonic())
 
-    def tick(self) -> None:
+    def tick(self, *, now: float) -> None:
         """Ask what is left to end, or kill it, if that is due."""
-        match self._policy.tick(now=time.monotonic()):
+        match self._policy.tick(now=now):
             case Ending.ASK:
                 self._look()
                 text = "workers that are done have left processes, which are sent SIGTERM, and killed after %g s: %s"

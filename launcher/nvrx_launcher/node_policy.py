@@ -124,6 +124,10 @@ class NodePolicy:
         """Whether its workers are being ended."""
         return self._phase is _Phase.STOPPING
 
+    def is_at_work(self, local_rank: int) -> bool:
+        """Whether a worker is part of the cycle that runs: it is neither being ended nor given up."""
+        return self._phase is _Phase.RUNNING and local_rank in self._running
+
     def rank_of(self, local_rank: int) -> int:
         """Return a worker's rank in the cycle."""
         return self._first_rank + local_rank

@@ -42,15 +42,16 @@ def end_by_signals() -> None:
 
     The default dispositions do not end PID 1 of a namespace, and a KeyboardInterrupt could be raised in torch's C++
     code, which aborts the process, or where it is swallowed. While the main thread is in such code no handler of
-    Python's runs, so a thread waits for the signals.
+    Python's runs, so a thread waits for the signals. Where none can be started, the dispositions stay as they are.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(writer, False)
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _ignore)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_end_by_the_next, args=(reader,), name="nvrx-signals", daemon=True).start()
+    with suppress(RuntimeError):  # the limit of processes is reached: the launcher says so where it needs the next one
+        threading.Thread(target=_end_by_the_next, args=(reader,), name="nvrx-signals", daemon=True).start()
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _ignore)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
 
 def _end_by_the_next(reader: int) -> None:
@@ -78,7 +79,7 @@ def signals_as_events(
     """Handle signals in a loop, not in a handler; outside the main thread Python allows none.
 
     Args:
-        signals: which ones.
+        signals: which ones; SIGHUP stays ignored where it is, as under `nohup`.
         received: called for each signal that has arrived, in the loop.
 
     Yields:
@@ -86,7 +87,8 @@ def signals_as_events(
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, _ignore) for number in signals} if is_main else {}
+    handled = [each for each in signals if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _ignore) for number in handled} if is_main else {}
     for ending in ENDING:
         if is_main and ending not in before and signal.getsignal(ending) is _ignore:  # not to be handled
             signal.signal(ending, signal.SIG_DFL)

@@ -87,7 +87,7 @@ class _Program:
     def lines(self) -> list[str]:
         """Return what it has said since the last call."""
         with suppress(BlockingIOError):
-            return os.read(self.said, 1 << 16).decode().splitlines()
+            return os.read(self.said, 1 << 16).decode(errors="replace").splitlines()
         return []
 
     def how_it_ended(self) -> str:
@@ -143,9 +143,9 @@ class ControlStore:
         watched = math.inf if self._program is None else self._program.watch.deadline
         return min([watched, *(each.deadline for each in self._questions.values())])
 
-    def tick(self) -> None:
+    def tick(self, *, now: float) -> None:
         """Handle that time has passed: a silent program is lost, an answer that does not come is no."""
-        now, program = time.monotonic(), self._program
+        program = self._program
         why = ""
         if program is not None and now >= program.watch.deadline:
             why = program.watch.tick(now=now, is_stopped=is_stopped(program.pid))
@@ -247,10 +247,13 @@ class ControlStore:
         if not lines:  # its end of the pipe is closed
             self._loop.forget(program.said)
             return
-        program.watch.heard(now=time.monotonic())
-        for line in filter(ALIVE.__ne__, lines):
-            rank, found = line.split()
-            self._answer(int(rank), found=found == "1")
+        for line in lines:
+            rank, _, found = line.partition(" ")
+            is_answer = rank.isdecimal() and found in ("0", "1")
+            if line == ALIVE or is_answer:  # else its interpreter prints, as a `sitecustomize` may
+                program.watch.heard(now=time.monotonic())
+            if is_answer:
+                self._answer(int(rank), found=found == "1")
 
     def _ended(self, program: _Program) -> None:
         """Handle that the program has exited."""
@@ -271,11 +274,15 @@ class ControlStore:
         elif self._replaced < MAX_REPLACED:
             log.warning("the program that asks the store at %s (pid %d) %s: it is replaced", self.endpoint, pid, why)
             self._replaced += 1
-            self._start(self.endpoint)
-            for rank, question in self._questions.items():
-                left = max(0.0, question.deadline - ANSWERS_LATE - time.monotonic())
-                self._program.write(f"{rank} {left}")
-            return
+            try:
+                self._start(self.endpoint)
+            except OSError as error:
+                log.error("the program that asks the store at %s cannot be started: %s", self.endpoint, error)
+            else:
+                for rank, question in self._questions.items():
+                    left = max(0.0, question.deadline - ANSWERS_LATE - time.monotonic())
+                    self._program.write(f"{rank} {left}")
+                return
         else:
             log.error("the program that asks the store at %s (pid %d) %s, once more", self.endpoint, pid, why)
         for rank in list(self._questions):

@@ -191,7 +191,7 @@ MISTAKES = {
     ),
     "a port as text": plain("store_kwargs={'port': '29600'}", "write port=29600"),
     "an endpoint with a scheme": plain(
-        "", "write NVRX_STORE_ENDPOINT=node7:29501, without a scheme", NVRX_STORE_ENDPOINT="http://127.0.0.1:29501"
+        "", "write NVRX_STORE_ENDPOINT=node7:29501 or [fd00::7]:29501, without a scheme", NVRX_STORE_ENDPOINT="http://127.0.0.1:29501"
     ),
     "an endpoint without a port": plain("", "='node7' is not host:port", NVRX_STORE_ENDPOINT="node7"),
     "nobody listens": plain(

@@ -9,6 +9,7 @@ import ast
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -29,10 +30,12 @@ def script_mistake(options: LaunchOptions, environ: Mapping[str, str]) -> str:
     if options.module or options.no_python or environ.get("PYTHON_EXEC") or script.suffix != ".py":
         return ""
     try:
-        tree = ast.parse(script.read_bytes(), str(script))
+        with warnings.catch_warnings():  # the worker has printed those of its script
+            warnings.simplefilter("ignore")
+            tree = ast.parse(script.read_bytes(), str(script))
     except (SyntaxError, ValueError) as error:
         return f"{script} does not compile: {error}"
-    except OSError:
+    except (OSError, RecursionError, MemoryError):  # it cannot be read here, or is nested too deep for the parser
         return ""
     folders = [str(script.resolve().parent), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
     missing = [name for name in _first_imports(tree) if not _is_found(name, folders)]

@@ -141,9 +141,9 @@ class Standbys:
         """Start no standbys until `settle`."""
         self._policy.pause()
 
-    def tick(self) -> None:
+    def tick(self, *, now: float) -> None:
         """Start the next standby if it is due."""
-        if (now := time.monotonic()) >= self._policy.deadline:
+        if now >= self._policy.deadline:
             for action in self._policy.tick(now=now, has_room=self._has_room()):
                 log.debug("start a standby worker: %s", action.reason)
                 self._start(action.local_rank)

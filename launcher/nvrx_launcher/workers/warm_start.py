@@ -57,10 +57,10 @@ class WarmStart:
         """When `tick` is due, monotonic seconds."""
         return math.inf if self._standbys is None else self._standbys.deadline
 
-    def tick(self) -> None:
+    def tick(self, *, now: float) -> None:
         """Start the next standby if it is due."""
         if self._standbys is not None:
-            self._standbys.tick()
+            self._standbys.tick(now=now)
 
     def settle(self) -> None:
         """Schedule the start of missing standbys."""

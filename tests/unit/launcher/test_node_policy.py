@@ -61,3 +61,12 @@ def test_a_node_that_is_cut_off_has_no_number_until_it_joins_again(policy):
     assert policy.worker_exited(0, -9) == (Tell(MessageKind.LEFT, 0, "it was cut off"), JoinAgain("it was cut off"))
     policy.joined(3)
     assert policy.node == 3
+
+
+def test_a_worker_that_was_given_up_is_no_failure_when_it_ends_at_last(policy):
+    assert policy.is_at_work(0)
+    policy.leave(excluded(WHY, is_needed=True))
+    assert not policy.is_at_work(0)
+    policy.survived(excluded("pid 7 survives SIGKILL", is_needed=True))
+    assert not policy.is_at_work(0)
+    assert policy.worker_exited(0, -9) == ()

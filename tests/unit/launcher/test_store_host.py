@@ -1,4 +1,4 @@
-"""The endpoint of the store of in-process restart: one listener at a time, watched until it is closed."""
+"""The store of in-process restart, as a launcher knows it: its listener, and what its program says."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ def mistake(*given, environ=None):
         ("import __main__\n", ""),
         ("x = (1,\n", "does not compile: '(' was never closed"),
         ("x = '\0'\n", "does not compile: "),
+        (f"x = {'(' * 150}{'-' * 5000}1{')' * 150}\n", ""),
     ],
 )
 def test_a_mistake_is_found(source, found, tmp_path):
