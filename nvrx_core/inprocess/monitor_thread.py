@@ -142,6 +142,7 @@ class MonitorThread:
 
     def _await_event(self, effect: effects.AwaitEvent) -> None:
         self.operations.wait_event(effect.iteration)
+        self.page[ProgressField.NOTICED] = effect.iteration + 1
         self.marks = {"noticed": time.monotonic()}
 
     def _await_decision(self, effect: effects.AwaitDecision) -> Decision:
@@ -152,7 +153,6 @@ class MonitorThread:
     def _notice(self, effect: monitor_effects.NoticeEvent) -> None:
         self._turns.begin()
         self._function.notice(effect.iteration)
-        self.page[ProgressField.NOTICED] = effect.iteration + 1
 
     def _last_call(self, effect: monitor_effects.LastCall) -> None:
         with self.changed:

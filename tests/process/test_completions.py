@@ -39,3 +39,11 @@ def test_a_rendezvous_without_the_exited_rank_waits_for_a_late_rank(prepare: Lau
     assert_nothing_left(job)
     assert job.events("restart") == []
     assert {line["initial_rank"]: line["result"] for line in job.lines("done")} == {0: 0, 2: 0}
+
+
+def test_a_completion_may_take_longer_than_the_hard_timeout(prepare: Launch) -> None:
+    """The rank has heard of the end of its round, although its main thread is in the callback."""
+    job = prepare(world=2).start(COMPLETIONS, NVRX_TEST_CASE="slow").finish()
+    assert_nothing_left(job)
+    assert job.codes == {0: 0, 1: 0}
+    assert {line["initial_rank"]: line["result"] for line in job.lines("done")} == {0: 0, 1: 0}

@@ -22,13 +22,12 @@ __all__ = ["THREAD"]
 
 def _await_event(rank: Rank, effect: effects.AwaitEvent) -> Waits:
     cause = (yield AwaitKey(effect.iteration, "event"))[0]
-    rank.cause = cause
+    rank.cause, rank.noticed = cause, effect.iteration
     done = cause is not None or rank.rounds.view.round.phase is not Phase.OPEN
     assert done, f"I11: a round is completed that {rank.member} has not completed"
 
 
 def _notice(rank: Rank, effect: monitor_effects.NoticeEvent) -> None:
-    rank.noticed = effect.iteration
     round_, cause = rank.rounds.view.round, rank.cause
     again = round_.happened(now=rank.world.now) + round_.event(cause, now=rank.world.now)
     assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on an event"

@@ -12,6 +12,8 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess import monitor_thread as module
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import MonitorThread
+from nvrx_core.inprocess.protocol import monitor_thread as protocol
+from nvrx_core.inprocess.protocol.actions import Finish
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.progress.page import Page, ProgressField
@@ -121,6 +123,21 @@ def test_a_thread_that_connects_to_a_lost_store_is_waited_for(page, caplog):
         thread.stop(nothing)
     assert gone.is_set()
     assert caplog.text == ""
+
+
+def test_the_rank_has_heard_of_a_completion_too(page, monkeypatch):
+    noticed = []
+
+    def play(round_, happened, now):
+        noticed.append(page[ProgressField.NOTICED])
+        return (Finish("all have completed"),)
+        yield
+
+    monkeypatch.setattr(protocol, "play", play)
+    thread = monitor_thread(page, nothing, iteration=0)
+    thread.start()
+    thread._thread.join(5.0)
+    assert noticed == [1]
 
 
 @pytest.fixture

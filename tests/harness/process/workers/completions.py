@@ -1,4 +1,7 @@
-"""Ranks 0 and 2 complete, or meet; rank 1 does in iteration 0 what `NVRX_TEST_CASE` says."""
+"""Ranks 0 and 2 complete, or meet; rank 1 does in iteration 0 what `NVRX_TEST_CASE` says.
+
+In the case "slow", the completion of all of them takes long.
+"""
 
 import os
 import sys
@@ -13,10 +16,30 @@ from tests.harness.process.workers.record import Record
 
 CASE, ME = os.environ["NVRX_TEST_CASE"], int(os.environ["RANK"])
 BOUND = timedelta(seconds=2)
+HARD = timedelta(seconds=4)
+
+
+class Upload(inprocess.completion.Completion):
+    """Takes longer than the hard timeout, once all ranks are complete."""
+
+    def __call__(self, state: inprocess.FrozenState) -> inprocess.FrozenState:
+        time.sleep(1.5 * HARD.total_seconds())
+        return state
+
+
+def slow_completion(record: Record) -> None:
+    @inprocess.Wrapper(soft_timeout=HARD / 2, hard_timeout=HARD, completion=Upload())
+    def train() -> int:
+        return 0
+
+    record("done", result=train())
 
 
 def main() -> None:
     record = Record.of_environment()
+    if CASE == "slow":
+        slow_completion(record)
+        return
 
     @inprocess.Wrapper(completion_timeout=BOUND if CASE == "late" else timedelta(seconds=120))
     def train(call: CallWrapper) -> int:
