@@ -26,6 +26,8 @@ __all__ = ["Outlet", "Sink", "Writer", "to_descriptor", "to_stream"]
 
 log = logging.getLogger("nvrx_launcher")
 CHUNK: Final = 1 << 16
+ENDS_WITHIN: Final = 0.1
+"""Seconds that a thread has to end that has written everything."""
 
 Sink = Callable[[bytes], int]
 """Writes bytes, waits as long as that takes, and returns how many were written.
@@ -72,8 +74,19 @@ class Writer:
         self.changed = threading.Condition()
         self.room = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._due, self._busy = deque[Outlet](), False
+        self._outlets = set[Outlet]()
         self._thread: threading.Thread | None = None
         self._ending = False
+
+    def add(self, outlet: Outlet) -> None:
+        """Let `say_lost` say what an outlet loses."""
+        with self.changed:
+            self._outlets.add(outlet)
+
+    def remove(self, outlet: Outlet) -> None:
+        """Handle that an outlet has released its destination."""
+        with self.changed:
+            self._outlets.discard(outlet)
 
     def wake(self, outlet: Outlet) -> None:
         """Write an outlet's backlog, soon; where no thread can be started, at once."""
@@ -97,16 +110,30 @@ class Writer:
         with self.changed:
             return self.changed.wait_for(lambda: not self._due and not self._busy, within)
 
-    def close(self, within: float) -> None:
-        """Write what waits, within `within` seconds, and end the thread; one that is blocked ends with the process."""
-        is_idle = self.drain(within)
+    def close(self, within: float) -> bool:
+        """Write what waits, and end the thread, within `within` seconds; return whether it has ended.
+
+        A thread that is blocked ends with the process, and keeps the eventfd to which it may still write.
+        """
+        deadline = time.monotonic() + within
         with self.changed:
+            is_idle = self.changed.wait_for(lambda: not self._due and not self._busy, within)
             self._ending = True
             self.changed.notify_all()
-        if is_idle:  # else the thread may still write to the eventfd
-            if self._thread is not None:
-                self._thread.join()
-            os.close(self.room)
+        if self._thread is not None:
+            rest = max(0.0, deadline - time.monotonic())
+            self._thread.join(max(rest, ENDS_WITHIN) if is_idle else rest)
+            if self._thread.is_alive():
+                return False
+        os.close(self.room)
+        return True
+
+    def say_lost(self) -> None:
+        """Log what the outlets lose whose destinations did not take everything before `close` was over."""
+        with self.changed:
+            outlets = list(self._outlets)
+        for outlet in outlets:
+            outlet.say_lost()
 
     def _next(self, *, wait: bool = True) -> Outlet | None:
         """Return the next outlet that has something to do; None: this writer is closed, or has nothing."""
@@ -142,6 +169,7 @@ class Outlet:
     ) -> None:  # fmt: skip
         self._sink, self._name, self._writer, self._backlog = sink, name, writer, backlog
         self._release, self._is_closing, self._is_failing = release, False, False
+        writer.add(self)
 
     def write(self, data: bytes, *, is_own: bool = False) -> None:
         """Append bytes to the backlog; what finds no room is lost, and the log says so later."""
@@ -181,6 +209,7 @@ class Outlet:
             release, self._release = self._release, None
             self.say_lost()
             release()
+            self._writer.remove(self)
 
     def say_lost(self) -> None:
         """Log what was lost, and what still waits, when nothing more will be written."""

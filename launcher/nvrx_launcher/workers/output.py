@@ -240,9 +240,10 @@ class Logs:
         self._consoles.clear()
 
     def close(self) -> None:
-        """Write what waits for files, within a bounded time."""
+        """Write what waits for files, within a bounded time, and log what was not written."""
         self.end()
-        self._writer.close(DRAINS_WITHIN)
+        if not self._writer.close(DRAINS_WITHIN):
+            self._writer.say_lost()
 
     def error_file(self, local_rank: int) -> Path:
         """Return the error file of a worker, to which torch's `record` writes its exception."""
