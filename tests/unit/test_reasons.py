@@ -29,8 +29,8 @@ WITHOUT = frozenset({
     "AskGuardian", "Await", "AwaitDecision", "AwaitEvent", "AwaitClients", "AwaitHostClosed", "AwaitLeft",
     "AwaitOthers",
     "AwaitOut", "AwaitRendezvous", "AwaitRound", "AwaitUnmasked", "AskHolders", "CountArrival", "CountCompletion",
-    "DeclareKeys", "DescribeArrival", "DescribeSilence", "FindHolders", "FindProgress", "HasEvent", "HasLeft",
-    "LastCall", "Observe", "ProbeStore", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadDecision", "ReadEvent",
+    "DeclareKeys", "DescribeArrival", "DescribeSilence", "FindHolders", "FindProgress", "HasDecision", "HasEvent",
+    "HasLeft", "LastCall", "Observe", "ProbeStore", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadDecision", "ReadEvent",
     "ReadLeases", "Sleep", "TakeSample",
     # write down what is so
     "BeginIteration", "CloseCompleted", "CountOut", "DisownPage", "EnterStage", "LoseMembers", "MarkLeft",

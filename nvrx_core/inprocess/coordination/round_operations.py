@@ -108,6 +108,10 @@ class RoundOperations:
             text = self.store.try_get(self.keys.round(iteration).decision)
             return None if text is None else Decision.decode(text)
 
+    def has_decision(self, iteration: int) -> bool:
+        """Return whether the round has its decision, without ending a wait for it."""
+        return self.store.has([self.keys.round(iteration).decision])
+
     def set_rendezvous(self, iteration: int, address: str) -> None:
         """Write the rendezvous endpoint of the round's process group; "": there is none, because its rank 0 is lost."""
         if address:

@@ -14,7 +14,7 @@ from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.gil_stall import GilStallAction, GilStallPolicy, MarkRoundOver, QueryRoundEvent
 from nvrx_core.inprocess.monitor.unheard_round import EndRank, Question, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.watch_effects import RankPage
-from nvrx_core.inprocess.protocol.effects import Effect, Flow, ReadDecision, StoreFailure
+from nvrx_core.inprocess.protocol.effects import Effect, Flow, StoreFailure
 from nvrx_core.liveness.hang_detector import (
     HangDetector,
     Kill,
@@ -117,8 +117,8 @@ class Judging:
         question = policy.question(sample, now=now)
         if question is not None:
             is_event = question is Question.EVENT
-            found = yield (effects.HasEvent(sample.iteration) if is_event else ReadDecision(sample.iteration))
-            if found:
+            has = effects.HasEvent(sample.iteration) if is_event else effects.HasDecision(sample.iteration)
+            if (yield has):
                 policy.is_over(now=now)
         for action in policy.actions(sample, now=now):
             if isinstance(action, EndRank):

@@ -81,6 +81,7 @@ class StoreLink:
             **dict.fromkeys(asks, self._carry_out),
             effects.JoinForDead: self._join_for_dead,
             effects.FindProgress: self._find_progress,
+            effects.HasDecision: lambda effect: self.connect().rounds.has_decision(effect.iteration),
             effects.HasEvent: lambda effect: self.connect().rounds.has_event(effect.iteration),
             effects.ReadLeases: lambda effect: self.connect().membership.leases(effect.members),
             effects.HasLeft: lambda effect: self.connect().membership.has_left(effect.member),

@@ -14,8 +14,8 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
-    "DescribeDeath", "DescribeSilence", "DescribeStall", "DisownPage", "FindProgress", "HasEvent", "HasLeft",
-    "InterruptRank", "JoinForDead", "KillRank", "KillWithoutStore", "MarkRoundOver", "MarkStalled", "MarkStoreLost",
+    "DescribeDeath", "DescribeSilence", "DescribeStall", "DisownPage", "FindProgress", "HasDecision", "HasEvent",
+    "HasLeft", "InterruptRank", "JoinForDead", "KillRank", "KillWithoutStore", "MarkRoundOver", "MarkStalled", "MarkStoreLost",
     "MoveLease", "NoteStragglers", "ProbeStore", "RankPage", "ReadLeases", "RenewConnections", "ReportPause", "Sleep",
     "TakeSample", "TerminateRank",
 ]  # fmt: skip
@@ -202,6 +202,13 @@ class ProbeStore(Effect):
 @dataclass(slots=True)
 class FindProgress(Effect):
     """Resumed with the `PeerProgress` of the other members."""
+
+
+@dataclass(slots=True)
+class HasDecision(Effect):
+    """Resumed with whether the round has its decision; no wait for it ends."""
+
+    iteration: int
 
 
 @dataclass(slots=True)

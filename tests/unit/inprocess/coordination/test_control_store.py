@@ -489,6 +489,22 @@ def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
     assert found == [decision]
 
 
+def test_asking_whether_there_is_a_decision_ends_no_wait_for_it():
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    waiting = GuardedStore(server.clone())
+    woken = threading.Event()
+    thread = threading.Thread(target=lambda: (waiting.wait_signal(KEYS.round(0).decision), woken.set()))
+    thread.start()
+    looking = ControlStore(GuardedStore(server), KEYS).rounds
+    for _ in range(10):
+        assert not looking.has_decision(0)
+        assert not woken.wait(0.005)
+    server.set(KEYS.round(0).decision, decide(0, {0: arrival(0)}, None).encode())
+    assert looking.has_decision(0)
+    thread.join(5.0)
+    assert woken.is_set()
+
+
 def test_a_read_of_a_missing_event_ends_no_wait_for_it():
     """A rank in its function takes the end of its wait for a fault, so no wait may end without one."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -288,7 +288,7 @@ def test_a_pause_of_the_process_is_reported_and_charged_to_nobody():
 
 @pytest.mark.parametrize(
     ("stage", "answers"),
-    [(Stage.RUNNING, {effects.HasEvent: True}), (Stage.ARRIVED, {ReadDecision: SimpleNamespace(lost=(0,))})],
+    [(Stage.RUNNING, {effects.HasEvent: True}), (Stage.ARRIVED, {effects.HasDecision: True})],
     ids=["event", "decision"],
 )
 def test_a_rank_that_does_not_hear_of_the_end_of_its_round_is_made_to_listen_anew_and_then_ended(stage, answers):
