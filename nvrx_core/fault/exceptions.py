@@ -57,12 +57,17 @@ def text_of(error: BaseException) -> str:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code of a process that ends by this exit or Ctrl-C; 0 for a success and all other exceptions."""
+    """Return the exit code of a process that ends by this exit or Ctrl-C; 0 for a success and all other exceptions.
+
+    A code that is a multiple of 256, with which the process ends as if by success, counts as 1: the exit is a fault.
+    """
     if isinstance(error, KeyboardInterrupt):
         return SIGINT_CODE
     if not isinstance(error, SystemExit) or error.code is None:
         return 0
-    return error.code & 0xFF if isinstance(error.code, int) else 1
+    if not isinstance(error.code, int):
+        return 1
+    return error.code & 0xFF or int(error.code != 0)
 
 
 def type_name(kind: type[BaseException]) -> str:
