@@ -133,7 +133,7 @@ class Interrupt:
     def reset(self) -> None:
         """Discard an earlier request; only between rounds."""
         self.requested = self.armed = self._insist = self._waits = False
-        self.depth = self.raised = self.deferred = self.waited = self._seen_deferred = 0
+        self.depth = self.raised = self.deferred = self.waited = self._seen_raised = self._seen_deferred = 0
         self.iteration += 1
         self._raised, self._machine = _nothing, None
         self._make = RankShouldRestart
@@ -180,7 +180,7 @@ class Interrupt:
 
     def _raise_if_safe(self, frame: FrameType | None, notified: bool) -> None:
         """Raise the exception if it may land in `frame`, else await the next line at which it may."""
-        insist, self._insist = self._insist, False
+        insist, self._insist = self._insist and self.raised == self._seen_raised, False  # else a line has raised since
         waits, self._waits = self._waits or notified, False  # a long call counts as a wait: it acquires no lock
         if not insist and self.unwinds():
             return

@@ -76,7 +76,7 @@ class NextLine:
     def _release(self) -> None:
         frame, self._frame = self._frame, None
         self._refused.clear()
-        if frame is not None:
+        if frame is not None and frame.f_trace == self._event:  # else a debugger has set its own meanwhile
             frame.f_trace, frame.f_trace_lines = self._found
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -99,6 +99,8 @@ class NextLine:
         self.busy = True
         try:
             act()
+        except Exception:  # boundary: the wait is given up, firing again remains; no interruption is an `Exception`
+            self.cancel()
         finally:
             self.busy = False
 

@@ -79,6 +79,27 @@ def test_while_the_exception_unwinds_it_is_not_raised_again(interrupt):
     assert interrupt.raised == 1
 
 
+def test_one_that_insists_does_not_land_in_the_cleanup_of_one_that_was_not_seen(interrupt):
+    requested(interrupt)
+    done = []
+
+    def work():
+        try:
+            fire()
+        finally:
+            for seen in (False, True):
+                if seen:
+                    assert interrupt._seen().raised == 1
+                interrupt._insist = True
+                fire()
+                done.append(seen)
+
+    with pytest.raises(RankShouldRestart):
+        work()
+    assert done == [False]
+    assert interrupt.raised == 2
+
+
 def test_a_swallowed_or_stored_interruption_is_raised_again(interrupt):
     requested(interrupt)
     with pytest.raises(RankShouldRestart) as stored:

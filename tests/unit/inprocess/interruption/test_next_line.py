@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 
+from nvrx_core.inprocess.interruption import interrupt as interrupt_module
 from nvrx_core.inprocess.interruption.atomic import Atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 
@@ -417,3 +418,46 @@ def test_the_frame_is_given_back_as_it_was(interrupt):
     assert run(interrupt, work)
     assert (frames[0].f_trace, frames[0].f_trace_lines) == (None, False)
     assert len(frames) == 2
+
+
+def test_a_trace_function_that_a_debugger_gives_the_frame_meanwhile_stays_there(interrupt):
+    frames = []
+
+    def debugger(frame, event, argument):
+        return debugger
+
+    def work():
+        frame = sys._getframe()
+        try:
+            frames.append(frame)
+        finally:
+            fire()
+            frame.f_trace = debugger
+            sys.settrace(debugger)
+            fire()
+            sys.settrace(None)
+        frames.append(frame.f_trace is debugger)
+
+    assert not run(interrupt, work)
+    assert frames[1:] == [True]
+
+
+def test_a_failure_of_the_wait_itself_is_not_the_function_s(interrupt, monkeypatch):
+    done = []
+
+    def work(fails):
+        try:
+            done.append("tried")
+        finally:
+            fire()
+        done.append("went on")
+        fails.undo()
+        done.append(interrupt._next_line.awaited)
+        fire()
+
+    def is_safe_line(frame, floor):
+        raise RecursionError
+
+    monkeypatch.setattr(interrupt_module, "is_safe_line", is_safe_line)
+    assert run(interrupt, work, monkeypatch)
+    assert done == ["tried", "went on", False]
