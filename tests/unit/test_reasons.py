@@ -30,8 +30,8 @@ WITHOUT = frozenset({
     "AwaitOthers",
     "AwaitOut", "AwaitRendezvous", "AwaitRound", "AwaitUnmasked", "AskHolders", "CountArrival", "CountCompletion",
     "DeclareKeys", "DescribeArrival", "DescribeSilence", "FindHolders", "FindProgress", "HasDecision", "HasEvent",
-    "HasLeft", "LastCall", "Observe", "ProbeStore", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadDecision", "ReadEvent",
-    "ReadLeases", "Sleep", "TakeSample",
+    "HasLeft", "LastCall", "Observe", "ProbeStore", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadDecision",
+    "ReadEvent", "ReadLeases", "Sleep", "TakeSample",
     # write down what is so
     "BeginIteration", "CloseCompleted", "CountOut", "DisownPage", "EnterStage", "LoseMembers", "MarkLeft",
     "MarkRoundOver", "MarkStalled", "MarkStoreLost", "MoveLease", "NoteStragglers", "NoticeEvent", "PutArrival",

@@ -15,9 +15,9 @@ from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
     "DescribeDeath", "DescribeSilence", "DescribeStall", "DisownPage", "FindProgress", "HasDecision", "HasEvent",
-    "HasLeft", "InterruptRank", "JoinForDead", "KillRank", "KillWithoutStore", "MarkRoundOver", "MarkStalled", "MarkStoreLost",
-    "MoveLease", "NoteStragglers", "ProbeStore", "RankPage", "ReadLeases", "RenewConnections", "ReportPause", "Sleep",
-    "TakeSample", "TerminateRank",
+    "HasLeft", "InterruptRank", "JoinForDead", "KillRank", "KillWithoutStore", "MarkRoundOver", "MarkStalled",
+    "MarkStoreLost", "MoveLease", "NoteStragglers", "ProbeStore", "RankPage", "ReadLeases", "RenewConnections",
+    "ReportPause", "Sleep", "TakeSample", "TerminateRank",
 ]  # fmt: skip
 
 
