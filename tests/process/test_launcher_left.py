@@ -201,6 +201,21 @@ def test_what_ends_by_itself_soon_after_its_worker_is_not_named(start: Start) ->
     assert "left" not in log, log
 
 
+def test_what_a_worker_that_is_done_has_left_goes_on_printing(start: Start, tmp_path: Path) -> None:
+    """Under `--tee`, where its streams are pipes that the launcher reads; it ends by itself, after its SIGTERM."""
+    job = start("prints", "--tee", "3", "--workers-stop-timeout", "30", "--log-dir", str(tmp_path / "logs"))
+    code, log = job.finish()
+    assert code == 0, log
+    assert "is killed" not in log, log
+    parts = [f"part {number}\n" for number in range(20)]
+    for local_rank in range(2):
+        prefix = f"[default{local_rank}]:"
+        assert [line for line in log.splitlines(True) if line.startswith(prefix)] == [prefix + each for each in parts]
+        for name in ("stdout.log", "stderr.log"):
+            (file,) = (tmp_path / "logs").glob(f"*/attempt_0/{local_rank}/{name}")
+            assert file.read_text() == "".join(parts)
+
+
 AS_PID_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 """Runs a command as the first process of a container."""
 

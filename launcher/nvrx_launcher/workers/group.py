@@ -31,7 +31,8 @@ class WorkerGroup:
         exited: called with the local rank, the exit code and a report of each worker that has ended.
         is_monitored: by local rank and pid, whether a worker was still monitored when it exited; then exit code 0 is
             not a success.
-        spares_rest: what a worker that has exited with code 0 leaves in its process group is not killed here.
+        spares_rest: what a worker that has exited with code 0 leaves in its process group is not killed here, and its
+            output is shown.
 
     Attributes:
         placement: the ranks of this node in the cycle; None before the first one.
@@ -65,6 +66,7 @@ class WorkerGroup:
         Raises:
             OSError: when their program cannot be started.
         """
+        self._tees.close_left()
         placement = self.placement = _placement(action)
         self._stopping = False
         self.failures.clear()
@@ -123,8 +125,8 @@ class WorkerGroup:
         self._loop.forget(worker.ended)
         code = worker.reap(spares_rest=self._spares_rest)
         del self._workers[worker.local_rank]
-        self._tees.close(worker.local_rank)
-        if not self._workers:
+        self._tees.close(worker.local_rank, spares_rest=self._spares_rest and not code)
+        if not self._workers and not self._tees.is_any_left:  # else they end with the next cycle, or with the launch
             self._logs.end()
         if not code and not self._stopping and self._is_monitored(worker.local_rank, worker.pid):
             self._exited(worker.local_rank, FAILED, self._report_early_end(worker))

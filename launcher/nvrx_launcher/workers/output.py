@@ -6,12 +6,16 @@ not read while a backlog is long (`nvrx_launcher.backlog`), and its worker waits
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import string
+import sys
+import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Final
 
@@ -104,31 +108,45 @@ class Tee:
         """When it no longer has to wait for the console, monotonic seconds; `inf`: it waits for the file."""
         return math.inf if self._file.must_wait(now=time.monotonic()) else self._console.stream.stalls_at
 
-    def read(self) -> bool:
-        """Read what is available; return False if there is nothing more, at the moment or at all."""
-        try:
-            data = os.read(self.reader, CHUNK)
-        except BlockingIOError:
-            return False
-        if data:
-            self._file.write(data)
-            self._console.show(self._prefix, self._lines.feed(data, now=time.monotonic()))
-        else:
-            self.is_at_end = True
-            self._console.show(self._prefix, self._lines.flush())
-        return bool(data)
+    def read(self) -> None:
+        """Read what is available."""
+        self._read()
+
+    def read_rest(self) -> None:
+        """Read what is there now, and not what somebody prints meanwhile, however much that is."""
+        size = _available(self.reader)
+        while size >= 0 and (count := self._read()):  # at 0 the end is read, if this is it
+            size -= count
 
     def tick(self, *, now: float) -> None:
         """Show a line that has been unterminated for a while."""
         self._console.show(self._prefix, self._lines.tick(now=now))
 
     def close(self) -> None:
-        """Read the rest, and close the file."""
-        while self.read():
-            pass
+        """Read the rest, and close the file; who prints later is ended by SIGPIPE."""
+        self.read_rest()
         self._console.show(self._prefix, self._lines.flush())
         os.close(self.reader)
         self._file.close()
+
+    def _read(self) -> int:
+        """Read a chunk; return its size, 0 if there is nothing more, at the moment or at all."""
+        try:
+            data = os.read(self.reader, CHUNK)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._file.write(data)
+            self._console.show(self._prefix, self._lines.feed(data, now=time.monotonic()))
+        else:
+            self.is_at_end = True
+            self._console.show(self._prefix, self._lines.flush())
+        return len(data)
+
+
+def _available(pipe: int) -> int:
+    """Return how many bytes are in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 class Tees:
@@ -141,6 +159,7 @@ class Tees:
 
     def __init__(self, loop: EventLoop, rooms: Sequence[int]) -> None:
         self._loop, self._tees, self._waiting = loop, dict[int, list[Tee]](), list[Tee]()
+        self._left = list[Tee]()
         self._rooms = rooms
         for room in rooms:
             loop.watch(room, lambda room=room: self._has_room(room))  # type: ignore[misc]
@@ -148,7 +167,7 @@ class Tees:
     @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
-        lines = (tee.deadline for tees in self._tees.values() for tee in tees)
+        lines = (tee.deadline for tee in self._all())
         return min(*(tee.waits_until for tee in self._waiting), *lines, math.inf, math.inf)
 
     def attach(self, local_rank: int, tee: Tee) -> None:
@@ -158,29 +177,59 @@ class Tees:
 
     def tick(self, *, now: float) -> None:
         """Show unterminated lines, and read on where a destination has room, or has stalled."""
-        for tees in self._tees.values():
-            for tee in tees:
-                tee.tick(now=now)
+        for tee in self._all():
+            tee.tick(now=now)
         waiting, self._waiting = self._waiting, []
         for tee in waiting:
             self._watch_or_wait(tee, now)
 
-    def close(self, local_rank: int) -> None:
-        """Read what is left of a worker's output."""
+    @property
+    def is_any_left(self) -> bool:
+        """Whether the output of what workers have left may come."""
+        return bool(self._left)
+
+    def close(self, local_rank: int, *, spares_rest: bool = False) -> None:
+        """Read what is left of the output of a worker that has ended.
+
+        Args:
+            local_rank: its number.
+            spares_rest: what it has started may go on, and its output is read until its end, or `close_left`.
+        """
         for tee in self._tees.pop(local_rank, ()):
-            self._loop.forget(tee.reader)
-            self._waiting = [each for each in self._waiting if each is not tee]
-            tee.close()
+            if spares_rest:
+                tee.read_rest()
+            if spares_rest and not tee.is_at_end:
+                self._left.append(tee)
+            else:
+                self._close(tee)
+
+    def close_left(self) -> None:
+        """Read what there is of the output of what workers have left, and nothing more."""
+        left, self._left = self._left, []
+        for tee in left:
+            self._close(tee)
 
     def end(self) -> None:
-        """Watch no destination any more."""
+        """Watch no destination any more, and nothing that workers have left."""
+        self.close_left()
         for room in self._rooms:
             self._loop.forget(room)
+
+    def _all(self) -> Iterator[Tee]:
+        return chain(*self._tees.values(), self._left)
+
+    def _close(self, tee: Tee) -> None:
+        self._loop.forget(tee.reader)
+        self._waiting = [each for each in self._waiting if each is not tee]
+        tee.close()
 
     def _read(self, tee: Tee) -> None:
         tee.read()
         now = time.monotonic()
-        if tee.is_at_end:  # its worker may still run: it has closed the stream, or redirected it
+        if tee.is_at_end and tee in self._left:
+            self._left.remove(tee)
+            self._close(tee)
+        elif tee.is_at_end:  # its worker may still run: it has closed the stream, or redirected it
             self._loop.forget(tee.reader)
         elif tee.must_wait(now=now):
             self._loop.forget(tee.reader)

@@ -15,6 +15,13 @@ import time
 from typing import Any
 
 RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+PRINTS = """
+import sys, time
+for number in range(20):
+    time.sleep(0.1)
+    for stream in (sys.stdout, sys.stderr):
+        print("part", number, file=stream, flush=True)
+"""
 TERMINATES = "import os, signal, time; print(os.getpid(), flush=True); time.sleep(600)"
 IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 DAEMON = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
@@ -91,6 +98,11 @@ def done() -> None:
     if RANK == 0:
         say("left", name="ignores", child=leave("", False, True))
     say("ready")
+
+
+def prints() -> None:
+    """Ends with code 0; what it leaves prints for 2 s, whatever it is sent, and ends by itself."""
+    subprocess.Popen([sys.executable, "-S", "-c", IGNORES + PRINTS]).returncode = 0
 
 
 def short() -> None:

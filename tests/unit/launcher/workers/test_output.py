@@ -24,7 +24,8 @@ class Streams:
         self.loop, self._writer = EventLoop(), Writer()
         self.file, self.console = bytearray(), bytearray()
         self.tees = Tees(self.loop, [self._writer.room])
-        self.tee = Tee(self._outlet(self.file), Destination(self._outlet(self.console)), b"0:")
+        self.file_outlet = self._outlet(self.file)
+        self.tee = Tee(self.file_outlet, Destination(self._outlet(self.console)), b"0:")
         self.tees.attach(0, self.tee)
 
     def _outlet(self, into: bytearray) -> Outlet:
@@ -61,3 +62,55 @@ def test_a_stream_that_its_worker_has_closed_does_not_wake_the_loop(streams: Str
     deadline = time.monotonic() + TURN
     assert streams.loop.turn(deadline) >= deadline
     streams.tees.close(0)
+
+
+def test_what_a_worker_has_left_is_read_until_its_end(streams: Streams) -> None:
+    os.write(streams.tee.writer, b"one\n")
+    streams.tees.close(0, spares_rest=True)
+    assert streams.tees.is_any_left
+    assert streams.received() == (b"one\n", b"0:one\n")
+    os.write(streams.tee.writer, b"two")
+    streams.loop.turn(time.monotonic() + 10.0)
+    streams.tees.tick(now=streams.tees.deadline)
+    assert streams.received() == (b"one\ntwo", b"0:one\n0:two\n")
+    os.close(streams.tee.writer)
+    streams.loop.turn(time.monotonic() + 10.0)
+    assert not streams.tees.is_any_left
+    deadline = time.monotonic() + TURN
+    assert streams.loop.turn(deadline) >= deadline
+
+
+@pytest.mark.parametrize("spares_rest", [False, True])
+def test_the_streams_of_a_worker_that_has_left_nothing_are_closed_with_it(streams: Streams, spares_rest: bool) -> None:
+    os.write(streams.tee.writer, b"one\n")
+    os.close(streams.tee.writer)
+    streams.tees.close(0, spares_rest=spares_rest)
+    assert not streams.tees.is_any_left
+    assert streams.received() == (b"one\n", b"0:one\n")
+
+
+def test_what_is_left_at_the_end_is_closed(streams: Streams) -> None:
+    streams.tees.close(0, spares_rest=True)
+    os.write(streams.tee.writer, b"one\n")
+    streams.tees.close_left()
+    assert streams.received() == (b"one\n", b"0:one\n")
+    with pytest.raises(BrokenPipeError):
+        os.write(streams.tee.writer, b"two\n")
+    os.close(streams.tee.writer)
+
+
+def test_what_prints_without_end_holds_nobody_up(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `yes`, which prints as soon as there is room."""
+    chunks = list[bytes]()
+
+    def read(data: bytes) -> None:
+        chunks.append(data)
+        if len(chunks) < 1_000:
+            os.write(streams.tee.writer, data)
+
+    monkeypatch.setattr(streams.file_outlet, "write", read)
+    os.write(streams.tee.writer, b"y\n")
+    streams.tees.close(0, spares_rest=True)
+    streams.tees.close_left()
+    assert len(chunks) < 10
+    os.close(streams.tee.writer)
