@@ -208,7 +208,10 @@ class Outlet:
         elif self._is_closing and self._release is not None:
             release, self._release = self._release, None
             self.say_lost()
-            release()
+            try:
+                release()
+            except OSError as error:  # a file system over the network reports some failures only here
+                log.warning("output of workers is lost: %s: %s", self._name, error)
             self._writer.remove(self)
 
     def say_lost(self) -> None:

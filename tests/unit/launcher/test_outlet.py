@@ -53,6 +53,21 @@ def test_a_destination_that_refuses_output_has_room_again(writer: Writer) -> Non
     assert select.select([writer.room], [], [], WITHIN)[0]
 
 
+def test_a_file_whose_close_fails_loses_output_and_nothing_else(
+    writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As over NFS, which reports a quota that is used up when the file is closed."""
+
+    def release() -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    outlet = Outlet(len, "the file", writer, Backlog(LIMIT), release=release)
+    outlet.write(b"all")
+    outlet.close()
+    assert writer.drain(WITHIN)
+    assert "output of workers is lost: the file: " in caplog.text
+
+
 @pytest.fixture
 def answers() -> Iterator[threading.Event]:
     """Set when a destination that takes nothing is to answer."""
