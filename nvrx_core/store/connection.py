@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
-from nvrx_core.process.sockets import bound_reading, is_whole, keep_alive, socket_inodes, tcp_sockets
+from nvrx_core.process.sockets import bound_reading, is_whole, keep_alive, shut_down, socket_inodes, tcp_sockets
 from nvrx_core.store.cpp_log_level import FATAL, quiet
 from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener
 from nvrx_core.store.torch_stores import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Factory, another
@@ -135,6 +135,27 @@ class Connection:
                     self._beside._doubted = True
             return self.store is not broken and not self.closed
 
+    def break_silent(self, within: float) -> bool:
+        """Break the connection, of which nothing arrives: a wait and the next operation open it again.
+
+        An operation that is under way ends first, so that it need not fail; one that has not ended in time hears as
+        little as the waits do.
+
+        Args:
+            within: seconds for which such an operation is waited for.
+
+        Returns:
+            whether there was a connection to break.
+        """
+        idle = self._calling.acquire(timeout=within)
+        try:
+            for each in self._ends:
+                shut_down(each)
+            return bool(self._ends)
+        finally:
+            if idle:
+                self._calling.release()
+
     def close(self) -> None:
         """Close the connection for all users of this object; every later operation fails."""
         self.closed, self.store = True, dist.Store()  # torch's base class, which has no operation
@@ -156,12 +177,13 @@ class Connection:
             return getattr(store, name)(*arguments)
 
     def _once(self, name: str, *arguments: Any) -> Any:
-        if self._doubted:
-            self._doubted = False
-            self._repeat("check", ["any"])
-        if not all(map(is_whole, self._ends)):
-            self._reopen(self.store)
-        return self._call(self.store, name, *arguments)
+        with self._calling:  # from here on, `break_silent` waits
+            if self._doubted:
+                self._doubted = False
+                self._repeat("check", ["any"])
+            if not all(map(is_whole, self._ends)):
+                self._reopen(self.store)
+            return self._call(self.store, name, *arguments)
 
     def wait(self, *arguments: Any) -> None:
         """As of torch's store."""

@@ -89,8 +89,8 @@ class EarlyExit:
 
     def connections_silent(self) -> None:
         """Open the connections to the store again: a round has ended, and nothing of it arrives; the rank continues."""
-        log.warning("the end of a round does not arrive: the connections to the control store are opened again")
-        self._connections.renew()
+        if self._connections.renew():
+            log.warning("the end of a round does not arrive: the connections to the control store are opened again")
 
     def monitor_replaced(self, why: str) -> None:
         """Record that the monitor process was lost and replaced; the rank continues."""

@@ -35,6 +35,8 @@ from nvrx_core.store.torch_stores import CONNECT_TIMEOUT, Factory, another
 __all__ = ["Connections"]
 
 HOST_CLOSES_WITHIN: Final = 5.0
+ANSWERS_WITHIN: Final = 1.0
+"""Seconds within which an operation that is under way ends, unless nothing of its connection arrives either."""
 OUTSIDE: Final = "find out why it ended or cannot be reached, and start it and the job again"
 """What to do when a store is lost that no rank hosts."""
 MAPPED: Final = "::ffff:"
@@ -163,16 +165,19 @@ class Connections:
             if not found.listening and found.local_port != self.endpoint[1]:
                 shut_down(found)
 
-    def renew(self) -> None:
+    def renew(self) -> bool:
         """Break the connections, of which nothing arrives: those who wait on them open them again.
 
-        A store with a `cut` of its own bounds its waits itself.
+        The monitor thread's comes first: it is the one that does not hear. A store with a `cut` of its own bounds its
+        waits itself.
+
+        Returns:
+            whether there was a connection to break.
         """
         if self._cuts:
-            return
-        for found in tcp_sockets(self._sockets.__contains__):
-            if not found.listening and found.local_port != self.endpoint[1]:
-                shut_down(found)
+            return False
+        broken = [each.break_silent(ANSWERS_WITHIN) for each in (self._waited, self._main)]
+        return any(broken)
 
     def disown(self) -> None:
         """In a child of `os.fork`: release the rank's connections, and the server's port if the rank hosts it."""

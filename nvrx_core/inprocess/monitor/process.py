@@ -145,7 +145,7 @@ class MonitorProcess:
         }
 
     def _renew_connections(self, effect: effects.RenewConnections) -> None:
-        log.warning("rank %d opens its connections again: %s", self.plan.member, effect.reason)
+        log.warning("rank %d is asked to open its connections again: %s", self.plan.member, effect.reason)
         self.page[ProgressField.UNHEARD_AT] = time.monotonic_ns()
 
     def _sleep(self, effect: effects.Sleep) -> bool:

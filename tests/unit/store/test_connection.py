@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.store import StoreConnectionError
-from nvrx_core.process.sockets import shut_down, tcp_sockets
+from nvrx_core.process.sockets import is_whole, shut_down, tcp_sockets
 from nvrx_core.store.connection import Connection
 
 SOON = timedelta(seconds=5)
@@ -171,3 +171,61 @@ def test_a_socket_that_another_thread_opens_meanwhile_is_none_of_its_own(server)
         assert not of_other & connection.inodes
         assert end(connection)
     vars(connection).clear()
+
+
+class Slow(dist.TCPStore):
+    """A store whose `add` begins when the test lets it."""
+
+    def add(self, key, amount):
+        self.entered.set()
+        assert self.goes_on.wait(5.0)
+        return super().add(key, amount)
+
+
+@pytest.fixture
+def slow(server):
+    """A connection in which another thread is about to count; that thread, and where its outcome is put."""
+
+    def count():
+        try:
+            found.outcomes.append(found.connection.add("count", 1))
+        except dist.DistNetworkError as error:
+            found.outcomes.append(type(error))
+
+    def make():
+        return Slow("127.0.0.1", server.store.port, is_master=False)
+
+    connection = Connection(make, dist.TCPStore, {})
+    store = connection.store
+    store.entered, store.goes_on = threading.Event(), threading.Event()
+    found = SimpleNamespace(connection=connection, store=store, thread=threading.Thread(target=count), outcomes=[])
+    found.thread.start()
+    assert store.entered.wait(5.0)
+    yield found
+    store.goes_on.set()
+    found.thread.join(5.0)
+    vars(found).clear()
+
+
+def test_a_silent_connection_is_broken_behind_the_operation_that_is_under_way(slow):
+    breaking = threading.Thread(target=slow.connection.break_silent, args=(5.0,))
+    breaking.start()
+    breaking.join(0.1)
+    assert is_whole(end(slow.connection))
+    slow.store.goes_on.set()
+    breaking.join(5.0)
+    slow.thread.join(5.0)
+    assert slow.outcomes == [1]
+    assert slow.connection.add("count", 1) == 2
+    assert slow.connection.store is not slow.store
+
+
+def test_an_operation_that_hears_nothing_either_fails(slow):
+    assert slow.connection.break_silent(0.01)
+    slow.store.goes_on.set()
+    slow.thread.join(5.0)
+    assert slow.outcomes == [dist.DistNetworkError]
+
+
+def test_a_store_without_a_socket_has_nothing_to_break():
+    assert not Connection(dist.HashStore, dist.HashStore, {}).break_silent(0.0)

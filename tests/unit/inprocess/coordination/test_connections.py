@@ -101,5 +101,24 @@ def test_closed_connections_fail_for_all_that_hold_them(served):
         links.another_store()
 
 
+class Cut(Named):
+    """A store that ends its waits itself."""
+
+    def cut(self):
+        pass
+
+
+@pytest.mark.parametrize("kind", [Named, Cut])
+def test_silent_connections_are_opened_again_unless_the_store_sees_to_that_itself(served, kind):
+    links = Connections(kind, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1))
+    before = [links._main.store, links._waited.store]
+    assert links.renew() == (kind is Named)
+    for store in (links.main_store, links.waiting_store):
+        assert store.try_get("a key") is None
+    after = [links._main.store, links._waited.store]
+    assert [old is not new for old, new in zip(before, after, strict=True)] == [kind is Named] * 2
+    links.close()
+
+
 def connected(port):
     return [each for each in tcp_sockets() if each.peer_port == port]
