@@ -8,6 +8,8 @@ PEER_VENV ?= .venv-peer
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+# torch's store resolves the name of each client in its only thread: a name server that is silent holds it up for 5 s.
+export RES_OPTIONS := timeout:1 attempts:1
 unexport PYTHONDONTWRITEBYTECODE	# the tests start thousands of interpreters
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
