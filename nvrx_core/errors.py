@@ -277,7 +277,9 @@ class ParameterTypeError(TypeError):
     def __str__(self) -> str:
         comma = isinstance(self.value, tuple) and len(self.value) == 1
         hint = self._COMMA if comma else _write(self.instead)
-        found = "the class itself" if isinstance(self.value, type) else type(self.value).__name__
+        is_class, wants_class = isinstance(self.value, type), self.expected.startswith("type[")
+        found = "another class" if wants_class else "the class itself"
+        found = found if is_class else type(self.value).__name__
         return f"{self.parameter}={self.value!r}: must be of type {self.expected}, not {found}{hint}"
 
 

@@ -46,7 +46,7 @@ class FaultRecord:
         interruption: the kind of interruption, a member name of `Interruption`.
         message: the description for people.
         error_type: the exception's qualified type name, or "".
-        origin: the file and line that raised the exception, or "".
+        origin: the user's file and line that led to the exception, or "".
         category: "out of memory" where that is known to be the reason, or "".
         occurred: the time at which the fault happened, monotonic seconds of its host.
         announced: the time at which the fault was announced to the other ranks, monotonic seconds of its host.

@@ -25,6 +25,8 @@ BACK_OFF_FROM: Final = 3
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 """Bounds of the pause before a restart, in seconds; it doubles with each further failure."""
+LONGEST_TEXT: Final = 200
+"""Characters of a message in the reason."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class NoProgressState:
 
     Attributes:
         error_type: the exception type that ended the last iteration; None before the first.
-        origin: the file and line that raised it.
+        origin: the user's file and line that led to it.
         highest: the highest step reported so far.
         count: the number of consecutive iterations that ended this way without progress.
     """
@@ -99,16 +101,24 @@ class NoProgressLimit:
             raise InternalError(f"impossible count of failures: {self._state}")
 
     def iteration_ended(
-        self, *, error_type: str, origin: str, step: int | None, culprit: int | None, counts: bool = True
+        self,
+        *,
+        error_type: str,
+        origin: str,
+        step: int | None,
+        culprit: int | None,
+        counts: bool = True,
+        message: str = "",
     ) -> Verdict:
         """Record the end of an iteration and decide whether to give up.
 
         Args:
             error_type: the exception's type name, or the kind of interruption if there was no exception.
-            origin: the file and line that raised it, or "".
+            origin: the user's file and line that led to it, or "".
             step: the highest step that any rank has reported in the call, None when none was reported.
             culprit: the initial rank that failed, None when it is not known.
             counts: it was short, and the rank that failed can fail again.
+            message: the text of this failure, for people; failures that differ in it are alike.
         """
         before = self._state
         alike = (error_type, origin) == (before.error_type, before.origin)
@@ -117,19 +127,26 @@ class NoProgressLimit:
         highest = step if progressed else before.highest
         self._state = NoProgressState(error_type, origin, highest, count)
         reached = self.limit is not None and count >= self.limit
-        return Verdict(reached, count, culprit, self._reason(culprit, progressed), self._pause(count))
+        reason = self._reason(_in_a_line(message) or error_type, culprit, progressed)
+        return Verdict(reached, count, culprit, reason, self._pause(count))
 
     def _pause(self, count: int) -> float:
         if self.limit is None or count < BACK_OFF_FROM:
             return 0.0
         return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(count - BACK_OFF_FROM, 16))
 
-    def _reason(self, culprit: int | None, progressed: bool) -> str:
+    def _reason(self, failure: str, culprit: int | None, progressed: bool) -> str:
         state = self._state
-        failure = f"{state.error_type}{f' at {state.origin}' if state.origin else ''}"
+        failure = f"{failure}{f' at {state.origin}' if state.origin else ''}"
         rank = "" if culprit is None else f" on initial rank {culprit}"
         if state.count == 0:
             return f"{failure}{rank} after {f'progress to step {state.highest}' if progressed else 'a long iteration'}"
         beyond = "with no step reported" if state.highest is None else f"without a step beyond {state.highest}"
         of = "no_progress_limit is off" if self.limit is None else f"no_progress_limit={self.limit}, None for no limit"
         return f"{failure}{rank}: {state.count} in a row {beyond} ({of})"
+
+
+def _in_a_line(message: str) -> str:
+    """Return the first line of a message, without what is too long for a sentence."""
+    first = message.strip().partition("\n")[0]
+    return first if len(first) <= LONGEST_TEXT else f"{first[:LONGEST_TEXT]}..."

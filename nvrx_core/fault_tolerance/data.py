@@ -39,6 +39,20 @@ class WorkloadAction(enum.IntEnum):
     ShutdownWorkload = 2
 
 
+class SectionAction(enum.IntEnum):
+    """What a rank may do with its sections; nvrx's client does it by methods.
+
+    Attributes:
+        OPEN: `RankMonitorClient.start_section`.
+        CLOSE: `end_section`.
+        CLOSE_ALL: `end_all_sections`.
+    """
+
+    OPEN = 1
+    CLOSE = 2
+    CLOSE_ALL = 3
+
+
 @dataclass(frozen=True)
 class WorkloadControlRequest:
     """A request of a rank to the launcher, sent by `RankMonitorClient.send_workload_control_request`.

@@ -21,7 +21,7 @@ from nvrx_core.fault_tolerance.client import RankMonitorClient
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.peers import SUFFIX
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
-from nvrx_core.fault_tolerance.wire import private_directory
+from nvrx_core.fault_tolerance.wire import host_tag, private_directory
 from nvrx_core.process.heartbeat import Heartbeat
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.waiting import readable
@@ -37,7 +37,7 @@ SAMPLES: Final = 20
 SAMPLED_EVERY: Final = 1.0
 """Seconds between two samples, at most."""
 ALONE: Final = "alone-"
-JOB_DIGITS: Final = 16
+JOB_DIGITS: Final = 12
 """The folder of a process that is in no job: this, and its pid."""
 
 
@@ -211,18 +211,19 @@ def socket_path() -> Path:
 def _job_folder() -> str:
     """Return a name that all ranks of the job share on this host, unique to the job; a socket's path must be short."""
     if not environment.has_master():
-        return f"{ALONE}{os.getpid()}"
+        return f"{host_tag()}{ALONE}{os.getpid()}"
     host, port = environment.master()
-    return hashlib.sha256(f"{environment.job_name()} {host} {port}".encode()).hexdigest()[:JOB_DIGITS]
+    return host_tag() + hashlib.sha256(f"{environment.job_name()} {host} {port}".encode()).hexdigest()[:JOB_DIGITS]
 
 
 def _remove_dead(runtime: Path) -> None:
-    """Remove the sockets of processes that have exited, and folders that are then empty."""
-    for path in runtime.glob(f"*/*{SUFFIX}"):
+    """Remove the sockets of processes of this host that have exited, and folders that are then empty."""
+    for path in runtime.glob(f"{host_tag()}*/*{SUFFIX}"):
         if path.stem.isdigit() and not Path(f"/proc/{path.stem}").exists():
             with suppress(OSError):
                 path.unlink()
-    for folder in runtime.glob(f"{ALONE}*"):
-        if folder.name != f"{ALONE}{os.getpid()}":
+    alone = f"{host_tag()}{ALONE}"
+    for folder in runtime.glob(f"{alone}*"):
+        if folder.name != f"{alone}{os.getpid()}":
             with suppress(OSError):  # it is not empty, or gone
                 folder.rmdir()

@@ -12,20 +12,21 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
-from nvrx_core.fault_tolerance.judging import Request, TakeSample, Turn, turn
+from nvrx_core.fault_tolerance.judging import turn
 from nvrx_core.fault_tolerance.peers import PROGRESS, HangReport, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.policy import KillRank, MonitorPolicy, QueryPeers, TerminateRank
 from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, connect
+from nvrx_core.flow import Flow
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.lifeline import catches, send
 from nvrx_core.process.log_lines import log_formatter
@@ -48,6 +49,42 @@ STACK: Final = 1 << 14
 """Characters of the stacks that the launcher is told."""
 
 
+class _Answers:
+    """The answers of others: a turn that awaits them is suspended until the monitor resumes it with the outcome."""
+
+    def __await__(self) -> Generator[None, bool, bool]:
+        return (yield)
+
+
+class _Judged:
+    """A monitored rank, for a turn.
+
+    Args:
+        monitor: its monitor.
+        rank: the rank.
+    """
+
+    def __init__(self, monitor: RankMonitor, rank: WatchedRank) -> None:
+        self._monitor, self._rank = monitor, rank
+
+    def sample(self) -> RankSample:
+        """Return the present sample of the rank."""
+        return take_sample(self._monitor.page, self._monitor.awake.at)
+
+    async def is_excused(self, query: QueryPeers) -> bool:
+        """Ask the other monitors and the rank; return whether their answers excuse it."""
+        self._monitor.ask_others(query)
+        return await _Answers()
+
+    def terminate(self, action: TerminateRank) -> None:
+        """Send the rank its termination signal."""
+        self._monitor.terminate(self._rank, action.reason)
+
+    def kill(self, action: KillRank) -> None:
+        """Kill the rank."""
+        self._monitor.kill(self._rank, action.reason)
+
+
 class RankMonitor:
     """The main loop.
 
@@ -63,7 +100,7 @@ class RankMonitor:
         self.states = RankMonitorStateMachine(log=plan.is_restarter_logger)
         self._rank: WatchedRank | None = None
         self._policy = MonitorPolicy(plan.interval, plan.grace)
-        self._turn_flow: Turn | None = None
+        self._judgement: Flow[None] | None = None
         self._inquiry: Inquiry | None = None
         self._findings = Findings()
         self._clients = Clients(listener, self._answer, most=MAX_CONNECTIONS)
@@ -111,37 +148,28 @@ class RankMonitor:
 
     def _forget(self) -> None:
         """Discard the state of the judgement."""
-        self._policy, self._turn_flow = MonitorPolicy(self.plan.interval, self.plan.grace), None
+        self._policy, self._judgement = MonitorPolicy(self.plan.interval, self.plan.grace), None
         if self._inquiry is not None:
             self._inquiry.close()
             self._inquiry = None
 
     def _judge(self, rank: WatchedRank) -> None:
         """Execute a turn to its end, or until the answers of others are awaited."""
-        outcome: Any = None
-        if self._inquiry is None:
-            self._turn_flow = turn(self._policy, self._now)
-        elif (outcome := self._finish_inquiry(rank, self._inquiry)) is None:
+        excused: bool | None = None
+        if self._inquiry is None or self._judgement is None:
+            self._judgement = turn(self._policy, _Judged(self, rank), self._now)
+        elif (excused := self._finish_inquiry(rank, self._inquiry)) is None:
             return
         with suppress(StopIteration):
-            while self._inquiry is None and self._turn_flow is not None:
-                outcome = self._carry_out(rank, self._turn_flow.send(outcome))
+            self._judgement.send(excused)
 
-    def _carry_out(self, rank: WatchedRank, request: Request) -> RankSample | None:
-        match request:
-            case TakeSample():
-                return take_sample(self.page, self.awake.at)
-            case QueryPeers(limit):
-                survey = Survey(self.listener.path, now=time.monotonic(), launcher=self.plan.launcher)
-                self._inquiry = Inquiry(limit, Progress.of_page(self.page), survey)
-            case TerminateRank(limit, reason):
-                self._terminate(rank, reason)
-            case KillRank(reason):
-                log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
-                send(rank.pidfd, [signal.SIGKILL])
-        return None
+    def ask_others(self, query: QueryPeers) -> None:
+        """Ask the other monitors about the rank; their answers resume the turn."""
+        survey = Survey(self.listener.path, now=time.monotonic(), launcher=self.plan.launcher)
+        self._inquiry = Inquiry(query.limit, Progress.of_page(self.page), survey)
 
-    def _terminate(self, rank: WatchedRank, reason: str) -> None:
+    def terminate(self, rank: WatchedRank, reason: str) -> None:
+        """Send the rank the termination signal, and notify the launcher."""
         number, signum, found = self.page[ProgressField.RANK], self.plan.termination_signal, self._findings
         where = f", at {in_one_line(found.stack)}" if found.stack else ""
         beside = "" if found.slowest is None else Progress.of_page(self.page).beside(found.slowest)
@@ -149,6 +177,11 @@ class RankMonitor:
         self._tell_launcher(HangReport(number, rank.pid, why, found.text[:STACK]))
         log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, why, signal.Signals(signum).name)
         send(rank.pidfd, [signum, signal.SIGCONT])
+
+    def kill(self, rank: WatchedRank, reason: str) -> None:
+        """Kill the rank."""
+        log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
+        send(rank.pidfd, [signal.SIGKILL])
 
     def _tell_launcher(self, report: HangReport) -> None:
         """Notify the launcher, if there is one, without waiting for an answer."""

@@ -8,6 +8,8 @@ carry descriptors.
 from __future__ import annotations
 
 import array
+import base64
+import hashlib
 import json
 import os
 import socket
@@ -20,11 +22,21 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.events.log import boot_id
 from nvrx_core.parsing import parse_object
 from nvrx_core.process.waiting import readable
 from nvrx_core.settings import environment
 
-__all__ = ["MAX_MESSAGE", "Connection", "Listener", "WireError", "close_all", "connect", "private_directory"]
+__all__ = [
+    "MAX_MESSAGE",
+    "Connection",
+    "Listener",
+    "WireError",
+    "close_all",
+    "connect",
+    "host_tag",
+    "private_directory",
+]
 
 MAX_MESSAGE: Final = 1 << 16
 MAX_DESCRIPTORS: Final = 4
@@ -197,6 +209,16 @@ class Listener:
             self.path.unlink()
             return
         raise OSError(f"{self.path}: another process listens there")
+
+
+def host_tag() -> str:
+    """Return five characters that tell what is made on this host, since its last boot, from what other hosts make.
+
+    The folder of sockets may be on a file system that hosts share, and a process, a lock or a socket of another host
+    looks there like one that is gone.
+    """
+    where = boot_id() or socket.gethostname()
+    return base64.urlsafe_b64encode(hashlib.blake2b(where.encode(), digest_size=6).digest()).decode()[:5]
 
 
 def private_directory() -> Path:

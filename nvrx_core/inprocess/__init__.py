@@ -78,7 +78,9 @@ if not TYPE_CHECKING:  # checkers see the names above, and refuse any other
             return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from nvrx_core.settings.spelling import no_such_name
+
+        raise no_such_name(__name__, name, (*__all__, *_MODULES))
 
 
 def __dir__() -> list[str]:

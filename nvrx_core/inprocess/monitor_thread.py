@@ -1,4 +1,4 @@
-"""The monitor thread: the shell of `nvrx_core.inprocess.protocol.monitor_thread`.
+"""The monitor thread, which runs the flow of `nvrx_core.inprocess.protocol.monitor_thread`.
 
 It lives as long as the call and blocks in the store, on a connection of its own: a fault reaches it as a push. The main
 thread waits for it on a local condition only, so that nothing but its own function can block the main thread where no
@@ -15,14 +15,13 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from nvrx_core.failpoint import hit
+from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.inprocess.coordination.store_rules import round_rules
-from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
+from nvrx_core.inprocess.coordination.store_ports import StoreOfRounds
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
-from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
+from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -118,57 +117,84 @@ class MonitorThread:
 
     def _run(self) -> None:
         try:
-            interpret(monitor_thread(self.rounds, time.monotonic), self._rules(), self.step)
+            store = _Store(lambda: self.operations, self)
+            run(MonitorThreadFlow(self.rounds, store, self, time.monotonic).run(), self.step)
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:
                 self._losses.watcher_failed(error)
         finally:
             self._turns.end()
 
-    def _rules(self) -> Rules:
-        interrupt = self.interrupt
-        return {
-            **round_rules(self.operations),
-            effects.AwaitEvent: self._await_event,
-            effects.AwaitDecision: self._await_decision,
-            monitor_effects.NoticeEvent: self._notice,
-            monitor_effects.LastCall: self._last_call,
-            monitor_effects.InterruptFunction: self._interrupt,
-            monitor_effects.AbortFunction: self._abort_function,
-            monitor_effects.AwaitOut: lambda effect: interrupt.drive(self._function.unblock),
-            monitor_effects.ResetInterrupt: lambda effect: interrupt.reset(),
-            monitor_effects.RoundDecided: self._round_decided,
-        }
-
-    def _await_event(self, effect: effects.AwaitEvent) -> None:
-        self.operations.wait_event(effect.iteration)
-        self.page[ProgressField.NOTICED] = effect.iteration + 1
+    def event_noticed(self, iteration: int) -> None:
+        """Record that the round has its event."""
+        self.page[ProgressField.NOTICED] = iteration + 1
         self.marks = {"noticed": time.monotonic()}
 
-    def _await_decision(self, effect: effects.AwaitDecision) -> Decision:
-        decision = self.operations.wait_decision(effect.iteration)
-        hit("decision-after", effect.iteration)
-        return decision
-
-    def _notice(self, effect: monitor_effects.NoticeEvent) -> None:
+    @operation
+    def notice(self, iteration: int) -> None:
+        """The round restarts: record the progress of this rank."""
         self._turns.begin()
-        self._function.notice(effect.iteration)
+        self._function.notice(iteration)
 
-    def _last_call(self, effect: monitor_effects.LastCall) -> None:
+    @operation
+    def last_call(self, seconds: float) -> None:
+        """Wait for late faults, for so many seconds."""
         with self.changed:
-            self.changed.wait_for(lambda: self._stopping, effect.seconds)
+            self.changed.wait_for(lambda: self._stopping, seconds)
 
-    def _interrupt(self, effect: monitor_effects.InterruptFunction) -> None:
-        self.interrupt.request(lambda: RankShouldRestart(effect.reason))
+    @operation
+    def interrupt_function(self, reason: str) -> None:
+        """Ask the main thread to leave the function, and wait until it is in no atomic section."""
+        self.interrupt.request(lambda: RankShouldRestart(reason))
         self.interrupt.fire()
         self.interrupt.wait_unmasked()
 
-    def _abort_function(self, effect: monitor_effects.AbortFunction) -> None:
-        self.page[ProgressField.INTERRUPTING] = effect.iteration + 1
-        hit("abort-before", effect.iteration)
-        self._function.begin(effect.iteration)
+    @operation
+    def abort_function(self, iteration: int) -> None:
+        """Abort the calls in which the function blocks."""
+        self.page[ProgressField.INTERRUPTING] = iteration + 1
+        hit("abort-before", iteration)
+        self._function.begin(iteration)
         self.marks["aborted"] = time.monotonic()
 
-    def _round_decided(self, effect: monitor_effects.RoundDecided) -> None:
+    @operation
+    def await_out(self) -> None:
+        """Interrupt the main thread until it has left the function."""
+        self.interrupt.drive(self._function.unblock)
+
+    @operation
+    def reset_interrupt(self) -> None:
+        """The next round starts: discard the request to leave the function."""
+        self.interrupt.reset()
+
+    @operation
+    def round_decided(self) -> None:
+        """The round is decided: the main thread continues, or leaves the job."""
         self._turns.end()
         self._function.release()
+
+
+class _Store(StoreOfRounds):
+    """The store of the monitor thread, which notes when it has waited for something.
+
+    Args:
+        rounds: returns the operations, on the thread's connection.
+        thread: the thread.
+    """
+
+    def __init__(self, rounds: Callable[[], RoundOperations], thread: MonitorThread) -> None:
+        super().__init__(rounds)
+        self._thread = thread
+
+    @operation
+    def await_event(self, iteration: int) -> None:
+        """Wait until the round has its event."""
+        self._rounds().wait_event(iteration)
+        self._thread.event_noticed(iteration)
+
+    @operation
+    def await_decision(self, iteration: int) -> Decision:
+        """Wait for the round's decision; return it."""
+        decision = self._rounds().wait_decision(iteration)
+        hit("decision-after", iteration)
+        return decision

@@ -21,6 +21,7 @@ from nvrx_core.inprocess.call.one_call import OneCall
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.configuration.injection import bind, parameters_for, refuse_arguments, refuse_shape
 from nvrx_core.inprocess.configuration.parameters import Parameters
+from nvrx_core.inprocess.faults.uncaught import print_shortened
 from nvrx_core.inprocess.faults.user_errors import plainly, trim
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
@@ -274,37 +275,38 @@ class Wrapper(Parameters):
             call: Call | None = None
             try:
                 with OneCall():
-                    free, call = self._prepare(fn, names, args, kwargs)
-                    result: Result = call.run(self._injected(call, free, functools.partial(fn, *args, **kwargs)))
+                    bound, call = self._prepare(fn, names, args, kwargs)
+                    result: Result = call.run(self._injected(call, bound))
             except BaseException as error:  # boundary: the caller sees the frames of its function, not those in between
                 trim(error, started=call is not None)
+                print_shortened(error)
                 raise
             return result
 
         return wrapped
 
-    def _injected(self, call: Call, free: tuple[str, ...], fn: Callable[..., Any]) -> Callable[[], Any]:
+    def _injected(self, call: Call, bound: Callable[[object], Any]) -> Callable[[], Any]:
         """Call the function with a `CallWrapper` for those of its parameters, in each iteration a new one."""
 
         def run() -> Any:
             handle = CallWrapper(call.handles, self)
             current.hold(handle)
-            return fn(**dict.fromkeys(free, handle))
+            return bound(handle)
 
         return run
 
     def _prepare(
         self, fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[str, ...], Call]:
+    ) -> tuple[Callable[[object], Any], Call]:
         """Check what can be checked before anything is started."""
         if dist.is_initialized():
             raise ValueError(
                 "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
                 "create it inside the wrapped function, or destroy it before the call"
             )
-        free = bind(fn, names, args, kwargs)
+        bound = bind(fn, names, args, kwargs, kind=CallWrapper)
         check_variables()
-        return free, Call(self, next(_calls))
+        return bound, Call(self, next(_calls))
 
 
 def current_call() -> CallWrapper | None:

@@ -32,6 +32,7 @@ __all__ = [
     "keep_open",
     "knock",
     "of_descriptor",
+    "probe_when_idle",
     "put_in_place",
     "shut_down",
     "socket_inodes",
@@ -119,13 +120,18 @@ def bound_reading(found: TcpSocket, seconds: int) -> None:
 
 
 def keep_alive(found: TcpSocket) -> None:
-    """Let a connection fail within 10 s when its peer is lost without closing it (tcp(7))."""
+    """Let a listed connection be probed when it is idle."""
     with _duplicate(found.fd) as duplicate:
         if duplicate is not None and os.fstat(duplicate.fileno()).st_ino == found.inode:
-            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in KEEP_ALIVE.items():
-                duplicate.setsockopt(socket.IPPROTO_TCP, option, value)
-            duplicate.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED)
+            probe_when_idle(duplicate)
+
+
+def probe_when_idle(connection: socket.socket) -> None:
+    """Let a connection fail within 10 s when its peer is lost without closing it (tcp(7))."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEP_ALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED)
 
 
 def is_whole(found: TcpSocket) -> bool:

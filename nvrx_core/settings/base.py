@@ -44,14 +44,21 @@ class Settings:
         self._take(name, value, self._in_code(name))
 
     @classmethod
-    def from_kwargs(cls, **settings: object) -> Self:
+    def from_kwargs(cls, ignore_not_recognized: bool = False, **settings: object) -> Self:
         """Return the settings given by name; the others have their defaults.
+
+        Args:
+            ignore_not_recognized: accept names that are no settings, also misspelt ones.
+            settings: the settings.
 
         Raises:
             ConfigurationError: when a name or a value is wrong.
         """
         made = cls()
+        known = declarations(cls)
         for name, value in settings.items():
+            if ignore_not_recognized and name not in known:
+                continue
             made._take(name, value, cls._in_code(name))
         return made
 
@@ -69,19 +76,27 @@ class Settings:
 
     @classmethod
     def from_yaml_file(
-        cls, path: str | os.PathLike[str], ignore_missing: bool = False, *, environ: Mapping[str, str] | None = None
+        cls,
+        path: str | os.PathLike[str],
+        ignore_missing: bool = False,
+        *,
+        ignore_not_recognized: bool = False,
+        environ: Mapping[str, str] | None = None,
     ) -> Self:
         """Return the settings of environment variables, else of a YAML file.
 
         Args:
             path: the file; its first mapping with the name of the section, at any depth, is read.
             ignore_missing: accept that the file, or its section, is missing.
+            ignore_not_recognized: accept keys that are no settings, also misspelt ones.
             environ: the variables; None for those of this process.
 
         Raises:
             ConfigurationError: when the file cannot be read, or a variable, a key or a value is wrong.
         """
-        in_file = of_file(os.fspath(path), cls, cls.spelling, ignore_missing=ignore_missing)
+        in_file = of_file(
+            os.fspath(path), cls, cls.spelling, ignore_missing=ignore_missing, ignore_unknown=ignore_not_recognized
+        )
         return cls._from(in_file | cls._in_variables(environ))
 
     @classmethod

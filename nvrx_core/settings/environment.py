@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from nvrx_core.parsing import parse_endpoint
@@ -20,14 +21,18 @@ from nvrx_core.parsing import parse_endpoint
 __all__ = [
     "check_variables",
     "cpp_log_level",
+    "error_file",
     "events_directory",
     "flight_record_directory",
     "flight_recorder_is_on",
+    "full_tracebacks",
     "has_master",
+    "has_ranks",
     "job_name",
     "launcher_socket",
     "local_rank",
     "master",
+    "missing_variables",
     "nccl_variables",
     "rank_and_world_size",
     "rank_monitor_socket",
@@ -37,6 +42,7 @@ __all__ = [
     "runtime_directories",
     "set_master",
     "set_ranks",
+    "started_by_torchrun",
     "store_endpoint",
     "variables",
     "with_environment_as_now",
@@ -59,6 +65,21 @@ def job_name() -> str:
 def restarts_all_ranks() -> bool:
     """Return whether a launcher restarts all ranks when one has exited, as torch elastic's agents do."""
     return "TORCHELASTIC_RESTART_COUNT" in os.environ
+
+
+def started_by_torchrun() -> bool:
+    """Return whether torchrun, or another of torch elastic's agents, has started this process, and not ft_launcher."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and launcher_socket() is None
+
+
+def has_ranks() -> bool:
+    """Return whether RANK and WORLD_SIZE are set; without them a process is a job of one rank."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def missing_variables() -> list[str]:
+    """Return those of the variables that a launcher sets for a rank and that are not set."""
+    return [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -198,6 +219,20 @@ def flight_recorder_is_on() -> bool:
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     size = next((os.environ[name] for name in names if name in os.environ), "")
     return size.isdigit() and int(size) > 0
+
+
+def error_file() -> Path | None:
+    """Return the file that the launcher of this process has given it for its exception; None without a launcher.
+
+    `TORCHELASTIC_ERROR_FILE` is `<folder>/attempt_<n>/<local rank>/error.json`, of ft_launcher as of torchrun.
+    """
+    file = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    return file if file.name == "error.json" and file.parent.parent.name.startswith("attempt_") else None
+
+
+def full_tracebacks() -> bool:
+    """Return whether logged tracebacks have the frames of libraries as well: `NVRX_FULL_TRACEBACK` is 1."""
+    return os.environ.get("NVRX_FULL_TRACEBACK") == "1"
 
 
 def variables(prefix: str) -> dict[str, str]:

@@ -43,7 +43,7 @@ Given = dict[str, tuple[object, Origin]]
 """By the name of a setting: what was written, and where."""
 
 
-def of_file(path: str, owner: type, spelling: Spelling, *, ignore_missing: bool) -> Given:
+def of_file(path: str, owner: type, spelling: Spelling, *, ignore_missing: bool, ignore_unknown: bool = False) -> Given:
     """Return what the section of a YAML file gives.
 
     Raises:
@@ -53,11 +53,12 @@ def of_file(path: str, owner: type, spelling: Spelling, *, ignore_missing: bool)
 
     section = load(path, spelling.section, ignore_missing=ignore_missing)
     known = declarations(owner)
-    for key in section.values:
+    values = {key: value for key, value in section.values.items() if key in known or not ignore_unknown}
+    for key in values:
         refuse_unknown_name(section.place(key), key, known, spelling.section)
     return {
         key: (value, Origin(place=section.place(key), key=key, source=section.place(key), parts=section.parts(key)))
-        for key, value in section.values.items()
+        for key, value in values.items()
     }
 
 

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Spelling", "nearest"]
+__all__ = ["Spelling", "nearest", "no_such_name"]
+
+ALMOST: Final = 0.85
+"""The likeness of a name and its slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,26 @@ def spellings(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((f"--{_dashed(name)}", f"--{name}", f"--{first}-{rest}")))
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str], *, likeness: float = 0.6) -> str | None:
     """Return the one of `names` that is most like `name`, None where none is; case and dashes do not count."""
     import difflib
 
     plain: dict[str, str] = {}
     for each in names:
         plain.setdefault(_plain(each), each)
-    found = difflib.get_close_matches(_plain(name), plain, n=1)
+    found = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=likeness)
     return plain[found[0]] if found else None
+
+
+def no_such_name(module: str, name: str, names: Iterable[str]) -> Exception:
+    """Return the error of a module's `__getattr__`; for a slip of the pen, one that an import shows, with its cure.
+
+    `from module import name` replaces an AttributeError by a text of its own, and some code asks for attributes that
+    are not there: only what is almost a name of the module is an ImportError.
+    """
+    if not name.startswith("_") and (meant := nearest(name, names, likeness=ALMOST)):
+        return ImportError(f"{module} has no {name}; write {meant}")
+    return AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
 def _plain(name: str) -> str:

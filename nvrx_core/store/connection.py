@@ -97,7 +97,7 @@ class Connection:
         beside: Connection | None = None,
     ) -> None:
         self._factory, self._kwargs, self._silence, self._beside = factory, kwargs, silence, beside
-        self._doubted = False
+        self._doubted = self._is_counting = False
         self._opening, self._calling = threading.Lock(), threading.RLock()
         self.closed = False
         self.inodes: frozenset[int] = frozenset()
@@ -135,19 +135,23 @@ class Connection:
                     self._beside._doubted = True
             return self.store is not broken and not self.closed
 
-    def break_silent(self, within: float) -> bool:
+    def break_silent(self, within: float, count_within: float) -> bool:
         """Break the connection, of which nothing arrives: a wait and the next operation open it again.
 
-        An operation that is under way ends first, so that it need not fail; one that has not ended in time hears as
-        little as the waits do.
+        An operation that is under way ends first; one that has not ended in time hears as little as the waits do. It is
+        repeated, except for an addition, which fails, and with it the rank: the store may only be slow, so an addition
+        has more time.
 
         Args:
             within: seconds for which such an operation is waited for.
+            count_within: further seconds for which an addition is waited for.
 
         Returns:
             whether there was a connection to break.
         """
-        idle = self._calling.acquire(timeout=within)
+        idle = self._calling.acquire(timeout=within) or (
+            self._is_counting and self._calling.acquire(timeout=count_within)
+        )
         try:
             for each in self._ends:
                 shut_down(each)
@@ -183,7 +187,11 @@ class Connection:
                 self._repeat("check", ["any"])
             if not all(map(is_whole, self._ends)):
                 self._reopen(self.store)
-            return self._call(self.store, name, *arguments)
+            self._is_counting = name == "add"
+            try:
+                return self._call(self.store, name, *arguments)
+            finally:
+                self._is_counting = False
 
     def wait(self, *arguments: Any) -> None:
         """As of torch's store."""

@@ -111,13 +111,15 @@ class EtcdStore(StoreMixin, dist.Store):
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Wait for the keys and read them."""
-        ranges = [range_of(self.prefix + key) for key in keys]
-        while True:
-            found = [found_in(answer) for answer in self._keys.each(ranges)]
-            shown = [value.shown for value in found if value is not None]
-            if len(shown) == len(keys):
-                return shown
+        while (found := self.read(keys)) is None:
             self.wait(keys)
+        return found
+
+    def read(self, keys: list[str]) -> list[bytes] | None:
+        """Read the keys, in one request; None unless all of them exist."""
+        found = [found_in(answer) for answer in self._keys.each([range_of(self.prefix + key) for key in keys])]
+        shown = [value.shown for value in found if value is not None]
+        return shown if len(shown) == len(keys) else None
 
     def check(self, keys: list[str]) -> bool:
         """Whether all the keys exist."""

@@ -9,7 +9,13 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from nvrx_core.errors import require, require_type
-from nvrx_core.settings.environment import master, rank_and_world_size, store_endpoint
+from nvrx_core.settings.environment import (
+    has_ranks,
+    master,
+    missing_variables,
+    rank_and_world_size,
+    store_endpoint,
+)
 from nvrx_core.store.endpoint import (
     StoreConnectionError,
     StoreSilentError,
@@ -31,6 +37,11 @@ CONNECT_TIMEOUT: Final = timedelta(seconds=8)
 ATTEMPTS: Final = tuple(timedelta(seconds=seconds) for seconds in (0.25, 0.5, 1, 2, 4))
 """In turn, for a client: between two of them it is noticed that the server has ended."""
 _CHOOSE: Final = "Wrapper(store_kwargs={'port': 29555}); is RANK=0 started twice, or an earlier start still running?"
+_UNSET: Final = (
+    "Wrapper(store_kwargs={{'port': 29555}}). Or is this one of several ranks? Without RANK and WORLD_SIZE each is a "
+    "job of its own: start them with ft_launcher, or set {missing} in each before the call, as in the target of "
+    "mp.spawn"
+)
 
 Factory = Callable[..., dist.Store]
 
@@ -80,7 +91,8 @@ class TCPStore(StoreMixin, dist.TCPStore):
 
     def _host(self, timeout: timedelta, options: dict[str, Any]) -> None:
         host, port = self.endpoint
-        listener = listen(host, port, anywhere=True, name="MASTER_ADDR", choose=_CHOOSE)
+        choose = _CHOOSE if has_ranks() else _UNSET.format(missing=", ".join(missing_variables()))
+        listener = listen(host, port, anywhere=True, name="MASTER_ADDR", choose=choose)
         options |= {"timeout": min(timeout, CONNECT_TIMEOUT)}
         with handed_over(listener) as fd, answer_deadline(host, port):
             super().__init__(host, port, is_master=True, master_listen_fd=fd, **options)

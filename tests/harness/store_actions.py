@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from nvrx_core.flow import run
 from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.coordination.store_rules import round_rules
-from nvrx_core.inprocess.interpretation.interpreter import interpret
+from nvrx_core.inprocess.coordination.store_ports import StoreOfRounds
 from nvrx_core.inprocess.protocol.actions import Action
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.play import play
@@ -18,4 +18,4 @@ __all__ = ["carry_out"]
 
 def carry_out(control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[Action]) -> list[Action]:
     """Carry out store actions and feed the answers back; returns those that are not the store's."""
-    return interpret(play(machine, actions, time.monotonic), round_rules(control_store.rounds))
+    return run(play(machine, actions, StoreOfRounds(lambda: control_store.rounds), time.monotonic))

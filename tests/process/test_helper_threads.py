@@ -72,7 +72,7 @@ ELSEWHERE = {
     )),
     "nvrx-owner-lock": (75, (
         "import select\n"
-        "from nvrx_core.inprocess.monitor.process import _end_of_owner\n"
+        "from nvrx_core.inprocess.monitor.process_ports import _end_of_owner\n"
         "from nvrx_core.process.owner_lock import OwnerLock\n"
         "select.select([_end_of_owner(OwnerLock())], [], [])\n"
     )),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import queue
 import random
@@ -268,6 +269,7 @@ def test_an_event_loop_of_short_tasks_is_left_at_once(rounds: Rounds) -> None:
     for main in (busy, waits, several, in_a_group):
         for _ in range(5):
             assert rounds.run_and_interrupt(lambda main=main: asyncio.run(main()), after=0.02)  # type: ignore[misc]
+    gc.collect()  # the tasks log their tracebacks now; in a report of pytest, CPython 3.11 would fail (gh-106905)
     rounds.assert_at_once(within=0.5)
 
 
@@ -284,11 +286,12 @@ def test_what_is_kept_is_raised_again_and_its_keeper_is_named(rounds: Rounds, ca
         time.sleep(30)
 
     with caplog.at_level(logging.WARNING):
-        rounds.run_and_interrupt(work, after=0.01, begins=True)
-    assert len(kept) == 3
+        for _restart in range(2):
+            rounds.run_and_interrupt(work, after=0.01, begins=True)
+    assert len(kept) == 6
     rounds.assert_at_once(within=0.5)
     line = work.__code__.co_firstlineno + 4
-    assert f"was caught and stored at {__file__}:{line}" in caplog.text
+    assert caplog.text.count(f"was caught and stored at {__file__}:{line}") == 1
 
 
 def test_a_save_in_a_finally_is_done_while_the_interruption_unwinds(rounds: Rounds) -> None:

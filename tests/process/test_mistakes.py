@@ -69,6 +69,9 @@ def call(definition: str, called: str, *told: str) -> Mistake:
 
 
 MISTAKES = {
+    "imported from elsewhere": Mistake(
+        "from nvrx_core import Wrapper", ("write from nvrx_core.inprocess import Wrapper",), frames=1
+    ),
     # the decorator
     "no parentheses": Mistake("@Wrapper\ndef train(): pass", ("write @Wrapper() above it",)),
     "a parameter without its name": plain("timedelta(seconds=9)", "takes its parameters by name", "Wrapper(name=...)"),

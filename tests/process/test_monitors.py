@@ -16,7 +16,6 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.call.monitor_link import LEAVES_WITHIN
 from nvrx_core.inprocess.monitor.rank_signals import RankSignals
-from nvrx_core.inprocess.monitor.watch_effects import TerminateRank
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.store.keys import StoreKeys
 from tests.harness.process import host
@@ -238,7 +237,7 @@ def written_after_the_stop(handled: bool) -> bytes:
     pidfd = os.pidfd_open(pid)
     plan = types.SimpleNamespace(member=0, rank_pid=pid, rank_pidfd=pidfd, grace=0.2)
     page = dict.fromkeys(ProgressField, 0)
-    RankSignals(cast(Any, plan), cast(Any, page)).rules()[TerminateRank](TerminateRank("a test"))
+    RankSignals(cast(Any, plan), cast(Any, page)).terminate("a test")
     os.waitpid(pid, 0)
     rest = os.read(reading, 1 << 16)
     for descriptor in (reading, pidfd):

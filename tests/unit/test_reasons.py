@@ -1,8 +1,8 @@
-"""Every action and effect that changes what runs says why.
+"""Every action that changes what runs says why.
 
 Actions are found where the machines return them: a machine takes the time as the keyword `now`, and answers with a
-tuple. A union named `...Action` has those of a machine without a clock. Effects are found by their base class. One that
-is new has a reason, or it is listed here as one that needs none.
+tuple. A union named `...Action` has those of a machine without a clock. One that is new
+has a reason, or it is listed here as one that needs none.
 """
 
 from __future__ import annotations
@@ -19,29 +19,16 @@ import nvrx_launcher
 import pytest
 
 import nvrx_core
-from nvrx_core.inprocess.protocol.effects import Effect
 
 PROGRAMS = ("__main__", "_program")
 REASON = {"reason", "why", "fault", "error", "decision"}
 """Fields that say why; the last three have a reason of their own."""
 WITHOUT = frozenset({
     # ask, wait, or count
-    "AskGuardian", "Await", "AwaitDecision", "AwaitEvent", "AwaitClients", "AwaitHostClosed", "AwaitLeft",
-    "AwaitOthers",
-    "AwaitOut", "AwaitRendezvous", "AwaitRound", "AwaitUnmasked", "AskHolders", "CountArrival", "CountCompletion",
-    "DeclareKeys", "DescribeArrival", "DescribeSilence", "FindHolders", "FindProgress", "HasDecision", "HasEvent",
-    "HasLeft", "LastCall", "Observe", "ProbeStore", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadDecision",
-    "ReadEvent", "ReadLeases", "Sleep", "TakeSample",
+    "AskGuardian", "AwaitOthers", "AwaitRound", "AskHolders", "CountArrival", "CountCompletion", "QueryPeers",
+    "QueryRoundEvent", "ReadArrivals", "ReadEvent",
     # write down what is so
-    "BeginIteration", "CloseCompleted", "CountOut", "DisownPage", "EnterStage", "LoseMembers", "MarkLeft",
-    "MarkRoundOver", "MarkStalled", "MarkStoreLost", "MoveLease", "NoteStragglers", "NoticeEvent", "PutArrival",
-    "ReportDeferred", "ReportPause", "ReportStored", "ReportSwallowed", "RoundDecided", "RoundEnded", "SetRendezvous",
-    "StopHousekeeping", "UseRendezvous",
-    # go the way of every iteration and of every call
-    "ClearFrames", "CollectGarbage", "CollectPostponed", "Complete", "DeleteIfOver", "HostRendezvous", "Initialize",
-    "JoinForDead", "Recover", "ReleaseGroups", "ResetInterrupt", "RunFunction", "StoreOperation", "effects.Terminate",
-    # carry out a firing that has its reason
-    "CloseBlocked",
+    "CloseCompleted", "MarkRoundOver", "PutArrival",
 })  # fmt: skip
 
 
@@ -77,7 +64,7 @@ def actions() -> dict[str, type]:
     unions = [value for name, value in held if name.endswith("Action") and isinstance(value, types.UnionType)]
     machines = {kind for _, kind in held if inspect.isclass(kind) and kind.__module__.startswith("nvrx_")}
     found = {kind for machine in machines for answer in answers(machine) for kind in kinds_of(answer)}
-    found |= {kind for union in (Effect, *unions) for kind in kinds_of(union)}
+    found |= {kind for union in unions for kind in kinds_of(union)}
     return {
         f"{kind.__module__}.{kind.__name__}": kind
         for kind in sorted(found, key=lambda kind: (kind.__module__, kind.__name__))
@@ -109,6 +96,6 @@ def test_the_actions_of_every_machine_are_found():
     assert homes >= {
         "nvrx_core.fault_tolerance.policy", "nvrx_core.inprocess.interruption.policy",
         "nvrx_core.inprocess.monitor.gil_stall", "nvrx_core.inprocess.protocol.actions",
-        "nvrx_core.inprocess.protocol.effects", "nvrx_core.liveness.hang_detector", "nvrx_launcher.node_actions",
+        "nvrx_core.liveness.hang_detector", "nvrx_launcher.node_actions",
         "nvrx_launcher.workers.standby_policy",
     }  # fmt: skip

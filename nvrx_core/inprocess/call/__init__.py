@@ -1,1 +1,1 @@
-"""One call of a wrapped function, in the main thread: its resources and the effects that it carries out."""
+"""One call of a wrapped function, in the main thread: its resources, and the ports of its flow."""

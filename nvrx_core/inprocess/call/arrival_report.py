@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.rendezvous import offer
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.monitor.round_progress import RoundProgress
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page, ProgressField
@@ -42,13 +43,16 @@ class ArrivalReport:
         self._sample, self._connections, self._parameters = sample, connections, parameters
         self._step = -1
 
-    def describe(self, effect: effects.DescribeArrival) -> Arrival:
+    @operation
+    def describe_arrival(
+        self, status: ArrivalStatus, fault: FaultRecord | None, *, completed: bool = False, long: bool = False
+    ) -> Arrival:
         """Return the rank's arrival at the end of the round that it is in."""
-        state, sample, status = self._state, self._sample, effect.status
+        state, sample = self._state, self._sample
         self._step = max(self._step, self._page[ProgressField.STEP] - 1)
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
-            fault=effect.fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
-            stalled=sample.stalled, completed=effect.completed, long=effect.long, keys=self._plug_ins.keys,
+            fault=fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
+            stalled=sample.stalled, completed=completed, long=long, keys=self._plug_ins.keys,
             endpoint=offer(self._connections, self._parameters) if status is ArrivalStatus.ALIVE else "",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One call of a wrapped function, from entry to exit: the shell of `nvrx_core.inprocess.protocol.main_thread`."""
+"""One call of a wrapped function, from entry to exit; the flow is in `nvrx_core.inprocess.protocol.main_thread`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from collections.abc import Callable
 from typing import Any
 
 from nvrx_core.errors import BarrierTimeout
+from nvrx_core.flow import run
 from nvrx_core.inprocess.call.arrival_report import ArrivalReport
-from nvrx_core.inprocess.call.barrier import Barrier
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.plug_ins import PlugIns
-from nvrx_core.inprocess.call.rendezvous import leader_of, use
+from nvrx_core.inprocess.call.rank_status import RankStatus
+from nvrx_core.inprocess.call.rendezvous import leader_of
 from nvrx_core.inprocess.call.resources import Resources, acquire
 from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.presence import name_missing
-from nvrx_core.inprocess.coordination.store_rules import store_rules
-from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
-from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.coordination.store_ports import CallStore
 from nvrx_core.inprocess.protocol.call_rules import CallRules
-from nvrx_core.inprocess.protocol.effects import Flow
 from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
+from nvrx_core.inprocess.protocol.ports import CallPorts
 from nvrx_core.inprocess.restart_record import remember
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import inert_in_children, keep_for_good, run_in_rank_only
@@ -53,6 +52,7 @@ class Call:
         self._parameters, self._number = parameters, number
         self._state = State.from_env()
         self._cleanup, self._over = CleanupStack(), threading.Event()
+        self._flow: MainThread | None = None
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Run the function until all ranks have completed it.
@@ -75,16 +75,18 @@ class Call:
         remember(None)
         with self._cleanup as cleanup:
             resources = acquire(self._parameters, self._number, self._state, cleanup)
-            rounds = resources.watchers.thread.rounds
-            flow = MainThread(rounds, self._state, self._call_rules(resources.connections), time.monotonic).run()
-            with resources.monitor.reporting(flow):
-                ended = self._play(flow, resources, function)
+            with resources.monitor.reporting(self._is_over):
+                ended = self._run_flow(resources, function)
         set_ranks(self._state.rank, self._state.world_size)
         if ended.error is not None:
             raise ended.error
         return ended.result
 
-    def _play(self, flow: Flow[IterationResult], resources: Resources, function: Callable[[], Any]) -> IterationResult:
+    def _is_over(self) -> bool:
+        """Whether the flow has ended, and has told the others."""
+        return self._flow is not None and self._flow.over
+
+    def _run_flow(self, resources: Resources, function: Callable[[], Any]) -> IterationResult:
         watchers, monitor = resources.watchers, resources.monitor
         self.handles = CallHandles(
             self._state,
@@ -96,12 +98,17 @@ class Call:
             over=self._over,
         )
         self._cleanup.enter_context(inert_in_children(self))
+        ports, rounds = self._ports(resources, function), watchers.thread.rounds
+        flow = MainThread(rounds, self._state, self._call_rules(resources.connections), ports=ports, now=time.monotonic)
+        self._flow = flow
         try:
-            return interpret(flow, self._rules(resources, function), watchers.thread.step)
+            return run(flow.run(), watchers.thread.step)
         except BarrierTimeout as error:
-            late = watchers.thread.rounds.view.round
+            late = rounds.view.round
             name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)
             raise
+        finally:
+            ports.release()
 
     def _call_rules(self, connections: Connections) -> CallRules:
         parameters = self._parameters
@@ -113,51 +120,46 @@ class Call:
             store_is_hosted=bool(connections.critical),
         )
 
-    def _rules(self, resources: Resources, function: Callable[[], Any]) -> Rules:
-        """Return the rules, from each effect to the part that executes it; each part gets only what it needs."""
+    def _ports(self, resources: Resources, function: Callable[[], Any]) -> CallPorts:
+        """Return the ports of the flow; each part gets only what it needs."""
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer, watchers = resources.connections, resources.observer, resources.watchers
         control_store, early_exit, trace = connections.control_store, watchers.early_exit, watchers.trace
+        store = CallStore(lambda: control_store, state.initial_world_size)
         plug_ins = PlugIns(parameters, state, events, stores=self.handles.stores, trace=trace, abort=watchers.abort)
-        wrapped = WrappedFunction(
-            function=function,
-            state=state,
+        return CallPorts(
+            rounds=store,
+            farewell=store,
+            status=RankStatus(
+                state, control_store.survey, monitor=monitor, thread=watchers.thread, early_exit=early_exit, trace=trace
+            ),
+            arrivals=ArrivalReport(
+                state, monitor.page, plug_ins, sample=watchers.sample, connections=connections, parameters=parameters
+            ),
             plug_ins=plug_ins,
-            interrupt=resources.interrupt,
-            abort=watchers.abort,
-            early_exit=early_exit,
-            observer=observer,
-            thread_faults=watchers.thread_faults,
-            monitor=monitor,
+            function=WrappedFunction(
+                function=function,
+                state=state,
+                plug_ins=plug_ins,
+                interrupt=resources.interrupt,
+                abort=watchers.abort,
+                early_exit=early_exit,
+                connections=connections,
+                observer=observer,
+                thread_faults=watchers.thread_faults,
+                monitor=monitor,
+                faults=watchers.faults,
+                trace=trace,
+            ),
             faults=watchers.faults,
-            trace=trace,
+            leaving=Leaving(
+                state,
+                events,
+                parameters,
+                connections=connections,
+                housekeeping=watchers.housekeeping,
+                monitor=monitor,
+                groups=observer.held,
+                early_exit=early_exit,
+            ),
         )
-        barrier = Barrier(
-            state, control_store.survey, monitor=monitor, thread=watchers.thread, early_exit=early_exit, trace=trace
-        )
-        arrivals = ArrivalReport(
-            state, monitor.page, plug_ins, sample=watchers.sample, connections=connections, parameters=parameters
-        )
-        leaving = Leaving(
-            state,
-            events,
-            parameters,
-            membership=control_store.membership,
-            monitor=monitor,
-            groups=observer.held,
-            early_exit=early_exit,
-        )
-        return {
-            **store_rules(control_store, state.initial_world_size),
-            **plug_ins.rules(),
-            **wrapped.rules(),
-            **barrier.rules(),
-            **watchers.faults.rules(),
-            **leaving.rules(),
-            effects.DescribeArrival: arrivals.describe,
-            effects.ReleaseGroups: lambda effect: watchers.abort.release_completed(effect.ended.error),
-            effects.HostRendezvous: lambda effect: connections.host_rendezvous(),
-            effects.UseRendezvous: lambda effect: use(observer, state, effect.endpoint),
-            effects.StopHousekeeping: lambda effect: watchers.housekeeping.close(),
-            effects.AwaitHostClosed: lambda effect: connections.wait_host_closed(),
-        }

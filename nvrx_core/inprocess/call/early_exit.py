@@ -16,7 +16,7 @@ from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.parsing import endpoint_text
 

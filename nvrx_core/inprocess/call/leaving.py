@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from nvrx_core.errors import PeerExited
+from nvrx_core.errors import PeerExited, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
+from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.clients import await_clients
-from nvrx_core.inprocess.coordination.membership import Membership
+from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.groups.held_groups import HeldGroups
-from nvrx_core.inprocess.interpretation.interpreter import Rules
-from nvrx_core.inprocess.protocol import effects
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
-from nvrx_core.rank_assignment.identity import initial_ranks
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 
 __all__ = ["Leaving"]
 
@@ -26,13 +26,14 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class Leaving:
-    """Executes the effects of leaving a call.
+    """The end of the call on one rank.
 
     Args:
         state: the state of this rank.
         events: the event file, to which the exit is written.
         parameters: the parameters of the wrapper, which bound the wait for the others.
-        membership: knows the members that no longer need the store.
+        connections: to the store, which this process may host, and which knows the members that need it no longer.
+        housekeeping: writes for the launcher.
         monitor: notifies the others of an early exit.
         groups: the process groups of the function, released before a stay that may be long.
         early_exit: notified when the store is lost.
@@ -44,41 +45,54 @@ class Leaving:
         events: EventLog,
         parameters: Parameters,
         *,
-        membership: Membership,
+        connections: Connections,
+        housekeeping: Housekeeping,
         monitor: MonitorLink,
         groups: HeldGroups,
         early_exit: EarlyExit,
     ) -> None:
         self._state, self._events, self._parameters = state, events, parameters
-        self._membership, self._monitor, self._groups, self._early_exit = membership, monitor, groups, early_exit
+        self._connections, self._housekeeping = connections, housekeeping
+        self._monitor, self._groups, self._early_exit = monitor, groups, early_exit
 
-    def rules(self) -> Rules:
-        """The effects of leaving."""
-        return {
-            effects.ReportLeft: self._report_left,
-            effects.AwaitClients: self._await_clients,
-            effects.LoseStore: lambda effect: self._early_exit.store_lost(effect.reason),
-            effects.Abandon: self._abandon,
-        }
-
-    def _report_left(self, effect: effects.ReportLeft) -> None:
-        reason = text_of(effect.error) if effect.error is not None else ""
-        if isinstance(effect.error, PeerExited):  # Python prints nothing at an exit with a code
-            rank, code = self._state.initial_rank, effect.error.exit_code
-            log.error("initial rank %d leaves with exit code %d: %s", rank, code, effect.error)
+    @operation
+    def report_left(self, error: BaseException | None) -> None:
+        """Write that this rank leaves, and why, to the event file."""
+        reason = text_of(error) if error is not None else ""
+        if isinstance(error, PeerExited):  # Python prints nothing at an exit with a code
+            rank, code = self._state.initial_rank, error.exit_code
+            log.error("initial rank %d leaves with exit code %d: %s", rank, code, error)
         self._events.write("left", self._state.iteration, reason=reason)
 
-    def _await_clients(self, effect: effects.AwaitClients) -> None:
+    @operation
+    def stop_housekeeping(self) -> None:
+        """Stop writing for the launcher."""
+        self._housekeeping.close()
+
+    @operation
+    def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> None:
+        """Host the store until the members no longer need it; all have completed, or each leaves by itself."""
+        membership = self._connections.control_store.membership
         self._groups.clear()
         with suppress(StoreFailure):
-            if effect.completed:
-                self._membership.wait_left(effect.members, self._parameters.barrier_timeout)
+            if completed:
+                membership.wait_left(members, self._parameters.barrier_timeout)
             else:
-                if self._state.initial_world_size > 1:
-                    log.warning("this rank hosts the control store and stays until the others need it no longer")
-                members, silent_for = initial_ranks(self._state.initial_world_size), self._parameters.heartbeat_timeout
-                await_clients(self._membership, members, silent_for.total_seconds())
+                initial, silent_for = initial_ranks(self._state.initial_world_size), self._parameters.heartbeat_timeout
+                await_clients(membership, initial, silent_for.total_seconds())
 
-    def _abandon(self, effect: effects.Abandon) -> None:
-        log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(effect.error))
-        self._monitor.abandon(effect.error)
+    @operation
+    def await_host_closed(self) -> None:
+        """Wait, for a bounded time, until the rank that hosts the store has closed it."""
+        self._connections.wait_host_closed()
+
+    @operation
+    def lose_store(self, reason: str) -> StoreLost:
+        """The store is lost: notify the monitor process; return the error with which the call ends."""
+        return self._early_exit.store_lost(reason)
+
+    @operation
+    def abandon(self, error: BaseException) -> None:
+        """Early exit of this rank: let the monitor process notify the others."""
+        log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(error))
+        self._monitor.abandon(error)

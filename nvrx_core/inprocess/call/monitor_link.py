@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, Final
+from typing import Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import exit_code
@@ -22,7 +21,6 @@ from nvrx_core.inprocess.coordination.joining import Entrant
 from nvrx_core.inprocess.monitor.files import check_files
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.process import MonitorProcess
-from nvrx_core.inprocess.protocol.effects import Flow
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import give_up, notify
 from nvrx_core.process.fork_server import STARTS_WITHIN, ForkServer, Postponement
@@ -114,15 +112,15 @@ class MonitorLink:
         self.page[ProgressField.IMPORTED_AT] = time.monotonic_ns()
 
     @contextmanager
-    def reporting(self, flow: Flow[Any]) -> Iterator[None]:
-        """Let the monitor process report the exit of the rank when an error leaves the context before `flow` has ended.
+    def reporting(self, is_over: Callable[[], bool]) -> Iterator[None]:
+        """Let the monitor process report the rank's exit when an error leaves the context before the flow is over.
 
         The flow notifies the other ranks of every other exit. In a child of `os.fork`, the page is its own.
         """
         try:
             yield
         except BaseException as error:  # boundary: the call ends by it
-            if getgeneratorstate(flow) != GEN_CLOSED:
+            if not is_over():
                 self.abandon(error)
             raise
 

@@ -1,4 +1,4 @@
-"""The user's plug-ins in a call, each run by an effect of the main thread's flow.
+"""The user's plug-ins in a call.
 
 An exception of a plug-in is an outcome: the flow decides what follows.
 """
@@ -10,12 +10,12 @@ import logging
 from nvrx_core.errors import HealthCheckError
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
+from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.interpretation.interpreter import Rules
-from nvrx_core.inprocess.protocol import effects
+from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.state import State
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign, declare, snapshot
@@ -54,16 +54,6 @@ class PlugIns:
         self._stores, self._trace, self._abort = stores, trace, abort
         self.keys: tuple[str, ...] = ()
 
-    def rules(self) -> Rules:
-        """The effects that run a plug-in alone; `initialize` is run before the function."""
-        return {
-            effects.DeclareKeys: self._declare,
-            effects.Assign: self._assign,
-            effects.Recover: self._recover,
-            effects.Terminate: self._terminate,
-            effects.Complete: self._complete,
-        }
-
     def initialize(self) -> HealthCheckError | None:
         """Run the user's initialize and health check; return the failure of the health check.
 
@@ -88,17 +78,21 @@ class PlugIns:
             message = f"health check failed: {text_of(error)}"
             raise HealthCheckError(message, initial_rank=self._state.initial_rank) from error
 
-    def _declare(self, effect: effects.DeclareKeys) -> BaseException | None:
+    @operation
+    def declare_keys(self, iteration: int) -> BaseException | None:
+        """Evaluate the key functions after the round."""
         try:
-            self.keys = declare(self._parameters.rank_assignment, self._state, effect.iteration)
+            self.keys = declare(self._parameters.rank_assignment, self._state, iteration)
         except BaseException as error:  # boundary: a user's key function; whatever it raises, the rank leaves
             return error
         return None
 
-    def _assign(self, effect: effects.Assign) -> BaseException | None:
-        state, decision = self._state, effect.decision
+    @operation
+    def assign(self, decision: Decision) -> BaseException | None:
+        """Assign the rank of the next iteration."""
+        state = self._state
         try:
-            self._place(effect)
+            self._place(decision)
         except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves
             state.mode = Mode.TERMINATED
             return error
@@ -107,8 +101,8 @@ class PlugIns:
         state.set_distributed_vars()
         return None
 
-    def _place(self, effect: effects.Assign) -> None:
-        parameters, state, decision = self._parameters, self._state, effect.decision
+    def _place(self, decision: Decision) -> None:
+        parameters, state = self._parameters, self._state
         ranks, terminated = parameters.rank_assignment, set(decision.terminated)
         store = self._stores.assignment_store(decision.iteration + 1)
         facts = snapshot(
@@ -118,8 +112,10 @@ class PlugIns:
         if parameters.rank_filter is not None:
             parameters.rank_filter(RankAssignmentCtx(state, store, set()))
 
-    def _recover(self, effect: effects.Recover) -> BaseException | None:
-        self._state.fn_exception = effect.failure
+    @operation
+    def recover(self, failure: BaseException | None) -> BaseException | None:
+        """Run finalize and health check after an iteration."""
+        self._state.fn_exception = failure
         try:
             self._abort.finish(self._state.freeze())
             if self._parameters.finalize is not None:
@@ -133,7 +129,9 @@ class PlugIns:
             self._state.fn_exception = None
         return None
 
-    def _terminate(self, effect: effects.Terminate) -> BaseException | None:
+    @operation
+    def terminate(self) -> BaseException | None:
+        """Run terminate."""
         try:
             if self._parameters.terminate is not None:
                 self._parameters.terminate(self._state.freeze())
@@ -141,7 +139,9 @@ class PlugIns:
             return error
         return None
 
-    def _complete(self, effect: effects.Complete) -> BaseException | None:
+    @operation
+    def complete(self) -> BaseException | None:
+        """All ranks have completed: run completion; return the exception that ends the call."""
         self._events.write("completed", self._state.iteration)
         try:
             if self._parameters.completion is not None:

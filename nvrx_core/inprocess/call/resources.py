@@ -13,7 +13,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 
 import nvrx_core
 from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
@@ -24,12 +23,14 @@ from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.watchers import Watchers, start_watchers
 from nvrx_core.inprocess.configuration.environment_checks import nccl_checks
 from nvrx_core.inprocess.configuration.parameters import Parameters
+from nvrx_core.inprocess.configuration.start_notice import log_start
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.joining import Entrant, Joining
+from nvrx_core.inprocess.groups.given_ranks import GivenRanks
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, interrupt_within
-from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import BY
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.garbage import freeze_on_entry
@@ -84,10 +85,13 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
     entrant = Entrant(state.initial_rank, environment.restarts_all_ranks(), p.lease_interval, _terms(p, state))
+    ranks = GivenRanks(state.initial_rank, state.initial_world_size)
     open_standard_descriptors()
     freeze_on_entry()
     cleanup.enter_context(environment.restored())
     cleanup.enter_context(own_stream_handlers())
+    if number == 0:
+        log_start(state.initial_rank, state.initial_world_size)
     cleanup.enter_context(quiet())
     directory = p.events_dir or environment.events_directory()
     events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
@@ -99,7 +103,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     with _entering(monitor):
         connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
         _install(interrupt, monitor, cleanup)
-        observer = _observe(page, p.hard_timeout, number, cleanup)
+        observer = _observe(GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check), cleanup)
         monitor.fork_server.await_ready()
         watchers = start_watchers(
             p,
@@ -186,8 +190,7 @@ def _install(interrupt: Interrupt, monitor: MonitorLink, cleanup: CleanupStack) 
     cleanup.in_child(interrupt.disown)
 
 
-def _observe(page: Page, hard_timeout: timedelta, number: int, cleanup: CleanupStack) -> GroupObserver:
-    observer = GroupObserver(page, nccl_checks(hard_timeout), number)
+def _observe(observer: GroupObserver, cleanup: CleanupStack) -> GroupObserver:
     observer.install()
     cleanup.callback(observer.uninstall)
     cleanup.in_child(observer.disown)

@@ -14,19 +14,20 @@ from typing import Any
 
 from nvrx_core.errors import StoreLost
 from nvrx_core.failpoint import hit
+from nvrx_core.flow import operation
 from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.plug_ins import PlugIns
+from nvrx_core.inprocess.call.rendezvous import use
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
+from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.faults.own_faults import OwnFaults
 from nvrx_core.inprocess.faults.thread_faults import ThreadFaults
 from nvrx_core.inprocess.groups.observer import GroupObserver
-from nvrx_core.inprocess.interpretation.interpreter import Rules
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.outcome import (
     IterationResult,
     Outcome,
@@ -56,6 +57,7 @@ class WrappedFunction:
         interrupt: armed while the function runs.
         abort: aborts the calls in which the function blocks.
         early_exit: the reason for an early exit of this rank.
+        connections: host the rendezvous of its process group.
         observer, thread_faults: observe the function.
         monitor: receives the stage of the main thread.
         faults: notified when the function was left.
@@ -68,18 +70,39 @@ class WrappedFunction:
     interrupt: Interrupt
     abort: FunctionAbort
     early_exit: EarlyExit
+    connections: Connections
     observer: GroupObserver
     thread_faults: ThreadFaults
     monitor: MonitorLink
     faults: OwnFaults
     trace: RestartTrace
 
-    def rules(self) -> Rules:
-        """The effects that run it."""
-        return {
-            effects.Initialize: lambda effect: self._guarded(self._initialize),
-            effects.RunFunction: lambda effect: self._guarded(self._run),
-        }
+    @operation
+    def host_rendezvous(self) -> str:
+        """Host the rendezvous of the next process group; return its `host:port`."""
+        return self.connections.host_rendezvous()
+
+    @operation
+    def use_rendezvous(self, endpoint: tuple[str, int] | None) -> None:
+        """Use this endpoint for the next process group; None if there is none."""
+        use(self.observer, self.state, endpoint)
+
+    @operation
+    def initialize(self) -> IterationResult | None:
+        """Run the user's initialize and health check; return the iteration's result if they end it."""
+        return self._guarded(self._initialize)
+
+    @operation
+    def run(self) -> IterationResult:
+        """Run the function, interruptible."""
+        ended = self._guarded(self._run)
+        assert ended is not None
+        return ended
+
+    @operation
+    def release_groups(self, ended: IterationResult) -> None:
+        """The rank has completed by `SystemExit(0)`: unblock the ranks that wait for it in a collective."""
+        self.abort.release_completed(ended.error)
 
     def _guarded(self, run: Callable[[], IterationResult | None]) -> IterationResult | None:
         """Convert every exit of the user's code to an outcome; None after `initialize`, when the function follows."""

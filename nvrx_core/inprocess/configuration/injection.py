@@ -12,6 +12,7 @@ from typing import Any, Final
 __all__ = ["NAMES", "bind", "parameters_for", "refuse_arguments", "refuse_shape"]
 
 NAMES: Final = ("call_wrapper", "inprocess_call_wrapper")
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _SHAPES: Final = (
     (inspect.iscoroutinefunction, "an async function", "asyncio.run({name}(...))"),
     (inspect.isasyncgenfunction, "an async generator function", "asyncio.run(...) over {name}(...)"),
@@ -65,23 +66,50 @@ def parameters_for(kind: type, fn: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def bind(
-    fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Check the arguments against the signature of `fn`; return those of `names` that no positional argument fills.
+    fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, kind: type
+) -> Callable[[object], Any]:
+    """Check the arguments against the signature of `fn`; return its call, which takes the `CallWrapper`.
+
+    The arguments are those of the function without the parameters `names`. Where they do not fit so, or where one is a
+    `kind` itself, a positional argument may fill such a parameter.
 
     Raises:
         TypeError: when `fn` cannot be called so.
     """
-    signature = _signature(fn, False)
+    signature, errors = _signature(fn, False), []
     if signature is None:
-        return names
-    try:
-        filled = signature.bind_partial(*args).arguments
-        free = tuple(name for name in names if name not in filled)
-        signature.bind(*args, **{**kwargs, **dict.fromkeys(free)})
-    except TypeError as error:
-        raise TypeError(_called_wrongly(fn, signature, names, str(error))) from None
-    return free
+        return lambda handle: fn(*args, **{**kwargs, **dict.fromkeys(names, handle)})
+    for places in dict.fromkeys((_places(signature, names, args, kind), ())):
+        positional = _inserted(args, places, None)
+        try:
+            filled = signature.bind_partial(*positional).arguments
+            free = tuple(name for name in names if name not in filled)
+            signature.bind(*positional, **{**kwargs, **dict.fromkeys(free)})
+        except TypeError as error:
+            errors.append(str(error))
+        else:
+            return lambda handle: fn(*_inserted(args, places, handle), **{**kwargs, **dict.fromkeys(free, handle)})
+    raise TypeError(_called_wrongly(fn, signature, names, errors[0]))
+
+
+def _inserted(args: tuple[Any, ...], places: tuple[int, ...], handle: object) -> list[Any]:
+    """Return positional arguments with the `CallWrapper` at these places, which ascend."""
+    positional = list(args)
+    for place in places:
+        positional.insert(place, handle)
+    return positional
+
+
+def _places(signature: inspect.Signature, names: tuple[str, ...], args: tuple[Any, ...], kind: type) -> tuple[int, ...]:
+    """Return the places of those of `names` that a positional argument would fill which is no `kind`."""
+    positional, places = list(args), []
+    for place, parameter in enumerate(signature.parameters.values()):
+        if place >= len(positional) or parameter.kind not in _POSITIONAL:
+            break
+        if parameter.name in names and not isinstance(positional[place], kind):
+            positional.insert(place, None)
+            places.append(place)
+    return tuple(places)
 
 
 def _called_wrongly(fn: Callable[..., Any], signature: inspect.Signature, names: tuple[str, ...], why: str) -> str:

@@ -191,9 +191,14 @@ def _check_store(factory: Any, kwargs: object) -> None:
 
 
 def _our_store(factory: object) -> str:
-    """What to write instead of one of torch's own store classes, or of an instance."""
+    """What to write instead of one of torch's own store classes, an instance, a function or another class."""
     name = getattr(factory, "__name__", type(factory).__name__)
-    return f"store_factory=nvrx_core.inprocess.store.{name}" if name in ("TCPStore", "FileStore") else ""
+    if name in ("TCPStore", "FileStore"):
+        return f"store_factory=nvrx_core.inprocess.store.{name}"
+    if inspect.isclass(factory):
+        bases = ["nvrx_core.inprocess.store.StoreMixin", *(base.__name__ for base in factory.__bases__)]
+        return f"class {name}({', '.join(bases)})"
+    return "store_factory=nvrx_core.inprocess.store.TCPStore, store_kwargs={...}" if callable(factory) else ""
 
 
 def _check_signal(signum: int) -> None:

@@ -6,6 +6,8 @@ its monitor process is not renewed: it is not waited for beyond the heartbeat ti
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
 from collections.abc import Collection
@@ -18,6 +20,9 @@ from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["await_clients"]
 
+log = logging.getLogger("nvrx_core.inprocess")
+SAID_AFTER: Final = 2.0
+"""Seconds after which a wait is logged."""
 TURN: Final = 0.5
 """Seconds between two questions to the store: a wait inside it would hold signals off, Ctrl-C among them."""
 
@@ -34,9 +39,12 @@ def await_clients(membership: Membership, members: Collection[InitialRank], hear
         StoreFailure: when the store is lost.
     """
     table, awaited, awake = LeaseTable[InitialRank](heartbeat_timeout), sorted(members), AwakeClock()
-    pause, look_at = threading.Event(), 0.0
+    pause, look_at, say_at = threading.Event(), 0.0, awake.at(time.monotonic()) + SAID_AFTER
     while not membership.have_left(awaited):
         now = awake.at(time.monotonic())
+        if now >= say_at:
+            log.warning("this rank hosts the control store and waits for its clients, the ranks that still run")
+            say_at = math.inf
         if now >= look_at:
             look_at = now + heartbeat_timeout / 4
             leases = membership.leases(awaited)

@@ -36,7 +36,7 @@ __all__ = ["Connections"]
 
 HOST_CLOSES_WITHIN: Final = 5.0
 ANSWERS_WITHIN: Final = 1.0
-"""Seconds within which an operation that is under way ends, unless nothing of its connection arrives either."""
+"""Seconds within which an operation that can be repeated ends, unless nothing of its connection arrives either."""
 OUTSIDE: Final = "find out why it ended or cannot be reached, and start it and the job again"
 """What to do when a store is lost that no rank hosts."""
 MAPPED: Final = "::ffff:"
@@ -176,7 +176,8 @@ class Connections:
         """
         if self._cuts:
             return False
-        broken = [each.break_silent(ANSWERS_WITHIN) for each in (self._waited, self._main)]
+        longer = store_answers_within()
+        broken = [each.break_silent(ANSWERS_WITHIN, longer) for each in (self._waited, self._main)]
         return any(broken)
 
     def disown(self) -> None:

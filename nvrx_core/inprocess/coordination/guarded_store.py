@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 import torch.distributed as dist
 
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 
 __all__ = ["BATCH", "FOREVER", "NOTHING", "GuardedStore", "batches", "guard"]
 

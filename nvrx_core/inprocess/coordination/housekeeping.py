@@ -16,7 +16,7 @@ from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.retention import kept_in_call
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page

@@ -23,7 +23,6 @@ from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.duplicate import Duplicate, end_job
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.presence import Presence, Reminders, claimed_ranks, find_presence
-from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import (
     CONFLICT,
     EXPIRED,
@@ -44,6 +43,7 @@ from nvrx_core.inprocess.protocol.join import (
     Wait,
     process_of,
 )
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys

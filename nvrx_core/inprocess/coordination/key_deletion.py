@@ -10,7 +10,7 @@ from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.membership import LEFT
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.retention import JOINING, kept_after_call
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import LauncherKeys, StoreKeys

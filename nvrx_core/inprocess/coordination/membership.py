@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore, batches
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 

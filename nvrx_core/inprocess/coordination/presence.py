@@ -15,7 +15,7 @@ from typing import Final
 from nvrx_core.errors import BarrierTimeout
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.parsing import integer, integers, parse_object, string
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys

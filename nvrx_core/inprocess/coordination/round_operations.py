@@ -1,25 +1,17 @@
-"""The store operations of a round: those of its machines, the waits for event and decision, the rendezvous."""
+"""The store operations of a round: those of its machines, the waits for event and decision, the rendezvous.
+
+Each raises `StoreFailure` when the store fails, or has a value that no rank has written.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, NOTHING, GuardedStore, guard
-from nvrx_core.inprocess.protocol.actions import (
-    Announce,
-    Answer,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    Publish,
-    PutArrival,
-    ReadArrivals,
-    ReadEvent,
-    StoreAction,
-)
-from nvrx_core.inprocess.protocol.decision import Decision, decode_event, encode_completion
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
 from nvrx_core.parsing import address
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
@@ -38,37 +30,47 @@ class RoundOperations:
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
 
-    def perform(self, action: StoreAction, iteration: int) -> Answer:
-        """Execute one operation of a round's machine; return the answer.
-
-        Raises:
-            StoreFailure: when the store fails, or has a value that no rank has written.
-        """
+    def announce(self, iteration: int, fault: FaultRecord) -> FaultRecord | None:
+        """Write the fault as the round's event, unless there is one; return the event, None for a completion."""
         with guard():
-            return self._perform(action, iteration)
+            return _event(self.store.put_once(self.keys.round(iteration).event, fault.encode()), fault)
 
-    def _perform(self, action: StoreAction, k: int) -> Answer:
-        store, keys = self.store, self.keys
-        match action:
-            case Announce(fault):
-                return "announced", _event(store.put_once(keys.round(k).event, fault.encode()), fault)
-            case CountCompletion():
-                return "completion_counted", store.count(keys.round(k).completed)
-            case CloseCompleted():
-                store.put_once(keys.round(k).event, encode_completion())
-            case ReadEvent():
-                return "event", decode_event(store.try_get(keys.round(k).event) or b"")
-            case PutArrival(arrival):
-                self._arrivals.put(k, arrival)
-            case CountArrival():
-                return "arrival_counted", store.count(keys.round(k).arrived)
-            case ReadArrivals(members):
-                return "arrivals_read", self._arrivals.read(k, members), self._first_fault(k)
-            case Publish(decision):
-                store.put_once(keys.round(k).decision, decision.encode())
-            case _:
-                raise AssertionError(action)
-        return None
+    def count_completion(self, iteration: int) -> int:
+        """Count this member's completion; return how many were counted."""
+        with guard():
+            return self.store.count(self.keys.round(iteration).completed)
+
+    def close_completed(self, iteration: int) -> None:
+        """Write completion as the round's event, unless it has one."""
+        with guard():
+            self.store.put_once(self.keys.round(iteration).event, encode_completion())
+
+    def read_event(self, iteration: int) -> FaultRecord | None:
+        """Return the round's event, which is there; None for a completion."""
+        with guard():
+            return decode_event(self.store.try_get(self.keys.round(iteration).event) or b"")
+
+    def put_arrival(self, iteration: int, arrival: Arrival) -> None:
+        """Write the arrival, over an earlier one of the same member."""
+        with guard():
+            self._arrivals.put(iteration, arrival)
+
+    def count_arrival(self, iteration: int) -> int:
+        """Count an arrival; return how many were counted."""
+        with guard():
+            return self.store.count(self.keys.round(iteration).arrived)
+
+    def read_arrivals(
+        self, iteration: int, members: frozenset[InitialRank]
+    ) -> tuple[Mapping[InitialRank, Arrival], FaultRecord | None]:
+        """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
+        with guard():
+            return self._arrivals.read(iteration, members), self._first_fault(iteration)
+
+    def publish(self, iteration: int, decision: Decision) -> None:
+        """Write the decision, unless the round has one."""
+        with guard():
+            self.store.put_once(self.keys.round(iteration).decision, decision.encode())
 
     def _first_fault(self, iteration: int) -> FaultRecord | None:
         """Return the fault that is the round's event; None if there is none, or it is malformed."""
@@ -81,10 +83,6 @@ class RoundOperations:
         """Return the members that have not arrived in the round."""
         with guard():
             return self._arrivals.missing(iteration, members)
-
-    def announce(self, iteration: int, fault: FaultRecord) -> None:
-        """Write the fault of a living member as the round's event, unless there is one."""
-        self.perform(Announce(fault), iteration)
 
     def wait_event(self, iteration: int) -> None:
         """Block until the round has its event; a missing event is never read."""

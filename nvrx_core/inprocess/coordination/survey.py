@@ -8,7 +8,7 @@ from typing import Final
 
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore, guard
 from nvrx_core.inprocess.coordination.membership import Membership
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys

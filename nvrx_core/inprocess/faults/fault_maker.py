@@ -19,10 +19,11 @@ from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.exceptions import exit_code, related, set_traceback, text_of, type_name
 from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
+from nvrx_core.fault.user_frames import origin
 from nvrx_core.process.garbage import watch_frames
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["FaultMaker", "clear_frames", "of_function", "origin", "release_frames"]
+__all__ = ["FaultMaker", "clear_frames", "of_function", "release_frames"]
 
 
 class FaultMaker:
@@ -40,7 +41,9 @@ class FaultMaker:
         """Return the fault record of `error`."""
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = type_name(type(error))
-        fault = self._fault(kind, text_of(error), name, rank=rank, occurred=occurred, origin=origin(error))
+        fault = self._fault(
+            kind, text_of(error), name, rank=rank, occurred=occurred, origin=origin(error.__traceback__)
+        )
         fault = replace(fault, exit_code=exit_code(error))
         return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
 
@@ -72,14 +75,6 @@ class FaultMaker:
             return fault.occurred, fault.announced
         announced = time.monotonic() - (time.time() - fault.wall)
         return announced - (fault.announced - fault.occurred), announced
-
-
-def origin(error: BaseException) -> str:
-    """Return the file and line where the error was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

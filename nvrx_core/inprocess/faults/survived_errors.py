@@ -1,5 +1,10 @@
 """The log of exceptions of the function that the job survived: each with its traceback, once.
 
+Ranks that fail alike, as by a mistake in the script, are one traceback and not one for each rank: the rank that the
+round names as the cause logs it, and the cause of the next rounds is not logged again if it is alike, whichever rank
+it is of: the line of the restart names it. So the log waits for the round's decision; the event file does not, and has
+the traceback with all frames.
+
 The traceback is captured in the main thread, without its source lines. A thread of its own reads these and writes the
 text, so that neither a restart nor a watchdog waits for a file; lines that cannot be read in time are left out, and all
 of them where the process can start no thread.
@@ -7,22 +12,25 @@ of them where the process can start no thread.
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of, type_name
 from nvrx_core.fault.log_rate import LogRate
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.fault.user_frames import origin, shortened
 from nvrx_core.inprocess.faults.user_errors import user_traceback
 from nvrx_core.process.bounded import call_all_bounded
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.settings.environment import full_tracebacks
 
 __all__ = ["SurvivedErrors"]
 
@@ -32,6 +40,30 @@ READ_WITHIN: Final = timedelta(seconds=2)
 MAX_FRAMES: Final = 100
 """The innermost frames that are kept."""
 _Key = tuple[str, tuple[tuple[str, int | None], ...]]
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An exception that is not logged yet.
+
+    Attributes:
+        error_type, origin: those of its fault record, by which ranks fail alike.
+        times: how many of this rank in a row were equal.
+        captured: its traceback.
+    """
+
+    iteration: int
+    error_type: str
+    origin: str
+    times: int
+    captured: traceback.TracebackException
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        return self.error_type, self.origin
+
+    def last_line(self) -> str:
+        return "".join(self.captured.format_exception_only()).strip()
 
 
 class SurvivedErrors:
@@ -49,9 +81,13 @@ class SurvivedErrors:
         self._initial_rank, self._events, self._defer = initial_rank, events, defer
         self._last: _Key | None = None
         self._times, self._rate = 0, LogRate()
+        self._shorten = not full_tracebacks()
+        self._failure: _Failure | None = None
+        self._told: tuple[str, str] | None = None
 
     def survived(self, error: BaseException, iteration: int) -> None:
-        """Log the exception that ended the function in `iteration`; a repetition is a line, or less."""
+        """Note the exception that ended the function in `iteration`; a new one is written to the event file."""
+        self._failure = None
         with suppress(MemoryError):  # which may be what the function has failed with
             try:
                 self._note(error, iteration)
@@ -63,38 +99,70 @@ class SurvivedErrors:
                 self._defer(lambda: log.error(told, self._initial_rank, iteration, text))
 
     def _note(self, error: BaseException, iteration: int) -> None:
-        captured = traceback.TracebackException(
-            type(error), error, user_traceback(error.__traceback__), limit=-MAX_FRAMES, lookup_lines=False, compact=True
-        )
+        captured = _capture(error)
         key = type_name(type(error)), tuple((frame.filename, frame.lineno) for frame in captured.stack)
         self._times = self._times + 1 if key == self._last else 1
         self._last, times = key, self._times
-        wanted = self._rate.line(key, now=time.monotonic()) is not None
-        if times > 1 and wanted:
-            last = "".join(captured.format_exception_only()).strip()
-            told = "initial rank %d fails alike, %d times in a row: %s"
-            self._defer(lambda: log.error(told, self._initial_rank, times, last))
-        elif times == 1:
-            self._defer(lambda: self._start(captured, iteration))
+        if times == 1:
+            full = _capture(error)
+            self._defer(lambda: _in_thread(lambda lines: self._write_event(iteration, full, lines)))
+        self._failure = _Failure(iteration, key[0], origin(error.__traceback__), times, captured)
 
-    def _start(self, captured: traceback.TracebackException, iteration: int) -> None:
-        write = functools.partial(self._write, iteration, captured)
-        try:
-            threading.Thread(target=write, args=(True,), name="nvrx-traceback", daemon=True).start()
-        except RuntimeError:  # no thread is to be had
-            write(False)
+    def decided(self, cause: FaultRecord | None) -> None:
+        """Log the exception, if there is one; a repetition, or the failure of another rank too, is a line, or less.
 
-    def _write(self, iteration: int, captured: traceback.TracebackException, lines: bool) -> None:
-        text = (_with_lines(captured) if lines else "") or _without_lines(captured)
-        log.error("the function failed on initial rank %d in iteration %d:\n%s", self._initial_rank, iteration, text)
-        self._events.write("exception", iteration, traceback=text)
+        Args:
+            cause: the fault that the round's decision names as the cause; None if there is no decision.
+        """
+        failure, self._failure = self._failure, None
+        told, self._told = self._told, None if cause is None else (cause.error_type, cause.origin)
+        if failure is None:
+            return
+        wanted = self._rate.line(self._last, now=time.monotonic()) is not None
+        if failure.kind == self._told and cause is not None and cause.initial_rank != self._initial_rank:
+            text, culprit = "initial rank %d failed in iteration %d as initial rank %d did: %s", cause.initial_rank
+            self._defer(lambda: log.info(text, self._initial_rank, failure.iteration, culprit, failure.last_line()))
+        elif failure.times == 1 and failure.kind != told:
+            self._defer(lambda: _in_thread(lambda lines: self._log(failure, lines)))
+        elif wanted:
+            text = "initial rank %d fails alike in iteration %d: %s"
+            self._defer(lambda: log.info(text, self._initial_rank, failure.iteration, failure.last_line()))
+
+    def _write_event(self, iteration: int, captured: traceback.TracebackException, lines: bool) -> None:
+        self._events.write("exception", iteration, traceback=_text(captured, lines, shorten=False))
+
+    def _log(self, failure: _Failure, lines: bool) -> None:
+        text = _text(failure.captured, lines, shorten=self._shorten)
+        told = "the function failed on initial rank %d in iteration %d:\n%s"
+        log.error(told, self._initial_rank, failure.iteration, text.rstrip())
 
 
-def _with_lines(captured: traceback.TracebackException) -> str:
+def _capture(error: BaseException) -> traceback.TracebackException:
+    trace = user_traceback(error.__traceback__)
+    return traceback.TracebackException(type(error), error, trace, limit=-MAX_FRAMES, lookup_lines=False, compact=True)
+
+
+def _in_thread(write: Callable[[bool], None]) -> None:
+    """Write in a thread, which may read source lines; without them where no thread is to be had."""
+    try:
+        threading.Thread(target=write, args=(True,), name="nvrx-traceback", daemon=True).start()
+    except RuntimeError:
+        write(False)
+
+
+def _text(captured: traceback.TracebackException, lines: bool, *, shorten: bool) -> str:
+    return (_with_lines(captured, shorten=shorten) if lines else "") or _without_lines(captured)
+
+
+def _with_lines(captured: traceback.TracebackException, *, shorten: bool) -> str:
     """The text with its source lines; "" when they cannot be read in time."""
     found: list[str] = []
+
+    def read() -> None:
+        found.append(shortened(captured) if shorten else "".join(captured.format()))
+
     with suppress(RuntimeError):  # no thread is to be had
-        call_all_bounded({"nvrx-source-lines": lambda: found.append("".join(captured.format()))}, READ_WITHIN)
+        call_all_bounded({"nvrx-source-lines": read}, READ_WITHIN)
     return found[0] if found else ""
 
 

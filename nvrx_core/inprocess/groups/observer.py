@@ -33,7 +33,7 @@ from nvrx_core.inprocess.groups.store_clients import (
     STORE_TIMEOUT,
     connect,
     given_arguments,
-    names_rank,
+    rank_of,
     rendezvous_at,
     with_prefix,
 )
@@ -73,6 +73,7 @@ class GroupObserver:
         page: the progress page of the rank.
         nccl_timeout: called with the watchdog timeout of an NCCL group, once per distinct timeout.
         earlier: how many wrapped calls this process has made before.
+        check_ranks: called with the URL of each rendezvous of the function.
 
     Attributes:
         held: the groups that the function has created; it releases them in the background.
@@ -83,9 +84,13 @@ class GroupObserver:
     current: ClassVar[GroupObserver | None] = None
 
     def __init__(
-        self, page: Page, nccl_timeout: Callable[[timedelta], None] = lambda timeout: None, earlier: int = 0
+        self,
+        page: Page,
+        nccl_timeout: Callable[[timedelta], None] = lambda timeout: None,
+        earlier: int = 0,
+        check_ranks: Callable[[str], None] = lambda url: None,
     ) -> None:
-        self.page, self._earlier = page, earlier
+        self.page, self._earlier, self._check_ranks = page, earlier, check_ranks
         self._nccl_timeout = functools.cache(nccl_timeout)
         self.store_ports: set[int] = set()
         self.rendezvous_endpoint: tuple[str, int] | None = None
@@ -208,11 +213,12 @@ class GroupObserver:
         """
 
         def observed(url: str, **kwargs: Any) -> Iterator[Any]:
+            self._check_ranks(url)
             if self.page[ProgressField.ITERATION] < 1 or self.rendezvous_endpoint is None:
                 stores = handler(url, **kwargs)
                 return with_prefix(stores, self._earlier, self._defaults) if self._earlier else stores
-            redirected = names_rank(url) and not url.startswith("env:")
-            stores = rendezvous_at(self.rendezvous_endpoint, url, **kwargs) if redirected else handler(url, **kwargs)
+            given = None if url.startswith("env:") else rank_of(url)
+            stores = rendezvous_at(self.rendezvous_endpoint, *given, **kwargs) if given else handler(url, **kwargs)
             return with_prefix(stores, 0, self._defaults)
 
         return observed

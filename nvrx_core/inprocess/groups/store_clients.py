@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from nvrx_core.store.endpoint import StoreConnectionError, await_listener
 
-__all__ = ["STORE_TIMEOUT", "connect", "given_arguments", "names_rank", "rendezvous_at", "with_prefix"]
+__all__ = ["STORE_TIMEOUT", "connect", "given_arguments", "rank_of", "rendezvous_at", "with_prefix"]
 
 ARGUMENTS: Final = (
     "world_size", "is_master", "timeout", "wait_for_workers", "multi_tenant", "master_listen_fd", "use_libuv",
@@ -68,17 +68,19 @@ def _await_server(host_name: str, port: int, timeout: timedelta) -> None:
         raise dist.DistNetworkError(str(error)) from None
 
 
-def names_rank(url: str) -> bool:
-    """Return whether the URL of a rendezvous contains rank and world size."""
-    return {"rank", "world_size"} <= parse_qs(urlsplit(url).query).keys()
+def rank_of(url: str) -> tuple[int, int] | None:
+    """Return the rank and the world size in the URL of a rendezvous, None where it lacks one."""
+    query = parse_qs(urlsplit(url).query)
+    if not {"rank", "world_size"} <= query.keys():
+        return None
+    rank, world_size = (int(query[name][-1]) for name in ("rank", "world_size"))
+    return rank, world_size
 
 
 def rendezvous_at(
-    endpoint: tuple[str, int], url: str, timeout: timedelta = STORE_TIMEOUT, **_: object
+    endpoint: tuple[str, int], rank: int, world_size: int, timeout: timedelta = STORE_TIMEOUT, **_: object
 ) -> Iterator[tuple[dist.Store, int, int]]:
-    """Yield a client of the store hosted at `endpoint`, with the rank and the world size of the URL."""
-    query = parse_qs(urlsplit(url).query)
-    rank, world_size = (int(query[name][-1]) for name in ("rank", "world_size"))
+    """Yield a client of the store hosted at `endpoint`, with this rank and world size."""
     yield dist.TCPStore(*endpoint, is_master=False, timeout=timeout), rank, world_size
 
 

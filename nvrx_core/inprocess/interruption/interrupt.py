@@ -15,22 +15,21 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, Final, NoReturn
 
 from nvrx_core.fault.exceptions import chain_contains
-from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
-from nvrx_core.inprocess.interruption import driving
+from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
 from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.import_progress import ImportProgress
-from nvrx_core.inprocess.interruption.landing import Landing, is_safe_line, judge, location
+from nvrx_core.inprocess.interruption.landing import Landing, is_library, is_safe_line, judge, location
 from nvrx_core.inprocess.interruption.next_line import NextLine
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
-from nvrx_core.inprocess.interruption.swallowed import report_stored, report_swallowed
+from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
@@ -79,7 +78,8 @@ class Interrupt:
         self._make: Callable[[], BaseException] = RankShouldRestart
         self._raised: Callable[[], BaseException | None] = _nothing
         self._insist = self._waits = self._patient = self._installed = self._blocked = False
-        self._last_frame = ""
+        self._last_frame = self._handler = ""
+        self._caught = CaughtInterruptions()
         self._floor: CodeType | None = None
         self._next_line = NextLine(self._at_line)
         self._probe: SystemCallProbe | None = None
@@ -135,7 +135,7 @@ class Interrupt:
         self.requested = self.armed = self._insist = self._waits = False
         self.depth = self.raised = self.deferred = self.waited = self._seen_raised = self._seen_deferred = 0
         self.iteration += 1
-        self._raised, self._machine = _nothing, None
+        self._raised, self._machine, self._handler = _nothing, None, ""
         self._make = RankShouldRestart
         self.out.clear()
         self.free.clear()
@@ -192,11 +192,11 @@ class Interrupt:
         self._next_line.await_from(frame, self._floor)
         self.deferred, self.waited = self.deferred + 1, self.waited + waits
 
-    def _at_line(self, frame: FrameType) -> None:
+    def _at_line(self, frame: FrameType, within: Set[int]) -> None:
         """Raise the exception at a line that was awaited, unless it is withdrawn or raised by other means."""
         if not self.armed or self.depth or self.unwinds():
             self._next_line.cancel()
-        elif is_safe_line(frame, self._floor):
+        elif is_safe_line(frame, self._floor, within):
             self._last_frame = location(frame)
             self._raise()
 
@@ -205,12 +205,18 @@ class Interrupt:
         error = self._make()
         if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
             error = LoopShouldEnd(*error.args)
-        self._raised = weakref.ref(error)
+        self._raised = weakref.ref(error, self._note_handler)
         self.raised += 1
         try:
             raise error
         finally:
             del error
+
+    def _note_handler(self, _: object) -> None:
+        """Note the handler that swallows the exception: at its end, the exception is destroyed."""
+        frame = sys._getframe(1)
+        if self.armed and threading.get_ident() == self.thread and not is_library(frame):
+            self._handler = f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def unwinds(self) -> bool:
         """Return whether this thread, the function's, unwinds because of the last raised exception."""
@@ -226,7 +232,7 @@ class Interrupt:
         """Interrupt after `request`, and repeat while it is deferred; `drive` continues from here."""
         if self.by_signal:
             self._machine = InterruptPolicy(self.unwind, self.hold)
-            interpret(begin(self._machine, time.monotonic), self._rules(_nothing))
+            run(begin(self._machine, InterruptedThread(self, _nothing), time.monotonic))
 
     def wait_unmasked(self) -> bool:
         """Wait until no atomic section is open; after `request` none can be entered.
@@ -246,30 +252,24 @@ class Interrupt:
             unblock: called when the thread does not react to signals, to close what it blocks in.
         """
         machine, self._machine = self._machine or InterruptPolicy(self.unwind, self.hold), None
-        interpret(drive(machine, time.monotonic), self._rules(unblock))
+        run(drive(machine, InterruptedThread(self, unblock), time.monotonic))
 
-    def _rules(self, unblock: Callable[[], None]) -> Rules:
-        fire = self._signal if self.by_signal else self._set_exception
-        return {
-            driving.Observe: lambda effect: self._seen(),
-            driving.FireInterrupt: lambda effect: fire(effect.why),
-            driving.CloseBlocked: lambda effect: self._unblock(unblock),
-            driving.AwaitLeft: lambda effect: _wait_until(self.out, effect.deadline),
-            driving.AwaitUnmasked: lambda effect: self.wait_unmasked(),
-            driving.ReportStored: lambda effect: report_stored(self._raised(), __file__, self._last_frame),
-            driving.ReportSwallowed: lambda effect: report_swallowed(effect.count, self._last_frame),
-            driving.ReportDeferred: lambda effect: log.warning(
-                "the interruption was deferred at %s: %s", self.held_at, self.landing.value
-            ),
-        }
-
-    def _unblock(self, unblock: Callable[[], None]) -> None:
+    def close_blocked(self, unblock: Callable[[], None]) -> None:
         """Close what the thread blocks in, unless it has left the function: then it may block in the wrapper's own."""
         with self._unblocking:
             if not self.out.is_set():
                 unblock()
 
-    def _seen(self) -> Seen:
+    def report_stored(self) -> None:
+        """Report that the function has caught the interruption and stored it."""
+        self._caught.stored(self._raised(), __file__, self._last_frame)
+
+    def report_swallowed(self, count: int) -> None:
+        """Report that the function has swallowed that many interruptions."""
+        self._caught.swallowed(count, self._last_frame, self._handler)
+
+    def observe(self) -> Seen:
+        """Return what is seen of the thread."""
         if self.deferred > self._seen_deferred and self.landing is Landing.IMPORT:
             self.imports.observe()
         self._seen_raised, self._seen_deferred = self.raised, self.deferred
@@ -281,6 +281,13 @@ class Interrupt:
             awaited=self._next_line.awaited, landing=self.landing,
             waited=self.waited, ran=time.clock_gettime(self._cpu_clock),
         )  # fmt: skip
+
+    def fire_once(self, why: Why) -> None:
+        """Interrupt the thread."""
+        if self.by_signal:
+            self._signal(why)
+        else:
+            self._set_exception(why)
 
     def _signal(self, why: Why) -> None:
         handler = signal.getsignal(self.signum)
@@ -309,6 +316,58 @@ class Interrupt:
                 return
         self.landing, self.held_at = verdict.landing, verdict.location
         self.deferred += 1
+
+
+class InterruptedThread:
+    """The thread of an interrupt, for the flows that interrupt it.
+
+    Args:
+        interrupt: of the thread.
+        unblock: closes what the thread blocks in.
+    """
+
+    def __init__(self, interrupt: Interrupt, unblock: Callable[[], None]) -> None:
+        self._interrupt, self._unblock = interrupt, unblock
+
+    @operation
+    def observe(self) -> Seen:
+        """Return what is seen of the thread."""
+        return self._interrupt.observe()
+
+    @operation
+    def fire(self, why: Why) -> None:
+        """Interrupt the thread."""
+        self._interrupt.fire_once(why)
+
+    @operation
+    def close_blocked(self) -> None:
+        """Close what the thread blocks in."""
+        self._interrupt.close_blocked(self._unblock)
+
+    @operation
+    def await_left(self, deadline: float) -> bool:
+        """Wait until the thread has left the function, or until the deadline; return whether it has left."""
+        return _wait_until(self._interrupt.out, deadline)
+
+    @operation
+    def await_unmasked(self) -> bool:
+        """Wait until no atomic section is open; return whether the thread has left the function."""
+        return self._interrupt.wait_unmasked()
+
+    @operation
+    def report_stored(self) -> None:
+        """The function has caught the interruption and stored it."""
+        self._interrupt.report_stored()
+
+    @operation
+    def report_swallowed(self, count: int) -> None:
+        """The function has swallowed that many interruptions."""
+        self._interrupt.report_swallowed(count)
+
+    @operation
+    def report_deferred(self) -> None:
+        """The interruption is deferred for long."""
+        log.warning("the interruption was deferred at %s: %s", self._interrupt.held_at, self._interrupt.landing.value)
 
 
 def _wait_until(event: threading.Event, deadline: float) -> bool:

@@ -15,12 +15,15 @@ from __future__ import annotations
 import dis
 import enum
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
-__all__ = ["Destination", "Landing", "Verdict", "destination", "is_library", "is_safe_line", "judge", "location"]
+__all__ = [
+    "Destination", "Landing", "Verdict", "destination", "handlers_of", "is_library", "is_safe_line", "judge",
+    "location", "may_land_in",
+]  # fmt: skip
 
 _BATCH: Final = ("torch/distributed/distributed_c10d.py", "batch_isend_irecv")
 _STDLIB: Final = dis.dis.__code__.co_filename.rpartition("/")[0] + "/"
@@ -31,6 +34,8 @@ _KEEPS_NOTHING: Final = (
     *(f"{_STDLIB}{path}" for path in ("contextlib.py", "importlib/", "logging/", "queue.py", "threading.py")),
 )
 """Library code that starts and opens nothing: the line after a call of it does not lose what the call has made."""
+_IMPORTLIB: Final = f"{_STDLIB}importlib/__init__.py"
+"""`map(import_module, names)` begins no line of the user's; before its first line, an import has not begun."""
 _STARTS: Final = (f"{_STDLIB}threading.py", "start")
 _IMPORT: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 _ENTRIES: Final = frozenset({"__enter__", "__aenter__"})
@@ -38,6 +43,8 @@ _ACQUIRERS: Final = frozenset(
     {"__enter__", "acquire", "_acquireLock", "handle", "flush"}  # the last two by `with`, since Python 3.13
 )
 _CLEANUPS: Final = frozenset({"__exit__", "__aexit__", "__del__"})
+_REPORT: Final = (f"{_EVENT_LOOP}base_events.py", "call_exception_handler")
+"""Called by the destructor of a task that nobody has awaited, which is C code: an exception raised there is lost."""
 _STOPS: Final = ("CALL", "RESUME", "RAISE", "RERAISE", "YIELD", "SEND", "BEFORE_", "LOAD_SPECIAL", "GET_AWAITABLE")
 _EXIT: Final = ("LOAD_CONST", "LOAD_CONST", "LOAD_CONST", ("PRECALL", "CALL"))
 """The instructions that call `__exit__` at the end of a `with`: with None, three times."""
@@ -86,7 +93,7 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
     batch = next((each for each in stack if _is_batch(each.f_code)), None)
     if batch is not None:
         return Verdict(Landing.BATCH, location(batch))
-    cleanup = next((each for each in stack if each.f_code.co_name in _CLEANUPS or _is_in_finally(each)), None)
+    cleanup = next((each for each in stack if _is_cleanup(each.f_code) or _is_in_finally(each)), None)
     if cleanup is not None:
         return Verdict(Landing.CLEANUP, location(cleanup))
     if any(each.f_code.co_name in _ENTRIES for each in stack) or _enters_protected_range(stack):
@@ -128,25 +135,47 @@ def destination(frame: FrameType | None, floor: CodeType | None = None) -> Desti
     return Destination(stack[0], calls=False) if _enters_protected_range(stack) else None
 
 
-def is_safe_line(frame: FrameType, floor: CodeType | None = None) -> bool:
+def is_safe_line(frame: FrameType, floor: CodeType | None = None, within: Set[int] = frozenset()) -> bool:
     """Return whether an interruption may land in `frame`, the innermost one, which begins a line.
 
-    It lands neither in an exception handler of this frame nor where it would skip a call of `__exit__`, besides what
-    `judge` says of the frames around it.
+    It lands neither where an exception handler of this frame begins nor where it would skip a call of `__exit__`,
+    besides what `judge` says of the frames around it.
+
+    Args:
+        frame: the frame.
+        floor: the code of the frame that catches the interruption.
+        within: handlers of the frame that were entered before the interruption was deferred (`handlers_of`): one of
+            the calls that have begun in them might have raised it as well.
     """
-    if is_library(frame) or not _is_safe_offset(frame.f_code, frame.f_lasti):
-        return False
     stack = list(_unwound(frame, floor))
     if any(_is_fragile(each) or _is_in_finally(each) for each in stack):
+        return False
+    if is_library(frame):
+        return frame.f_code.co_filename == _IMPORTLIB and frame.f_lasti == _first_line(frame.f_code)
+    if not (handlers_of(frame) <= within and _is_safe_offset(frame.f_code, frame.f_lasti)):
         return False
     enters, returns = _reached_from(frame.f_code, frame.f_lasti)
     return not (enters or (returns and _enters_protected_range(stack[1:])))
 
 
+def may_land_in(frame: FrameType) -> bool:
+    """Return whether a frame that begins has lines to land on: the user's have, and a call of importlib's has one."""
+    return not is_library(frame) or frame.f_code.co_filename == _IMPORTLIB
+
+
+def handlers_of(frame: FrameType) -> Set[int]:
+    """Return which handlers of its own a frame runs: an `except`, or a `finally` or `with` after an exception."""
+    return _handlers_around(frame.f_code, frame.f_lasti)
+
+
 def _is_fragile(frame: FrameType) -> bool:
     """Return whether nothing may land in the frame nor in what it calls."""
     code = frame.f_code
-    return code.co_name in _CLEANUPS or code.co_name in _ENTRIES or code.co_filename in _IMPORT or _is_batch(code)
+    return _is_cleanup(code) or code.co_name in _ENTRIES or code.co_filename in _IMPORT or _is_batch(code)
+
+
+def _is_cleanup(code: CodeType) -> bool:
+    return code.co_name in _CLEANUPS or (code.co_filename, code.co_name) == _REPORT
 
 
 def _keeps_nothing(code: CodeType) -> bool:
@@ -297,21 +326,30 @@ def _reached(code: CodeType, begin: int | None, protecting: set[int]) -> tuple[b
     return False, returns
 
 
+@functools.lru_cache(maxsize=64)
+def _first_line(code: CodeType) -> int:
+    """Return the instruction at which the first line behind the `def` begins."""
+    return next((at for at, line in dis.findlinestarts(code) if line not in (None, code.co_firstlineno)), -1)
+
+
 @functools.lru_cache(maxsize=1024)
 def _is_safe_offset(code: CodeType, at: int) -> bool:
-    """Return whether a line that begins at `at` is neither in a handler, nor the call of `__exit__`, nor an await."""
+    """Return whether a line that begins at `at` is neither the call of `__exit__` nor an await."""
     steps = _steps(code)
-    return not (_is_in_handler(code, at) or steps[at].name in _NOT_BEGUN or _calls_exit(steps, at))
+    return not (steps[at].name in _NOT_BEGUN or _calls_exit(steps, at))
 
 
-def _is_in_handler(code: CodeType, at: int) -> bool:
-    """Return whether this is part of an `except`, or of a `finally` or the end of a `with` after an exception."""
-    steps, handler = _steps(code), _handler(code, at)
-    while handler is not None and not _restores_exception(steps, handler):
+@functools.lru_cache(maxsize=1024)
+def _handlers_around(code: CodeType, at: int) -> Set[int]:
+    """Return the handlers that this is part of, by what the interpreter protects them with."""
+    steps, handler, found = _steps(code), _handler(code, at), set[int]()
+    while handler is not None:
         cleanup = _handler(code, handler)
+        if _restores_exception(steps, handler):
+            found.add(handler)
         own = steps[handler].name == "PUSH_EXC_INFO" and cleanup is not None
         handler = _handler(code, cleanup) if own and cleanup is not None else cleanup
-    return handler is not None
+    return found
 
 
 def _calls_exit(steps: dict[int, _Step], at: int) -> bool:

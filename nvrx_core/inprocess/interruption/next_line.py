@@ -9,11 +9,11 @@ traces the thread, a debugger or a coverage tool, nothing is set, and what it se
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from nvrx_core.inprocess.interruption.landing import destination, is_library
+from nvrx_core.inprocess.interruption.landing import destination, handlers_of, may_land_in
 
 __all__ = ["NextLine"]
 
@@ -22,14 +22,15 @@ class NextLine:
     """The wait of one thread for a line. All methods are called in that thread.
 
     Args:
-        reached: called when a frame begins a line, with that frame: raises the interruption, which ends the wait,
-            cancels the wait, or returns to go on.
+        reached: called when a frame begins a line, with that frame, and with the exception handlers of that frame that
+            were entered before the interruption was deferred: raises the interruption, which ends the wait, cancels
+            the wait, or returns to go on.
 
     Attributes:
         busy: whether the thread runs the signal handler or code of this wait: neither is traced, nor interrupted.
     """
 
-    def __init__(self, reached: Callable[[FrameType], object]) -> None:
+    def __init__(self, reached: Callable[[FrameType, Set[int]], object]) -> None:
         self.busy = False
         self._reached: Final = reached
         self._function: Final = self._enter  # the same object each time, so that it is found again
@@ -38,6 +39,7 @@ class NextLine:
         self._calls = False
         self._floor: CodeType | None = None
         self._refused = dict[int, bool]()
+        self._within: Set[int] = frozenset()  # the frame's handlers that it ran when the wait began
 
     @property
     def awaited(self) -> bool:
@@ -57,6 +59,10 @@ class NextLine:
             return
         self._floor, self._calls = floor, goal.calls
         self._watch(goal.frame)
+        within = handlers_of(goal.frame)
+        if not within <= self._within:
+            self._refused.clear()
+        self._within = within
         if tracer is None:
             sys.settrace(self._function)
 
@@ -83,7 +89,8 @@ class NextLine:
         """Trace the thread: a frame begins or goes on."""
         if self._frame is None:  # set again by code that has found it there
             self.cancel()
-        elif self._calls and not self.busy and not is_library(frame):
+        elif self._calls and not self.busy and may_land_in(frame):
+            self._within = frozenset()
             self._guarded(lambda: self._watch(frame))
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -110,11 +117,12 @@ class NextLine:
         elif frame.f_lasti in self._refused:  # a loop
             self._calls = self._refused[frame.f_lasti]
         else:
-            self._reached(frame)
+            within = self._within
+            self._reached(frame, within)
             if frame is self._frame:
                 self.await_from(frame, self._floor)
             if frame is self._frame:
-                self._refused[frame.f_lasti] = self._calls
+                self._refused[frame.f_lasti], self._within = self._calls, within
 
     def _left(self, frame: FrameType) -> None:
         caller = frame.f_back

@@ -7,33 +7,63 @@ import sys
 import traceback
 from typing import Final
 
-__all__ = ["innermost_frames", "report_stored", "report_swallowed"]
+from nvrx_core.fault.user_frames import is_users
+
+__all__ = ["CaughtInterruptions", "innermost_frames"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 WARN_AFTER: Final = 3
+_SWALLOWED_BY: Final = (
+    "the interruption of a restart was swallowed at %s, where every BaseException is caught; write `except Exception:` "
+    "there, which lets it through; raising it again"
+)
 
 
-def report_stored(error: BaseException | None, handler: str, last_frame: str) -> None:
-    """Log where the exception was caught and stored.
+class CaughtInterruptions:
+    """The log lines about the interruptions that the function of a call has caught: a warning once for each place.
 
-    Args:
-        error: the exception; None when it is gone.
-        handler: the file of the signal handler that raised it.
-        last_frame: where the signal reached the function.
+    What libraries store, as torch does while it creates a process group, is no warning: the user cannot change it.
     """
-    trace = error.__traceback__ if error is not None else None
-    if trace is not None:
-        ours = trace.tb_frame.f_code.co_filename == handler
-        where = last_frame if ours else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        log.warning("the interruption was caught and stored at %s; raising it again", where)
 
+    def __init__(self) -> None:
+        self._warned = set[str]()
 
-def report_swallowed(times: int, last_frame: str) -> None:
-    """Log that the function has swallowed the exception so many times, last when the signal reached `last_frame`."""
-    if times == WARN_AFTER:
-        log.warning("the interruption was swallowed %d times, last at %s; raising it again", times, last_frame)
-    elif times:
-        log.debug("the interruption was swallowed at %s", last_frame)
+    def stored(self, error: BaseException | None, handler: str, last_frame: str) -> None:
+        """Log where the exception was caught and stored.
+
+        Args:
+            error: the exception; None when it is gone.
+            handler: the file of the signal handler that raised it.
+            last_frame: where the signal reached the function.
+        """
+        trace = error.__traceback__ if error is not None else None
+        if trace is not None:
+            ours = trace.tb_frame.f_code.co_filename == handler
+            where = last_frame if ours else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+            level = self._level(where) if is_users(where.rpartition(":")[0]) else logging.DEBUG
+            log.log(level, "the interruption was caught and stored at %s; raising it again", where)
+
+    def swallowed(self, times: int, last_frame: str, handler: str) -> None:
+        """Log that the function has swallowed the exception so many times in this iteration.
+
+        Args:
+            times: how often; the third time without a known handler is a warning.
+            last_frame: where the signal last reached the function.
+            handler: file and line of the user's handler, "" where it is not known.
+        """
+        if handler:
+            log.log(self._level(handler), _SWALLOWED_BY, handler)
+        elif times == WARN_AFTER:
+            text = "the interruption was swallowed %d times, last at %s; raising it again"
+            log.log(self._level(last_frame), text, times, last_frame)
+        elif times:
+            log.debug("the interruption was swallowed at %s", last_frame)
+
+    def _level(self, place: str) -> int:
+        if place in self._warned:
+            return logging.DEBUG
+        self._warned.add(place)
+        return logging.WARNING
 
 
 def innermost_frames(thread: int) -> str:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.interpretation.interpreter import Rules
-from nvrx_core.inprocess.monitor import watch_effects as effects
+from nvrx_core.flow import operation
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.process.lifeline import describe_exit, exit_code, exit_status
 from nvrx_core.process.memory import MemoryKills
@@ -36,39 +35,38 @@ class FaultReporter:
         self.plan, self.page = plan, page
         self.memory = MemoryKills(plan.rank_pid)
 
-    def rules(self) -> Rules:
-        """Return the rules for the effects that describe a fault, or record what is not a fault."""
-        return {
-            effects.DescribeStall: self._stall,
-            effects.DescribeDeath: self._death,
-            effects.DescribeSilence: self._silence,
-            effects.NoteStragglers: self._note_stragglers,
-        }
+    @operation
+    def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
+        """Return the fault that this rank blocks the others."""
+        fault = self._fault(Interruption.SOFT_TIMEOUT, reason, self.page.alive_at())
+        return self._note(fault, iteration)
 
-    def _stall(self, effect: effects.DescribeStall) -> FaultRecord:
-        fault = self._fault(Interruption.SOFT_TIMEOUT, effect.reason, self.page.alive_at())
-        return self._note(fault, effect.iteration)
-
-    def _death(self, effect: effects.DescribeDeath) -> FaultRecord:
+    @operation
+    def describe_death(self, reason: str | None, since: float | None) -> FaultRecord:
+        """Return the fault record of the rank's death."""
         left = self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY
         status = exit_status(self.plan.rank_pid, self.plan.rank_pidfd)
-        reason = "the rank left" if left else f"process {describe_exit(status)}"
+        exited = "the rank left" if left else f"process {describe_exit(status)}"
         code = self.page[ProgressField.EXIT_CODE] if left else exit_code(status)
-        if effect.reason is not None:
-            since = self.page.alive_at() if effect.since is None else effect.since
-            fault = self._fault(Interruption.HARD_TIMEOUT, f"{reason} after {effect.reason}", since)
+        if reason is not None:
+            since = self.page.alive_at() if since is None else since
+            fault = self._fault(Interruption.HARD_TIMEOUT, f"{exited} after {reason}", since)
         else:
-            fault = self._fault(Interruption.TERMINATED, reason, time.monotonic())
-            fault = fault.of_memory() if "SIGKILL" in reason and self.memory.rose() else fault
+            fault = self._fault(Interruption.TERMINATED, exited, time.monotonic())
+            fault = fault.of_memory() if "SIGKILL" in exited and self.memory.rose() else fault
         return self._note(replace(fault, exit_code=code), self.page[ProgressField.ITERATION])
 
-    def _silence(self, effect: effects.DescribeSilence) -> FaultRecord:
-        return self._note(_silence(effect.member, self.plan.heartbeat_timeout), self.page[ProgressField.ITERATION])
+    @operation
+    def describe_silence(self, member: InitialRank) -> FaultRecord:
+        """Return the fault that a sibling's monitor process is silent."""
+        return self._note(_silence(member, self.plan.heartbeat_timeout), self.page[ProgressField.ITERATION])
 
-    def _note_stragglers(self, effect: effects.NoteStragglers) -> None:
+    @operation
+    def note_stragglers(self, iteration: int, members: tuple[InitialRank, ...]) -> None:
+        """Record that the rank waits for members that are behind it."""
         seconds = self.plan.soft
-        self.plan.events.write("straggler", effect.iteration, ranks=effect.members, seconds=seconds)
-        log.warning("waited for initial ranks %s for %g s (soft_timeout)", list(effect.members), seconds)
+        self.plan.events.write("straggler", iteration, ranks=members, seconds=seconds)
+        log.warning("waited for initial ranks %s for %g s (soft_timeout)", list(members), seconds)
 
     def _fault(self, kind: Interruption, reason: str, occurred: float) -> FaultRecord:
         return FaultRecord(

@@ -9,12 +9,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.gil_stall import GilStallAction, GilStallPolicy, MarkRoundOver, QueryRoundEvent
+from nvrx_core.inprocess.monitor.ports import WatchPorts
 from nvrx_core.inprocess.monitor.unheard_round import EndRank, Question, UnheardRoundPolicy
-from nvrx_core.inprocess.monitor.watch_effects import RankPage
-from nvrx_core.inprocess.protocol.effects import Effect, Flow, StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.hang_detector import (
     HangDetector,
     Kill,
@@ -24,7 +23,6 @@ from nvrx_core.liveness.hang_detector import (
     SoftTimeout,
     Terminate,
 )
-from nvrx_core.liveness.peer_progress import PeerProgress
 
 __all__ = ["Judges", "Judging", "Stall"]
 
@@ -64,69 +62,68 @@ class Judging:
 
     Args:
         judges: the machines.
-        page: the progress page of the rank.
+        ports: of the watch.
         now: awake seconds.
 
     Attributes:
         ended_for: why the rank was ended; None if it was not.
     """
 
-    def __init__(self, judges: Judges, page: RankPage, now: Clock) -> None:
-        self.judges, self.page, self.now = judges, page, now
+    def __init__(self, judges: Judges, ports: WatchPorts, now: Clock) -> None:
+        self.judges, self.ports, self.page, self.now = judges, ports, ports.page, now
         self.ended_for: str | None = None
         self._stragglers_of = -1
         self._sample: ProgressSample | None = None
 
-    def judge(self) -> Flow[Stall | None]:
+    async def judge(self) -> Stall | None:
         """Judge the rank, and signal or end it if that is due; return what must be announced to all ranks."""
         stall: Stall | None = None
         asked, detector = True, self.judges.hangs
         while asked:
             asked = False
-            sample = yield effects.TakeSample(self.judges.gil_stalls.out_by)
+            sample = await self.ports.rank.sample(self.judges.gil_stalls.out_by)
             self._sample, now = sample, self.now()
             for action in detector.evaluate(sample, now=now):
                 if isinstance(action, QueryPeers):
-                    detector.peers_progressing((yield from self._peers_progressing()), now=now)
+                    detector.peers_progressing(await self._peers_progressing(), now=now)
                     asked = True
                 elif isinstance(action, SoftTimeout):
-                    yield effects.MarkStalled(sample.iteration)
+                    await self.ports.rank.mark_stalled(sample.iteration)
                     stall = Stall(sample.iteration, action.reason)
                 else:
-                    yield self._signal(action)
+                    await self._signal(action)
         if stall is not None:
             self._sample = None  # to announce it takes time
         return stall
 
-    def help_stalled(self) -> Flow[None]:
+    async def help_stalled(self) -> None:
         """Notify a rank whose threads do not run that its round is over; follows `judge`."""
-        sample = self._sample or (yield effects.TakeSample(math.inf))
+        sample = self._sample or await self.ports.rank.sample(math.inf)
         now = self.now()
         actions = self.judges.gil_stalls.evaluate(sample, now=now)
         if actions:
-            yield from self._help(actions, sample.iteration, now)
+            await self._help(actions, sample.iteration, now)
 
-    def check_round(self) -> Flow[None]:
+    async def check_round(self) -> None:
         """Find out whether the round goes on without a rank that does not hear of it; follows `help_stalled`.
 
         Raises:
             StoreFailure: when the store does not answer.
         """
-        sample = self._sample or (yield effects.TakeSample(math.inf))
+        sample = self._sample or await self.ports.rank.sample(math.inf)
         now, policy = self.now(), self.judges.unheard
         question = policy.question(sample, now=now)
         if question is not None:
-            is_event = question is Question.EVENT
-            has = effects.HasEvent(sample.iteration) if is_event else effects.HasDecision(sample.iteration)
-            if (yield has):
+            store, is_event = self.ports.store, question is Question.EVENT
+            if await (store.has_event(sample.iteration) if is_event else store.has_decision(sample.iteration)):
                 policy.is_over(now=now)
         for action in policy.actions(sample, now=now):
             if isinstance(action, EndRank):
-                yield self._signal(self.judges.hangs.terminate(action.reason, now=now))
+                await self._signal(self.judges.hangs.terminate(action.reason, now=now))
             else:
-                yield effects.RenewConnections(action.reason)
+                await self.ports.rank.renew_connections(action.reason)
 
-    def look_who_waits(self) -> Flow[Stall | None]:
+    async def look_who_waits(self) -> Stall | None:
         """Return what to announce if others wait in a rendezvous for a rank that has exited.
 
         Raises:
@@ -135,41 +132,46 @@ class Judging:
         page, policy, iteration = self.page, self.judges.clean_exit, self.page.exited
         if not policy.due(iteration, now=self.now()) or iteration is None:
             return None
-        progress: PeerProgress = yield effects.FindProgress()
+        progress = await self.ports.store.find_progress()
         reason = policy.waiting(progress.waiting(page.iteration, page.rendezvous))
         return None if reason is None else Stall(iteration, reason)
 
-    def _signal(self, action: SendSignal | Terminate | Kill) -> Effect:
-        if isinstance(action, Terminate):
-            self.ended_for = action.reason
-            return effects.TerminateRank(action.reason)
-        return effects.KillRank(action.reason) if isinstance(action, Kill) else effects.InterruptRank(action.reason)
+    async def _signal(self, action: SendSignal | Terminate | Kill) -> None:
+        rank = self.ports.rank
+        match action:
+            case Terminate(reason):
+                self.ended_for = reason
+                await rank.terminate(reason)
+            case Kill(reason):
+                await rank.kill(reason)
+            case SendSignal(reason):
+                await rank.interrupt(reason)
 
-    def _peers_progressing(self) -> Flow[bool]:
+    async def _peers_progressing(self) -> bool:
         """Whether a member that this rank may wait for is alive and behind this rank."""
         page, iteration = self.page, self.page.iteration
         try:
-            progress: PeerProgress = yield effects.FindProgress()
+            progress = await self.ports.store.find_progress()
         except StoreFailure:
             return False
         behind = progress.behind(iteration, page.rendezvous if page.inside else 0, page.collectives)
         if behind and self._stragglers_of != iteration:
             self._stragglers_of = iteration
-            yield effects.NoteStragglers(iteration, behind)
+            await self.ports.reports.note_stragglers(iteration, behind)
         return bool(behind)
 
-    def _help(self, actions: tuple[GilStallAction, ...], iteration: int, now: float) -> Flow[None]:
+    async def _help(self, actions: tuple[GilStallAction, ...], iteration: int, now: float) -> None:
         for action in actions:
             if isinstance(action, QueryRoundEvent):
-                if (yield from self._has_event(iteration)):
-                    yield from self._help(self.judges.gil_stalls.round_over(now=now), iteration, now)
+                if await self._has_event(iteration):
+                    await self._help(self.judges.gil_stalls.round_over(now=now), iteration, now)
             elif isinstance(action, MarkRoundOver):
-                yield effects.MarkRoundOver(iteration)
+                await self.ports.rank.mark_round_over(iteration)
             else:
-                yield effects.InterruptRank(action.reason)
+                await self.ports.rank.interrupt(action.reason)
 
-    def _has_event(self, iteration: int) -> Flow[bool]:
+    async def _has_event(self, iteration: int) -> bool:
         try:
-            return bool((yield effects.HasEvent(iteration)))
+            return await self.ports.store.has_event(iteration)
         except StoreFailure:
             return False

@@ -1,7 +1,7 @@
 """The monitor process: watches one rank from outside, ends it when it is hung, and reports its death.
 
-`Watch` is its flow; this module has the clock, the descriptors and the signals. It waits for the rank's pidfd, for an
-eventfd that the rank writes to at each change of stage, and for one that reports the end of its main thread.
+`Watch` is its flow, and `process_ports` what the flow uses. It waits for the rank's pidfd, for an eventfd that the rank
+writes to at each change of stage, and for one that reports the end of its main thread.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from select import POLLIN, poll
 from typing import Final
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.interpretation.interpreter import Rules, interpret
-from nvrx_core.inprocess.monitor import watch_effects as effects
+from nvrx_core.flow import run
 from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
 from nvrx_core.inprocess.monitor.files import configure_logging, write_pidfile
@@ -23,9 +21,8 @@ from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.lease_keeper import LeaseKeeper
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
+from nvrx_core.inprocess.monitor.process_ports import MonitoredProcess, ProcessPorts, StoreOfMonitor
 from nvrx_core.inprocess.monitor.rank_page import PageOfRank
-from nvrx_core.inprocess.monitor.rank_signals import RankSignals
-from nvrx_core.inprocess.monitor.sample import take_sample
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.store_link import StoreLink
 from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
@@ -35,7 +32,6 @@ from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import HangDetector
 from nvrx_core.process.fork_server import STARTS_WITHIN
-from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -49,7 +45,7 @@ ON_ENTRY: Final = -1
 
 
 class MonitorProcess:
-    """The shell of `Watch`.
+    """Runs a `Watch`.
 
     Args:
         plan: the plan of the process.
@@ -59,10 +55,10 @@ class MonitorProcess:
 
     def __init__(self, plan: MonitorPlan, page: Page, lock: OwnerLock) -> None:
         self.plan, self.page, self.lock, self.awake = plan, page, lock, AwakeClock()
+        self._rank = MonitoredProcess(plan, page, self.awake)
         self.store = StoreLink(plan, page, self._host_has_ended)
         self.lease = LeaseKeeper(plan, page, self.store, self.awake)
         self.reporter = FaultReporter(plan, page)
-        self._poll = poll()
 
     def run(self, ready: Callable[[], None]) -> None:
         """Watch the rank until it has left, or its death is known to all.
@@ -72,7 +68,7 @@ class MonitorProcess:
         """
         configure_logging(self.plan.logfile)
         try:
-            self._observe()
+            self._rank.observe(self.lock)
             self._take_over()
             ready()
             self._watch()
@@ -102,14 +98,10 @@ class MonitorProcess:
         log.info("monitor_process pid=%d of rank %d, target_pid=%d", os.getpid(), self.plan.member, self.plan.rank_pid)
         hit("monitor-ready", self.page[ProgressField.ITERATION] if self.store.reattaches else ON_ENTRY)
 
-    def _observe(self) -> None:
-        for fd in (self.plan.rank_pidfd, self.plan.wake, _end_of_owner(self.lock)):
-            self._poll.register(fd, POLLIN)
-
     def _watch(self) -> None:
-        page = PageOfRank(self.page, self.plan.member)
-        watch = Watch(self.plan.member, page, self._parts(), time.monotonic)
-        interpret(watch.run(), self._rules())
+        page, store = PageOfRank(self.page, self.plan.member), StoreOfMonitor(self.store, self.lease, self.reporter)
+        ports = ProcessPorts(page, self._rank, self.reporter, store)
+        run(Watch(self.plan.member, ports, self._parts(), time.monotonic).run())
 
     def _parts(self) -> Parts:
         plan = self.plan
@@ -124,58 +116,6 @@ class MonitorProcess:
         ring = SiblingRing(plan.member, plan.heartbeat_timeout, STARTS_WITHIN)
         return Parts(judges, schedule, ring, self.awake, plan.interval, self.store.reattaches)
 
-    def _rules(self) -> Rules:
-        page = self.page
-        return {
-            **self.store.rules(),
-            **self.reporter.rules(),
-            **RankSignals(self.plan, page).rules(),
-            effects.Sleep: self._sleep,
-            effects.ReportPause: lambda effect: log.warning(
-                "this process has paused for %.1f s, which no rank is blamed for", effect.seconds
-            ),
-            effects.TakeSample: lambda effect: take_sample(page, self.plan.rank_pid, self.awake, effect.out_by),
-            effects.MarkStalled: lambda effect: page.__setitem__(ProgressField.STALLED, effect.iteration + 1),
-            effects.MarkRoundOver: lambda effect: page.__setitem__(ProgressField.ROUND_OVER, effect.iteration + 1),
-            effects.RenewConnections: self._renew_connections,
-            effects.MarkStoreLost: lambda effect: page.__setitem__(ProgressField.STORE_LOST, time.monotonic_ns()),
-            effects.DisownPage: lambda effect: page.disown(),
-            effects.MoveLease: self._move_lease,
-            effects.ProbeStore: lambda effect: self.lease.probe(),
-        }
-
-    def _renew_connections(self, effect: effects.RenewConnections) -> None:
-        log.warning("rank %d is asked to open its connections again: %s", self.plan.member, effect.reason)
-        self.page[ProgressField.UNHEARD_AT] = time.monotonic_ns()
-
-    def _sleep(self, effect: effects.Sleep) -> bool:
-        """Wait; return whether the rank's process or its main thread has ended."""
-        readable = self._readable(max(0.0, effect.until - time.monotonic()) * 1000 + 0.5)
-        if readable - {self.plan.wake}:
-            return True
-        if readable:
-            os.eventfd_read(self.plan.wake)
-        return False
-
-    def _readable(self, milliseconds: float) -> set[int]:
-        return {fd for fd, _ in self._poll.poll(milliseconds)}
-
     def _host_has_ended(self) -> bool:
         """Whether the store has ended with the rank: its listener may accept until the kernel has freed the memory."""
-        return bool(self.page[ProgressField.HOSTS_STORE] and self._readable(0.0) - {self.plan.wake})
-
-    def _move_lease(self, _: effects.MoveLease) -> None:
-        self.reporter.memory.note()
-        self.lease.move()
-
-
-def _end_of_owner(lock: OwnerLock) -> int:
-    """Return a descriptor that becomes readable as soon as the thread that holds the lock has ended."""
-    gone = os.eventfd(0, os.EFD_CLOEXEC)
-
-    def wait() -> None:
-        if lock.wait():
-            os.eventfd_write(gone, 1)
-
-    HelperThread(wait, name="nvrx-owner-lock").start()
-    return gone
+        return bool(self.page[ProgressField.HOSTS_STORE]) and self._rank.has_ended()

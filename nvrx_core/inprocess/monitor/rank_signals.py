@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import signal
 
-from nvrx_core.inprocess.interpretation.interpreter import Rules
-from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.stack_report import report_stacks
 from nvrx_core.process.lifeline import catches, send
@@ -32,32 +30,27 @@ class RankSignals:
     def __init__(self, plan: MonitorPlan, page: Page) -> None:
         self.plan, self.page = plan, page
 
-    def rules(self) -> Rules:
-        """Return the rules for the effects that signal the rank."""
-        return {
-            effects.InterruptRank: self._interrupt,
-            effects.TerminateRank: self._terminate,
-            effects.KillRank: self._kill,
-            effects.KillWithoutStore: self._kill_without_store,
-        }
-
-    def _interrupt(self, effect: effects.InterruptRank) -> None:
-        log.debug("interrupt rank %d: %s", self.plan.member, effect.reason)
+    def interrupt(self, reason: str) -> None:
+        """Send the interrupt signal, if it is handled."""
+        log.debug("interrupt rank %d: %s", self.plan.member, reason)
         if catches(self.plan.rank_pid, self.plan.interrupt_signal):  # else the default action would end it
             send(self.plan.rank_pidfd, [self.plan.interrupt_signal])
 
-    def _terminate(self, effect: effects.TerminateRank) -> None:
+    def terminate(self, reason: str) -> None:
+        """Terminate the rank, with a grace period for its signal handler."""
         plan = self.plan
-        log.warning("end rank %d: %s", plan.member, effect.reason)
+        log.warning("end rank %d: %s", plan.member, reason)
         report_stacks(plan, self.page)
         graceful = plan.grace > 0 and catches(plan.rank_pid, signal.SIGTERM)
         send(plan.rank_pidfd, [signal.SIGTERM, signal.SIGCONT if graceful else signal.SIGKILL])
 
-    def _kill(self, effect: effects.KillRank) -> None:
-        log.warning("kill rank %d: %s", self.plan.member, effect.reason)
+    def kill(self, reason: str) -> None:
+        """Kill the rank, which was asked to terminate."""
+        log.warning("kill rank %d: %s", self.plan.member, reason)
         send(self.plan.rank_pidfd, [signal.SIGKILL])
 
-    def _kill_without_store(self, effect: effects.KillWithoutStore) -> None:
-        log.error("kill rank %d: %s", self.plan.member, effect.reason)
+    def kill_without_store(self, reason: str) -> None:
+        """Kill the rank, whose death cannot be reported to the store."""
+        log.error("kill rank %d: %s", self.plan.member, reason)
         report_stacks(self.plan, self.page)
         send(self.plan.rank_pidfd, [signal.SIGKILL])

@@ -11,23 +11,9 @@ from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.joining import join_for_dead
-from nvrx_core.inprocess.coordination.store_rules import store_rules
-from nvrx_core.inprocess.interpretation.interpreter import Rules
-from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
-from nvrx_core.inprocess.protocol.effects import (
-    AwaitDecision,
-    DeleteIfOver,
-    Effect,
-    MarkLeft,
-    ReadDecision,
-    ReportInternalError,
-    SetRendezvous,
-    StoreFailure,
-    StoreOperation,
-)
-from nvrx_core.liveness.peer_progress import PeerProgress
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.store.connection import Connection
 from nvrx_core.store.mixin import as_client
@@ -72,35 +58,13 @@ class StoreLink:
                 hit("monitor-reattach", self.page[ProgressField.ITERATION])
         return self._control_store
 
-    def rules(self) -> Rules:
-        """Return the rules for the effects that use the store; they connect on first use."""
-        asks = (
-            StoreOperation, AwaitDecision, ReadDecision, SetRendezvous, MarkLeft, DeleteIfOver, ReportInternalError,
-        )  # fmt: skip
-        return {
-            **dict.fromkeys(asks, self._carry_out),
-            effects.JoinForDead: self._join_for_dead,
-            effects.FindProgress: self._find_progress,
-            effects.HasDecision: lambda effect: self.connect().rounds.has_decision(effect.iteration),
-            effects.HasEvent: lambda effect: self.connect().rounds.has_event(effect.iteration),
-            effects.ReadLeases: lambda effect: self.connect().membership.leases(effect.members),
-            effects.HasLeft: lambda effect: self.connect().membership.has_left(effect.member),
-        }
-
-    def _carry_out(self, effect: Effect) -> Any:
-        return store_rules(self.connect(), self.page.world_size, self.plan.barrier)[type(effect)](effect)
-
-    def _join_for_dead(self, _: effects.JoinForDead) -> bool:
+    def join_for_dead(self) -> bool:
         """Complete the joining of a dead rank, and continue with the keys of its generation, if it has one."""
         store = self.connect().store
         keys = join_for_dead(store, self.plan.keys, self.page, self.plan.entrant)
         if keys is not None:
             self._control_store = ControlStore(store, keys)
         return keys is not None
-
-    def _find_progress(self, _: effects.FindProgress) -> PeerProgress:
-        me = self.plan.member
-        return self.connect().survey.slowest(self.page.members() - {me}, me)
 
     def _open(self) -> dist.Store:
         with as_client():

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.monitor import watch_effects as effects
 from nvrx_core.inprocess.monitor.judging import Judges, Judging, Stall
+from nvrx_core.inprocess.monitor.ports import WatchPorts
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule, StoreTask
-from nvrx_core.inprocess.monitor.watch_effects import RankPage
-from nvrx_core.inprocess.protocol.actions import Announce
 from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
-from nvrx_core.inprocess.protocol.effects import DeleteIfOver, Flow, MarkLeft, StoreFailure, StoreOperation
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -58,93 +56,93 @@ class Watch:
 
     Args:
         member: its initial rank.
-        page: the progress page of the rank.
+        ports: the page, the rank, the store.
         parts: the machines.
         now: monotonic seconds.
     """
 
-    def __init__(self, member: InitialRank, page: RankPage, parts: Parts, now: Callable[[], float]) -> None:
-        self.member, self.page, self.parts, self.now = member, page, parts, now
-        self.judging = Judging(parts.judges, page, self._awake)
+    def __init__(self, member: InitialRank, ports: WatchPorts, parts: Parts, now: Callable[[], float]) -> None:
+        self.member, self.ports, self.page, self.parts, self.now = member, ports, ports.page, parts, now
+        self.judging = Judging(parts.judges, ports, self._awake)
         self.unresponsive: dict[InitialRank, FaultRecord] = {}
 
-    def run(self) -> Flow[None]:
+    async def run(self) -> None:
         """Watch until the rank has left, or is dead and its death is known to all."""
         while self.page.stage not in _ENDED:
-            due = yield from self._turn()
-            ended = yield effects.Sleep(due)
+            due = await self._turn()
+            ended = await self.ports.rank.sleep(due)
             pause = self.parts.awake.woke(due, now=self.now())
             if pause > 0:
-                yield effects.ReportPause(pause)
+                await self.ports.rank.report_pause(pause)
             if ended:
-                yield effects.DisownPage()
-                yield from self._report_death()
+                await self.ports.rank.disown_page()
+                await self._report_death()
                 return
         try:
-            yield from self._release_lost()
+            await self._release_lost()
         except StoreFailure:
             return  # nobody is left whom to tell
         if self.page.stage is Stage.EXITED_ABNORMALLY:
-            yield from self._report_death()
+            await self._report_death()
 
     def _awake(self) -> float:
         return self.parts.awake.at(self.now())
 
-    def _turn(self) -> Flow[float]:
+    async def _turn(self) -> float:
         """Execute what is due; return when the next turn is, monotonic seconds."""
         parts, page, store_due = self.parts, self.page, math.inf
-        stall = yield from self.judging.judge()
+        stall = await self.judging.judge()
         if stall is not None:
-            yield from self._announce(stall)
-        yield from self.judging.help_stalled()
+            await self._announce(stall)
+        await self.judging.help_stalled()
         if page.stage is not Stage.OUTSIDE and not page.store_lost_at:
-            yield from self._use_store()
+            await self._use_store()
             store_due = parts.schedule.deadline
         if page.store_lost_at:
             if self._awake() >= parts.awake.at(page.store_lost_at) + STORE_GRACE:
-                yield effects.KillWithoutStore("it did not leave after the store was lost")
+                await self.ports.rank.kill_without_store("it did not leave after the store was lost")
             store_due = math.inf
         longest = min(parts.interval, page.look_within)
         return min(parts.awake.when(parts.judges.deadline), self.now() + longest, store_due)
 
-    def _announce(self, stall: Stall) -> Flow[None]:
+    async def _announce(self, stall: Stall) -> None:
         """Announce that this rank blocks the others."""
-        fault = yield effects.DescribeStall(stall.reason, stall.iteration)
+        fault = await self.ports.reports.describe_stall(stall.reason, stall.iteration)
         try:
-            yield StoreOperation(Announce(fault), stall.iteration)
+            await self.ports.store.announce(stall.iteration, fault)
         except StoreFailure:
             return  # the next task in the store finds that it is lost
 
-    def _use_store(self) -> Flow[None]:
+    async def _use_store(self) -> None:
         """Execute the due tasks in the store; if one fails, the store is lost."""
         try:
             for task in self.parts.schedule.due(now=self.now()):
-                yield from self._perform(task)
+                await self._perform(task)
         except StoreFailure:
             if not self.page.store_lost_at:
-                yield effects.MarkStoreLost()
+                await self.ports.rank.mark_store_lost()
             return
         try:
-            yield from self.judging.check_round()
-            stall = yield from self.judging.look_who_waits()
+            await self.judging.check_round()
+            stall = await self.judging.look_who_waits()
         except StoreFailure:
             return
         if stall is not None:
-            yield from self._announce(stall)
+            await self._announce(stall)
 
-    def _perform(self, task: StoreTask) -> Flow[None]:
+    async def _perform(self, task: StoreTask) -> None:
         if task is StoreTask.MOVE_LEASE:
-            yield effects.MoveLease()
+            await self.ports.store.move_lease()
         elif task is StoreTask.PROBE:
-            yield effects.ProbeStore()
+            await self.ports.store.probe()
         else:
-            yield from self._release_lost()
-            for member in (yield from self._silent()):
-                yield from self._report_unresponsive(member)
+            await self._release_lost()
+            for member in await self._silent():
+                await self._report_unresponsive(member)
 
     # The siblings
 
-    def _silent(self) -> Flow[list[InitialRank]]:
+    async def _silent(self) -> list[InitialRank]:
         """Return the siblings whose monitor process is silent and that have not left."""
         page, ring, siblings, silent = self.page, self.parts.ring, self.page.siblings(), list[InitialRank]()
         if not siblings or page.stage is Stage.LEFT:
@@ -152,31 +150,31 @@ class Watch:
         now = self._awake()
         watched = ring.watched(siblings, now=now)
         all_have_arrived = page.iteration >= 0
-        leases = yield effects.ReadLeases(watched)
+        leases = await self.ports.store.read_leases(watched)
         for member in ring.observe(watched, leases, all_have_arrived=all_have_arrived, now=now):
-            if not (yield effects.HasLeft(member)):
+            if not await self.ports.store.has_left(member):
                 silent.append(member)
         return silent
 
-    def _report_unresponsive(self, member: InitialRank) -> Flow[None]:
+    async def _report_unresponsive(self, member: InitialRank) -> None:
         """Report a sibling whose monitor process is silent: its node is lost or disconnected."""
         if member not in self.unresponsive:
-            self.unresponsive[member] = yield effects.DescribeSilence(member)
+            self.unresponsive[member] = await self.ports.reports.describe_silence(member)
         report = DeathReport(self.page.iteration, member, self.page.members(), self.unresponsive[member])
-        yield from report_unresponsive(report, self.member, self.now)
+        await report_unresponsive(report, self.member, self.ports.store, self.now)
 
-    def _release_lost(self) -> Flow[None]:
+    async def _release_lost(self) -> None:
         """Mark reported siblings that are lost by now as left, so that the store's host does not wait for them."""
         if not self.unresponsive:
             return
         for member in sorted(self.unresponsive.keys() - self.page.members()):
-            yield MarkLeft(member, silent=True)
-            yield DeleteIfOver()
+            await self.ports.store.mark_left(member, silent=True)
+            await self.ports.store.delete_if_over()
             del self.unresponsive[member]
 
     # The end
 
-    def _report_death(self) -> Flow[None]:
+    async def _report_death(self) -> None:
         """Announce the rank's death and arrive for it, until a decision lists it as lost."""
         page, since = self.page, self.parts.judges.hangs.no_progress_since
         stage = page.stage
@@ -184,20 +182,21 @@ class Watch:
             return
         reason = self.judging.ended_for
         moment = self.parts.awake.when(since) if reason is not None and since is not None else None
-        fault = yield effects.DescribeDeath(reason, moment)
+        fault = await self.ports.reports.describe_death(reason, moment)
         if page.hosts_store and stage is not Stage.EXITED_ABNORMALLY:
             return  # the store has ended with the rank, though its listener may accept for some milliseconds more
         try:
-            if not (yield effects.JoinForDead()):
+            if not await self.ports.store.join_for_dead():
                 return
-            if (yield from self._has_left()):
-                yield DeleteIfOver()
+            if await self._has_left():
+                await self.ports.store.delete_if_over()
             else:
-                yield from report_death(DeathReport(page.iteration, self.member, page.members(), fault), self.now)
+                report = DeathReport(page.iteration, self.member, page.members(), fault)
+                await report_death(report, self.ports.store, self.now)
         except StoreFailure:
             return
 
-    def _has_left(self) -> Flow[bool]:
+    async def _has_left(self) -> bool:
         """Whether the rank was marked as left: by itself just before its death, or by a predecessor that reported it.
 
         Then no rank waits for a report, and the decision that the report would wait for may be deleted. A rank that
@@ -205,5 +204,4 @@ class Watch:
         """
         if self.page.stage is Stage.RUNNING and not self.parts.replaces:
             return False
-        has_left: bool = yield effects.HasLeft(self.member)
-        return has_left
+        return await self.ports.store.has_left(self.member)

@@ -1,6 +1,6 @@
-"""The control flow of a rank, as generators of effects: what is simulated and model-checked is what runs.
+"""The control flow of a rank, as coroutines over typed ports: what is simulated and model-checked is what runs.
 
-A flow yields an effect, which says what its shell must do next, and is resumed with the outcome. In production the
-shells are the rank's main thread, its monitor thread and its monitor process; `tests/sim` runs the same generators on
-virtual time, and through every interleaving.
+A flow awaits the operations of its ports. In production, `nvrx_core.flow` drives it on the rank's main thread, its
+monitor thread or in its monitor process; `tests/sim` drives the same flows in virtual time, and through every
+interleaving, with ports of its own.
 """

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
-    "Abort", "Action", "Announce", "Answer", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion",
+    "Abort", "Action", "Announce", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion",
     "Enter", "Finish", "GiveUp", "InternalError", "LateCompletion", "Leave", "Publish", "PutArrival",
     "ReadArrivals", "ReadEvent", "StoreAction", "WaitFor",
 ]  # fmt: skip
@@ -30,13 +29,9 @@ class InternalError(Action):
 
 
 class StoreAction(Action):
-    """One operation on the round's keys; its `Answer` goes to the machine."""
+    """One operation on the round's keys; its answer goes to the machine."""
 
     __slots__ = ()
-
-
-Answer = tuple[Any, ...] | None
-"""The method of the machine that is told the outcome, and its arguments; None for nothing to tell."""
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,8 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.actions import Action, Announce, CountArrival, Enter, Finish, Leave, PutArrival
 from nvrx_core.inprocess.protocol.barrier import Barrier
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
-from nvrx_core.inprocess.protocol.effects import (
-    AwaitDecision,
-    DeleteIfOver,
-    Flow,
-    MarkLeft,
-    ReadDecision,
-    SetRendezvous,
-)
 from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.protocol.ports import ReportStore
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["DeathReport", "report_death", "report_unresponsive"]
@@ -70,20 +63,20 @@ class DeathReport(Barrier):
         return DeathReport(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))
 
 
-def report_death(death: DeathReport, now: Clock) -> Flow[None]:
+async def report_death(death: DeathReport, store: ReportStore, now: Clock) -> None:
     """Announce the death of this monitor process's rank and arrive for it, until a decision lists it as lost."""
     report: DeathReport | None = death
     while report is not None:
-        rest = yield from _announce(report, now)
+        rest = await _announce(report, store, now)
         if any(isinstance(action, Finish) for action in rest):
             break
-        decision = yield AwaitDecision(report.iteration)
+        decision = await store.await_decision(report.iteration)
         report = _following(report, decision, now)
-    yield MarkLeft(death.member)
-    yield DeleteIfOver()
+    await store.mark_left(death.member)
+    await store.delete_if_over()
 
 
-def report_unresponsive(silence: DeathReport, reporter: InitialRank, now: Clock) -> Flow[None]:
+async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store: ReportStore, now: Clock) -> None:
     """Announce that another member's lease is not renewed, and arrive for it.
 
     A reporter that is itself lost reports nothing: the others' leases may have been deleted with their call.
@@ -93,20 +86,20 @@ def report_unresponsive(silence: DeathReport, reporter: InitialRank, now: Clock)
     """
     report: DeathReport | None = silence
     while report is not None:
-        decision = yield ReadDecision(report.iteration)
+        decision = await store.read_decision(report.iteration)
         if decision is None:
-            yield from _announce(report, now)
+            await _announce(report, store, now)
             if report.ends_round:
                 return
-            decision = yield ReadDecision(report.iteration)
+            decision = await store.read_decision(report.iteration)
         if decision is None or reporter in decision.lost:
             return
         report = _following(report, decision, now)
 
 
-def _announce(report: DeathReport, now: Clock) -> Flow[list[Action]]:
-    rest: list[Action] = yield from play(report, report.died(now=now()), now)
-    yield SetRendezvous(report.iteration, "")
+async def _announce(report: DeathReport, store: ReportStore, now: Clock) -> list[Action]:
+    rest = await play(report, report.died(now=now()), store, now)
+    await store.set_rendezvous(report.iteration, "")
     return rest
 
 

@@ -13,13 +13,12 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, Restart
 from nvrx_core.fault.exceptions import add_note
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.actions import Action, Announce, AskHolders, GiveUp, LateCompletion, WaitFor
 from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
-from nvrx_core.inprocess.protocol.effects import Flow, StoreFailure
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given_up
 from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint, StoreFailure
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
@@ -31,7 +30,6 @@ _UNTOLD = (StoreLost, BarrierTimeout, GeneratorExit)
 _DONE = (Outcome.RETURNED, Outcome.EXITED, Outcome.RESERVE)
 _LEAVES = (Outcome.LEFT, Outcome.EXITED)
 """Outcomes with which the rank leaves the job, whatever the others do."""
-Endpoint = tuple[str, int]
 
 
 class MainThread:
@@ -39,21 +37,27 @@ class MainThread:
 
     Args:
         rounds: shared with the monitor thread.
-        state: the state of this rank; `Assign` changes it.
+        state: the state of this rank; its assignment changes it.
         rules: the rules of the call.
+        ports: of this thread.
         now: monotonic seconds.
+
+    Attributes:
+        over: the flow has ended, and the others have been told.
     """
 
-    def __init__(self, rounds: Rounds, state: State, rules: CallRules, now: Callable[[], float]) -> None:
-        self.rounds, self.state, self.rules, self.now = rounds, state, rules, now
+    def __init__(
+        self, rounds: Rounds, state: State, rules: CallRules, *, ports: CallPorts, now: Callable[[], float]
+    ) -> None:
+        self.rounds, self.state, self.rules, self.ports, self.now = rounds, state, rules, ports, now
         self.limit = NoProgressLimit(rules.no_progress_limit)
         self.endpoint: Endpoint | None = None
         self.failure: BaseException | None = None
         self.ended: IterationResult | None = None
-        self.completed = self.left_early = False
+        self.completed = self.left_early = self.over = False
         self.began, self.pause_until = math.inf, 0.0
 
-    def run(self) -> Flow[IterationResult]:
+    async def run(self) -> IterationResult:
         """Run the function until all ranks have completed it, or this rank leaves; return the result.
 
         Raises:
@@ -61,166 +65,176 @@ class MainThread:
             BaseException: the exception of an early exit.
         """
         try:
-            ended = yield from self._iterations()
+            return await self._run()
+        finally:
+            self.over = True
+
+    async def _run(self) -> IterationResult:
+        try:
+            ended = await self._iterations()
         except (StoreFailure, StoreLost) as loss:
-            ended = yield from self._without_store(loss)
+            ended = await self._without_store(loss)
         except BaseException as error:  # boundary: whatever ends the call out of turn, the others are told
+            if not isinstance(error, GeneratorExit):
+                await self.ports.faults.report_failure(None)
             if not isinstance(error, _UNTOLD):
-                yield effects.Abandon(error)
+                await self.ports.leaving.abandon(error)
             raise
-        yield from self._finish(ended)
+        await self._finish(ended)
         return ended
 
-    def _without_store(self, loss: StoreFailure | StoreLost) -> Flow[IterationResult]:
+    async def _without_store(self, loss: StoreFailure | StoreLost) -> IterationResult:
         """Return how this rank leaves, if it was about to: it has said why it ends, and needs no other rank for that.
 
         Raises:
             StoreLost: when it was not.
         """
-        lost = loss if isinstance(loss, StoreLost) else (yield effects.LoseStore(str(loss)))
+        lost = loss if isinstance(loss, StoreLost) else await self.ports.leaving.lose_store(str(loss))
         if self.ended is not None and self.ended.how in _LEAVES:
             return self.ended
         if self.ended is not None and self.failure is None:  # a failure that was not announced: nobody has logged it
-            yield effects.ClearFrames(self.ended, True)
+            await self.ports.faults.clear_frames(self.ended, keep_trace=True)
+        await self.ports.faults.report_failure(None)
         raise lost from None
 
-    def _iterations(self) -> Flow[IterationResult]:
+    async def _iterations(self) -> IterationResult:
         ended = IterationResult(Outcome.LEFT)
-        ended.error = yield effects.DeclareKeys(-1)
+        ended.error = await self.ports.plug_ins.declare_keys(-1)
         leaving = ended.error is not None
         self.ended = ended if leaving else None
-        decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE)
+        decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE)
         if leaving or _is_lost(self.state, decision, ended):
-            yield from self._terminate(ended)
+            await self._terminate(ended)
             return ended
         while True:
-            early = yield from self._prepare(decision)
-            ended = self.ended = early or (yield from self._execute(decision))
-            if early is None and ended.how in _DONE and (yield from self._complete(ended)):
+            early = await self._prepare(decision)
+            ended = self.ended = early or (await self._execute(decision))
+            if early is None and ended.how in _DONE and (await self._complete(ended)):
                 return ended
-            following = yield from (self._leave_early(ended) if early else self._restart(ended))
+            following = await (self._leave_early(ended) if early else self._restart(ended))
             if following is None:
-                yield from self._terminate(ended)
+                await self._terminate(ended)
                 return ended
             decision = following
 
     # Into an iteration
 
-    def _prepare(self, decision: Decision) -> Flow[IterationResult | None]:
+    async def _prepare(self, decision: Decision) -> IterationResult | None:
         """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
-        yield effects.LoseMembers(decision.lost)
+        await self.ports.status.lose(decision.lost)
         offered = decision.endpoint_of(self.rules.leader(self.state.world_size, decision.terminated))
-        error = yield effects.Assign(decision)
+        error = await self.ports.plug_ins.assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=_exit_of(error, decision))
         if decision.iteration >= 0 or self.rules.meets_on_entry:
-            yield from self._provide_rendezvous(offered)
-        yield effects.BeginIteration()
+            await self._provide_rendezvous(offered)
+        await self.ports.status.begin_iteration()
         self.completed, self.began = False, self.now()
         return None
 
-    def _provide_rendezvous(self, offered: Endpoint | None) -> Flow[None]:
+    async def _provide_rendezvous(self, offered: Endpoint | None) -> None:
         """Provide the rendezvous of the next process group, at the endpoint that its rank 0 has offered."""
         state, endpoint = self.state, offered
         if state.active_rank == 0:
-            hosted = yield effects.HostRendezvous()
+            hosted = await self.ports.function.host_rendezvous()
             if endpoint is None:
-                yield effects.SetRendezvous(state.iteration, hosted)
+                await self.ports.rounds.set_rendezvous(state.iteration, hosted)
         if endpoint is None and state.active_rank is not None:
-            yield effects.EnterStage(Stage.WAITING)
-            endpoint = yield effects.AwaitRendezvous(state.iteration)
-            yield effects.EnterStage(Stage.STARTING)
-        yield effects.UseRendezvous(endpoint)
+            await self.ports.status.enter(Stage.WAITING)
+            endpoint = await self.ports.rounds.await_rendezvous(state.iteration)
+            await self.ports.status.enter(Stage.STARTING)
+        await self.ports.function.use_rendezvous(endpoint)
         self.endpoint = endpoint
 
-    def _execute(self, decision: Decision) -> Flow[IterationResult]:
-        yield from self._back_off()
-        early: IterationResult | None = yield effects.Initialize()
+    async def _execute(self, decision: Decision) -> IterationResult:
+        await self._back_off()
+        early = await self.ports.function.initialize()
         if early is not None:
             early.error = _exit_of(early.error, decision)
             return early
         if self.state.iteration > 0 and self.endpoint is None:  # rank 0 is lost, and its fault is told
-            yield effects.EnterStage(Stage.WAITING)
-            yield from self._await(self.rounds.view, RoundView.is_aborted)
-        ended: IterationResult = yield effects.RunFunction()
-        return ended
+            await self.ports.status.enter(Stage.WAITING)
+            await self._await(self.rounds.view, RoundView.is_aborted)
+        return await self.ports.function.run()
 
-    def _back_off(self) -> Flow[None]:
+    async def _back_off(self) -> None:
         """Wait before a restart that follows equal failures, unless the round has its event already."""
         view = self.rounds.view
         if self.now() >= self.pause_until:
             return
-        yield effects.EnterStage(Stage.WAITING)
+        await self.ports.status.enter(Stage.WAITING)
         while self.now() < self.pause_until and not view.is_aborted():
-            yield effects.Await(view, RoundView.is_aborted, self.pause_until)
-        yield effects.EnterStage(Stage.STARTING)
+            await self.ports.status.wait(view, RoundView.is_aborted, self.pause_until)
+        await self.ports.status.enter(Stage.STARTING)
 
     # Out of an iteration
 
-    def _complete(self, ended: IterationResult) -> Flow[bool]:
+    async def _complete(self, ended: IterationResult) -> bool:
         """Wait until all ranks have completed; return False if the round restarts instead."""
         view = self.rounds.view
-        yield effects.EnterStage(Stage.WAITING)
+        await self.ports.status.enter(Stage.WAITING)
         if ended.how is Outcome.EXITED:
-            yield effects.ReleaseGroups(ended)
-        yield from self._play(view, view.round.completed(now=self.now()))
+            await self.ports.function.release_groups(ended)
+        await self._play(view, view.round.completed(now=self.now()))
         self.completed = True
         if ended.how is not Outcome.RESERVE:
-            yield from self._play(view, view.round.waits_for_completion(now=self.now()))
-        yield from self._await(view, RoundView.is_over)
+            await self._play(view, view.round.waits_for_completion(now=self.now()))
+        await self._await(view, RoundView.is_over)
         return view.finished
 
-    def _restart(self, ended: IterationResult) -> Flow[Decision | None]:
+    async def _restart(self, ended: IterationResult) -> Decision | None:
         """Pass the round's barrier; return the decision, or None if this rank leaves (with `ended.error`)."""
         view, fault = self.rounds.view, None
         if ended.how in (Outcome.FAILED, Outcome.LEFT):
-            fault = yield from self._announce(view, ended)
-        yield from self._await(view, RoundView.is_aborted)
-        yield effects.RoundEnded(view)
-        leaving = yield from self._recover(ended, view.round.iteration)
-        decision = yield from self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
+            fault = await self._announce(view, ended)
+        await self._await(view, RoundView.is_aborted)
+        await self.ports.status.round_ended(view)
+        leaving = await self._recover(ended, view.round.iteration)
+        decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
         ends = leaving or _contradicts(decision, ended) or self._is_out_of_retries(decision, ended)
+        if self.failure is None or ended.error is not self.failure:
+            await self.ports.faults.report_failure(decision.cause)
         if ends or _is_lost(self.state, decision, ended):
             return None
-        yield effects.ReleaseFailure(self.failure)
+        await self.ports.faults.release_failure(self.failure)
         self.failure = self.ended = None
-        yield effects.CollectPostponed()
+        await self.ports.status.collect_postponed()
         return decision
 
-    def _announce(self, view: RoundView, ended: IterationResult) -> Flow[FaultRecord]:
+    async def _announce(self, view: RoundView, ended: IterationResult) -> FaultRecord:
         """Announce this rank's fault, before anything that can block."""
         assert ended.error is not None
-        fault: FaultRecord = yield effects.MakeFault(ended.error)
+        fault = await self.ports.faults.describe_fault(ended.error)
         actions = view.round.fault(fault, now=self.now())
-        yield from self._play(view, actions)
+        await self._play(view, actions)
         if Announce(fault) in actions:
-            yield effects.ReportAnnounced(fault)
+            await self.ports.faults.report_announced(fault)
         return fault
 
-    def _recover(self, ended: IterationResult, iteration: int) -> Flow[bool]:
+    async def _recover(self, ended: IterationResult, iteration: int) -> bool:
         """Prepare for the next iteration; return True if this rank leaves instead."""
         failed = ended.how is Outcome.FAILED
         self.failure = ended.error if failed else None
-        yield effects.ClearFrames(ended, failed or ended.how in _LEAVES)
+        await self.ports.faults.clear_frames(ended, keep_trace=failed or ended.how in _LEAVES)
         if ended.how in _LEAVES:
             return True
-        ended.error = yield effects.Recover(self.failure)
+        ended.error = await self.ports.plug_ins.recover(self.failure)
         if ended.error is None:
-            ended.error = yield effects.DeclareKeys(iteration)
+            ended.error = await self.ports.plug_ins.declare_keys(iteration)
         if ended.error is not None:
             ended.how = Outcome.LEFT
         return ended.how is Outcome.LEFT
 
-    def _leave_early(self, ended: IterationResult) -> Flow[None]:
+    async def _leave_early(self, ended: IterationResult) -> None:
         """Leave a round that continues without this rank; it restarts if the others rely on this rank."""
         view, fault = self.rounds.view, None
         self.left_early = True
-        yield effects.ClearFrames(ended, True)
+        await self.ports.faults.clear_frames(ended, keep_trace=True)
         if not isinstance(ended.error, RankDiscarded):
-            fault = yield from self._announce(view, ended)
-            yield effects.SetRendezvous(view.round.iteration, "")
-        arrival = yield effects.DescribeArrival(ArrivalStatus.LEAVING, fault, False, False)
-        yield from self._play(view, view.round.leave(arrival, now=self.now()))
+            fault = await self._announce(view, ended)
+            await self.ports.rounds.set_rendezvous(view.round.iteration, "")
+        arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
+        await self._play(view, view.round.leave(arrival, now=self.now()))
 
     def _is_out_of_retries(self, decision: Decision, ended: IterationResult) -> bool:
         cause = decision.cause
@@ -232,6 +246,7 @@ class MainThread:
             step=decision.step if decision.step >= 0 else None,
             culprit=cause.initial_rank,
             counts=not decision.long and cause.initial_rank not in decision.lost,
+            message=cause.message,
         )
         self.pause_until = self.now() + verdict.pause if verdict.pause else 0.0
         if verdict.reached:
@@ -242,88 +257,88 @@ class MainThread:
             ended.error = mine or RestartAbort(told, culprit=verdict.culprit)
         return verdict.reached
 
-    def _terminate(self, ended: IterationResult) -> Flow[None]:
-        error: BaseException | None = yield effects.Terminate()
+    async def _terminate(self, ended: IterationResult) -> None:
+        error = await self.ports.plug_ins.terminate()
         if error is not None:
             ended.error = error
 
     # The barrier
 
-    def _arrive(self, status: ArrivalStatus, fault: FaultRecord | None = None) -> Flow[Decision]:
+    async def _arrive(self, status: ArrivalStatus, fault: FaultRecord | None = None) -> Decision:
         """Arrive at the end of the round and wait for its decision."""
         view = self.rounds.view
-        arrival = yield effects.DescribeArrival(status, fault, self.completed, self.now() - self.began >= LONG)
-        yield effects.EnterStage(Stage.ARRIVED)
-        yield from self._play(view, view.round.arrive(arrival, now=self.now()))
+        long = self.now() - self.began >= LONG
+        arrival = await self.ports.arrivals.describe_arrival(status, fault, completed=self.completed, long=long)
+        await self.ports.status.enter(Stage.ARRIVED)
+        await self._play(view, view.round.arrive(arrival, now=self.now()))
         if view.round.iteration >= 0:
-            yield effects.CollectGarbage()
-        yield from self._await(view, RoundView.is_decided)
-        yield effects.EnterStage(Stage.STARTING)
+            await self.ports.status.collect_garbage()
+        await self._await(view, RoundView.is_decided)
+        await self.ports.status.enter(Stage.STARTING)
         assert view.decision is not None
         return view.decision
 
-    def _await(self, view: RoundView, until: Callable[[RoundView], bool]) -> Flow[None]:
+    async def _await(self, view: RoundView, until: Callable[[RoundView], bool]) -> None:
         """Wait until the monitor thread has made the predicate true, and execute what is due meanwhile."""
         while not until(view):
             due = view.round.tick(now=self.now())
             if due:
-                yield from self._play(view, due)
+                await self._play(view, due)
             if not until(view):
-                yield effects.Await(view, until, view.round.deadline)
+                await self.ports.status.wait(view, until, view.round.deadline)
 
-    def _play(self, view: RoundView, actions: Iterable[Action]) -> Flow[None]:
+    async def _play(self, view: RoundView, actions: Iterable[Action]) -> None:
         """Execute the actions of the round's machine.
 
         Raises:
             BarrierTimeout: when it gives up, and there is no decision after all.
         """
-        rest: list[Action] = yield from play(view.round, actions, self.now)
-        for action in rest:
+        for action in await play(view.round, actions, self.ports.rounds, self.now):
             if isinstance(action, AskHolders):
-                holders = yield effects.FindHolders(view.round.iteration, action.members)
-                yield from self._play(view, view.round.held_up(holders, now=self.now()))
+                holders = await self.ports.status.find_holders(view.round.iteration, action.members)
+                await self._play(view, view.round.held_up(holders, now=self.now()))
             elif isinstance(action, WaitFor):
-                yield effects.LogWaiting(action.reason)
+                await self.ports.status.log_waiting(action.reason)
             elif isinstance(action, LateCompletion):
-                fault = yield effects.LateFault(action.reason)
-                yield from self._play(view, view.round.fault(fault, now=self.now()))
-                yield effects.ReportAnnounced(fault)
-            elif isinstance(action, GiveUp) and (yield effects.ReadDecision(view.round.iteration)) is None:
+                fault = await self.ports.faults.describe_late(action.reason)
+                await self._play(view, view.round.fault(fault, now=self.now()))
+                await self.ports.faults.report_announced(fault)
+            elif isinstance(action, GiveUp) and await self.ports.rounds.read_decision(view.round.iteration) is None:
                 seconds = view.round.timeouts.barrier
                 raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
 
     # Out of the call
 
-    def _finish(self, ended: IterationResult) -> Flow[None]:
+    async def _finish(self, ended: IterationResult) -> None:
         """Report that all ranks have completed, or that this one leaves, even if a signal handler raises meanwhile."""
         try:
             if ended.how in _DONE and self.rounds.view.finished:
-                failure: BaseException | None = yield effects.Complete()
+                failure = await self.ports.plug_ins.complete()
                 ended.error = ended.error if failure is None else failure
             else:
-                yield effects.ReportLeft(ended.error)
+                await self.ports.leaving.report_left(ended.error)
         except GeneratorExit:
             raise
         except BaseException as error:  # boundary: the call ends by it
             ended.error = error
-        yield from self._say_left()
+        await self._say_left()
 
-    def _say_left(self) -> Flow[None]:
+    async def _say_left(self) -> None:
         """Write that this rank no longer needs the store; the rank that hosts it first waits for all others."""
         view = self.rounds.view
-        yield effects.StopHousekeeping()
+        await self.ports.leaving.stop_housekeeping()
         try:
-            yield effects.MarkLeft(self.state.initial_rank)
-            yield effects.EnterStage(Stage.LEFT)
+            await self.ports.farewell.mark_left(self.state.initial_rank)
+            await self.ports.status.enter(Stage.LEFT)
             if self.rules.hosts_store:
-                yield effects.AwaitClients(view.round.members, view.finished)
+                await self.ports.leaving.await_clients(view.round.members, completed=view.finished)
             elif self.rules.store_is_hosted:
                 if view.finished:
-                    yield effects.AwaitHostClosed()
+                    await self.ports.leaving.await_host_closed()
             elif view.finished or self.left_early:
-                yield effects.CountOut(view.round.iteration, len(view.round.members))
+                await self.ports.farewell.count_out(view.round.iteration, len(view.round.members))
             else:
-                yield effects.DeleteIfOver()
+                await self.ports.farewell.delete_if_over()
         except StoreFailure:
             return  # its host has ended first: nobody is left who would wait for this rank
 

@@ -7,72 +7,68 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nvrx_core.inprocess.protocol.actions import Abort, Action, Enter, Finish
+from nvrx_core.inprocess.protocol.actions import Abort, Enter, Finish
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.effects import (
-    AwaitDecision,
-    AwaitEvent,
-    Flow,
-)
-from nvrx_core.inprocess.protocol.monitor_effects import (
-    AbortFunction,
-    AwaitOut,
-    InterruptFunction,
-    LastCall,
-    NoticeEvent,
-    ResetInterrupt,
-    RoundDecided,
-)
 from nvrx_core.inprocess.protocol.play import play
+from nvrx_core.inprocess.protocol.ports import FunctionEnd, RoundStore
 from nvrx_core.inprocess.protocol.view import Rounds, RoundView
 
-__all__ = ["monitor_thread"]
+__all__ = ["MonitorThreadFlow"]
 
 
-def monitor_thread(rounds: Rounds, now: Callable[[], float]) -> Flow[None]:
-    """Run the rounds of one call, until all have completed or this rank has left the job."""
-    going_on = True
-    while going_on:
-        view = rounds.view
-        if view.round.iteration >= 0:
-            yield from _await_end(view, now)
-            if view.finished:
-                return
-        decision = yield AwaitDecision(view.round.iteration)
-        going_on = yield from _go_on(rounds, view, decision, now)
-        yield RoundDecided()
+class MonitorThreadFlow:
+    """The rounds of one call, as the monitor thread sees them.
 
+    Args:
+        rounds: shared with the main thread.
+        store: the keys of the rounds, on this thread's connection.
+        function: ends the function.
+        now: monotonic seconds.
+    """
 
-def _await_end(view: RoundView, now: Callable[[], float]) -> Flow[None]:
-    """Wait for the event, and end the function if the round restarts."""
-    yield AwaitEvent(view.round.iteration)
-    actions: list[Action] = yield from play(view.round, view.round.happened(now=now()), now)
-    for action in actions:
-        if isinstance(action, Abort):
-            yield from _end_function(view, action)
-        else:
-            assert isinstance(action, Finish)
-            view.finished = True
+    def __init__(self, rounds: Rounds, store: RoundStore, function: FunctionEnd, now: Callable[[], float]) -> None:
+        self.rounds, self.store, self.function, self.now = rounds, store, function, now
 
+    async def run(self) -> None:
+        """Run the rounds until all have completed or this rank has left the job."""
+        going_on = True
+        while going_on:
+            view = self.rounds.view
+            if view.round.iteration >= 0:
+                await self._await_end(view)
+                if view.finished:
+                    return
+            decision = await self.store.await_decision(view.round.iteration)
+            going_on = await self._go_on(view, decision)
+            await self.function.round_decided()
 
-def _end_function(view: RoundView, abort: Abort) -> Flow[None]:
-    """Interrupt, then abort: a busy main thread would compete with the abort for the interpreter's lock."""
-    iteration = view.round.iteration
-    yield NoticeEvent(iteration)
-    if view.round.timeouts.last_call > 0:
-        yield LastCall(view.round.timeouts.last_call)
-    yield InterruptFunction(abort.reason)
-    yield AbortFunction(iteration, abort.reason)
-    view.aborted = True
-    yield AwaitOut()
+    async def _await_end(self, view: RoundView) -> None:
+        """Wait for the event, and end the function if the round restarts."""
+        await self.store.await_event(view.round.iteration)
+        for action in await play(view.round, view.round.happened(now=self.now()), self.store, self.now):
+            if isinstance(action, Abort):
+                await self._end_function(view, action)
+            else:
+                assert isinstance(action, Finish)
+                view.finished = True
 
+    async def _end_function(self, view: RoundView, abort: Abort) -> None:
+        """Interrupt, then abort: a busy main thread would compete with the abort for the interpreter's lock."""
+        function, iteration = self.function, view.round.iteration
+        await function.notice(iteration)
+        if view.round.timeouts.last_call > 0:
+            await function.last_call(view.round.timeouts.last_call)
+        await function.interrupt_function(abort.reason)
+        await function.abort_function(iteration)
+        view.aborted = True
+        await function.await_out()
 
-def _go_on(rounds: Rounds, view: RoundView, decision: Decision, now: Callable[[], float]) -> Flow[bool]:
-    """Continue with the next round; return False if this rank is not part of it."""
-    actions: list[Action] = yield from play(view.round, view.round.decided(decision, now=now()), now)
-    enter = next((action for action in actions if isinstance(action, Enter)), None)
-    if enter is not None:
-        yield ResetInterrupt()
-        rounds.advance(enter.members)
-    view.decision = decision
-    return enter is not None
+    async def _go_on(self, view: RoundView, decision: Decision) -> bool:
+        """Continue with the next round; return False if this rank is not part of it."""
+        actions = await play(view.round, view.round.decided(decision, now=self.now()), self.store, self.now)
+        enter = next((action for action in actions if isinstance(action, Enter)), None)
+        if enter is not None:
+            await self.function.reset_interrupt()
+            self.rounds.advance(enter.members)
+        view.decision = decision
+        return enter is not None

@@ -1,6 +1,6 @@
 """The view of a round that the two threads of a rank share, and the sequence of rounds. Pure.
 
-A step of a flow runs to its next effect as a whole: no step of the other thread runs in between.
+A step of a flow runs to its next operation as a whole: no step of the other thread runs in between.
 """
 
 from __future__ import annotations

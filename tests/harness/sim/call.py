@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nvrx_core.errors import RankAssignmentError
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.protocol.call_rules import CallRules
-from nvrx_core.inprocess.protocol.effects import Flow
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import leader
@@ -22,11 +21,12 @@ from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 from nvrx_core.store.keys import StoreKeys
 
 from .function import Failed
-from .hosted import HostedRunning
+from .hosted import HostedMain, HostedMonitor
 from .hosting import Hosting
 from .options import LONG
 from .rank import Rank, Stage
-from .running import Rules, Running
+from .rank_main import MainPort
+from .watch import MonitorPort
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -38,6 +38,13 @@ BACKS_OFF = 1000
 MOVES: Final = (FillGaps(), ShiftRanks())
 MAX_RESTARTS = 200
 """Restarts where completions may be late, too."""
+
+
+class PortKinds(NamedTuple):
+    """The kinds of ports that the ranks of a call have."""
+
+    main: type[MainPort]
+    monitor: type[MonitorPort]
 
 
 class _Place(RankAssignment):
@@ -75,6 +82,7 @@ class Call:
         active_until: functions run until then, at least.
         completed: a rank has finished it.
         hosting: the store that one of the ranks hosts, if one does.
+        kinds: the ports of its ranks.
         wire: the rounds for those that ask the store.
     """
 
@@ -87,8 +95,10 @@ class Call:
         self.active_until = self.world.now + self.options.active_for
         self.control, self.keys = schedule.control, StoreKeys("job", 0, number)
         self.hosting = Hosting(self) if self.options.hosted else None
+        self.kinds = PortKinds(MainPort, MonitorPort)
         self.slots = self.wire = self.world.rounds_of(self.keys.prefix)
         if self.hosting is not None:
+            self.kinds = PortKinds(HostedMain, HostedMonitor)
             self.control = GuardedStore(self.hosting.store)  # type: ignore[arg-type]
             self.slots, self.wire = self.hosting.slots, self.hosting.wire  # type: ignore[assignment]
         self.membership, self.deletion = Membership(self.control, self.keys), KeyDeletion(self.control, self.keys)
@@ -130,10 +140,6 @@ class Call:
     def is_hosted_by(self, member: int) -> bool:
         """Whether the process of this member hosts the store."""
         return self.hosting is not None and member == 0
-
-    def running(self, rank: Rank, flow: Flow[Any], rules: Rules, over: Callable[[], None]) -> Running:
-        """A flow of a rank."""
-        return (Running if self.hosting is None else HostedRunning)(rank, flow, rules, over)
 
     def ended(self, rank: Rank) -> None:
         """A process has left the call, or is dead."""

@@ -13,17 +13,17 @@ from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
 from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership
-from nvrx_core.inprocess.monitor.watch_effects import JoinForDead
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.join import EXPIRED, MET, Wait
 from nvrx_core.progress.fields import ProgressField
 from nvrx_core.store.keys import StoreKeys
 
-from .entering import BeginCall, JoinOperation, Told, incarnation_of, terms_of
+from . import requests
+from .entering import Told, incarnation_of, terms_of
 from .job import QUIT, Config, Job, Step
 from .memory_store import MemoryStore
 from .numbers import Seen
 from .record import record_of, values_of
+from .requests import BeginCall, JoinForDead, JoinOperation
 from .steps import DEAD, NOT_MET, Steps
 
 __all__ = ["CallSteps"]
@@ -116,7 +116,7 @@ class CallSteps(Steps):
 
     # The farewell
 
-    def marked_left(self, job: Job, effect: effects.MarkLeft) -> Job:
+    def marked_left(self, job: Job, effect: requests.MarkLeft) -> Job:
         if self.config.hosted:
             return job
 
@@ -125,7 +125,7 @@ class CallSteps(Steps):
 
         return self._on_store(job, mark)[0]
 
-    def counted_out(self, job: Job, effect: effects.CountOut) -> Job:
+    def counted_out(self, job: Job, effect: requests.CountOut) -> Job:
         def count(store: GuardedStore) -> None:
             KeyDeletion(store, self.keys).count_out(effect.iteration, effect.living, self.config.ranks)
 

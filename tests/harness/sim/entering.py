@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import StoreLost
-from nvrx_core.inprocess.protocol.effects import Effect, Flow, StoreFailure
 from nvrx_core.inprocess.protocol.join import BY, Claim, Conflicting, Expired, Join, Joined, Step, Superseded
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.stage import Stage
+
+from . import requests
 
 if TYPE_CHECKING:
     from .member import Member
 
-__all__ = ["BeginCall", "Entering", "JoinOperation", "NotMet", "Told", "incarnation_of", "terms_of"]
+__all__ = ["Entering", "NotMet", "Told", "incarnation_of", "terms_of"]
 
 ENDS: Final = Joined | Superseded | Conflicting | Expired
-
-
-@dataclass(slots=True)
-class BeginCall(Effect):
-    """Enter the call: until then the process is between two calls, and nobody watches it."""
-
-
-@dataclass(slots=True)
-class JoinOperation(Effect):
-    """Carry out the step on the store, or wait for what it waits for; resumed with what `Join` is told."""
-
-    step: Step
 
 
 class NotMet(Exception):
@@ -70,16 +59,16 @@ class Entering:
         self.member = member
         self.claimed = self.joined = 0
 
-    def run(self) -> Flow[Any]:
+    async def run(self) -> Any:
         """Join the others, and go on with the call.
 
         Raises:
             NotMet: they do not meet.
             StoreLost: the process that hosts the store has ended.
         """
-        yield BeginCall()
+        await requests.BeginCall()
         try:
-            end = yield from self._join()
+            end = await self._join()
         except StoreFailure:
             raise StoreLost("node0", 1) from None
         if not isinstance(end, Joined):
@@ -87,15 +76,15 @@ class Entering:
         self.joined = end.generation + 1
         self.member.stage = Stage.STARTING
         self.member.begin()
-        return (yield from self.member.flow.run())
+        return await self.member.flow.run()
 
-    def _join(self) -> Flow[Step]:
+    async def _join(self) -> Step:
         member, size = self.member.member, self.member.config.ranks
         join = Join(size, incarnation_of(member), terms=terms_of(member), unique=True)
         step = join.start()
         while not isinstance(step, ENDS):
             if isinstance(step, Claim):
                 self.claimed = step.generation + 1
-            name, told, named = yield JoinOperation(step)
+            name, told, named = await requests.JoinOperation(step)
             step = getattr(join, name)(*told, **dict(named))
         return step

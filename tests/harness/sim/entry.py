@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
-from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.join import BY, EXPIRED, Claim, Expired, Join, Joined, Wait
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.fields import ProgressField
 from nvrx_core.progress.stage import Stage as About
 
-from .world import Until
+from .world import Delay, Until
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -42,13 +41,13 @@ class Entry:
         self.rank, self.fields = rank, _Fields(rank.call.size)
         self.terms = json.dumps({BY: rank.name})
 
-    def run(self) -> Generator[Any, Any, None]:
+    async def run(self) -> None:
         """Join the others, and begin; or give up after a while, as they do."""
         rank, hosting = self.rank, self.rank.call.hosting
-        if hosting is not None and not (yield from hosting.connects(rank)):
+        if hosting is not None and not (await hosting.connects(rank)):
             return
         try:
-            step = yield from self._join()
+            step = await self._join()
         except StoreFailure:
             rank.lose_call()
             return
@@ -61,26 +60,26 @@ class Entry:
         rank.wake_monitor()
         rank.begin()
 
-    def _join(self) -> Generator[Any, Any, Joined | Expired]:
+    async def _join(self) -> Joined | Expired:
         rank, call = self.rank, self.rank.call
         join = Join(call.size, self._incarnation(), terms=self.terms, unique=True)
         step: Any = join.start()
         until = rank.world.now + WITHIN
         while not isinstance(step, Joined | Expired):
             if isinstance(step, Wait):
-                step = join.decided(step.generation, (yield from self._verdict(step.generation, until)))
+                step = join.decided(step.generation, (await self._verdict(step.generation, until)))
                 continue
             if isinstance(step, Claim):
                 self.fields[ProgressField.CLAIMED] = step.generation + 1
-            yield rank.world.delay()
+            await Delay(rank.world.delay())
             step = _carry_out(call.control, call.keys, join, step, member=rank.member)
             call.poke()
         return step
 
-    def _verdict(self, generation: int, until: float) -> Generator[Any, Any, str]:
+    async def _verdict(self, generation: int, until: float) -> str:
         call = self.rank.call
         key = call.keys.verdict(generation)
-        yield Until(lambda: call.store_is_closed() or call.control.has([key]), until)
+        await Until(lambda: call.store_is_closed() or call.control.has([key]), until)
         verdict = call.control.put_once(key, f"{EXPIRED}nobody")
         call.poke()
         return verdict.decode()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from nvrx_core.inprocess.protocol import effects
+from nvrx_core.flow import Flow
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.join import Join
 from nvrx_core.inprocess.protocol.outcome import IterationResult
@@ -15,20 +15,37 @@ from nvrx_core.inprocess.protocol.round import Round
 from nvrx_core.inprocess.protocol.view import RoundView
 
 from .liveness import live_names
+from .world import Wish
 
 __all__ = ["canonical", "position"]
 
-_SHARED: Final = frozenset(("self", "rounds", "now", "state", "parts", "page", "ring", "detector", "policy"))
+_SHARED: Final = frozenset(
+    (
+        "self",
+        "rounds",
+        "now",
+        "state",
+        "parts",
+        "page",
+        "ring",
+        "detector",
+        "policy",
+        "store",
+        "function",
+        "thread",
+        "rank",
+    )
+)
 
 
-def position(flow: Generator[Any, Any, Any] | None) -> tuple[object, ...]:
+def position(flow: Flow[Any] | None) -> tuple[object, ...]:
     """The position of a flow: its frames, from the outermost, each with its instruction and its local variables."""
     frames: list[object] = []
-    while flow is not None and flow.gi_frame is not None:
-        at, values = flow.gi_frame.f_lasti, flow.gi_frame.f_locals
-        names = sorted(live_names(flow.gi_code, at) - _SHARED)
-        frames += (flow.gi_code.co_name, at, *(canonical(values.get(name)) for name in names))
-        flow = flow.gi_yieldfrom if isinstance(flow.gi_yieldfrom, Generator) else None
+    while flow is not None and flow.cr_frame is not None:
+        at, values = flow.cr_frame.f_lasti, flow.cr_frame.f_locals
+        names = sorted(live_names(flow.cr_code, at) - _SHARED)
+        frames += (flow.cr_code.co_name, at, *(canonical(values.get(name)) for name in names))
+        flow = flow.cr_await if isinstance(flow.cr_await, Coroutine) else None
     return tuple(frames)
 
 
@@ -56,7 +73,7 @@ _MEANING: Final[dict[type, Callable[[Any], object]]] = {
     DeathReport: lambda report: tuple(vars(report).values()),
     IterationResult: lambda ended: (ended.how, type(ended.error), getattr(ended.error, "exit_code", 0)),
     BaseException: lambda error: (type(error), getattr(error, "exit_code", 0)),
-    effects.Effect: lambda effect: (type(effect), *_all(getattr(effect, name) for name in effect.__slots__)),
+    Wish: lambda effect: (type(effect), *_all(getattr(effect, name) for name in effect.__slots__)),
     tuple: _all,
     list: _all,
     deque: _all,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 
 from .options import LONG
-from .world import Until
+from .world import Delay, Until
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -56,10 +55,10 @@ class Function:
         self.armed = self.requested = self.raising = self.alive = self.out = self.blocked = False
         self.depth = self.raised = self.swallows = 0
 
-    def begin(self) -> Generator[Any, Any, IterationResult]:
+    async def begin(self) -> IterationResult:
         """Run it."""
         self.armed = True
-        return IterationResult(Outcome.INTERRUPTED) if self.requested else (yield from self._meet())
+        return IterationResult(Outcome.INTERRUPTED) if self.requested else (await self._meet())
 
     def end(self) -> None:
         """The main thread has left it."""
@@ -81,16 +80,16 @@ class Function:
         self.alive = self.raising = True
         self.rank.main.poke()
 
-    def _meet(self) -> Generator[Any, Any, IterationResult]:
+    async def _meet(self) -> IterationResult:
         """Meet the others, as `init_process_group` does, and work."""
         met = self.rank.has_met
         if not met():
-            yield Until(lambda: self._disturbed() or met())
+            await Until(lambda: self._disturbed() or met())
         if self.raising:
             return IterationResult(Outcome.INTERRUPTED)
-        return (yield from self._work()) if met() else self._end_by_injected()
+        return (await self._work()) if met() else self._end_by_injected()
 
-    def _work(self) -> Generator[Any, Any, IterationResult]:
+    async def _work(self) -> IterationResult:
         """Work until no more faults are due, or something happens."""
         rank = self.rank
         world, options = rank.world, rank.call.options
@@ -99,32 +98,32 @@ class Function:
             early = False
             if self.hangs or self.wedges:
                 self.hung_at, self.wedged = world.now, self.wedges
-                yield Until(lambda: self.raising)
+                await Until(lambda: self.raising)
                 return IterationResult(Outcome.INTERRUPTED)
             if options.stubborn and rng.random() < options.stubborn:
                 self.blocked, self.swallows = rng.random() < 0.5, rng.randint(0, 3)
             if options.atomic and rng.random() < options.atomic:
                 if self.requested:
                     return IterationResult(Outcome.INTERRUPTED)
-                yield from self._section()
+                await self._section()
                 if self.requested:
                     return IterationResult(Outcome.INTERRUPTED)
-            yield Until(self._disturbed, world.now + rng.uniform(0.0, 0.05))
+            await Until(self._disturbed, world.now + rng.uniform(0.0, 0.05))
             if self.requested and (self.blocked or self.swallows):  # only an interrupt ends this
-                yield Until(lambda: self.raising)
+                await Until(lambda: self.raising)
             if self.raising:
-                yield rng.uniform(0.0, 0.002)
+                await Delay(rng.uniform(0.0, 0.002))
                 return IterationResult(Outcome.INTERRUPTED)
             if self.injected is not None:
                 return self._end_by_injected()
         return IterationResult(Outcome.RETURNED)
 
-    def _section(self) -> Generator[Any, Any, None]:
+    async def _section(self) -> None:
         rank, options = self.rank, self.rank.call.options
         self.depth = 1
         first = rank.member == rank.iteration == rank.call.number == 0
         hold = options.hold and first and options.completion >= LONG
-        yield rank.world.rng.uniform(0.0, 0.01) + (1.5 * LONG if hold else 0.0)
+        await Delay(rank.world.rng.uniform(0.0, 0.01) + (1.5 * LONG if hold else 0.0))
         self.depth = 0
         rank.thread.poke()
 

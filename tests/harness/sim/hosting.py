@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 
 from .hosted import HostedStore, Wire
 from .slots import Slots
@@ -37,19 +36,19 @@ class Hosting:
         self.wire = Wire(self.store, self.slots)
         self.store.opened = not call.number
 
-    def connects(self, rank: Rank) -> Generator[Any, Any, bool]:
+    async def connects(self, rank: Rank) -> bool:
         """A rank opens its store, or connects to it, unless that of the call before is still there."""
         before = self.call.schedule.calls[self.call.number - 1].hosting
         assert before is not None
         if not before.store.closed:
-            yield Until(lambda: before.store.closed)
+            await Until(lambda: before.store.closed)
             rank.lose_call()
             return False
         if rank.member == 0:
             self.store.opened = True
             self.call.poke()
         elif not self.store.opened:
-            yield Until(lambda: self.store.opened, self.world.now + CONNECTS_WITHIN)
+            await Until(lambda: self.store.opened, self.world.now + CONNECTS_WITHIN)
         if not self.store.opened:
             rank.give_up()
         return self.store.opened

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.retention import kept_after_call
 
+from . import requests
 from .job import Config, Job
 from .numbers import Members, Records, Seen
 from .record import Record
@@ -51,7 +51,8 @@ class Jobs:
         return job._replace(records=(*records[:place], record, *records[place + 1 :])), answer
 
     def _answer_key(self, answer: Any) -> int:
-        parts = tuple(tuple(part.items()) if isinstance(part, dict) else part for part in answer or ())
+        given = answer if isinstance(answer, tuple) else (answer,)
+        parts = tuple(tuple(part.items()) if isinstance(part, dict) else part for part in given)
         return self.members.outcomes(parts)
 
     def _name(self, action: int) -> str:
@@ -75,11 +76,11 @@ class Jobs:
 
     # The farewell in the store
 
-    def marked_left(self, job: Job, effect: effects.MarkLeft) -> Job:
+    def marked_left(self, job: Job, effect: requests.MarkLeft) -> Job:
         """The store after that; each member remembers its mark."""
         return job
 
-    def counted_out(self, job: Job, effect: effects.CountOut) -> Job:
+    def counted_out(self, job: Job, effect: requests.CountOut) -> Job:
         """The store after that."""
         after = job._replace(gone=job.gone + 1)
         return self.deleted_if_over(after._replace(over=True)) if after.gone >= effect.living else after

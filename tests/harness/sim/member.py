@@ -1,30 +1,30 @@
 """One member of a small job: the production flows of its threads and its monitor process, one input at a time.
 
-An effect of a flow is either local, and done at once, or pending until the checker lets it happen. `fingerprint`
-identifies a member's state: the position and local variables of each flow, and what the flows share. Generators cannot
+What a flow awaits is either done at once, or pending until the checker lets it happen. `fingerprint`
+identifies a member's state: the position and local variables of each flow, and what the flows share. Coroutines cannot
 be copied, so a member is recreated by replaying its inputs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any, Final
 
 from nvrx_core.errors import BarrierTimeout, PeerExited, RestartAbort, StoreLost
+from nvrx_core.flow import Flow, run
 from nvrx_core.inprocess.interruption import driving
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
-from nvrx_core.inprocess.monitor import watch_effects
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy
 from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
-from nvrx_core.inprocess.protocol import effects, monitor_effects
 from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.main_thread import MainThread
-from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
+from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.round import Round
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
@@ -33,26 +33,20 @@ from nvrx_core.rank_assignment.base import State
 from nvrx_core.rank_assignment.composition import leader
 from nvrx_core.rank_assignment.moves import ShiftRanks
 
+from . import requests
 from .chosen import Chosen, MemberPage
-from .entering import BeginCall, Entering, JoinOperation, NotMet
+from .entering import Entering, NotMet
 from .fingerprint import canonical, position
 from .job import Config
-from .member_effects import LOCAL
+from .member_ports import MainPort, MonitorPort, OneTry, ThreadPort
 from .record import TIMEOUTS
+from .world import Wish
 
 __all__ = ["GAVE_UP", "MAIN", "MONITOR", "THREAD", "Member"]
 
 MAIN, THREAD, MONITOR = "main", "thread", "monitor"
 GAVE_UP: Final = "gave up with exit code "
 """The end of a member that could not go on without another one."""
-PENDING: Final = frozenset({
-    effects.Await, effects.AwaitDecision, effects.AwaitEvent, effects.AwaitClients, effects.AwaitHostClosed,
-    monitor_effects.AwaitOut, effects.AwaitRendezvous, effects.BeginIteration, effects.CountOut, effects.DeleteIfOver,
-    effects.HostRendezvous, BeginCall, JoinOperation,
-    monitor_effects.InterruptFunction, effects.LoseMembers, effects.MarkLeft, effects.ReadDecision, effects.RunFunction,
-    effects.SetRendezvous, effects.StoreOperation, watch_effects.Sleep,
-})  # fmt: skip
-"""What the checker lets happen; all else is local."""
 
 
 class Failed(Exception):
@@ -87,8 +81,9 @@ class Member:
             leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
             store_is_hosted=config.hosted,
         )  # fmt: skip
-        self.flow, self.entering = MainThread(self.rounds, self.state, rules, self._now), Entering(self)
-        self.flows = dict[str, Generator[Any, Any, Any] | None].fromkeys((MAIN, THREAD, MONITOR))
+        self.flow = MainThread(self.rounds, self.state, rules, ports=MainPort(self).ports(), now=self._now)
+        self.entering = Entering(self)
+        self.flows = dict[str, Flow[Any] | None].fromkeys((MAIN, THREAD, MONITOR))
         self.pending: dict[str, Any] = dict.fromkeys(self.flows)
         self.watch = self._watch(replaces=False)
         self.flows[MAIN] = self.entering.run() if config.joins else self.flow.run()
@@ -103,7 +98,8 @@ class Member:
 
     def begin(self) -> None:
         """The monitor thread begins: it has joined the others."""
-        self.flows[THREAD] = monitor_thread(self.rounds, self._now)
+        port = ThreadPort(self)
+        self.flows[THREAD] = MonitorThreadFlow(self.rounds, port, port, self._now).run()
         self._resume(THREAD, None)
 
     def _now(self) -> float:
@@ -151,14 +147,14 @@ class Member:
         self.time = 0.0
 
     def _loses_store(self, which: str) -> None:
-        self._resume(which, effects.StoreFailure("gone"), throw=True)
+        self._resume(which, StoreFailure("gone"), throw=True)
         self.lost_store = which == THREAD
 
     def _breaks(self, _: None) -> None:
         self._resume(MAIN, KeyboardInterrupt(), throw=True)
 
     def _dies(self, node: bool) -> None:
-        node |= isinstance(self.pending[MAIN], BeginCall)  # there is no monitor process yet
+        node |= isinstance(self.pending[MAIN], requests.BeginCall)  # there is no monitor process yet
         self._stop(THREAD)
         self._stop(MAIN)
         self.end = "dead"
@@ -195,7 +191,9 @@ class Member:
         chosen = self.chosen
         judges = Judges(chosen, GilStallPolicy(math.inf, math.inf), CleanExitPolicy())  # type: ignore[arg-type]
         parts = Parts(judges, chosen.schedule, chosen.ring, AwakeClock(), math.inf, replaces)
-        return Watch(self.member, MemberPage(self), parts, self._now)
+        port = MonitorPort(self)
+        ports = SimpleNamespace(page=MemberPage(self), rank=port, reports=port, store=port)
+        return Watch(self.member, ports, parts, self._now)
 
     def _begin_watch(self, *, replaces: bool) -> None:
         self.watch = self._watch(replaces=replaces)
@@ -205,7 +203,7 @@ class Member:
         """The monitor process looks."""
         self._resume(MONITOR, False)
 
-    def _start_monitor(self, flow: Generator[Any, Any, Any]) -> None:
+    def _start_monitor(self, flow: Flow[Any]) -> None:
         self.flows[MONITOR] = flow
         self._resume(MONITOR, None)
 
@@ -221,9 +219,6 @@ class Member:
         self._note(which, self.pending[which], outcome)
         try:
             effect = flow.throw(outcome) if throw else flow.send(outcome)
-            while not self._is_pending(effect):
-                local = LOCAL.get(type(effect))  # all others are of no consequence to other members
-                effect = flow.send(None if local is None else local(self, effect))
         except StopIteration as end:
             self._ended(which, end.value)
         except StoreLost:
@@ -237,37 +232,32 @@ class Member:
             self._ended(which, None)
             if self.abandoned:
                 self._dies(node=False)
-        except (effects.StoreFailure, BarrierTimeout):
+        except (StoreFailure, BarrierTimeout):
             assert which != MONITOR, f"the monitor process of member {self.member} fails"
             self._ended(which, None)
         else:
             self.pending[which] = effect
-            if isinstance(effect, effects.RunFunction):
+            if isinstance(effect, requests.RunFunction):
                 self.stage = Stage.RUNNING
 
-    def _is_pending(self, effect: effects.Effect) -> bool:
-        """Whether it happens when the checker lets it; else it is local."""
-        joins = isinstance(effect, watch_effects.JoinForDead) and self.stage is Stage.OUTSIDE
-        return joins or type(effect) in PENDING
-
-    def _note(self, which: str, done: effects.Effect | None, outcome: Any) -> None:
+    def _note(self, which: str, done: Wish | None, outcome: Any) -> None:
         """What a pending effect changes here when it happens."""
-        if isinstance(done, effects.AwaitDecision) and which == THREAD:
+        if isinstance(done, requests.AwaitDecision) and which == THREAD:
             again = Round.from_state(self.rounds.view.round.state(), TIMEOUTS)
             stale = self.decision is not None and again.decided(self.decision, now=0.0)
             assert not stale, f"I8: {self.member} acts in {done.iteration} on the decision of the round before"
             self.decision = outcome
-        if isinstance(done, BeginCall):
+        if isinstance(done, requests.BeginCall):
             self._begin_watch(replaces=False)
-        elif isinstance(done, effects.RunFunction):
+        elif isinstance(done, requests.RunFunction):
             self.stage = Stage.UNWINDING
-        elif isinstance(done, effects.LoseMembers):
+        elif isinstance(done, requests.LoseMembers):
             self.known -= set(done.members)
-        elif isinstance(done, effects.BeginIteration):
+        elif isinstance(done, requests.BeginIteration):
             self.iteration = self.state.iteration
-        elif isinstance(done, effects.MarkLeft) and done.member == self.member:
+        elif isinstance(done, requests.MarkLeft) and done.member == self.member:
             self.left = True
-        elif isinstance(done, effects.ReadDecision) and which == MONITOR:
+        elif isinstance(done, requests.ReadDecision) and which == MONITOR:
             self.spoken = {**self.spoken, self.about: done.iteration}
 
     def _ended(self, which: str, value: Any) -> None:
@@ -289,7 +279,7 @@ class Member:
         """Go on as far as nothing but this member's own threads is waited for."""
         while self._settle_once():
             pass
-        asleep = isinstance(self.pending[MONITOR], watch_effects.Sleep)
+        asleep = isinstance(self.pending[MONITOR], requests.Sleep)
         if asleep and self.end == "dead":
             self.end = "dead, and told"
             self._resume(MONITOR, self.stage is not Stage.EXITED_ABNORMALLY)
@@ -298,16 +288,16 @@ class Member:
 
     def _settle_once(self) -> bool:
         awaited, waits = self.pending[MAIN], self.pending[THREAD]
-        if isinstance(awaited, effects.Await) and awaited.until(awaited.view):
+        if isinstance(awaited, requests.Await) and awaited.until(awaited.view):
             self._resume(MAIN, None)
-        elif isinstance(awaited, effects.Await | effects.RunFunction) and self.lost_store:
+        elif isinstance(awaited, requests.Await | requests.RunFunction) and self.lost_store:
             self._resume(MAIN, StoreLost("node0", 1), throw=True)
-        elif isinstance(awaited, effects.RunFunction) and self.requested and self.section != 1:
+        elif isinstance(awaited, requests.RunFunction) and self.requested and self.section != 1:
             self._resume(MAIN, IterationResult(Outcome.INTERRUPTED))
-        elif isinstance(waits, monitor_effects.InterruptFunction) and self._interrupts():
+        elif isinstance(waits, requests.InterruptFunction) and self._interrupts():
             self.requested = True
             self._resume(THREAD, None)
-        elif isinstance(waits, monitor_effects.AwaitOut) and not isinstance(awaited, effects.RunFunction):
+        elif isinstance(waits, requests.AwaitOut) and not isinstance(awaited, requests.RunFunction):
             self._resume(THREAD, None)
         else:
             return False
@@ -315,19 +305,11 @@ class Member:
 
     def _interrupts(self) -> bool:
         """Whether the flow that interrupts does so, as the function is now."""
-        masked = isinstance(self.pending[MAIN], effects.RunFunction) and self.section == 1
-        seen = Seen(out=False, masked=masked, raised=0, alive=False)
-        answers: dict[type[effects.Effect], object] = {driving.Observe: seen, driving.AwaitLeft: True}
-        fires, flow = False, driving.begin(InterruptPolicy(unwind=10.0), self._now)
-        effect = next(flow, None)
-        while effect is not None:
-            fires |= isinstance(effect, driving.FireInterrupt)
-            try:
-                effect = flow.send(answers.get(type(effect)))
-            except StopIteration:
-                break
-        assert not (fires and masked), f"I4: member {self.member} is interrupted in an atomic section"
-        return fires
+        masked = isinstance(self.pending[MAIN], requests.RunFunction) and self.section == 1
+        thread = OneTry(masked=masked)
+        run(driving.begin(InterruptPolicy(unwind=10.0), thread, self._now))
+        assert not (thread.fires and masked), f"I4: member {self.member} is interrupted in an atomic section"
+        return thread.fires
 
     # The identity of a state
 

@@ -27,6 +27,9 @@ KILLED_EVERY: Final = 1.0
 MOST: Final = 5.0
 """Seconds; longer ago is all the same."""
 
+MAX_SAMPLES: Final = 3
+"""Of a turn that ends."""
+
 
 class Violation(AssertionError):
     """A rule that does not hold, and the state in which it does not."""
@@ -66,6 +69,44 @@ class World:
             due=max(0.0, self.due - TICK),
             unwatched=0.0 if moves else self.unwatched,
         )
+
+
+class Judged:
+    """The rank, for one turn of its monitor; `world` changes with what the turn does.
+
+    Args:
+        explorer: counts what happens.
+        policy: of the monitor.
+        world: before the turn.
+        wakes: the rank moves while the peers are asked.
+    """
+
+    def __init__(self, explorer: Explorer, policy: Any, world: World, *, wakes: bool) -> None:
+        self.explorer, self.policy, self.world, self.wakes = explorer, policy, world, wakes
+        self.samples = 0
+
+    def sample(self) -> Any:
+        self.policy.check()
+        self.samples += 1
+        if self.samples > MAX_SAMPLES:
+            raise Violation(f"the monitor is never done: {self.world}")
+        return self.explorer.sample(self.world)
+
+    async def is_excused(self, query: Any) -> bool:
+        self.policy.check()
+        excused = self.world.clear == 0.0
+        self.explorer.excused += excused
+        if self.wakes:
+            self.world = replace(self.world, silence=0.0, unwatched=0.0)
+        return excused
+
+    def terminate(self, action: Any) -> None:
+        self.policy.check()
+        self.world = self.explorer.end(self.world)
+
+    def kill(self, action: Any) -> None:
+        self.policy.check()
+        self.world = self.explorer.kill(self.world)
 
 
 class Explorer:
@@ -119,29 +160,17 @@ class Explorer:
 
     def _look(self, policy: Any, world: World, *, wakes: bool) -> World:
         """A turn of the monitor's."""
-        turn, outcome = self.judging.turn(policy, lambda: START), None
-        for _ in range(6):
-            try:
-                request = turn.send(outcome)
-            except StopIteration:
-                if policy.deadline <= START:
-                    break
-                return world
-            policy.check()
-            outcome = None
-            if isinstance(request, self.judging.TakeSample):
-                outcome = self._sample(world)
-            elif isinstance(request, self.judging.QueryPeers):
-                outcome = world.clear == 0.0
-                self.excused += outcome
-                world = replace(world, silence=0.0, unwatched=0.0) if wakes else world
-            elif isinstance(request, self.judging.TerminateRank):
-                world = self._end(world)
-            else:
-                world = self._kill(world)
-        raise Violation(f"the monitor is never done: {world}")
+        judged = Judged(self, policy, world, wakes=wakes)
+        try:
+            self.judging.turn(policy, judged, lambda: START).send(None)
+        except StopIteration:
+            if policy.deadline <= START:
+                raise Violation(f"the monitor is never done: {judged.world}") from None
+            return judged.world
+        raise Violation(f"the monitor waits for ever: {judged.world}")
 
-    def _end(self, world: World) -> World:
+    def end(self, world: World) -> World:
+        """The rank is ended."""
         self.ended += 1
         if not world.policy.seen:
             raise Violation(f"ended at first sight: {world}")
@@ -151,7 +180,8 @@ class Explorer:
             raise Violation(f"ended though a peer is behind: {world}")
         return replace(world, signalled=0.0)
 
-    def _kill(self, world: World) -> World:
+    def kill(self, world: World) -> World:
+        """It is killed."""
         self.killed += 1
         if world.signalled < GRACE or world.killed < KILLED_EVERY:
             raise Violation(f"killed too soon: {world}")
@@ -164,7 +194,8 @@ class Explorer:
         if world.signalled < 0 and (overdue > TIMEOUT + TICK or min(overdue, world.clear - world.unwatched) > 2 * TICK):
             raise Violation(f"still there: {world}")
 
-    def _sample(self, world: World) -> Any:
+    def sample(self, world: World) -> Any:
+        """What its page says."""
         closed = self.limits.SectionSample("closed", None, TICK, 3)
         heartbeat_at = START - world.silence
         return self.limits.RankSample(

@@ -42,12 +42,14 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
                                        "return MonitorPolicyState(True,"),
     "a monitor that has only just come is sure": (policy, "        if first:\n", "        if False:\n"),
     "a monitor has always only just come": (policy, "not self._seen, True", "True, True"),
-    "a turn ends with its question": (judging, "                asks = True\n", "                pass\n"),
+    "a turn ends with its question": (judging, "                    asks = True\n", "                    pass\n"),
     "the answer of the others is not passed on": (
-        judging, "peers_behind(action.limit, outcome, now=now())", "peers_behind(action.limit, True, now=now())"),
+        judging, "peers_behind(limit, await rank.is_excused(action), now=now())",
+        "peers_behind(limit, bool(await rank.is_excused(action)) or True, now=now())"),
     "a verdict is not carried out": (
-        judging, "            outcome = yield action\n",
-        "            outcome = (yield action) if isinstance(action, QueryPeers) else None\n"),
+        judging, "                    rank.terminate(action)\n", "                    pass\n"),
+    "a kill is not carried out": (
+        judging, "                    rank.kill(action)\n", "                    pass\n"),
     "a closed section counts as open since it was opened": (
         limits, "        if section.opened_at is None:\n            continue\n", ""),
     "a heartbeat counts from the start": (limits, "Limit(LimitKind.HEARTBEAT, sample.heartbeat_at,",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Final
@@ -85,6 +86,36 @@ class Monitor:
     answers_at: float = math.inf
 
 
+class Answers:
+    """The answers of the other monitors, which take time."""
+
+    def __await__(self) -> Generator[None, bool, bool]:
+        return (yield)
+
+
+@dataclass
+class Judged:
+    """A rank, for a turn of its monitor."""
+
+    host: Host
+    number: int
+    monitor: Monitor
+
+    def sample(self) -> Any:
+        self.monitor.policy.check()
+        return self.host.sample(self.number)
+
+    async def is_excused(self, query: Any) -> bool:
+        self.monitor.answers_at = self.host.now + SURVEY / 2
+        return await Answers()
+
+    def terminate(self, action: Any) -> None:
+        self.host.end(self.number)
+
+    def kill(self, action: Any) -> None:
+        pass
+
+
 @dataclass
 class Host:
     """The ranks and monitors of a scenario.
@@ -139,28 +170,18 @@ class Host:
         monitor = self.monitors[number] = self.monitors[number] or self._new()
         if monitor.turn is not None:
             if self.now >= monitor.answers_at:
-                self._go_on(number, monitor, self._is_excused(number))
+                self._go_on(monitor, self._is_excused(number))
         elif self.now >= monitor.policy.deadline:
-            monitor.turn = self.judging.turn(monitor.policy, lambda: self.now)
-            self._go_on(number, monitor, None)
+            monitor.turn = self.judging.turn(monitor.policy, Judged(self, number, monitor), lambda: self.now)
+            self._go_on(monitor, None)
 
-    def _go_on(self, number: int, monitor: Monitor, outcome: Any) -> None:
+    def _go_on(self, monitor: Monitor, excused: bool | None) -> None:
         """Carry out a turn to its end, or until the answers of others are awaited."""
-        while monitor.turn is not None:
-            try:
-                request = monitor.turn.send(outcome)
-            except StopIteration:
-                monitor.turn = None
-                break
-            outcome = None
-            if isinstance(request, self.judging.TakeSample):
-                outcome = self.sample(number)
-            elif isinstance(request, self.judging.QueryPeers):
-                monitor.answers_at = self.now + SURVEY / 2
-                return
-            elif isinstance(request, self.judging.TerminateRank):
-                self._end(number)
-            monitor.policy.check()
+        try:
+            monitor.turn.send(excused)
+        except StopIteration:
+            monitor.turn = None
+        monitor.policy.check()
 
     def _is_excused(self, number: int) -> bool:
         """A monitor that is lost does not answer; that of a rank that was ended is gone."""
@@ -169,7 +190,8 @@ class Host:
         behind = any(self.monitors[other] and self.ranks[other].step < self.ranks[number].step for other in others)
         return gone or behind
 
-    def _end(self, number: int) -> None:
+    def end(self, number: int) -> None:
+        """A monitor ends its rank."""
         rank = self.ranks[number]
         silence = self.now - rank.moved_at
         if silence < self.scenario.timeout - TICK:

@@ -46,6 +46,15 @@ ONLY_CULPRIT: Final = """\
         if verdict.reached:
             told"""
 LEAVES: Final = "Input.LEAVES: {Phase.OPEN: (Phase.ARRIVED,), Phase.INTERRUPTED: (Phase.ARRIVED,)},"
+CARRIES_OUT: Final = (
+    "        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))\n"
+)
+COUNTS_OUT: Final = (
+    "                await self.ports.farewell.count_out(view.round.iteration, len(view.round.members))\n"
+)
+AWAITS_CLIENTS: Final = (
+    "                await self.ports.leaving.await_clients(view.round.members, completed=view.finished)\n"
+)
 DEAD: Final = "        return (PutArrival(dead), CountArrival())\n"
 
 MUTANTS: Final[dict[str, Mutant]] = {
@@ -116,10 +125,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "who interrupts gives up after one more signal": Mutant(
         (("driving", "    while not left:\n", "    if not left:\n"),),
     ),
-    "nobody repeats a signal": Mutant((("driving", "else AwaitLeft(machine.deadline))", "else AwaitLeft(1e300))"),)),
+    "nobody repeats a signal": Mutant(
+        (("driving", "else thread.await_left(machine.deadline))", "else thread.await_left(1e300))"),),
+    ),
     "a blocked function is not unblocked": Mutant(
-        (("driving", "        yield CloseBlocked() if isinstance(action, Unblock) else FireInterrupt(action.why)\n",
-          "        if not isinstance(action, Unblock):\n            yield FireInterrupt(action.why)\n"),),
+        (("driving", CARRIES_OUT,
+          "        if not isinstance(action, Unblock):\n            await thread.fire(action.why)\n"),),
     ),
     "the function is not interrupted before it is aborted": Mutant(
         (("driving", "    while not (seen.out or seen.masked):\n", "    while False:\n"),), ONE_FAILS, simulated=False,
@@ -136,8 +147,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, crashes=1, kills=1), simulated=False,
     ),
     "a stall is not announced": Mutant(
-        ((WATCH, "        if stall is not None:\n            yield from self._announce(stall)\n        yield from",
-          "        yield from"),),
+        ((WATCH, "            await self._announce(stall)\n        await self.judging.help",
+          "            pass\n        await self.judging.help"),),
     ),
     "a monitor process looks only when it is woken": Mutant(
         ((WATCH, "min(parts.awake.when(parts.judges.deadline), self.now() + longest, store_due)", "math.inf"),),
@@ -152,11 +163,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("sibling_ring", "all_have_arrived or now >= self._started_at\n", "all_have_arrived\n"),),
     ),
     "the reported are forgotten": Mutant(
-        ((WATCH, "        yield from report_unresponsive(report, self.member, self.now)\n", ""),),
+        ((WATCH, "        await report_unresponsive(report, self.member, self.ports.store, self.now)\n", ""),),
         Config(ranks=2, nodes=1),
     ),
     "a rank that ignores its interruption is left": Mutant(
-        (("judging", "return effects.TerminateRank(", "return effects.InterruptRank("),),
+        (("judging", "await rank.terminate(reason)", "await rank.interrupt(reason)"),),
     ),
     "lease judged by the other's clock": Mutant(
         (("lease", "(lease, now)\n", '(lease, float(lease.partition("/")[0]))\n'),),
@@ -209,26 +220,27 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, quits=1), simulated=False,
     ),
     "the keys of a completed call are not deleted": Mutant(
-        ((FLOW, "                yield effects.CountOut(view.round.iteration, len(view.round.members))\n", PASS),),
+        ((FLOW, COUNTS_OUT, PASS),),
         Config(ranks=2), simulated=False,
     ),
     "who leaves late deletes nothing": Mutant(
-        ((FLOW, "                yield effects.DeleteIfOver()\n", PASS),), Config(ranks=2, leaves=1), simulated=False,
+        ((FLOW, "                await self.ports.farewell.delete_if_over()\n", PASS),),
+        Config(ranks=2, leaves=1), simulated=False,
     ),
     "nobody says where to meet": Mutant(
-        ((FLOW, "                yield effects.SetRendezvous(state.iteration, hosted)\n", PASS),),
+        ((FLOW, "                await self.ports.rounds.set_rendezvous(state.iteration, hosted)\n", PASS),),
         Config(ranks=2, faults=1, asks=True),
     ),
     "the hosting rank does not wait": Mutant(
-        ((FLOW, "                yield effects.AwaitClients(view.round.members, view.finished)\n", PASS),),
+        ((FLOW, AWAITS_CLIENTS, PASS),),
         Config(ranks=2, hosted=True),
     ),
     "who has completed does not wait until the store is closed": Mutant(
-        ((FLOW, "                    yield effects.AwaitHostClosed()\n", "                    pass\n"),),
+        ((FLOW, "                    await self.ports.leaving.await_host_closed()\n", "                    pass\n"),),
         Config(ranks=2, hosted=True),
     ),
     "who leaves does not say so": Mutant(
-        ((FLOW, "            yield effects.MarkLeft(self.state.initial_rank)\n", ""),),
+        ((FLOW, "            await self.ports.farewell.mark_left(self.state.initial_rank)\n", ""),),
         Config(ranks=2, hosted=True), simulated=False,
     ),
     "who has left by itself ends with the loss of the store": Mutant(
@@ -279,26 +291,26 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, crashes=1, suspicions=1), simulated=False,
     ),
     "a death is reported in one round only": Mutant(
-        (("death_report", "AwaitDecision(report.iteration)\n        report = _following(report, decision, now)\n",
-          "AwaitDecision(report.iteration)\n        report = None\n"),),
+        (("death_report", "await_decision(report.iteration)\n        report = _following(report, decision, now)\n",
+          "await_decision(report.iteration)\n        report = None\n"),),
         ONE_DIES,
     ),
     "the main thread is not told of the abort": Mutant(
-        ((THREAD, "    view.aborted = True\n", ""),), ONE_FAILS,
+        ((THREAD, "        view.aborted = True\n", ""),), ONE_FAILS,
     ),
     "the request to leave the function is kept": Mutant(
-        ((THREAD, "        yield ResetInterrupt()\n", "        yield RoundDecided()\n"),), ONE_FAILS, simulated=False,
+        ((THREAD, "            await self.function.reset_interrupt()\n", ""),), ONE_FAILS, simulated=False,
     ),
     "the lost take part in the next round": Mutant(
         ((THREAD, "rounds.advance(enter.members)", "rounds.advance(view.round.members)"),), ONE_DIES,
     ),
     "a fault is announced when the function is aborted": Mutant(
-        ((FLOW, TELLS, "        yield from self._await(view, RoundView.is_aborted)\n" + TELLS),),
+        ((FLOW, TELLS, "        await self._await(view, RoundView.is_aborted)\n" + TELLS),),
         ONE_FAILS,
     ),
     "who cannot take its place tells nobody": Mutant(
-        ((FLOW, "            fault = yield from self._announce(view, ended)\n            yield effects.SetRend",
-          "            yield effects.SetRend"),),
+        ((FLOW, "            fault = await self._announce(view, ended)\n            await self.ports.rounds.set",
+          "            await self.ports.rounds.set"),),
         Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
     ),
     "only the culprit gives up": Mutant(
@@ -306,12 +318,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=2, limit=2), simulated=False,
     ),
     "who gives up does not look for a decision": Mutant(
-        ((FLOW, "isinstance(action, GiveUp) and (yield effects.ReadDecision(view.round.iteration)) is None:",
+        ((FLOW, "isinstance(action, GiveUp) and await self.ports.rounds.read_decision(view.round.iteration) is None:",
           "isinstance(action, GiveUp):"),),
         Config(ranks=2, quits=1), simulated=False,
     ),
     "the lost are not noted on the page": Mutant(
-        ((FLOW, "        yield effects.LoseMembers(decision.lost)\n", ""),),
+        ((FLOW, "        await self.ports.status.lose(decision.lost)\n", ""),),
         Config(ranks=3, crashes=2), simulated=False,
     ),
     "two calls have the same keys": Mutant(
@@ -354,6 +366,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("key_deletion", "self.keys.round(k).read_late)", "self.keys.round(k).read_late[:2])"),),
     ),
     "Ctrl-C in a barrier tells nobody": Mutant(
-        ((FLOW, "                yield effects.Abandon(error)\n", PASS),), Config(ranks=2, breaks=1), simulated=False,
+        ((FLOW, "                await self.ports.leaving.abandon(error)\n", PASS),),
+        Config(ranks=2, breaks=1), simulated=False,
     ),
 }  # fmt: skip

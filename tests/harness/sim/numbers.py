@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.transitions import Phase
 from nvrx_core.progress.stage import Stage
 
+from . import requests
 from .job import Config
 from .member import MAIN, MONITOR, THREAD, Member
-from .record import Answer, Record, perform
+from .record import Record, perform
+from .world import Operation, Wish
 
 __all__ = ["Members", "Numbers", "Records", "Seen"]
 
@@ -39,14 +40,14 @@ class Records:
     def __init__(self) -> None:
         self.actions, self.records = Numbers(), Numbers()
         self.empty = self.records(Record())
-        self._operations: dict[tuple[int, int], tuple[int, Answer]] = {}
+        self._operations: dict[tuple[int, int], tuple[int, Any]] = {}
 
     def shortened(self, record: int) -> int:
         """A record of which only that is left which is read late."""
         whole: Record = self.records.values[record]
         return self.records(Record(event=whole.event, decision=whole.decision, master=whole.master))
 
-    def perform(self, record: int, action: int) -> tuple[int, Answer]:
+    def perform(self, record: int, action: int) -> tuple[int, Any]:
         """A record after an action of the store, and the answer."""
         known = self._operations.get((record, action))
         if known is None:
@@ -62,7 +63,7 @@ class Seen(NamedTuple):
     """A member as the checker sees it.
 
     Attributes:
-        main, thread, monitor: the pending effects.
+        main, thread, monitor: the pending requests.
         action: the number of the action of each that is an operation on the store, by the flow's name.
         end: how its call has ended; "" while it has not.
         released: another member has marked it as left.
@@ -76,9 +77,9 @@ class Seen(NamedTuple):
         claimed: the generation in which it has claimed its place there, from 1.
     """
 
-    main: effects.Effect | None
-    thread: effects.Effect | None
-    monitor: effects.Effect | None
+    main: Wish | None
+    thread: Wish | None
+    monitor: Wish | None
     action: dict[str, int]
     end: str
     left: bool
@@ -152,13 +153,13 @@ class Members:
     def _see(self, member: Member) -> Seen:
         main, thread, monitor = (member.pending[which] for which in (MAIN, THREAD, MONITOR))
         operations = {which: effect.action for which, effect in member.pending.items()
-                      if isinstance(effect, effects.StoreOperation)}  # fmt: skip
+                      if isinstance(effect, Operation)}  # fmt: skip
         round_, endpoint = member.rounds.view.round, member.flow.endpoint
         return Seen(
             main, thread, monitor, {which: self.actions(action) for which, action in operations.items()},
             member.end, member.left, member.released, member.iteration, round_.iteration, round_.phase, round_.members,
             member.state.rank, member.state.world_size, member.known, member.section,
             f"{endpoint[0]}:{endpoint[1]}" if endpoint else "", member.spoken, bool(member.watch.unresponsive),
-            isinstance(main, effects.Await) and main.view.round.deadline < 1e300, member.stage is not Stage.OUTSIDE,
+            isinstance(main, requests.Await) and main.view.round.deadline < 1e300, member.stage is not Stage.OUTSIDE,
             member.entering.claimed,
         )  # fmt: skip

@@ -1,22 +1,23 @@
 """One simulated rank in one call: the production flows of its two threads and its monitor process, in virtual time.
 
-For each effect a rule models what the shell of that flow does in production, at once or after a delay.
+The ports of the flows model what those of production do, at once or after a delay.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import StoreLost
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.flow import Flow
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.main_thread import MainThread
-from nvrx_core.inprocess.protocol.monitor_thread import monitor_thread
+from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
+from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage as About
@@ -25,12 +26,9 @@ from nvrx_core.rank_assignment.base import State
 from .entry import Entry
 from .function import Function
 from .hosted import lose_store
-from .rank_main import MAIN
-from .rank_thread import THREAD
-from .running import Running
-from .slots import SayWhere
-from .watch import MONITOR, taking_over, watch_of
-from .world import Task
+from .rank_thread import ThreadPort
+from .watch import taking_over, watch_of
+from .world import LOSS, Task
 
 if TYPE_CHECKING:
     from .call import Call
@@ -88,10 +86,10 @@ class Rank:
         self.entry = Entry(self) if call.number else None
         if self.entry is not None:
             self.about = About.OUTSIDE
-            self.main = self.thread = Task(self.world, self, "", self.entry.run(), call.wire)
+            self.main = self.thread = Task(self.world, self, "", self.entry.run, call.wire)
         else:
             self.begin()
-        self.monitor = self._task("monitor", self._monitor(replaces=False))
+        self.monitor = self._begin_monitor(replaces=False)
 
     @property
     def name(self) -> str:
@@ -101,13 +99,27 @@ class Rank:
     def begin(self) -> None:
         """It has met the others: run its two threads."""
         call = self.call
-        flow = MainThread(self.rounds, self.state, call.rules_of(self.member), self.now)
-        self.main = self._task("", call.running(self, flow.run(), MAIN, self._over))
-        thread = call.running(self, monitor_thread(self.rounds, self.now), THREAD, self.main.poke)
-        self.thread = self._task("thread", thread)
+        ports = call.kinds.main(self).ports()
+        flow = MainThread(self.rounds, self.state, call.rules_of(self.member), ports=ports, now=self.now)
+        self.main = self._task("", lambda: self._run(flow.run(), self._over))
+        port = ThreadPort(self)
+        thread = MonitorThreadFlow(self.rounds, port, port, self.now)
+        self.thread = self._task("thread", lambda: self._run(thread.run(), self.main.poke, is_thread=True))
 
-    def _task(self, part: str, steps: Running) -> Task:
-        return Task(self.world, self, part, steps, self.call.wire)
+    def _task(self, part: str, begin: Callable[[], Flow[None]]) -> Task:
+        return Task(self.world, self, part, begin, self.call.wire)
+
+    async def _run(self, flow: Flow[Any], over: Callable[[], None], *, is_thread: bool = False) -> None:
+        """Run a flow to its end, or until it ends because the store is lost."""
+        try:
+            ended = await flow
+            if isinstance(ended, IterationResult) and isinstance(ended.error, AssertionError):
+                raise ended.error  # a violation, which the flow has taken for an error of the user's
+        except LOSS as loss:
+            if self.call.hosting is None:
+                raise
+            self._ended_by_loss(loss, is_thread=is_thread)
+        over()
 
     def poke(self) -> None:
         """Notify its threads that a condition may have changed."""
@@ -146,10 +158,6 @@ class Rank:
         """The others of its process group can be reached."""
         return self.iteration == 0 or self.call.slots[self.iteration].hosted
 
-    def set_rendezvous(self, effect: effects.SetRendezvous) -> effects.StoreOperation:
-        """The operation that says where an iteration meets."""
-        return effects.StoreOperation(SayWhere(bool(effect.address)), effect.iteration)
-
     def fault(self, kind: Interruption) -> FaultRecord:
         """A fault of this rank's."""
         return FaultRecord(
@@ -179,7 +187,7 @@ class Rank:
 
         def again() -> None:
             if not self.gone:
-                self.monitor = self._task("monitor", self._monitor(replaces=True))
+                self.monitor = self._begin_monitor(replaces=True)
                 if self.thaws_at > self.world.now:
                     self.monitor.freeze()
 
@@ -236,15 +244,14 @@ class Rank:
         self.stage = Stage.LOST
         self.enter(About.LEFT)
 
-    def ended_by_loss(self, flow: Running, loss: Exception) -> None:
-        """A flow has ended because the store is lost."""
+    def _ended_by_loss(self, loss: BaseException, *, is_thread: bool) -> None:
         if isinstance(loss, StoreLost):
             assert not self.leaving, f"I17: {self.name} ends with the loss of the store, and has left by itself"
             self.stage = Stage.LOST
-        elif flow is self.thread.steps:
+        elif is_thread:
             lose_store(self)
 
-    def _monitor(self, *, replaces: bool) -> Running:
+    def _begin_monitor(self, *, replaces: bool) -> Task:
         watch = watch_of(self, replaces=replaces)
-        flow = taking_over(self, watch) if replaces else watch.run()
-        return self.call.running(self, flow, MONITOR, lambda: None)
+        begin = (lambda: taking_over(self, watch)) if replaces else watch.run
+        return self._task("monitor", lambda: self._run(begin(), lambda: None))

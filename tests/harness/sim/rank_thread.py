@@ -1,147 +1,112 @@
-"""The effects of a simulated rank's monitor thread, and of what interrupts its main thread."""
+"""The port of a simulated rank's monitor thread, and of what interrupts its main thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from nvrx_core.inprocess.interruption import driving
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen
-from nvrx_core.inprocess.protocol import effects, monitor_effects
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
 from nvrx_core.inprocess.protocol.actions import InternalError
+from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.transitions import Phase
 
-from .running import Waits, fail, rules_of
-from .world import AwaitKey, Until
+from .running import StorePort, nothing
+from .world import AwaitKey, Delay, Until
 
-if TYPE_CHECKING:
-    from .rank import Rank
-
-__all__ = ["THREAD"]
+__all__ = ["ThreadPort"]
 
 
-def _await_event(rank: Rank, effect: effects.AwaitEvent) -> Waits:
-    cause = (yield AwaitKey(effect.iteration, "event"))[0]
-    rank.cause, rank.noticed = cause, effect.iteration
-    done = cause is not None or rank.rounds.view.round.phase is not Phase.OPEN
-    assert done, f"I11: a round is completed that {rank.member} has not completed"
+class ThreadPort(StorePort):
+    """The rounds, and the end of the function."""
+
+    async def await_event(self, iteration: int) -> None:
+        rank = self.rank
+        cause = (await AwaitKey(iteration, "event"))[0]
+        rank.cause, rank.noticed = cause, iteration
+        done = cause is not None or rank.rounds.view.round.phase is not Phase.OPEN
+        assert done, f"I11: a round is completed that {rank.member} has not completed"
+
+    async def await_decision(self, iteration: int) -> Decision:
+        rank = self.rank
+        decision = await AwaitKey(iteration, "decision")
+        round_, old = rank.rounds.view.round, rank.call.slots[iteration - 1].decision
+        stale = old is not None and round_.decided(old, now=rank.world.now)
+        assert not stale, f"I8: {rank.member} acts in {iteration} on the decision of the round before"
+        rank.decision = decision
+        return decision
+
+    async def notice(self, iteration: int) -> None:
+        rank, cause = self.rank, self.rank.cause
+        round_ = rank.rounds.view.round
+        again = round_.happened(now=rank.world.now) + round_.event(cause, now=rank.world.now)
+        assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on an event"
+
+    def last_call(self, seconds: float) -> Any:
+        return Delay(seconds)
+
+    async def interrupt_function(self, reason: str) -> None:
+        rank, function = self.rank, self.rank.function
+        function.requested = True
+        rank.policy = InterruptPolicy(unwind=10.0)
+        await driving.begin(rank.policy, MainThreadOf(self.rank), rank.now)
+        while function.masked() and not function.out:
+            await Until(lambda: not function.masked() or function.out)
+
+    async def abort_function(self, iteration: int) -> None:
+        rank = self.rank
+        rank.aborting = iteration
+        assert not rank.function.depth, f"I4: {rank.member}'s collectives are aborted in an atomic section"
+        await Delay(rank.world.delay())
+
+    async def await_out(self) -> None:
+        rank = self.rank
+        rank.main.poke()
+        await driving.drive(rank.policy, MainThreadOf(rank), rank.now)
+
+    async def reset_interrupt(self) -> None:
+        rank = self.rank
+        assert rank.decision is not None
+        again = rank.rounds.view.round.decided(rank.decision, now=rank.world.now)
+        assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on a decision"
+        rank.function.reset()
+
+    async def round_decided(self) -> None:
+        self.rank.main.poke()
 
 
-def _notice(rank: Rank, effect: monitor_effects.NoticeEvent) -> None:
-    round_, cause = rank.rounds.view.round, rank.cause
-    again = round_.happened(now=rank.world.now) + round_.event(cause, now=rank.world.now)
-    assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on an event"
+class MainThreadOf:
+    """The main thread of a rank, for what interrupts it."""
 
+    report_stored = report_swallowed = report_deferred = staticmethod(nothing)
 
-def _last_call(_: Rank, effect: monitor_effects.LastCall) -> float:
-    return effect.seconds
+    def __init__(self, rank: Any) -> None:
+        self.rank, self.first = rank, True
 
+    async def observe(self) -> Seen:
+        self.first = False
+        function = self.rank.function
+        out = function.out or not function.armed
+        return Seen(out=out, masked=function.masked(), raised=function.raised, alive=function.alive)
 
-def _interrupt(rank: Rank, _: monitor_effects.InterruptFunction) -> Waits:
-    function = rank.function
-    function.requested = True
-    rank.policy = InterruptPolicy(unwind=10.0)
-    yield from _carry_out(rank, driving.begin(rank.policy, rank.now))
-    while function.masked() and not function.out:
-        yield Until(lambda: not function.masked() or function.out)
+    async def fire(self, why: Why) -> None:
+        rank = self.rank
+        assert rank.function.armed, f"I4: {rank.member} is interrupted outside the function"
+        assert not rank.function.depth, f"I4: {rank.member} is interrupted in an atomic section"
+        rank.function.signal()
 
+    async def close_blocked(self) -> None:
+        rank = self.rank
+        assert rank.function.armed, f"I4: {rank.member} is unblocked outside the function"
+        rank.function.blocked = False
 
-def _abort(rank: Rank, effect: monitor_effects.AbortFunction) -> float:
-    rank.aborting = effect.iteration
-    assert not rank.function.depth, f"I4: {rank.member}'s collectives are aborted in an atomic section"
-    return rank.world.delay()
+    async def await_left(self, deadline: float) -> bool:
+        function, first = self.rank.function, self.first
+        self.first = False
+        if not (function.out or (first and deadline <= self.rank.world.now)):
+            await Until(lambda: function.out, deadline)
+        return function.out
 
-
-def _drive(rank: Rank, _: monitor_effects.AwaitOut) -> Waits:
-    rank.main.poke()
-    yield from _carry_out(rank, driving.drive(rank.policy, rank.now))
-
-
-def _carry_out(rank: Rank, flow: effects.Flow[None]) -> Waits:
-    """Carry out what interrupts the main thread."""
-    function, (effect, first) = rank.function, (next(flow, None), True)
-    while effect is not None:
-        outcome: object = None
-        if isinstance(effect, driving.AwaitLeft):
-            if not (function.out or (first and effect.deadline <= rank.world.now)):
-                yield Until(lambda: function.out, effect.deadline)
-            outcome = function.out
-        elif isinstance(effect, driving.AwaitUnmasked):
-            yield Until(lambda: not function.masked() or function.out)
-            outcome = function.out
-        else:
-            outcome = INTERRUPTS[type(effect)](rank, effect)
-        first = False
-        try:
-            effect = flow.send(outcome)
-        except StopIteration:
-            return
-
-
-def _observe(rank: Rank, _: driving.Observe) -> Seen:
-    function = rank.function
-    out = function.out or not function.armed
-    return Seen(out=out, masked=function.masked(), raised=function.raised, alive=function.alive)
-
-
-def _fire(rank: Rank, _: driving.FireInterrupt) -> None:
-    assert rank.function.armed, f"I4: {rank.member} is interrupted outside the function"
-    assert not rank.function.depth, f"I4: {rank.member} is interrupted in an atomic section"
-    rank.function.signal()
-
-
-def _close_blocked(rank: Rank, _: driving.CloseBlocked) -> None:
-    assert rank.function.armed, f"I4: {rank.member} is unblocked outside the function"
-    rank.function.blocked = False
-
-
-def _logged(_: Rank, __: driving.ReportStored | driving.ReportSwallowed) -> None:
-    """A log line."""
-
-
-def _await_decision(rank: Rank, effect: effects.AwaitDecision) -> Waits:
-    decision = yield AwaitKey(effect.iteration, "decision")
-    round_, old = rank.rounds.view.round, rank.call.slots[effect.iteration - 1].decision
-    stale = old is not None and round_.decided(old, now=rank.world.now)
-    assert not stale, f"I8: {rank.member} acts in {effect.iteration} on the decision of the round before"
-    rank.decision = decision
-    return decision
-
-
-def _reset(rank: Rank, _: monitor_effects.ResetInterrupt) -> None:
-    assert rank.decision is not None
-    again = rank.rounds.view.round.decided(rank.decision, now=rank.world.now)
-    assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on a decision"
-    rank.function.reset()
-
-
-def _decided(rank: Rank, _: monitor_effects.RoundDecided) -> None:
-    rank.main.poke()
-
-
-INTERRUPTS: Final[Mapping[type[effects.Effect], Callable[[Rank, Any], Any]]] = {
-    driving.CloseBlocked: _close_blocked,
-    driving.FireInterrupt: _fire,
-    driving.Observe: _observe,
-    driving.ReportStored: _logged,
-    driving.ReportSwallowed: _logged,
-}
-THREAD: Final = rules_of(
-    ignored=(),
-    at_once={
-        monitor_effects.NoticeEvent: _notice,
-        monitor_effects.ResetInterrupt: _reset,
-        effects.ReportInternalError: fail,
-        monitor_effects.RoundDecided: _decided,
-    },
-    wishes={
-        monitor_effects.AbortFunction: _abort,
-        monitor_effects.LastCall: _last_call,
-    },
-    waits={
-        effects.AwaitDecision: _await_decision,
-        effects.AwaitEvent: _await_event,
-        monitor_effects.AwaitOut: _drive,
-        monitor_effects.InterruptFunction: _interrupt,
-    },
-)
+    async def await_unmasked(self) -> bool:
+        function = self.rank.function
+        await Until(lambda: not function.masked() or function.out)
+        return function.out

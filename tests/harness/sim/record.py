@@ -1,7 +1,7 @@
 """The store's record of one round as a value, and the effect of each action of a machine: one atomic operation.
 
-The actions are carried out by the shipped `RoundOperations`, on a store that is a dictionary. The answer names the
-method of the machine that is told the outcome, so that a search can deliver it later, or never.
+The actions are carried out by the shipped `RoundOperations`, on a store that is a dictionary; a search can
+deliver the answer later, or never.
 """
 
 from __future__ import annotations
@@ -10,12 +10,22 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.inprocess.protocol.actions import Answer, StoreAction
+from nvrx_core.inprocess.protocol.actions import (
+    Announce,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+    ReadEvent,
+    StoreAction,
+)
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.store.keys import RoundKeys, StoreKeys
@@ -66,17 +76,37 @@ class Host:
     address: str
 
 
-def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Record, Answer]:
+def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Record, Any]:
     """The record after the action, and the answer."""
     if isinstance(action, Host):
         return record._replace(hosted=action.address), None
     store = MemoryStore(values_of(record))
-    operations, answer = RoundOperations(GuardedStore(store), KEYS), None  # type: ignore[arg-type]
-    if isinstance(action, SayWhere):
-        operations.set_rendezvous(ROUND, action.address)
-    else:
-        answer = operations.perform(action, ROUND)
+    answer = _carry_out(RoundOperations(GuardedStore(store), KEYS), action)  # type: ignore[arg-type]
     return record_of(store.values)._replace(hosted=record.hosted), answer
+
+
+def _carry_out(operations: RoundOperations, action: StoreAction | SayWhere) -> Any:
+    answer: Any = None
+    match action:
+        case SayWhere(address):
+            operations.set_rendezvous(ROUND, address)
+        case Announce(fault):
+            answer = operations.announce(ROUND, fault)
+        case CountCompletion():
+            answer = operations.count_completion(ROUND)
+        case CloseCompleted():
+            operations.close_completed(ROUND)
+        case ReadEvent():
+            answer = operations.read_event(ROUND)
+        case PutArrival(arrival):
+            operations.put_arrival(ROUND, arrival)
+        case CountArrival():
+            answer = operations.count_arrival(ROUND)
+        case ReadArrivals(members):
+            answer = operations.read_arrivals(ROUND, members)
+        case Publish(decision):
+            operations.publish(ROUND, decision)
+    return answer
 
 
 def values_of(record: Record, keys: RoundKeys = ROUND_KEYS) -> dict[str, bytes]:

@@ -9,9 +9,12 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.actions import Action, Enter, Finish, ReadEvent
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
+from nvrx_core.inprocess.protocol.play import play
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.inprocess.protocol.transitions import TRANSITIONS, Input, Phase
+from tests.harness.asked import drive
 
+from .running import RoundPort
 from .slots import Slots
 
 __all__ = ["Rounds"]
@@ -40,15 +43,10 @@ class Rounds(RuleBasedStateMachine):
 
     def play(self, machine: Round | DeathReport, actions: tuple[Action, ...]) -> bool:
         """Carry out actions; whether the machine is done."""
-        pending, done = list(actions), False
-        for action in pending:
-            if isinstance(action, Finish):
-                done = True
-                continue
-            answer = self.slot(machine.iteration).perform(action)
-            if answer is not None:
-                pending += getattr(machine, answer[0])(*answer[1:], now=0.0)
-        return done
+        carried_out = play(machine, actions, RoundPort(), lambda: 0.0)
+        rest = drive(carried_out, lambda wish: self.slot(wish.iteration).perform(wish.action))
+        assert all(isinstance(action, Finish) for action in rest), rest
+        return bool(rest)
 
     def living(self) -> list[int]:
         return [member for member in sorted(self.members) if member not in self.ended]

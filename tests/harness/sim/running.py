@@ -1,111 +1,123 @@
-"""A production flow in virtual time: each effect is carried out by its rule."""
+"""What the simulated ports of a rank share: the store's rounds, and what only the real ports do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_core.inprocess.protocol.effects import Effect, Flow, ReportInternalError, StoreOperation
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.actions import (
+    Announce,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+    ReadEvent,
+)
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision
+from nvrx_core.inprocess.protocol.ports import CallPorts
+
+from .slots import LookUp, SayWhere
+from .world import AwaitKey, Delay, Operation
 
 if TYPE_CHECKING:
     from .rank import Rank
 
-__all__ = ["Rules", "Running", "Waits", "fail", "rules_of"]
-
-Waits = Generator[Any, Any, Any]
-Rule = Callable[[Any, Any], Any]
-Rules = Mapping[type[Effect], tuple[int, Rule]]
-"""For each effect, the kind of its rule, and the rule."""
-
-AT_ONCE: Final = 0
-WISH: Final = 1
-WAITS: Final = 2
+__all__ = ["MainBase", "RoundPort", "StorePort", "nothing"]
 
 
-def rules_of(
-    *,
-    ignored: Iterable[type[Effect]],
-    at_once: Mapping[type[Effect], Rule],
-    wishes: Mapping[type[Effect], Rule],
-    waits: Mapping[type[Effect], Rule],
-) -> Rules:
-    """The rules of a flow.
+class _Nothing:
+    """An operation without a consequence in virtual time."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return
+        yield
+
+
+NOTHING: Final = _Nothing()
+
+
+def nothing(*_: Any, **__: Any) -> _Nothing:
+    """What only the real port does."""
+    return NOTHING
+
+
+class RoundPort:
+    """The actions of a round's machines: each is one operation on the store."""
+
+    def announce(self, iteration: int, fault: FaultRecord) -> Operation:
+        return Operation(Announce(fault), iteration)
+
+    def count_completion(self, iteration: int) -> Operation:
+        return Operation(CountCompletion(), iteration)
+
+    def close_completed(self, iteration: int) -> Operation:
+        return Operation(CloseCompleted(), iteration)
+
+    def read_event(self, iteration: int) -> Operation:
+        return Operation(ReadEvent(), iteration)
+
+    def put_arrival(self, iteration: int, arrival: Arrival) -> Operation:
+        return Operation(PutArrival(arrival), iteration)
+
+    def count_arrival(self, iteration: int) -> Operation:
+        return Operation(CountArrival(), iteration)
+
+    def read_arrivals(self, iteration: int, members: frozenset[int]) -> Operation:
+        return Operation(ReadArrivals(members), iteration)
+
+    def publish(self, iteration: int, decision: Decision) -> Operation:
+        return Operation(Publish(decision), iteration)
+
+    async def report_internal_error(self, reason: str) -> None:
+        """Report an input that a machine does not have."""
+        raise AssertionError(f"internal error: {reason}")
+
+
+class MainBase(RoundPort):
+    """What of a main thread's ports only the real ones do."""
+
+    log_waiting = collect_garbage = collect_postponed = round_ended = staticmethod(nothing)
+    use_rendezvous = release_groups = terminate = staticmethod(nothing)
+    report_announced = clear_frames = report_failure = release_failure = staticmethod(nothing)
+    report_left = stop_housekeeping = staticmethod(nothing)
+
+    def ports(self) -> CallPorts:
+        """All ports of the thread."""
+        return CallPorts(*(self,) * 8)  # type: ignore[arg-type]
+
+
+class StorePort(RoundPort):
+    """The keys of a simulated rank's call, in virtual time.
 
     Args:
-        ignored: only the real shell does something.
-        at_once: resumed with what the rule returns.
-        wishes: the rule returns one wish of the world.
-        waits: it is a generator of several.
-    """
-    rules: dict[type[Effect], tuple[int, Rule]] = dict.fromkeys(ignored, (AT_ONCE, _nothing))
-    for how, kinds in ((AT_ONCE, at_once), (WISH, wishes), (WAITS, waits)):
-        rules.update({kind: (how, rule) for kind, rule in kinds.items()})
-    return rules
-
-
-def _nothing(_: Rank, effect: Effect) -> None:
-    """Only the real shell does something."""
-
-
-def fail(_: Rank, effect: ReportInternalError) -> None:
-    """Report an input that a machine does not have."""
-    raise AssertionError(f"internal error: {effect.reason}")
-
-
-class Running:
-    """A flow that runs: store operations go to the world, other effects are carried out by their rules.
-
-    Args:
-        rank: whose it is.
-        flow: has not begun.
-        rules: of its effects.
-        over: called at its end.
+        rank: the rank.
     """
 
-    __slots__ = ("flow", "go_on", "over", "part", "rank", "rules")
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
 
-    def __init__(self, rank: Rank, flow: Flow[Any], rules: Rules, over: Callable[[], None]) -> None:
-        self.rank, self.flow, self.rules, self.over, self.go_on = rank, flow, rules, over, flow.send
-        self.part: Waits | None = None
+    def read_decision(self, iteration: int) -> Operation:
+        return Operation(LookUp(), iteration)
 
-    def send(self, outcome: Any) -> Any:
-        """Go on, up to the next wish of the world.
+    def await_decision(self, iteration: int) -> AwaitKey:
+        return AwaitKey(iteration, "decision")
 
-        Raises:
-            StopIteration: at the end.
-        """
-        part, rules, rank, go_on = self.part, self.rules, self.rank, self.go_on
-        if part is not None:
-            try:
-                return part.send(outcome)
-            except StopIteration as end:
-                self.part, outcome = None, end.value
-        while True:
-            try:
-                effect = go_on(outcome)
-            except StopIteration:
-                self.over()
-                raise
-            kind = type(effect)
-            if kind is StoreOperation:
-                return effect
-            how, rule = rules[kind]
-            if how == AT_ONCE:
-                outcome = rule(rank, effect)
-            elif how == WISH:
-                return rule(rank, effect)
-            else:
-                part = rule(rank, effect)
-                try:
-                    wish = part.send(None)
-                except StopIteration as end:
-                    outcome = end.value
-                    continue
-                self.part = part
-                return wish
+    def set_rendezvous(self, iteration: int, address: str) -> Operation:
+        return Operation(SayWhere(bool(address)), iteration)
 
-    def close(self) -> None:
-        """End it where it is."""
-        if self.part is not None:
-            self.part.close()
-        self.flow.close()
+    async def mark_left(self, member: int, *, silent: bool = False) -> None:
+        rank = self.rank
+        rank.call.membership.mark_left(member, silent=silent)
+        if rank.call.hosting is not None:
+            rank.call.poke()
+        await Delay(rank.world.delay())
+
+    async def count_out(self, iteration: int, living: int) -> None:
+        self.rank.call.deletion.count_out(iteration, living, self.rank.call.size)
+        await Delay(self.rank.world.delay())
+
+    async def delete_if_over(self) -> None:
+        self.rank.call.deletion.delete_if_over(self.rank.call.size)

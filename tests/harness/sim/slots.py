@@ -1,7 +1,7 @@
 """The store's keys of one round of a simulated job, and the effect of each action: one atomic operation.
 
-The rules of `inprocess/coordination/round_operations.py`, on a value instead of a server; `test_slots.py` holds the two
-against each other. The answer names the method of the machine that is told the outcome.
+The operations of `inprocess/coordination/round_operations.py`, on a value instead of a server; `test_slots.py` holds
+the two against each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, Final
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.actions import (
     Announce,
-    Answer,
     CloseCompleted,
     CountArrival,
     CountCompletion,
@@ -89,44 +88,44 @@ class Slots:
         """What a waiter is told; None while the key has no value."""
         return (self.event or None) if key == "event" else getattr(self, key)
 
-    def perform(self, action: StoreAction) -> Answer:
+    def perform(self, action: StoreAction) -> Any:
         """Carry out an action; returns what the machine is told."""
         return RULES[type(action)](self, action)
 
-    def announce(self, action: Announce) -> Answer:
+    def announce(self, action: Announce) -> Any:
         self.event = self.event or (action.fault,)
-        return "announced", self.event[0]
+        return self.event[0]
 
-    def read_event(self, _: ReadEvent) -> Answer:
+    def read_event(self, _: ReadEvent) -> Any:
         assert self.event, "I13: an event is read that is not there"
-        return "event", self.event[0]
+        return self.event[0]
 
-    def count_completion(self, _: CountCompletion) -> Answer:
+    def count_completion(self, _: CountCompletion) -> Any:
         self.completed += 1
-        return "completion_counted", self.completed
+        return self.completed
 
-    def close_completed(self, _: CloseCompleted) -> Answer:
+    def close_completed(self, _: CloseCompleted) -> Any:
         self.event = self.event or (None,)
         return None
 
-    def put_arrival(self, action: PutArrival) -> Answer:
+    def put_arrival(self, action: PutArrival) -> Any:
         self.arrivals[action.arrival.initial_rank] = action.arrival
         return None
 
-    def count_arrival(self, _: CountArrival) -> Answer:
+    def count_arrival(self, _: CountArrival) -> Any:
         self.arrived += 1
-        return "arrival_counted", self.arrived
+        return self.arrived
 
-    def read_arrivals(self, action: ReadArrivals) -> Answer:
+    def read_arrivals(self, action: ReadArrivals) -> Any:
         complete = action.members <= self.arrivals.keys()
         found = {member: self.arrivals[member] for member in action.members} if complete else {}
-        return "arrivals_read", found, self.event[0] if self.event else None
+        return found, self.event[0] if self.event else None
 
-    def publish(self, action: Publish) -> Answer:
+    def publish(self, action: Publish) -> Any:
         self.decision = self.decision or action.decision
         return None
 
-    def say_where(self, action: SayWhere) -> Answer:
+    def say_where(self, action: SayWhere) -> Any:
         if self.master is None or action.somewhere:
             self.master = action.somewhere
         return None

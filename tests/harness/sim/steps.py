@@ -1,6 +1,6 @@
 """Every step that a small job can take from one of its states.
 
-A step lets one pending effect of a member's flows happen, or injects one fault. The invariants are asserted where a
+A step lets one pending request of a member's flows happen, or injects one fault. The invariants are asserted where a
 step could break them.
 """
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nvrx_core.inprocess.monitor.watch_effects import Sleep
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.transitions import Phase
 
+from . import requests
 from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Job, Step
 from .jobs import Jobs
 from .member import GAVE_UP, MAIN, MONITOR, THREAD
 from .numbers import Seen
 from .record import Host, SayWhere
+from .requests import Sleep
+from .world import Operation, Wish
 
 __all__ = ["Steps"]
 
@@ -34,8 +35,8 @@ class Steps(Jobs):
         asks_store: those that fail when the store is gone.
     """
 
-    rules: dict[type[effects.Effect], Any]
-    asks_store: frozenset[type[effects.Effect]]
+    rules: dict[type[Wish], Any]
+    asks_store: frozenset[type[Wish]]
 
     def of(self, job: Job, present: Iterable[int] | None = None) -> Iterator[Step]:
         """What can happen next, among the members that are present, or all."""
@@ -77,7 +78,7 @@ class Steps(Jobs):
 
     # A flow goes on
 
-    def _flow(self, job: Job, member: int, which: str, effect: effects.Effect | None) -> Iterator[Step]:
+    def _flow(self, job: Job, member: int, which: str, effect: Wish | None) -> Iterator[Step]:
         """The pending effect of a flow happens, if it can."""
         rule = None if effect is None else self.rules.get(type(effect))
         if rule is None:
@@ -87,7 +88,7 @@ class Steps(Jobs):
             return
         yield from rule(self, job, member, which, effect)
 
-    def _operation(self, job: Job, member: int, which: str, effect: effects.StoreOperation) -> Iterator[Step]:
+    def _operation(self, job: Job, member: int, which: str, effect: Operation) -> Iterator[Step]:
         action = self.seen(job, member).action[which]
         after, answer = self._store(job, action, effect.iteration)
         label = f"{member}: {self._name(action)} in {effect.iteration}"
@@ -95,30 +96,30 @@ class Steps(Jobs):
             self._check_exit(after, effect.iteration)
         yield label, self._step(after, member, which, answer, key=self._answer_key(answer))
 
-    def _set_rendezvous(self, job: Job, member: int, which: str, effect: effects.SetRendezvous) -> Iterator[Step]:
+    def _set_rendezvous(self, job: Job, member: int, which: str, effect: requests.SetRendezvous) -> Iterator[Step]:
         action = self.records.actions(SayWhere(effect.address))
         after, _ = self._store(job, action, effect.iteration)
         yield f"{member}: says where {effect.iteration} meets", self._step(after, member, which)
 
-    def _host(self, job: Job, member: int, which: str, _: effects.HostRendezvous) -> Iterator[Step]:
+    def _host(self, job: Job, member: int, which: str, _: requests.HostRendezvous) -> Iterator[Step]:
         address, iteration = f"node{member}:1", self.seen(job, member).iteration + 1
         after, _ = self._store(job, self.records.actions(Host(address)), iteration)
         yield f"{member}: hosts the rendezvous of {iteration}", self._step(after, member, which, address)
 
-    def _await_rendezvous(self, job: Job, member: int, which: str, effect: effects.AwaitRendezvous) -> Iterator[Step]:
+    def _await_rendezvous(self, job: Job, member: int, which: str, effect: requests.AwaitRendezvous) -> Iterator[Step]:
         said = self._record(job, effect.iteration).master
         if said:
             host, _, port = said.partition(":")
             yield f"{member}: learns where to meet", self._step(job, member, which, (host, int(port)) if port else None)
 
-    def _event(self, job: Job, member: int, which: str, effect: effects.AwaitEvent) -> Iterator[Step]:
+    def _event(self, job: Job, member: int, which: str, effect: requests.AwaitEvent) -> Iterator[Step]:
         event = self._record(job, effect.iteration).event
         if event:
             told = event[0] is not None or self.seen(job, member).phase is not Phase.OPEN
             assert told, f"I11: a round is completed that member {member} has not completed"
             yield f"{member}: learns the event of {effect.iteration}", self._step(job, member, which)
 
-    def _await_decision(self, job: Job, member: int, which: str, effect: effects.AwaitDecision) -> Iterator[Step]:
+    def _await_decision(self, job: Job, member: int, which: str, effect: requests.AwaitDecision) -> Iterator[Step]:
         decision = self._record(job, effect.iteration).decision
         if decision is not None:
             label = f"{member}: its {which} learns the decision of {effect.iteration}"
@@ -126,48 +127,48 @@ class Steps(Jobs):
         elif which == MONITOR and not job.deleted and all(seen.end for seen in self._all(job)):
             yield f"{member}: its monitor waits no longer", self._step(job, member, "ends_monitor")
 
-    def _read_decision(self, job: Job, member: int, which: str, effect: effects.ReadDecision) -> Iterator[Step]:
+    def _read_decision(self, job: Job, member: int, which: str, effect: requests.ReadDecision) -> Iterator[Step]:
         decision = self._record(job, effect.iteration).decision
         label = f"{member}: its {which} looks for the decision of {effect.iteration}"
         yield label, self._step(job, member, which, decision, key=self.members.outcomes(decision))
 
-    def _at_once(self, job: Job, member: int, which: str, effect: effects.Effect) -> Iterator[Step]:
+    def _at_once(self, job: Job, member: int, which: str, effect: Wish) -> Iterator[Step]:
         after = self._step(job, member, which)
-        if type(effect) is effects.BeginIteration:
+        if type(effect) is requests.BeginIteration:
             self._check_entry(after, member, self.seen(after, member))
         yield f"{member}: {type(effect).__name__}", after
 
-    def _mark_left(self, job: Job, member: int, which: str, effect: effects.MarkLeft) -> Iterator[Step]:
+    def _mark_left(self, job: Job, member: int, which: str, effect: requests.MarkLeft) -> Iterator[Step]:
         after = self._step(self.marked_left(job, effect), member, which)
         if effect.member != member:
             after = self._step(after, effect.member, "marked_left")
         yield f"{member}: says that {effect.member} has left", after
 
-    def _clients(self, job: Job, member: int, which: str, effect: effects.AwaitClients) -> Iterator[Step]:
+    def _clients(self, job: Job, member: int, which: str, effect: requests.AwaitClients) -> Iterator[Step]:
         """The host waits for members that have left, and not for those whose node is gone."""
         gone = all(seen.left or seen.end == "gone" for seen in self._all(job))
         if gone:
             yield f"{member}: has no clients", self._step(job, member, which)
 
-    def _host_closed(self, job: Job, member: int, which: str, _: effects.AwaitHostClosed) -> Iterator[Step]:
+    def _host_closed(self, job: Job, member: int, which: str, _: requests.AwaitHostClosed) -> Iterator[Step]:
         if self._store_is_gone(job):
             yield f"{member}: the host has closed the store", self._step(job, member, which)
 
-    def _count_out(self, job: Job, member: int, which: str, effect: effects.CountOut) -> Iterator[Step]:
+    def _count_out(self, job: Job, member: int, which: str, effect: requests.CountOut) -> Iterator[Step]:
         yield f"{member}: counts itself out", self._step(self.counted_out(job, effect), member, which)
 
-    def _delete_if_over(self, job: Job, member: int, which: str, _: effects.DeleteIfOver) -> Iterator[Step]:
+    def _delete_if_over(self, job: Job, member: int, which: str, _: requests.DeleteIfOver) -> Iterator[Step]:
         yield f"{member}: looks whether all is over", self._step(self.deleted_if_over(job), member, which)
 
     # The main thread
 
-    def _await(self, job: Job, member: int, which: str, _: effects.Await) -> Iterator[Step]:
+    def _await(self, job: Job, member: int, which: str, _: requests.Await) -> Iterator[Step]:
         if job.budget[QUIT] and self.seen(job, member).timed:
             yield f"{member}: waits no longer", self._step(job.spend(QUIT), member, "waits_no_longer")
         if job.budget[BREAK]:
             yield f"{member}: is told to end by Ctrl-C", self._step(job.spend(BREAK), member, "breaks")
 
-    def _function(self, job: Job, member: int, which: str, _: effects.RunFunction) -> Iterator[Step]:
+    def _function(self, job: Job, member: int, which: str, _: requests.RunFunction) -> Iterator[Step]:
         seen = self.seen(job, member)
         if seen.section == 1:
             yield f"{member}: leaves its atomic section", self._step(job, member, "leaves_section")
@@ -217,14 +218,14 @@ class Steps(Jobs):
     # Troubles
 
     def _troubles(self, job: Job, member: int, seen: Seen) -> Iterator[Step]:
-        if job.budget[HANG] and isinstance(seen.main, effects.RunFunction) and isinstance(seen.monitor, Sleep):
+        if job.budget[HANG] and isinstance(seen.main, requests.RunFunction) and isinstance(seen.monitor, Sleep):
             yield f"{member}'s monitor takes it for hung", self._step(job.spend(HANG), member, "hangs")
         for trouble in (CRASH, NODE):
             if job.budget[trouble]:
                 label = f"{member} dies" if trouble == CRASH else f"{member} and its monitor die"
                 after = self._step(job.spend(trouble), member, "dies", trouble == NODE)
                 yield label, after
-                if self.config.ghosts and isinstance(seen.main, effects.StoreOperation):
+                if self.config.ghosts and isinstance(seen.main, Operation):
                     late = after.ghost(member, (seen.action[MAIN], seen.main.iteration))
                     yield f"{label}, an operation under way", late
 
@@ -245,7 +246,7 @@ class Steps(Jobs):
         assert seen.round == k, f"I7: member {member} enters {k} in another round"
         for other in members:
             found = self.seen(job, other)
-            inside = found.iteration < k and isinstance(found.main, effects.RunFunction)
+            inside = found.iteration < k and isinstance(found.main, requests.RunFunction)
             assert not inside, f"I3: member {member} enters {k} before {other} has left {found.iteration}"
         assert self._record(job, k - 1).event != (None,), f"I11: member {member} enters {k} after a completed round"
         injected = sum(self.config.budget()) - sum(job.budget) + len(self.config.errors) + len(self.config.fails)
@@ -281,24 +282,24 @@ class Steps(Jobs):
 
 
 Steps.rules = {
-    effects.Await: Steps._await,
-    effects.AwaitDecision: Steps._await_decision,
-    effects.AwaitEvent: Steps._event,
-    effects.AwaitClients: Steps._clients,
-    effects.AwaitHostClosed: Steps._host_closed,
-    effects.AwaitRendezvous: Steps._await_rendezvous,
-    effects.BeginIteration: Steps._at_once,
-    effects.CountOut: Steps._count_out,
-    effects.DeleteIfOver: Steps._delete_if_over,
-    effects.HostRendezvous: Steps._host,
-    effects.LoseMembers: Steps._at_once,
-    effects.MarkLeft: Steps._mark_left,
-    effects.ReadDecision: Steps._read_decision,
-    effects.RunFunction: Steps._function,
-    effects.SetRendezvous: Steps._set_rendezvous,
-    effects.StoreOperation: Steps._operation,
+    requests.Await: Steps._await,
+    requests.AwaitDecision: Steps._await_decision,
+    requests.AwaitEvent: Steps._event,
+    requests.AwaitClients: Steps._clients,
+    requests.AwaitHostClosed: Steps._host_closed,
+    requests.AwaitRendezvous: Steps._await_rendezvous,
+    requests.BeginIteration: Steps._at_once,
+    requests.CountOut: Steps._count_out,
+    requests.DeleteIfOver: Steps._delete_if_over,
+    requests.HostRendezvous: Steps._host,
+    requests.LoseMembers: Steps._at_once,
+    requests.MarkLeft: Steps._mark_left,
+    requests.ReadDecision: Steps._read_decision,
+    requests.RunFunction: Steps._function,
+    requests.SetRendezvous: Steps._set_rendezvous,
+    Operation: Steps._operation,
 }
 Steps.asks_store = frozenset({
-    effects.AwaitDecision, effects.AwaitEvent, effects.AwaitRendezvous, effects.MarkLeft, effects.ReadDecision,
-    effects.SetRendezvous, effects.StoreOperation, effects.CountOut, effects.DeleteIfOver,
+    requests.AwaitDecision, requests.AwaitEvent, requests.AwaitRendezvous, requests.MarkLeft, requests.ReadDecision,
+    requests.SetRendezvous, Operation, requests.CountOut, requests.DeleteIfOver,
 })  # fmt: skip

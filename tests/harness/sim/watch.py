@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.monitor import watch_effects
 from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.stage import Stage
 
-from .running import Waits, fail, rules_of
-from .slots import LookUp
-from .world import AwaitKey, Until
+from .running import StorePort, nothing
+from .world import Delay, Until
 
 if TYPE_CHECKING:
     from .rank import Rank
 
-__all__ = ["MONITOR", "SimulatedPage", "taking_over", "watch_of"]
+__all__ = ["MonitorPort", "SimulatedPage", "taking_over", "watch_of"]
 
 TURN: Final = 1e-9
 """Seconds that a turn of a monitor process takes: awake time is rounded, and a deadline may be there a moment later."""
@@ -86,136 +85,95 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     rank.awake = AwakeClock()
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
     parts = Parts(judges, schedule, ring, rank.awake, interval, replaces)
-    return Watch(rank.member, SimulatedPage(rank), parts, rank.now)
+    port = rank.call.kinds.monitor(rank)
+    ports = SimpleNamespace(page=SimulatedPage(rank), rank=port, reports=port, store=port)
+    return Watch(rank.member, ports, parts, rank.now)
 
 
-def taking_over(rank: Rank, watch: Watch) -> effects.Flow[None]:
+async def taking_over(rank: Rank, watch: Watch) -> None:
     """Run a watch that replaces another, as `MonitorProcess._take_over` does.
 
     The time since its predecessor has last run is charged to nobody: the whole node may have been paused meanwhile.
     """
     rank.awake.woke(rank.beat_at, now=rank.now())
-    yield from watch.run()
+    await watch.run()
 
 
-def _sleep(rank: Rank, effect: watch_effects.Sleep) -> Waits:
-    world = rank.world
-    if effect.until > world.now and not (rank.is_dead() or rank.woken):
-        yield Until(lambda: rank.is_dead() or rank.woken, effect.until)
-    else:
-        world.late += 1
-        assert world.late < 10_000, f"the monitor process of {rank.member} never sleeps, and that is over"
-        yield TURN
-    while world.now < rank.paused_until:
-        yield Until(lambda: world.now >= rank.paused_until, rank.paused_until)
-    rank.woken = False
-    return rank.is_dead()
+class MonitorPort(StorePort):
+    """All ports of one rank's monitor process."""
 
+    disown_page = mark_stalled = report_pause = staticmethod(nothing)
 
-def _take_sample(rank: Rank, effect: watch_effects.TakeSample) -> ProgressSample:
-    rank.beat_at, hung_at = rank.world.now, rank.function.hung_at
-    alive_at = rank.awake.at(rank.world.now if hung_at is None else hung_at)
-    return ProgressSample(
-        iteration=rank.iteration, stage=rank.about, alive_at=alive_at if rank.call.hangs else math.inf,
-        noticed=rank.noticed == rank.iteration, interrupting=rank.aborting == rank.iteration,
-    )  # fmt: skip
+    # The rank
 
+    async def sleep(self, until: float) -> bool:
+        rank, world = self.rank, self.rank.world
+        if until > world.now and not (rank.is_dead() or rank.woken):
+            await Until(lambda: rank.is_dead() or rank.woken, until)
+        else:
+            world.late += 1
+            assert world.late < 10_000, f"the monitor process of {rank.member} never sleeps, and that is over"
+            await Delay(TURN)
+        while world.now < rank.paused_until:
+            await Until(lambda: world.now >= rank.paused_until, rank.paused_until)
+        rank.woken = False
+        return rank.is_dead()
 
-def _move_lease(rank: Rank, _: watch_effects.MoveLease) -> None:
-    leases = rank.call.leases
-    leases[rank.member] = str(int(leases.get(rank.member, "0")) + 1)
+    async def sample(self, out_by: float) -> ProgressSample:
+        rank = self.rank
+        rank.beat_at, hung_at = rank.world.now, rank.function.hung_at
+        alive_at = rank.awake.at(rank.world.now if hung_at is None else hung_at)
+        return ProgressSample(
+            iteration=rank.iteration, stage=rank.about, alive_at=alive_at if rank.call.hangs else math.inf,
+            noticed=rank.noticed == rank.iteration, interrupting=rank.aborting == rank.iteration,
+        )  # fmt: skip
 
+    async def interrupt(self, reason: str) -> None:
+        self.rank.function.signal()
 
-def _read_leases(rank: Rank, effect: watch_effects.ReadLeases) -> dict[int, str]:
-    leases = rank.call.leases
-    return {member: leases[member] for member in effect.members if member in leases}
+    async def terminate(self, reason: str) -> None:
+        """End the rank, unless it has died: a process that has just taken over judges it once before it learns it."""
+        rank = self.rank
+        if rank.is_dead():
+            return
+        assert rank.function.wedged, f"I12: {rank.member} is ended, and is not hung"
+        rank.die(node=False)
 
+    async def kill(self, reason: str) -> None:
+        raise AssertionError(f"I12: {self.rank.member} is killed, and was not told to end")
 
-def _silence(rank: Rank, effect: watch_effects.DescribeSilence) -> FaultRecord:
-    """A living member was paused for long enough."""
-    rank.world.note(f"{rank.member}'s monitor", f"misses {effect.member}", rank.iteration)
-    rank.call.ranks[effect.member].resume_monitor()
-    return FaultRecord(
-        initial_rank=effect.member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, occurred=rank.world.now
-    )
+    # Its faults
 
+    async def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
+        return self.rank.fault(Interruption.SOFT_TIMEOUT)
 
-def _stall(rank: Rank, _: watch_effects.DescribeStall) -> FaultRecord:
-    return rank.fault(Interruption.SOFT_TIMEOUT)
+    async def describe_death(self, reason: str | None, since: float | None) -> FaultRecord:
+        return self.rank.fault(Interruption.TERMINATED if reason is None else Interruption.HARD_TIMEOUT)
 
+    async def describe_silence(self, member: int) -> FaultRecord:
+        """A living member was paused for long enough."""
+        rank = self.rank
+        rank.world.note(f"{rank.member}'s monitor", f"misses {member}", rank.iteration)
+        rank.call.ranks[member].resume_monitor()
+        return FaultRecord(
+            initial_rank=member, rank=-1, interruption=Interruption.UNRESPONSIVE.name, occurred=rank.world.now
+        )
 
-def _death(rank: Rank, effect: watch_effects.DescribeDeath) -> FaultRecord:
-    return rank.fault(Interruption.TERMINATED if effect.reason is None else Interruption.HARD_TIMEOUT)
+    # The store
 
+    async def move_lease(self) -> None:
+        leases, member = self.rank.call.leases, self.rank.member
+        leases[member] = str(int(leases.get(member, "0")) + 1)
 
-def _terminate(rank: Rank, _: watch_effects.TerminateRank) -> None:
-    """End the rank, unless it has died: a process that has just taken over judges it once before it learns of that."""
-    if rank.is_dead():
-        return
-    assert rank.function.wedged, f"I12: {rank.member} is ended, and is not hung"
-    rank.die(node=False)
+    async def read_leases(self, members: Collection[int]) -> dict[int, str]:
+        leases = self.rank.call.leases
+        return {member: leases[member] for member in members if member in leases}
 
+    async def find_progress(self) -> PeerProgress:
+        return PeerProgress({})
 
-def _kill(rank: Rank, _: watch_effects.KillRank) -> None:
-    raise AssertionError(f"I12: {rank.member} is killed, and was not told to end")
+    async def has_left(self, member: int) -> bool:
+        return self.rank.call.membership.has_left(member)
 
-
-def _interrupt(rank: Rank, _: watch_effects.InterruptRank) -> None:
-    rank.function.signal()
-
-
-def _mark_left(rank: Rank, effect: effects.MarkLeft) -> float:
-    rank.call.membership.mark_left(effect.member, silent=effect.silent)
-    return rank.world.delay()
-
-
-def _learn_decision(_: Rank, effect: effects.AwaitDecision) -> AwaitKey:
-    return AwaitKey(effect.iteration, "decision")
-
-
-def _read_decision(_: Rank, effect: effects.ReadDecision) -> effects.StoreOperation:
-    return effects.StoreOperation(LookUp(), effect.iteration)
-
-
-def _set_rendezvous(rank: Rank, effect: effects.SetRendezvous) -> effects.StoreOperation:
-    return rank.set_rendezvous(effect)
-
-
-def _has_left(rank: Rank, effect: watch_effects.HasLeft) -> bool:
-    return rank.call.membership.has_left(effect.member)
-
-
-def _join_for_dead(rank: Rank, _: watch_effects.JoinForDead) -> bool:
-    return rank.entry is None or rank.entry.complete_for_dead()
-
-
-def _delete_if_over(rank: Rank, _: effects.DeleteIfOver) -> None:
-    rank.call.deletion.delete_if_over(rank.call.size)
-
-
-MONITOR: Final = rules_of(
-    ignored={watch_effects.DisownPage, watch_effects.MarkStalled, watch_effects.ReportPause},
-    at_once={
-        effects.DeleteIfOver: _delete_if_over,
-        effects.ReportInternalError: fail,
-        watch_effects.DescribeDeath: _death,
-        watch_effects.DescribeSilence: _silence,
-        watch_effects.DescribeStall: _stall,
-        watch_effects.FindProgress: lambda rank, effect: PeerProgress({}),
-        watch_effects.HasLeft: _has_left,
-        watch_effects.InterruptRank: _interrupt,
-        watch_effects.KillRank: _kill,
-        watch_effects.JoinForDead: _join_for_dead,
-        watch_effects.MoveLease: _move_lease,
-        watch_effects.ReadLeases: _read_leases,
-        watch_effects.TakeSample: _take_sample,
-        watch_effects.TerminateRank: _terminate,
-    },
-    wishes={
-        effects.AwaitDecision: _learn_decision,
-        effects.MarkLeft: _mark_left,
-        effects.ReadDecision: _read_decision,
-        effects.SetRendezvous: _set_rendezvous,
-    },
-    waits={watch_effects.Sleep: _sleep},
-)
+    async def join_for_dead(self) -> bool:
+        return self.rank.entry is None or self.rank.entry.complete_for_dead()

@@ -1,6 +1,6 @@
-"""Virtual time: a heap of events, tasks that are generators, and a store of which every operation is atomic.
+"""Virtual time: a heap of events, tasks that are coroutines, and a store of which every operation is atomic.
 
-A task yields what it waits for and is resumed when that is there: seconds, an operation on the store, a key of a round,
+A task awaits a wish and is resumed when that is there: seconds, an operation on the store, a key of a round,
 or a condition of its own rank. Operations reach the store after a delay and are answered after another; the operation
 of a task that has ended meanwhile is carried out or lost, at random. Code that changes a condition for which a task of
 the same rank may wait must poke the rank.
@@ -12,16 +12,20 @@ import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from heapq import heappop, heappush
 from typing import Any, Final, Protocol
 
-from nvrx_core.inprocess.protocol.actions import ReadEvent
-from nvrx_core.inprocess.protocol.effects import StoreFailure, StoreOperation as Operation
+from nvrx_core.errors import StoreLost
+from nvrx_core.inprocess.protocol.actions import ReadEvent, StoreAction
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 
 from .slots import RULES, SayWhere, Slots
 
-__all__ = ["AwaitKey", "Steps", "Task", "Until", "World"]
+__all__ = ["LOSS", "AwaitKey", "Delay", "Operation", "Task", "Until", "Wish", "World"]
+
+LOSS: Final = (StoreFailure, StoreLost)
+"""The loss of the store, which is raised where its outcome is awaited."""
 
 # How long a message takes: mostly short, sometimes long. Drawn once: a delay is needed at every turn.
 DELAYS: Final = tuple(((i + 0.5) / 4096) ** -0.7 for i in range(4096))
@@ -34,7 +38,28 @@ PAUSED: Final = -2
 NEVER: Final = -3
 
 
-class AwaitKey:
+class Wish:
+    """What a task waits for."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Wish, Any, Any]:
+        outcome = yield self
+        if isinstance(outcome, LOSS):
+            raise outcome
+        return outcome
+
+
+class Operation(Wish):
+    """An operation on the keys of a round; resumed with the answer."""
+
+    __slots__ = ("action", "iteration")
+
+    def __init__(self, action: StoreAction, iteration: int) -> None:
+        self.action, self.iteration = action, iteration
+
+
+class AwaitKey(Wish):
     """Wait until a round has the key; resumed with its value."""
 
     __slots__ = ("iteration", "key")
@@ -43,7 +68,7 @@ class AwaitKey:
         self.iteration, self.key = iteration, key
 
 
-class Until:
+class Until(Wish):
     """Wait until the predicate holds, looked at when the rank is poked, or until the deadline."""
 
     __slots__ = ("deadline", "holds")
@@ -52,14 +77,13 @@ class Until:
         self.holds, self.deadline = holds, deadline
 
 
-class Steps(Protocol):
-    """What a task consists of; a generator is one."""
+class Delay(Wish):
+    """Wait for so many seconds."""
 
-    def send(self, value: Any, /) -> Operation | AwaitKey | Until | float:
-        """Go on with what was waited for; returns what is waited for next, raises StopIteration at the end."""
+    __slots__ = ("seconds",)
 
-    def close(self) -> None:
-        """End where it is."""
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
 
 class Named(Protocol):
@@ -77,7 +101,7 @@ class Task:
         world: where.
         owner: whose it is.
         part: which part of it; "" for the whole.
-        steps: what it does.
+        begin: what it does.
         slots: the rounds of its call.
 
     Attributes:
@@ -85,11 +109,19 @@ class Task:
         until: what it waits for of its own rank.
     """
 
-    __slots__ = ("held", "owner", "part", "paused_turn", "send", "slots", "steps", "turn", "until", "world")
+    __slots__ = ("_begin", "_flow", "held", "owner", "part", "paused_turn", "send", "slots", "turn", "until", "world")
 
-    def __init__(self, world: World, owner: Named, part: str, steps: Steps, slots: Mapping[int, Slots]) -> None:
-        self.world, self.owner, self.part = world, owner, part
-        self.steps, self.send, self.slots = steps, steps.send, slots
+    def __init__(
+        self,
+        world: World,
+        owner: Named,
+        part: str,
+        begin: Callable[[], Coroutine[Any, Any, None]],
+        slots: Mapping[int, Slots],
+    ) -> None:
+        self.world, self.owner, self.part, self.slots = world, owner, part, slots
+        self._begin, self._flow = begin, None  # begun late: a coroutine that never runs warns of it
+        self.send: Callable[[Any], Any] = self._start
         self.turn, self.paused_turn = 0, NEVER
         self.held: list[tuple[int, Any]] = []
         self.until: Callable[[], Any] | None = None
@@ -109,7 +141,13 @@ class Task:
         """End it where it is."""
         if self.alive:
             self.turn, self.paused_turn, self.until = ENDED, NEVER, None
-            self.steps.close()
+            if self._flow is not None:
+                self._flow.close()
+
+    def _start(self, _: None) -> Any:
+        flow = self._flow = self._begin()
+        self.send = flow.send
+        return flow.send(None)
 
     def freeze(self) -> None:
         """Pause it: what comes for it waits."""
@@ -220,8 +258,8 @@ class World:
             kind = type(wish)
             if kind is Operation:
                 heappush(heap, (at + latency * delays[bits(12)], next(order), task, turn, wish, None))
-            elif kind is float:
-                heappush(heap, (at + wish, next(order), task, turn, None, None))
+            elif kind is Delay:
+                heappush(heap, (at + wish.seconds, next(order), task, turn, None, None))
             elif kind is Until:
                 task.until = wish.holds
                 self._set_alarm(task, wish.deadline)

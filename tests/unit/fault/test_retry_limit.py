@@ -103,3 +103,22 @@ def test_a_machine_rebuilt_from_its_state_answers_the_same(ends, limit):
         rebuilt = NoProgressLimit.from_state(limit, machine.state())
         assert ended(rebuilt, **end) == ended(machine, **end)
         assert hash(rebuilt.state()) == hash(machine.state())
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            "PermissionError: [Errno 13] Permission denied: '/ckpt'",
+            "PermissionError: [Errno 13] Permission denied: '/ckpt'",
+        ),
+        ("RuntimeError: Error(s) in loading:\n\tsize mismatch", "RuntimeError: Error(s) in loading:"),
+        ("x" * 300, "x" * 200 + "..."),
+        ("", "PermissionError"),
+    ],
+)
+def test_the_reason_has_the_message_in_a_line(message, shown):
+    verdict = NoProgressLimit(3).iteration_ended(
+        error_type="PermissionError", origin="/me/train.py:7", step=None, culprit=0, message=message
+    )
+    assert verdict.reason.startswith(f"{shown} at /me/train.py:7 on initial rank 0: 1 in a row")

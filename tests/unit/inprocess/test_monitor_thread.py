@@ -128,10 +128,9 @@ def test_a_thread_that_connects_to_a_lost_store_is_waited_for(page, caplog):
 def test_the_rank_has_heard_of_a_completion_too(page, monkeypatch):
     noticed = []
 
-    def play(round_, happened, now):
+    async def play(round_, happened, store, now):
         noticed.append(page[ProgressField.NOTICED])
         return (Finish("all have completed"),)
-        yield
 
     monkeypatch.setattr(protocol, "play", play)
     thread = monitor_thread(page, nothing, iteration=0)

@@ -187,3 +187,15 @@ def test_what_is_not_implemented_warns_where_it_would_change_something(file, cap
         Example.from_yaml_file(file, environ={})
     text = "not implemented yet; it is accepted and has no effect"
     assert caplog.messages == [f"Example: later: {text}", f"{file}:1: later: {text}"]
+
+
+def test_unknown_names_are_ignored_where_code_asks_for_it(tmp_path):
+    made = Example.from_kwargs(ignore_not_recognized=True, retries=4, retires=5)
+    assert made.retries == 4
+    with pytest.raises(ConfigurationError, match="retires"):
+        Example.from_kwargs(retries=4, retires=5)
+    path = tmp_path / "example.yaml"
+    path.write_text("example:\n  retries: 4\n  retires: 5\n")
+    assert Example.from_yaml_file(path, ignore_not_recognized=True, environ={}).retries == 4
+    with pytest.raises(ConfigurationError, match="retires"):
+        Example.from_yaml_file(path, environ={})

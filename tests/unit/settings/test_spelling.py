@@ -1,8 +1,10 @@
 """The names of a setting outside Python."""
 
+import importlib
+
 import pytest
 
-from nvrx_core.settings.spelling import Spelling, nearest
+from nvrx_core.settings.spelling import Spelling, nearest, no_such_name
 
 FT = Spelling(section="fault_tolerance", prefix="ft")
 
@@ -42,3 +44,27 @@ def test_the_nearest_name_is_found(written, meant):
 
 def test_of_similar_names_the_first_is_suggested():
     assert nearest("a-b", ["a_b", "a-b"]) == "a_b"
+
+
+@pytest.mark.parametrize("written", ["InprocessDDPStrategy", "InProcessDdpStrategy", "InProcessDDPStragety"])
+def test_an_import_shows_what_a_slip_of_the_pen_has_meant(written):
+    error = no_such_name("package", written, ["InProcessDDPStrategy", "verify"])
+    assert isinstance(error, ImportError)
+    assert str(error) == f"package has no {written}; write InProcessDDPStrategy"
+
+
+@pytest.mark.parametrize("written", ["version", "DDPStrategy", "__path__", "_Wrapper"])
+def test_an_attribute_that_is_asked_for_may_be_missing(written):
+    error = no_such_name("package", written, ["InProcessDDPStrategy", "verify", "Wrapper"])
+    assert isinstance(error, AttributeError)
+
+
+@pytest.mark.parametrize(
+    ("module", "written", "meant"),
+    [("nvrx_core.inprocess", "Wraper", "Wrapper"), ("nvrx_lightning", "InprocessDDPStrategy", "InProcessDDPStrategy")],
+)
+def test_the_packages_that_users_import_from_name_what_was_meant(module, written, meant):
+    package = importlib.import_module(module)
+    with pytest.raises(ImportError, match=f"{module} has no {written}; write {meant}"):
+        getattr(package, written)
+    assert not hasattr(package, "no_such_name")

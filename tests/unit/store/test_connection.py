@@ -208,7 +208,7 @@ def slow(server):
 
 
 def test_a_silent_connection_is_broken_behind_the_operation_that_is_under_way(slow):
-    breaking = threading.Thread(target=slow.connection.break_silent, args=(5.0,))
+    breaking = threading.Thread(target=slow.connection.break_silent, args=(5.0, 0.0))
     breaking.start()
     breaking.join(0.1)
     assert is_whole(end(slow.connection))
@@ -220,12 +220,24 @@ def test_a_silent_connection_is_broken_behind_the_operation_that_is_under_way(sl
     assert slow.connection.store is not slow.store
 
 
-def test_an_operation_that_hears_nothing_either_fails(slow):
-    assert slow.connection.break_silent(0.01)
+def test_an_addition_has_more_time_than_what_is_repeated(slow):
+    """It cannot be repeated, so a rank whose store is only slow would end with the connection."""
+    breaking = threading.Thread(target=slow.connection.break_silent, args=(0.0, 5.0))
+    breaking.start()
+    breaking.join(0.1)
+    assert is_whole(end(slow.connection))
+    slow.store.goes_on.set()
+    breaking.join(5.0)
+    slow.thread.join(5.0)
+    assert slow.outcomes == [1]
+
+
+def test_an_addition_that_hears_nothing_either_fails(slow):
+    assert slow.connection.break_silent(0.01, 0.01)
     slow.store.goes_on.set()
     slow.thread.join(5.0)
     assert slow.outcomes == [dist.DistNetworkError]
 
 
 def test_a_store_without_a_socket_has_nothing_to_break():
-    assert not Connection(dist.HashStore, dist.HashStore, {}).break_silent(0.0)
+    assert not Connection(dist.HashStore, dist.HashStore, {}).break_silent(0.0, 0.0)

@@ -10,7 +10,7 @@ import pytest
 from nvrx_core.errors import RestartAbort, StoreLost
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.early_exit import EarlyExit
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 
 

@@ -108,10 +108,65 @@ def test_a_body_that_would_run_after_the_call_is_refused(function, shape):
 )
 def test_arguments_that_do_not_fit_are_refused(function, args, kwargs, told):
     with pytest.raises(TypeError, match=told):
-        bind(function, parameters_for(CallWrapper, function), args, kwargs)
+        bind(function, parameters_for(CallWrapper, function), args, kwargs, kind=CallWrapper)
+
+
+class Training:
+    def run(self, call: CallWrapper, steps):
+        return call, steps
+
+
+def given(*args):
+    return args
+
+
+def first(call: CallWrapper, steps=3, *more):
+    return given(call, steps, *more)
+
+
+def last(x, call: CallWrapper):
+    return given(x, call)
+
+
+def default(x, call: CallWrapper | None = None, y=4):
+    return given(x, call, y)
+
+
+def two_of_them(call: CallWrapper, x, call_wrapper, y):
+    return given(call, x, call_wrapper, y)
+
+
+def positional_only(call: CallWrapper, x, /):
+    return given(call, x)
+
+
+def keyword(*x, call: CallWrapper):
+    return given(*x, call)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "called_with"),
+    [
+        (last, (1,), (1, "handle")),
+        (first, (), ("handle", 3)),
+        (first, (5,), ("handle", 5)),
+        (first, (5, 6, 7), ("handle", 5, 6, 7)),
+        (default, (1,), (1, "handle", 4)),
+        (default, (1, 2), (1, "handle", 2)),
+        (two_of_them, (1, 2), ("handle", 1, "handle", 2)),
+        (positional_only, (1,), ("handle", 1)),
+        (keyword, (1, 2), (1, 2, "handle")),
+        (Training().run, (5,), ("handle", 5)),
+        (functools.partial(first, steps=8), (), ("handle", 8)),
+    ],
+)
+def test_a_function_is_called_without_the_parameter_wherever_it_stands(function, args, called_with):
+    assert bind(function, parameters_for(CallWrapper, function), args, {}, kind=CallWrapper)("handle") == called_with
 
 
 def test_a_parameter_that_is_filled_already_is_left_alone():
-    assert bind(direct, ("call",), (1,), {}) == ("call",)
-    assert bind(direct, ("call",), (1, 2), {}) == ()
-    assert bind(types.SimpleNamespace, ("call",), (), {}) == ("call",)
+    own = CallWrapper()
+    assert bind(last, ("call",), (1, 2), {}, kind=CallWrapper)("handle") == (1, 2)
+    assert bind(first, ("call",), (own, 2), {}, kind=CallWrapper)("handle") == (own, 2)
+    made = bind(types.SimpleNamespace, ("call",), (), {}, kind=CallWrapper)("handle")
+    assert made == types.SimpleNamespace(call="handle")

@@ -103,6 +103,10 @@ def test_a_store_is_made_by_a_class_of_ours(factory):
     refused(ParameterTypeError, "store_factory=.*StoreMixin", store_factory=factory)
 
 
+class OwnStore(dist.HashStore):
+    pass
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -113,6 +117,14 @@ def test_a_store_is_made_by_a_class_of_ours(factory):
         ({"abort": AbortTorchDistributed}, "abort=<class.*; write abort=AbortTorchDistributed()"),
         ({"no_progress_limit": "3"}, "no_progress_limit='3': must be of type int, not str; write no_progress_limit=3"),
         ({"store_factory": dist.TCPStore}, "store_factory=.*; write store_factory=nvrx_core.inprocess.store.TCPStore"),
+        (
+            {"store_factory": lambda: None},
+            "store_factory=<function.*; write store_factory=nvrx_core.inprocess.store.TCPStore, store_kwargs={...}",
+        ),
+        (
+            {"store_factory": OwnStore},
+            "store_factory=<class.*; write class OwnStore(nvrx_core.inprocess.store.StoreMixin, HashStore)",
+        ),
     ],
 )
 def test_an_error_says_what_to_write_instead(given, told):

@@ -31,6 +31,16 @@ def test_clients_that_leave_are_waited_for():
     assert membership.turn == 21
 
 
+def test_a_wait_that_lasts_is_logged_once(monkeypatch, caplog):
+    await_clients(Membership({1: 3}), range(2), heartbeat_timeout=0.04)
+    assert not caplog.records
+    monkeypatch.setattr(clients, "SAID_AFTER", 0.0)
+    await_clients(Membership({1: 3}), range(2), heartbeat_timeout=0.04)
+    assert [record.message for record in caplog.records] == [
+        "this rank hosts the control store and waits for its clients, the ranks that still run"
+    ]
+
+
 def test_an_unresponsive_client_is_waited_for_no_longer_than_the_heartbeat_timeout():
     membership = Membership({})
     membership.have_left = lambda members: not members

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.process.sockets import tcp_sockets
 from nvrx_core.store.connection import StoreConnectionError
 from nvrx_core.store.keys import StoreKeys

@@ -10,10 +10,10 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.connections import AssignmentStore
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
-from nvrx_core.inprocess.protocol.actions import Enter, Finish, ReadEvent
+from nvrx_core.inprocess.protocol.actions import Enter, Finish
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
-from nvrx_core.inprocess.protocol.effects import StoreFailure
+from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.liveness.peer_progress import MinimumProgress, PeerProgress
 from nvrx_core.progress.stage import Stage
@@ -52,7 +52,7 @@ def arrive(control_store, machine):
 
 
 def event(control_store):
-    return control_store.rounds.perform(ReadEvent(), 0)[1]
+    return control_store.rounds.read_event(0)
 
 
 def test_the_first_fault_is_the_event(control_store):

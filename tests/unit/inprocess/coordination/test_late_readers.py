@@ -7,7 +7,6 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.protocol.actions import Announce, Publish
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
 from nvrx_core.progress.page import Page
 from nvrx_core.store.keys import StoreKeys
@@ -67,8 +66,8 @@ def decision_of(iteration, *, silent, dead=False):
 
 def end_round(control_store, iteration, *, silent=False, dead=False):
     decision = decision_of(iteration, silent=silent, dead=dead)
-    control_store.rounds.perform(Announce(SILENCE), iteration)
-    control_store.rounds.perform(Publish(decision), iteration)
+    control_store.rounds.announce(iteration, SILENCE)
+    control_store.rounds.publish(iteration, decision)
     for key in ("", "/a", "/decision"):
         control_store.store.put(f"{KEYS.round(iteration).user}{key}", "the user's")
     control_store.store.put(KEYS.survey(iteration), "a survey")
@@ -198,7 +197,7 @@ def test_the_decision_on_a_member_that_leaves_outlives_its_round(control_store):
     }
     left = decide(0, arrivals, SILENCE)
     assert (left.lost, left.silent) == ((1,), ())
-    control_store.rounds.perform(Publish(left), 0)
+    control_store.rounds.publish(0, left)
     housekeeping.decided(0, left)
     for iteration in range(1, 5):
         housekeeping.decided(0, end_round(control_store, iteration))

@@ -4,11 +4,14 @@ import json
 import logging
 import os
 import threading
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 
 from nvrx_core.events.log import EventLog
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.faults.fault_maker import FaultMaker
 from nvrx_core.inprocess.faults.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.faults.user_errors import PACKAGE, user_traceback
 
@@ -45,6 +48,17 @@ def wrapped():
     space["run"]()
 
 
+def survive(errors, error, iteration, cause=None):
+    """Survive an error in a round that names this cause."""
+    errors.survived(error, iteration)
+    errors.decided(cause)
+
+
+def fault_of(error, initial_rank):
+    made = FaultMaker(initial_rank).of(error, initial_rank, 0.0)
+    return FaultRecord.from_data(made.to_data())
+
+
 def texts(caplog):
     for thread in threading.enumerate():
         if thread.name == "nvrx-traceback":
@@ -53,11 +67,11 @@ def texts(caplog):
 
 
 def test_the_traceback_has_the_users_frames(errors, caplog, tmp_path):
-    errors.survived(failed(), 7)
+    survive(errors, failed(), 7)
     (text,) = texts(caplog)
     assert text.startswith("the function failed on initial rank 3 in iteration 7:\nTraceback (most recent call last):")
     assert "    raise InjectedError(message)" in text
-    assert text.endswith("InjectedError: injected\n")
+    assert text.endswith("InjectedError: injected")
     (event,) = map(json.loads, (tmp_path / "events-3.jsonl").read_text().splitlines())
     assert (event["event"], event["iteration"]) == ("exception", 7)
     assert "InjectedError: injected" in event["traceback"]
@@ -68,22 +82,92 @@ def test_a_source_that_cannot_be_read_is_not_waited_for(errors, caplog, tmp_path
     source, space = tmp_path / "lost.py", {"InjectedError": InjectedError}
     os.mkfifo(source)
     exec(compile("def run():\n    raise InjectedError('injected')", source, "exec"), space)
-    errors.survived(failed(space["run"]), 0)
+    survive(errors, failed(space["run"]), 0)
     (text,) = texts(caplog)
     assert f'File "{source}", line 2, in run\n' in text
-    assert text.endswith("InjectedError: injected\n")
+    assert text.endswith("InjectedError: injected")
     os.close(os.open(source, os.O_WRONLY))
 
 
 def test_a_repetition_is_one_line(errors, caplog):
-    for message in ("one", "two"):
-        errors.survived(failed(train, message), 0)
-        texts(caplog)
-    errors.survived(failed(inner, "elsewhere"), 2)
-    first, second, third = texts(caplog)
-    assert second == f"initial rank 3 fails alike, 2 times in a row: {InjectedError.__module__}.InjectedError: two"
-    assert "Traceback" in first
-    assert "Traceback" in third
+    caplog.set_level(logging.INFO)
+    for iteration, message in enumerate(("one", "two")):
+        survive(errors, failed(train, message), iteration)
+    survive(errors, failed(elsewhere), 2)
+    first, second = texts(caplog)
+    assert all("Traceback" in text for text in (first, second))
+    (told,) = [record.message for record in caplog.records if record.levelno == logging.INFO]
+    assert told == f"initial rank 3 fails alike in iteration 1: {InjectedError.__module__}.InjectedError: two"
+
+
+def test_the_failure_of_a_rank_that_is_not_the_cause_waits_for_the_decision(errors, caplog, tmp_path):
+    errors.survived(failed(), 0)
+    assert texts(caplog) == []
+    assert "InjectedError: injected" in (tmp_path / "events-3.jsonl").read_text()
+    errors.decided(None)
+    errors.decided(None)
+    assert len(texts(caplog)) == 1
+
+
+def test_ranks_that_fail_alike_are_one_traceback(errors, caplog):
+    caplog.set_level(logging.INFO)
+    survive(errors, failed(), 0, cause=fault_of(failed(train, "there"), 1))
+    assert texts(caplog) == []
+    (told,) = [record.message for record in caplog.records]
+    assert told.startswith("initial rank 3 failed in iteration 0 as initial rank 1 did: ")
+    assert told.endswith("InjectedError: injected")
+
+
+@pytest.mark.parametrize("failed_too", [True, False])
+def test_what_another_rank_has_logged_in_the_iteration_before_is_a_line(errors, caplog, failed_too):
+    caplog.set_level(logging.INFO)
+    if failed_too:
+        errors.survived(failed(), 0)
+    errors.decided(fault_of(failed(train, "there"), 1))
+    caplog.clear()
+    survive(errors, failed(), 1, cause=fault_of(failed(), 3))
+    assert texts(caplog) == []
+    (told,) = [record.message for record in caplog.records]
+    assert told.startswith("initial rank 3 fails alike in iteration 1: ")
+
+
+def test_what_another_rank_has_logged_long_ago_is_logged(errors, caplog):
+    errors.decided(fault_of(failed(), 1))
+    errors.decided(fault_of(failed(elsewhere), 1))
+    survive(errors, failed(), 2, cause=fault_of(failed(), 3))
+    (text,) = texts(caplog)
+    assert "Traceback" in text
+
+
+@pytest.mark.parametrize(("there", "rank"), [("elsewhere", 1), ("train", 3)])
+def test_another_failure_and_the_cause_are_logged(errors, caplog, there, rank):
+    other = fault_of(failed(globals()[there]), rank)
+    survive(errors, failed(), 0, cause=other)
+    (text,) = texts(caplog)
+    assert "Traceback" in text
+
+
+def elsewhere(message="elsewhere"):
+    raise InjectedError(message)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_frames_of_libraries_are_a_line_unless_they_are_wanted(tmp_path, caplog, monkeypatch, full):
+    monkeypatch.setenv("NVRX_FULL_TRACEBACK", str(int(full)))
+    with closing(EventLog(str(tmp_path), 3)) as events:
+        survive(SurvivedErrors(3, events, lambda work: work()), failed(through_a_library), 0)
+        (text,) = texts(caplog)
+    event = json.loads((tmp_path / "events-3.jsonl").read_text())["traceback"]
+    assert ("loading.py" in text) == full
+    assert ("[1 frame of lightning]" in text) != full
+    assert "loading.py" in event
+
+
+def through_a_library():
+    space = {"train": train}
+    path = "/venv/lib/python3.11/site-packages/lightning/loading.py"
+    exec(compile("def run():\n    train()", path, "exec"), space)
+    space["run"]()
 
 
 def test_the_frames_of_the_wrapper_are_left_out():
@@ -106,16 +190,16 @@ def test_where_no_thread_can_be_started_the_lines_are_left_out(errors, caplog, m
 
     error = failed()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    errors.survived(error, 0)
+    survive(errors, error, 0)
     (text,) = texts(caplog)
     assert "in inner\n  File" not in text
-    assert text.endswith("InjectedError: injected\n")
+    assert text.endswith("InjectedError: injected")
     assert "raise InjectedError" not in text
 
 
 def test_an_error_without_memory_is_survived(errors, caplog, monkeypatch):
     monkeypatch.setattr("nvrx_core.inprocess.faults.survived_errors.user_traceback", fail_for_memory)
-    errors.survived(failed(), 0)
+    survive(errors, failed(), 0)
     assert not texts(caplog)
 
 
@@ -125,7 +209,7 @@ def fail_for_memory(trace):
 
 def test_an_error_whose_traceback_cannot_be_read_is_a_line(errors, caplog, monkeypatch):
     monkeypatch.setattr("nvrx_core.inprocess.faults.survived_errors.user_traceback", fail)
-    errors.survived(failed(), 2)
+    survive(errors, failed(), 2)
     (text,) = texts(caplog)
     assert text == (
         f"the function failed on initial rank 3 in iteration 2: {InjectedError.__module__}.InjectedError: injected; "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
+from tests.harness.asked import Asking, ask, drive as run
 
 
 class Function:
@@ -26,31 +26,27 @@ class Function:
         self.armed, self.blocks_after = True, math.inf
         self.told = list[object]()
 
-    def run(self, flow):
-        effect = next(flow, None)
-        while effect is not None:
-            try:
-                effect = flow.send(self.carry_out(effect))
-            except StopIteration:
-                return
+    def run(self, flow, *machine):
+        run(flow(*machine, Asking(), lambda: self.now), self.carry_out)
 
-    def carry_out(self, effect):
-        self.told.append(effect)
-        match effect:
-            case driving.Observe():
-                return Seen(out=not self.armed, masked=self.masked, raised=self.raised, alive=False,
-                            deferred=self.deferred, landing=Landing.FRAGILE)  # fmt: skip
-            case driving.FireInterrupt():
-                return self.fire()
-            case driving.AwaitLeft(deadline):
-                if not self.left:
-                    assert self.armed or deadline <= self.now or deadline == math.inf
-                    self.left = deadline == math.inf or self.left
-                    self.now = self.now if deadline == math.inf else max(self.now, deadline)
-                return self.left
-            case driving.AwaitUnmasked():
-                self.masked, self.left = False, True  # the end of the section raises
-                return self.left
+    def carry_out(self, asked):
+        self.told.append(asked)
+        if asked.name == "observe":
+            return Seen(out=not self.armed, masked=self.masked, raised=self.raised, alive=False,
+                        deferred=self.deferred, landing=Landing.FRAGILE)  # fmt: skip
+        if asked.name == "fire":
+            self.fire()
+        elif asked.name == "await_left":
+            (deadline,) = asked.args
+            if not self.left:
+                assert self.armed or deadline <= self.now or deadline == math.inf
+                self.left = deadline == math.inf or self.left
+                self.now = self.now if deadline == math.inf else max(self.now, deadline)
+            return self.left
+        elif asked.name == "await_unmasked":
+            self.masked, self.left = False, True  # the end of the section raises
+            return self.left
+        return None
 
     def fire(self):
         assert self.armed
@@ -66,7 +62,7 @@ class Function:
             self.left = True
 
     def kinds(self):
-        return [type(effect) for effect in self.told]
+        return [asked.name for asked in self.told]
 
 
 def policy():
@@ -75,64 +71,64 @@ def policy():
 
 def test_a_function_that_reacts_is_interrupted_once():
     function = Function(leaves_at=1)
-    function.run(begin(policy(), lambda: function.now))
+    function.run(begin, policy())
     assert (function.fired, function.left) == (1, True)
 
 
 def test_a_function_that_does_not_react_is_not_waited_for_before_the_abort():
     function, machine = Function(leaves_at=3), policy()
-    function.run(begin(machine, lambda: function.now))
+    function.run(begin, machine)
     assert function.fired == 1
     assert function.now < 0.001
-    function.run(drive(machine, lambda: function.now))
+    function.run(drive, machine)
     assert (function.fired, function.left) == (3, True)
 
 
 def test_a_function_that_blocks_after_a_deferral_is_not_waited_for_before_the_abort():
     function = Function(deferred=3)
     function.blocks_after = 3
-    function.run(begin(policy(), lambda: function.now))
+    function.run(begin, policy())
     assert function.fired == 4
     assert function.now < 0.003
 
 
 def test_while_the_interruption_is_deferred_the_abort_waits_within_a_bound():
     function = Function(leaves_at=20, deferred=5)
-    function.run(begin(policy(), lambda: function.now))
+    function.run(begin, policy())
     assert function.fired >= 5
     function = Function(deferred=100_000)
-    function.run(begin(policy(), lambda: function.now))
+    function.run(begin, policy())
     assert 0.05 < function.now < 0.06
 
 
 def test_in_an_atomic_section_nothing_is_fired():
     function, machine = Function(), policy()
     function.masked = True
-    function.run(begin(machine, lambda: function.now))
-    function.run(drive(machine, lambda: function.now))
+    function.run(begin, machine)
+    function.run(drive, machine)
     assert function.fired == 0
-    assert driving.AwaitUnmasked in function.kinds()
+    assert "await_unmasked" in function.kinds()
 
 
 def test_a_thread_outside_of_the_function_is_left_alone():
     function, machine = Function(), policy()
     function.armed = False
-    function.run(begin(machine, lambda: function.now))
-    function.run(drive(machine, lambda: function.now))
+    function.run(begin, machine)
+    function.run(drive, machine)
     assert function.fired == 0
-    assert function.told[-1] == driving.AwaitLeft(math.inf)
+    assert function.told[-1] == ask("await_left", math.inf)
 
 
 def test_what_is_blocked_is_closed_and_what_swallows_or_defers_for_long_is_reported_once():
     function = Function(leaves_at=60, deferred=1, swallowed=2)
-    function.run(drive(policy(), lambda: function.now))
-    assert driving.CloseBlocked in function.kinds()
-    swallowed = [effect.count for effect in function.told if isinstance(effect, driving.ReportSwallowed)]
+    function.run(drive, policy())
+    assert "close_blocked" in function.kinds()
+    swallowed = [asked.args[0] for asked in function.told if asked.name == "report_swallowed"]
     assert swallowed == [1, 2]
     function = Function(leaves_at=10_000, deferred=9_999)
-    function.run(drive(policy(), lambda: function.now))
-    assert function.kinds().count(driving.ReportDeferred) == 1
-    whys = {effect.why for effect in function.told if isinstance(effect, driving.FireInterrupt)}
+    function.run(drive, policy())
+    assert function.kinds().count("report_deferred") == 1
+    whys = {asked.args[0] for asked in function.told if asked.name == "fire"}
     assert whys >= {Why.FIRST, Why.OVERDUE}
 
 
@@ -141,8 +137,9 @@ def test_who_stores_the_interruption_is_reported_before_it_is_raised_again():
     machine.tick(Seen(out=False, masked=False, raised=0, alive=False), now=0.0)
     stored = Seen(out=False, masked=False, raised=1, alive=False, stored=True)
     machine.tick(stored, now=0.001)
-    flow = drive(machine, lambda: 60.0)
-    assert next(flow) == driving.AwaitLeft(60.0)
-    assert flow.send(False) == driving.Observe()
-    assert flow.send(stored) == driving.ReportStored()
-    assert flow.send(None) == driving.FireInterrupt(Why.STORED)
+    flow = drive(machine, Asking(), lambda: 60.0)
+    assert flow.send(None) == ask("await_left", 60.0)
+    assert flow.send(False) == ask("observe")
+    assert flow.send(stored) == ask("report_stored")
+    assert flow.send(None) == ask("fire", Why.STORED)
+    flow.close()

@@ -14,11 +14,10 @@ from nvrx_core import failpoint
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.interruption.driving import CloseBlocked, FireInterrupt, ReportStored
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import Why
-from nvrx_core.inprocess.interruption.swallowed import innermost_frames, report_swallowed
+from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, innermost_frames
 
 SIGNUM = signal.SIGRTMIN + 3
 
@@ -89,7 +88,7 @@ def test_one_that_insists_does_not_land_in_the_cleanup_of_one_that_was_not_seen(
         finally:
             for seen in (False, True):
                 if seen:
-                    assert interrupt._seen().raised == 1
+                    assert interrupt.observe().raised == 1
                 interrupt._insist = True
                 fire()
                 done.append(seen)
@@ -277,13 +276,9 @@ def test_out_of_the_function_the_drive_is_over(interrupt):
             thread.join()
 
 
-def carry_out(interrupt, effect, unblock=None):
-    return interrupt._rules(unblock)[type(effect)](effect)
-
-
 def close(interrupt, unblock):
     """Close what the thread blocks in."""
-    carry_out(interrupt, CloseBlocked(), unblock)
+    interrupt.close_blocked(unblock)
 
 
 def test_nothing_is_closed_for_a_thread_that_has_left_meanwhile(interrupt):
@@ -362,14 +357,36 @@ def test_a_function_that_has_reset_its_signals_is_interrupted_without_one(interr
     assert signal.getsignal(SIGNUM) == interrupt._handle
 
 
-def test_the_line_that_swallows_the_interruption_is_logged(interrupt, caplog):
+def warnings(caplog):
+    return [record.message for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_the_line_of_each_handler_that_swallows_the_interruption_is_logged_once(interrupt, caplog):
+    for _restart in range(2):
+        interrupt.reset()
+        requested(interrupt)
+        with suppress(BaseException):
+            fire()
+        first = interrupt._handler
+        for times in (1, 2, 3):
+            interrupt._caught.swallowed(times, interrupt._last_frame, first)
+        interrupt._caught.swallowed(4, interrupt._last_frame, "script.py:7")
+    assert first.startswith(f"{__file__}:")
+    assert [told.partition(", where")[0] for told in warnings(caplog)] == [
+        f"the interruption of a restart was swallowed at {first}",
+        "the interruption of a restart was swallowed at script.py:7",
+    ]
+
+
+def test_the_line_that_swallows_the_interruption_is_logged_once(interrupt, caplog):
     requested(interrupt)
     with pytest.raises(RankShouldRestart):
         fire()
     with caplog.at_level(logging.DEBUG, logger="nvrx_core.inprocess"):
-        for times in range(4):
-            report_swallowed(times, interrupt._last_frame)
-    (warning,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+        for _restart in range(2):
+            for times in range(4):
+                interrupt._caught.swallowed(times, interrupt._last_frame, "")
+    (warning,) = warnings(caplog)
     assert "was swallowed 3 times, last at " in warning
     assert __file__ in warning
 
@@ -423,7 +440,7 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
     interrupt._waits = True  # the lock may have been handed over since it was seen to wait
     acquire_and_try()
     assert (interrupt.raised, interrupt.deferred) == (0, 2)
-    seen = interrupt._seen()
+    seen = interrupt.observe()
     assert (seen.waited, seen.ran > 0.0) == (1, True)
     interrupt._insist = True
     with pytest.raises(RankShouldRestart):
@@ -441,8 +458,8 @@ def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_do
         if added:
             monkeypatch.setitem(sys.modules, added, landing)
         fire()
-        assert interrupt._seen().deferred == interrupt.deferred
-        interrupt._seen()
+        assert interrupt.observe().deferred == interrupt.deferred
+        interrupt.observe()
         assert len(reported) == expected
 
 
@@ -530,10 +547,28 @@ def test_the_line_that_stores_the_interruption_is_logged(interrupt, caplog):
         kept.append(error)
     line = sys._getframe().f_lineno - 3
     with caplog.at_level(logging.WARNING):
-        carry_out(interrupt, ReportStored())
+        interrupt.report_stored()
     with pytest.raises(RankShouldRestart):
-        carry_out(interrupt, FireInterrupt(Why.STORED))
+        interrupt.fire_once(Why.STORED)
     assert f"was caught and stored at {__file__}:{line}" in caplog.text
+
+
+def stored_at(file, line):
+    """Return an exception that has unwound from another file up to this line of it."""
+    try:
+        exec(compile("\n" * (line - 1) + "raise ValueError", file, "exec"), {})
+    except ValueError as error:
+        return error.with_traceback(error.__traceback__.tb_next)
+
+
+def test_each_place_that_stores_the_interruption_is_logged_once(caplog):
+    caught = CaughtInterruptions()
+    for line in (3, 3, 7, 3, 7):
+        caught.stored(stored_at("script.py", line), __file__, "unknown")
+        caught.stored(stored_at("/venv/lib/python3.11/site-packages/torch/distributed.py", line), __file__, "unknown")
+    assert warnings(caplog) == [
+        f"the interruption was caught and stored at script.py:{line}; raising it again" for line in (3, 7)
+    ]
 
 
 def test_the_signal_handler_reads_the_end_of_the_round_from_the_page(interrupt):

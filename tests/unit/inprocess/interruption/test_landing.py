@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import dis
+import gc
+import importlib
 import linecache
 import logging
 import queue
@@ -12,7 +14,15 @@ import threading
 import pytest
 
 from nvrx_core.inprocess.interruption import landing
-from nvrx_core.inprocess.interruption.landing import Landing, destination, is_safe_line, judge, location
+from nvrx_core.inprocess.interruption.landing import (
+    Landing,
+    destination,
+    handlers_of,
+    is_safe_line,
+    judge,
+    location,
+    may_land_in,
+)
 
 
 def call():
@@ -269,6 +279,30 @@ def innermost_in(call):
     return thread, verdicts[0]
 
 
+def test_a_handler_of_logs_is_cleanup_while_a_task_that_was_not_awaited_is_destroyed():
+    found = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            found.append((here(), destination(sys._getframe(), test_code()).calls))
+
+    async def fails():
+        raise ValueError("of a task")
+
+    async def main():
+        task = asyncio.ensure_future(fails())
+        await asyncio.wait([task])
+
+    logger, handler = logging.getLogger("asyncio"), Handler()
+    logger.addHandler(handler)
+    try:
+        asyncio.run(main())
+        gc.collect()
+    finally:
+        logger.removeHandler(handler)
+    assert found == [(Landing.CLEANUP, False)]
+
+
 def test_the_library_s_invariants_are_fragile_and_the_user_s_line_is_named():
     items = queue.Queue()
 
@@ -398,14 +432,14 @@ class Stopped:
         self.f_back = frame.f_back and Stopped(frame.f_back)
 
 
-def unsafe_lines(work):
-    """The lines of this file that begin while the work runs, but those that an interruption may land on."""
+def lines_of(work, path=__file__):
+    """The lines of a file that begin while the work runs: as frames that are stopped there, up to this one."""
     stopped, former, floor = [], sys.gettrace(), sys._getframe().f_code
 
     def trace(frame, event, argument):
         if event == "line":
             stopped.append(Stopped(frame))
-        here = frame.f_code.co_filename == __file__ and frame.f_code not in (floor, call.__code__)
+        here = frame.f_code.co_filename == path and frame.f_code not in (floor, call.__code__)
         return trace if here else None
 
     sys.settrace(trace)
@@ -413,7 +447,12 @@ def unsafe_lines(work):
         work()
     finally:
         sys.settrace(former)
-    unsafe = [each for each in stopped if not is_safe_line(each, floor)]
+    return stopped
+
+
+def unsafe_lines(work):
+    """The lines of this file that begin while the work runs, but those that an interruption may land on."""
+    unsafe = [each for each in lines_of(work) if not is_safe_line(each, lines_of.__code__)]
     return [linecache.getline(__file__, each.f_lineno).strip() for each in unsafe]
 
 
@@ -469,6 +508,38 @@ def test_no_line_of_a_handler_is_safe():
 
     with_line = "with contextlib.suppress(KeyError):"
     assert unsafe_lines(work) == ["try:", "except KeyError:", "call()", "raise", "call()", with_line]
+
+
+def test_a_line_of_a_handler_is_safe_if_the_handler_was_entered_before():
+    def work():
+        try:
+            raise KeyError
+        except KeyError:
+            call()
+            try:
+                raise ValueError
+            except ValueError:
+                call()
+            call()
+        call()
+
+    calls = [each for each in lines_of(work) if linecache.getline(__file__, each.f_lineno).strip() == "call()"]
+    outer, inner, after, outside = map(handlers_of, calls)
+    assert outside < after == outer < inner
+    for within, expected in ((outside, (0, 0, 0, 1)), (outer, (1, 0, 1, 1)), (inner, (1, 1, 1, 1))):
+        assert [is_safe_line(each, lines_of.__code__, within) for each in calls] == list(expected)
+
+
+def test_a_call_of_importlib_s_may_be_landed_in_where_it_begins():
+    first, *others = lines_of(lambda: importlib.import_module("importlib"), importlib.__file__)
+    assert is_safe_line(first, lines_of.__code__)
+    assert others
+    assert not any(is_safe_line(each, lines_of.__code__) for each in others)
+    assert may_land_in(first)
+    assert may_land_in(sys._getframe())
+    scope = {"frame": sys._getframe}
+    exec(compile("found = frame()", dis.__file__, "exec"), scope)
+    assert not may_land_in(scope["found"])
 
 
 def test_the_line_that_leaves_a_section_is_not_safe_and_the_one_that_enters_it_is():

@@ -6,6 +6,7 @@ import queue
 import signal
 import sys
 import threading
+import types
 from contextlib import suppress
 
 import pytest
@@ -102,6 +103,43 @@ def test_it_lands_behind_an_import(interrupt, tmp_path, monkeypatch):
         assert sys.modules["awaited_by_a_test"].complete == 1
         assert len(done) == expected
     monkeypatch.delitem(sys.modules, "awaited_by_a_test")
+
+
+@pytest.fixture
+def interrupting_module(tmp_path, monkeypatch):
+    """A module whose import is interrupted, again and again."""
+    (tmp_path / "fires_in_a_test.py").write_text("import sys\nsys.modules['found_by_a_test'].fire()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "found_by_a_test", types.SimpleNamespace(fire=fire_nothing))
+    module = importlib.import_module("fires_in_a_test")
+    monkeypatch.setitem(sys.modules, "found_by_a_test", sys.modules[__name__])
+    yield module
+    monkeypatch.delitem(sys.modules, "fires_in_a_test")
+
+
+def test_it_lands_between_two_imports_in_a_handler(interrupt, interrupting_module):
+    done = []
+
+    def work():
+        try:
+            raise KeyError
+        except KeyError:
+            while len(done) < 3:
+                importlib.reload(interrupting_module)
+                done.append("reloaded")
+
+    assert run(interrupt, work)
+    assert (done, interrupt.deferred) == ([], 1)
+
+
+def test_it_lands_between_two_imports_by_a_function_in_c(interrupt, interrupting_module):
+    done = []
+
+    def work():
+        done.extend(map(importlib.reload, [interrupting_module] * 3))
+
+    assert run(interrupt, work)
+    assert (len(done), interrupt.deferred) == (1, 1)
 
 
 class Section:

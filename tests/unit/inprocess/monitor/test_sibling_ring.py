@@ -58,7 +58,7 @@ def test_a_member_whose_lease_begins_late_is_not_silent():
      (1, False, 45), (8, False, 60), (200, False, 75)],
 )  # fmt: skip
 def test_neighbours_that_are_lost_together_are_reported_in_the_documented_time(lost, has_arrived, seconds):
-    """The table of docs/reference/known-limits.md, "Loss of a node", at the default timeouts."""
+    """The table of docs/explanation/restart-protocol.md, "Loss of a node", at the default timeouts."""
     ring, siblings, reported = SiblingRing(0, TIMEOUT, STARTS), others(0, 1024), {}
     for now in range(100):
         watched = ring.watched(siblings, now=now)

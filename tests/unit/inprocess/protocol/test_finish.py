@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.interpretation.interpreter import interpret
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.ports import CallPorts
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.inprocess.state import State
+from tests.harness.asked import Asked, Asking, ask, drive
 
 
 class Empty(KeyboardInterrupt):
@@ -27,44 +27,70 @@ class Empty(KeyboardInterrupt):
 def main_thread(*, finished: bool) -> MainThread:
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(1.0, 1.0))
     rounds.view.finished = finished
-    state = State(rank=0, world_size=1, initial_rank=0, initial_world_size=1)
-    return MainThread(rounds, state, CallRules(leader=lambda *_: None), lambda: 0.0)
+    state, ports = State(rank=0, world_size=1, initial_rank=0, initial_world_size=1), CallPorts(*(Asking(),) * 8)
+    return MainThread(rounds, state, CallRules(leader=lambda *_: None), ports=ports, now=lambda: 0.0)
 
 
-def finish(
-    ended: IterationResult, outcome: Callable[[effects.Effect], Any], *, finished: bool
-) -> list[type[effects.Effect]]:
-    """The effects of the end; `outcome` carries out the report of it."""
-    done = list[type[effects.Effect]]()
-    kinds = (effects.StopHousekeeping, effects.MarkLeft, effects.EnterStage, effects.CountOut, effects.DeleteIfOver)
-    rules = {kind: lambda effect: done.append(type(effect)) for kind in kinds}
-    interpret(
-        main_thread(finished=finished)._finish(ended), rules | {effects.Complete: outcome, effects.ReportLeft: outcome}
-    )
+def finish(ended: IterationResult, report: Callable[[], Any], *, finished: bool) -> list[str]:
+    """What is asked for at the end; `report` carries out the report of it."""
+    done = list[str]()
+
+    def answer(asked: Asked) -> Any:
+        if asked.name in ("complete", "report_left"):
+            return report()
+        return done.append(asked.name)
+
+    drive(main_thread(finished=finished)._finish(ended), answer)
     return done
 
 
-def interrupt(effect: effects.Effect) -> None:
+def interrupt() -> None:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_interrupts_the_report_of_the_end_is_raised_after_the_rank_has_left(finished: bool) -> None:
     ended = IterationResult(Outcome.RETURNED)
-    assert effects.MarkLeft in finish(ended, interrupt, finished=finished)
+    assert "mark_left" in finish(ended, interrupt, finished=finished)
     assert isinstance(ended.error, KeyboardInterrupt)
 
 
 def test_an_error_counts_whether_or_not_it_is_true() -> None:
     ended = IterationResult(Outcome.RETURNED)
-    finish(ended, lambda effect: Empty(), finished=True)
+    finish(ended, Empty, finished=True)
     assert isinstance(ended.error, Empty)
     ended = IterationResult(Outcome.LEFT, error=ValueError("first"))
-    interpret(main_thread(finished=False)._terminate(ended), {effects.Terminate: lambda effect: Empty()})
+    drive(main_thread(finished=False)._terminate(ended), lambda asked: Empty())
     assert isinstance(ended.error, Empty)
 
 
 def test_a_flow_that_is_dropped_does_nothing_more() -> None:
     flow = main_thread(finished=True)._finish(IterationResult(Outcome.RETURNED))
-    assert isinstance(next(flow), effects.Complete)
+    assert flow.send(None) == ask("complete")
     flow.close()
+
+
+def test_a_flow_is_over_when_it_has_told_the_others() -> None:
+    flow = main_thread(finished=False)
+    running = flow.run()
+    assert running.send(None) == ask("declare_keys", -1)
+    assert not flow.over
+    told = list[Asked]()
+
+    def fail(asked: Asked) -> None:
+        told.append(asked)
+        if asked.name == "declare_keys":
+            raise KeyboardInterrupt
+        assert not flow.over
+
+    with pytest.raises(KeyboardInterrupt):
+        drive(flow.run(), fail)
+    assert told[-1].name == "abandon"
+    assert flow.over
+    running.close()
+
+
+def test_released_ports_are_gone_though_a_traceback_keeps_the_flow() -> None:
+    flow = main_thread(finished=False)
+    flow.ports.release()
+    assert not vars(flow.ports)

@@ -6,21 +6,23 @@ import pytest
 
 from nvrx_core.errors import JobMismatch, StoreLost
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
-from nvrx_core.inprocess.interpretation.interpreter import interpret
-from nvrx_core.inprocess.protocol import effects
 from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.effects import StoreFailure
 from nvrx_core.inprocess.protocol.main_thread import MainThread, _contradicts
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.rank_assignment.base import State
+from tests.harness.asked import Asking, ask, drive
+
+PORTS = CallPorts(*(Asking(),) * 8)
 
 
 def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
-    flow = MainThread(rounds, State(0, 1), CallRules(leader=lambda *_: 0, no_progress_limit=1), lambda: 0.0)
+    rules = CallRules(leader=lambda *_: 0, no_progress_limit=1)
+    flow = MainThread(rounds, State(0, 1), rules, ports=PORTS, now=lambda: 0.0)
     decision = Decision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
     assert not flow._is_out_of_retries(decision, IterationResult(Outcome.INTERRUPTED))
 
@@ -36,15 +38,16 @@ def test_a_contradiction_ends_the_job_and_nothing_else_does():
 
 
 def without_store(ended, loss, *, announced=None):
-    """Lose the store after an iteration that has ended in this way; return the result, and the effects."""
-    flow, done = MainThread(None, None, CallRules(leader=lambda *_: 0), None), []
-    flow.ended, flow.failure = ended, announced
-    rules = {
-        effects.LoseStore: lambda effect: done.append(effect) or StoreLost("host", 1),
-        effects.ClearFrames: done.append,
-    }
+    """Lose the store after an iteration that has ended in this way; return the result, and what was asked for."""
+    flow = MainThread(None, None, CallRules(leader=lambda *_: 0), ports=PORTS, now=None)
+    flow.ended, flow.failure, done = ended, announced, []
+
+    def answer(asked):
+        done.append(asked)
+        return StoreLost("host", 1) if asked.name == "lose_store" else None
+
     try:
-        return interpret(flow._without_store(loss), rules), done
+        return drive(flow._without_store(loss), answer), done
     except StoreLost as lost:
         return lost, done
 
@@ -53,12 +56,13 @@ def without_store(ended, loss, *, announced=None):
 def test_a_rank_that_has_left_by_itself_ends_in_that_way_without_the_store(how):
     ended = IterationResult(how, error=SystemExit(3))
     result, (lost,) = without_store(ended, StoreFailure("gone"))
-    assert (result, type(lost)) == (ended, effects.LoseStore)
+    assert (result, lost) == (ended, ask("lose_store", "gone"))
     assert without_store(ended, StoreLost("host", 1)) == (ended, [])
 
 
 def test_a_failure_that_the_others_cannot_be_told_is_logged_once():
     failed, lost = IterationResult(Outcome.FAILED, error=ValueError("injected")), StoreLost("host", 1)
-    assert without_store(failed, lost) == (lost, [effects.ClearFrames(failed, True)])
-    assert without_store(failed, lost, announced=failed.error) == (lost, [])
-    assert without_store(None, lost) == (lost, [])
+    report, clear = ask("report_failure", None), ask("clear_frames", failed, keep_trace=True)
+    assert without_store(failed, lost) == (lost, [clear, report])
+    assert without_store(failed, lost, announced=failed.error) == (lost, [report])
+    assert without_store(None, lost) == (lost, [report])

@@ -28,10 +28,10 @@ from nvrx_core.inprocess.protocol.actions import (
 )
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
-from nvrx_core.inprocess.protocol.effects import ReportInternalError
 from nvrx_core.inprocess.protocol.play import play
 from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.inprocess.protocol.transitions import TRANSITIONS, Input, Phase, takes
+from tests.harness.asked import Asking, ask, drive
 
 MEMBERS = frozenset(range(3))
 TIMEOUTS = RoundTimeouts(barrier=60.0, completion=30.0)
@@ -329,11 +329,9 @@ def test_a_machine_that_goes_where_it_must_not_says_so():
 
     error = InternalError("COMPLETED led from OPEN to FINISHED")
     assert Lost(4, 1, MEMBERS, TIMEOUTS).completed(now=1.0) == (error,)
-    flow = play(new(), (error, Finish("done")), lambda: 1.0)
-    assert next(flow) == ReportInternalError("round 4: COMPLETED led from OPEN to FINISHED")
-    with pytest.raises(StopIteration) as ended:
-        next(flow)
-    assert ended.value.value == [Finish("done")]
+    told = []
+    assert drive(play(new(), (error, Finish("done")), Asking(), lambda: 1.0), told.append) == [Finish("done")]
+    assert told == [ask("report_internal_error", "round 4: COMPLETED led from OPEN to FINISHED")]
 
 
 @given(st.lists(INPUTS, max_size=12))
@@ -385,3 +383,9 @@ def test_a_death_that_the_decision_does_not_know_is_told_to_the_next_round():
     assert enter == Enter(frozenset({1, 2}), decision(0))
     following = machine.next(enter.members)
     assert (following.iteration, following.members, following.fault.rank) == (5, frozenset({1, 2}), -1)
+
+
+def test_a_dead_member_completes_nothing_and_reads_no_event():
+    report = DeathReport(4, 2, MEMBERS, FAULT)
+    for unexpected in (report.completion_counted(1, now=1.0), report.event(None, now=1.0)):
+        assert [type(action) for action in unexpected] == [InternalError]

@@ -1,0 +1,116 @@
+"""Flows: coroutines that await the operations of small ports, and the driver that carries the operations out.
+
+A flow is an `async def` over ports, each a `Protocol` whose methods return an `Awaitable`. In production, these methods
+block; `@operation` marks them, and the driver calls one when the flow awaits it. In a simulation, the same flow awaits
+the methods of simulated ports, and a scheduler drives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial, wraps
+from inspect import CO_COROUTINE, CORO_CLOSED, CORO_CREATED, getcoroutinestate
+from traceback import walk_tb
+from types import FrameType
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+from nvrx_core.fault.exceptions import related
+from nvrx_core.process.forks import EndedInChild
+
+__all__ = ["Flow", "operation", "run"]
+
+FAILURES: Final = 100
+"""Steps in a row that fail before the flow goes on, after which it is given up: what surrounds a step is broken."""
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Flow = Coroutine[Any, Any, Result]
+"""A flow with its result."""
+
+
+class _Operation(Generic[Result]):
+    """A call that the driver carries out; awaited, it suspends the flow until there is its outcome."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], Result]) -> None:
+        self._call = call
+
+    def __await__(self) -> Generator[Callable[[], Result], Result, Result]:
+        return (yield self._call)
+
+
+def operation(method: Callable[Parameters, Result]) -> Callable[Parameters, Awaitable[Result]]:
+    """Return an awaitable form of a method that blocks: the driver calls it, outside of the flow's step."""
+
+    @wraps(method)
+    def request(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Awaitable[Result]:
+        return _Operation(partial(method, *args, **kwargs))
+
+    return request
+
+
+def run(flow: Flow[Result], step: Callable[[], AbstractContextManager[object]] = nullcontext) -> Result:
+    """Run the flow to its end; returns its result.
+
+    Args:
+        flow: has not begun; it awaits operations only.
+        step: what surrounds a step of the flow, from one operation to the next.
+
+    Raises:
+        BaseException: what the flow raises. What an operation raises is raised in the flow, where it is awaited, and so
+            is what a signal handler raises between the two; but a child of `os.fork` passes by the flow, which is the
+            rank's.
+    """
+    resume: Callable[[Any], Callable[[], Any]] = flow.send
+    outcome: Any = None
+    call: Callable[[], Any] | None = None
+    failures, package = 0, _package_of(flow)
+    try:
+        while True:
+            try:
+                while True:
+                    failures += 1
+                    with step():
+                        call = resume(outcome)
+                        failures = 0
+                    resume, outcome = flow.send, call()
+            except EndedInChild:
+                raise
+            except BaseException as error:  # boundary: the flow decides what follows, until it has ended
+                if getcoroutinestate(flow) != CORO_CLOSED and failures < FAILURES:
+                    resume, outcome = flow.throw, error
+                elif isinstance(error, StopIteration):
+                    result: Result = error.value
+                    return result
+                else:
+                    if getcoroutinestate(flow) == CORO_CREATED:
+                        flow.close()  # it cannot begin; dropped, it would warn that it never has
+                    _clear_frames(error, package)
+                    raise
+    finally:  # the error's traceback keeps this frame, which would keep the store's connections, and the error
+        del flow, step, resume, outcome, call
+
+
+def _package_of(flow: Any) -> str:
+    """Return the top-level package of the flow's code."""
+    return str(flow.cr_frame.f_globals["__name__"]).partition(".")[0]
+
+
+def _clear_frames(error: BaseException, package: str) -> None:
+    """Clear the locals of the ended flow in the tracebacks: they would keep the store's connections.
+
+    Args:
+        error: has left the flow.
+        package: of the flow; a user's coroutines keep their locals.
+    """
+    for each in related(error):
+        for frame, _ in walk_tb(each.__traceback__):
+            if frame.f_code.co_flags & CO_COROUTINE and _is_in(frame, package):
+                with suppress(RuntimeError):
+                    frame.clear()
+
+
+def _is_in(frame: FrameType, package: str) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == package

@@ -1,1 +1,0 @@
-"""How flows are run, with threads and the clock."""

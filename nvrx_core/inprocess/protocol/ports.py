@@ -1,0 +1,281 @@
+"""The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit. Pure.
+
+An awaited operation of the store may raise `StoreFailure`; a wait raises the exception of an early exit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.outcome import IterationResult
+from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
+
+__all__ = [
+    "Arrivals", "CallPorts", "Endpoint", "FarewellStore", "Faults", "Function", "FunctionEnd", "Leaving", "PlugIns",
+    "RankStatus", "ReportStore", "RoundStore", "StoreFailure",
+]  # fmt: skip
+
+Endpoint = tuple[str, int]
+"""Host and port."""
+
+
+class StoreFailure(Exception):
+    """The store has failed, or has returned an invalid value."""
+
+
+# The control store
+
+
+class RoundStore(Protocol):
+    """The keys of the rounds."""
+
+    def announce(self, iteration: int, fault: FaultRecord) -> Awaitable[FaultRecord | None]:
+        """Write the fault as the round's event, unless it has one; return the event, None for a completion."""
+
+    def count_completion(self, iteration: int) -> Awaitable[int]:
+        """Count this member's completion; return how many were counted."""
+
+    def close_completed(self, iteration: int) -> Awaitable[None]:
+        """Write completion as the round's event, unless it has one."""
+
+    def read_event(self, iteration: int) -> Awaitable[FaultRecord | None]:
+        """Return the round's event, which is there; None for a completion."""
+
+    def put_arrival(self, iteration: int, arrival: Arrival) -> Awaitable[None]:
+        """Write the arrival, over an earlier one of the same member."""
+
+    def count_arrival(self, iteration: int) -> Awaitable[int]:
+        """Count the arrival; return how many were counted, repetitions included."""
+
+    def read_arrivals(
+        self, iteration: int, members: frozenset[InitialRank]
+    ) -> Awaitable[tuple[Mapping[InitialRank, Arrival], FaultRecord | None]]:
+        """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
+
+    def publish(self, iteration: int, decision: Decision) -> Awaitable[None]:
+        """Write the decision, unless the round has one."""
+
+    def read_decision(self, iteration: int) -> Awaitable[Decision | None]:
+        """Return the round's decision, None while it has none."""
+
+    def await_event(self, iteration: int) -> Awaitable[None]:
+        """Wait until the round has its event."""
+
+    def await_decision(self, iteration: int) -> Awaitable[Decision]:
+        """Wait for the round's decision; return it."""
+
+    def set_rendezvous(self, iteration: int, address: str) -> Awaitable[None]:
+        """Write the rendezvous endpoint of the iteration's process group; "": none, unless one is written already."""
+
+    def await_rendezvous(self, iteration: int) -> Awaitable[Endpoint | None]:
+        """Wait for that endpoint; return it, None for none."""
+
+    def report_internal_error(self, reason: str) -> Awaitable[None]:
+        """Report that a machine got an impossible input: an error in this package, without further effect."""
+
+
+class FarewellStore(Protocol):
+    """The marks of those that no longer need the store, and the deletion of the call's keys."""
+
+    def mark_left(self, member: InitialRank, *, silent: bool = False) -> Awaitable[None]:
+        """Write that a member no longer needs the store; a silent one that is lost may still read its decision."""
+
+    def count_out(self, iteration: int, living: int) -> Awaitable[None]:
+        """Count this member out of the completed call; the last of `living` deletes its keys, if all have left."""
+
+    def delete_if_over(self) -> Awaitable[None]:
+        """Delete the call's keys if it is completed and all other members have left."""
+
+
+class ReportStore(RoundStore, FarewellStore, Protocol):
+    """What a monitor process writes for a rank that does not."""
+
+
+# The main thread
+
+
+class RankStatus(Protocol):
+    """The rank between its iterations: its progress page, and its waits for the monitor thread."""
+
+    def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Awaitable[None]:
+        """Wait until the predicate holds for the round, which the monitor thread changes, or until the deadline."""
+
+    def enter(self, stage: Stage) -> Awaitable[None]:
+        """Write the stage of the main thread to the progress page."""
+
+    def lose(self, members: tuple[InitialRank, ...]) -> Awaitable[None]:
+        """Write the lost members to the progress page."""
+
+    def begin_iteration(self) -> Awaitable[None]:
+        """Write the iteration in this rank's state to the progress page."""
+
+    def round_ended(self, view: RoundView) -> Awaitable[None]:
+        """The round restarts and this rank has left the function: start the trace of the restart."""
+
+    def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Awaitable[Mapping[int, int]]:
+        """Return the members in an atomic section of the round, and the beats of their leases."""
+
+    def log_waiting(self, reason: str) -> Awaitable[None]:
+        """Log the members that the rank continues to wait for."""
+
+    def collect_garbage(self) -> Awaitable[None]:
+        """Collect garbage while this rank waits for the others' arrivals."""
+
+    def collect_postponed(self) -> Awaitable[None]:
+        """Collect the garbage that a released failure referred to, if any."""
+
+
+class Arrivals(Protocol):
+    """The arrivals of this rank."""
+
+    def describe_arrival(
+        self, status: ArrivalStatus, fault: FaultRecord | None, *, completed: bool = False, long: bool = False
+    ) -> Awaitable[Arrival]:
+        """Return this rank's arrival at the end of the round that it is in."""
+
+
+class PlugIns(Protocol):
+    """The user's plug-ins; what one raises is returned."""
+
+    def declare_keys(self, iteration: int) -> Awaitable[BaseException | None]:
+        """Evaluate the key functions after the round."""
+
+    def assign(self, decision: Decision) -> Awaitable[BaseException | None]:
+        """Assign the rank of the next iteration; changes the state of this rank."""
+
+    def recover(self, failure: BaseException | None) -> Awaitable[BaseException | None]:
+        """Run finalize and health check after an iteration."""
+
+    def terminate(self) -> Awaitable[BaseException | None]:
+        """Run terminate."""
+
+    def complete(self) -> Awaitable[BaseException | None]:
+        """All ranks have completed: run completion; return the exception that ends the call."""
+
+
+class Function(Protocol):
+    """The wrapped function, and the rendezvous of its process group."""
+
+    def host_rendezvous(self) -> Awaitable[str]:
+        """Host the rendezvous of the next process group; return its `host:port`."""
+
+    def use_rendezvous(self, endpoint: Endpoint | None) -> Awaitable[None]:
+        """Use this endpoint for the next process group; None if there is none."""
+
+    def initialize(self) -> Awaitable[IterationResult | None]:
+        """Run the user's initialize and health check; return the iteration's result if they end it.
+
+        A reserve's iteration ends here.
+        """
+
+    def run(self) -> Awaitable[IterationResult]:
+        """Run the function, interruptible."""
+
+    def release_groups(self, ended: IterationResult) -> Awaitable[None]:
+        """The rank has completed by `SystemExit(0)`: unblock the ranks that wait for it in a collective."""
+
+
+class Faults(Protocol):
+    """The faults of this rank."""
+
+    def describe_fault(self, error: BaseException) -> Awaitable[FaultRecord]:
+        """Return the fault record of the error."""
+
+    def describe_late(self, reason: str) -> Awaitable[FaultRecord]:
+        """Return the fault record for ranks that have not completed in time."""
+
+    def report_announced(self, fault: FaultRecord) -> Awaitable[None]:
+        """Report a fault of this rank's own that was announced."""
+
+    def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> Awaitable[None]:
+        """Release the result of the iteration, and the locals of the frames that its error holds.
+
+        The frames of an interruption are released as a whole.
+        """
+
+    def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
+        """Log the failure of this rank, if one was survived or is not the error that it leaves with.
+
+        Args:
+            cause: the fault that the decision names as the cause; None if there is no decision.
+        """
+
+    def release_failure(self, error: BaseException | None) -> Awaitable[None]:
+        """The failure was announced and survived: release its frames."""
+
+
+class Leaving(Protocol):
+    """The end of the call on this rank."""
+
+    def report_left(self, error: BaseException | None) -> Awaitable[None]:
+        """Report that this rank leaves, and why."""
+
+    def stop_housekeeping(self) -> Awaitable[None]:
+        """Stop writing for the launcher."""
+
+    def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> Awaitable[None]:
+        """Host the store until the members no longer need it; all have completed, or each leaves by itself."""
+
+    def await_host_closed(self) -> Awaitable[None]:
+        """Wait, for a bounded time, until the rank that hosts the store has closed it."""
+
+    def lose_store(self, reason: str) -> Awaitable[BaseException]:
+        """The store is lost: notify the monitor process; return the error with which the call ends."""
+
+    def abandon(self, error: BaseException) -> Awaitable[None]:
+        """Early exit of this rank: let the monitor process notify the others."""
+
+
+@dataclass
+class CallPorts:
+    """The ports of a main thread.
+
+    A traceback keeps the flow's frames, and these the ports: who has run the flow releases them.
+    """
+
+    rounds: RoundStore
+    farewell: FarewellStore
+    status: RankStatus
+    arrivals: Arrivals
+    plug_ins: PlugIns
+    function: Function
+    faults: Faults
+    leaving: Leaving
+
+    def release(self) -> None:
+        """Release the ports; the flow has ended."""
+        vars(self).clear()
+
+
+# The monitor thread
+
+
+class FunctionEnd(Protocol):
+    """How the monitor thread ends the function of a round that restarts."""
+
+    def notice(self, iteration: int) -> Awaitable[None]:
+        """The round is over: record the progress of this rank."""
+
+    def last_call(self, seconds: float) -> Awaitable[None]:
+        """Wait for late faults, for so many seconds."""
+
+    def interrupt_function(self, reason: str) -> Awaitable[None]:
+        """Ask the main thread to leave the function, and wait until it is in no atomic section."""
+
+    def abort_function(self, iteration: int) -> Awaitable[None]:
+        """Abort the calls in which the function blocks."""
+
+    def await_out(self) -> Awaitable[None]:
+        """Interrupt the main thread until it has left the function."""
+
+    def reset_interrupt(self) -> Awaitable[None]:
+        """The next round starts: discard the request to leave the function."""
+
+    def round_decided(self) -> Awaitable[None]:
+        """The round is decided: the main thread continues, or leaves the job."""

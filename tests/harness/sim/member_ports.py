@@ -1,0 +1,252 @@
+"""The ports of a member's flows: what takes another member is a request, all else is done at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Any
+
+from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
+from nvrx_core.fault.exceptions import exit_code
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.inprocess.interruption.policy import Seen, Why
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.liveness.hang_detector import ProgressSample
+from nvrx_core.liveness.peer_progress import PeerProgress
+from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.base import RankAssignmentCtx
+from nvrx_core.rank_assignment.composition import assign
+from nvrx_core.rank_assignment.moves import ShiftRanks
+
+from . import requests
+from .job import fault_of
+from .running import MainBase, RoundPort, nothing
+
+__all__ = ["MainPort", "MonitorPort", "OneTry", "ThreadPort"]
+
+NO_STORE: Any = None  # the built-in assignments ask nothing of it
+
+
+class Unfit(Exception):
+    """What a plug-in raises."""
+
+
+class _StorePort(RoundPort):
+    """The store, where the checker lets each operation happen.
+
+    Args:
+        member: whose it is.
+    """
+
+    def __init__(self, member: Any) -> None:
+        self.member = member
+
+    def await_event(self, iteration: int) -> Any:
+        return requests.AwaitEvent(iteration)
+
+    def await_decision(self, iteration: int) -> Any:
+        return requests.AwaitDecision(iteration)
+
+    def read_decision(self, iteration: int) -> Any:
+        return requests.ReadDecision(iteration)
+
+    def set_rendezvous(self, iteration: int, address: str) -> Any:
+        return requests.SetRendezvous(iteration, address)
+
+    def await_rendezvous(self, iteration: int) -> Any:
+        return requests.AwaitRendezvous(iteration)
+
+    def mark_left(self, member: int, *, silent: bool = False) -> Any:
+        return requests.MarkLeft(member, silent)
+
+    def count_out(self, iteration: int, living: int) -> Any:
+        return requests.CountOut(iteration, living)
+
+    def delete_if_over(self) -> Any:
+        return requests.DeleteIfOver()
+
+
+class MainPort(MainBase, _StorePort):
+    """The ports of a main thread."""
+
+    complete = staticmethod(nothing)
+
+    # The rank
+
+    def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Any:
+        return requests.Await(view, until, deadline)
+
+    async def enter(self, stage: Stage) -> None:
+        self.member.stage = stage
+
+    def lose(self, members: tuple[int, ...]) -> Any:
+        return requests.LoseMembers(members)
+
+    def begin_iteration(self) -> Any:
+        return requests.BeginIteration()
+
+    async def find_holders(self, iteration: int, members: frozenset[int]) -> dict[int, int]:
+        return {}
+
+    async def describe_arrival(
+        self, status: ArrivalStatus, fault: FaultRecord | None, *, completed: bool = False, long: bool = False
+    ) -> Arrival:
+        member = self.member
+        endpoint = f"node{member.member}:1" if status is ArrivalStatus.ALIVE and not member.config.asks else ""
+        return Arrival(
+            initial_rank=member.member, rank=member.state.rank, status=status, world_size=member.state.world_size,
+            fault=fault, endpoint=endpoint,
+        )  # fmt: skip
+
+    # The user's code
+
+    async def declare_keys(self, iteration: int) -> BaseException | None:
+        return self._fails_in("keys", iteration)
+
+    async def assign(self, decision: Decision) -> BaseException | None:
+        member, k, state = self.member, decision.iteration, self.member.state
+        if (k + 1, member.member) in member.config.errors:
+            return RankAssignmentError("injected", rank=state.rank, world_size=state.world_size)
+        if (k + 1, member.member) in member.config.discards:
+            return RankDiscarded("injected", rank=state.rank)
+        if member.config.whole and decision.lost:
+            member.given_code = decision.exit.exit_code if decision.exit is not None else 0
+            return RestartAbort("injected")
+        assign(ShiftRanks(), RankAssignmentCtx(state, NO_STORE, set(decision.terminated)))
+        gone = [number for i, number in member.config.discards if i == k + 1 and number in member.known]
+        state.rank -= sum(number < member.member for number in gone)
+        state.world_size -= len(gone)
+        state.active_rank = state.rank
+        if k >= 0:
+            state.advance()
+        return None
+
+    async def recover(self, failure: BaseException | None) -> BaseException | None:
+        return self._fails_in("recover", self.member.state.iteration)
+
+    def host_rendezvous(self) -> Any:
+        return requests.HostRendezvous()
+
+    async def initialize(self) -> IterationResult | None:
+        error = self._fails_in("initialize", self.member.state.iteration)
+        return IterationResult(Outcome.FAILED, error=error) if error is not None else None
+
+    def run(self) -> Any:
+        return requests.RunFunction()
+
+    def _fails_in(self, plug_in: str, iteration: int) -> BaseException | None:
+        return Unfit() if (plug_in, iteration, self.member.member) in self.member.config.fails else None
+
+    # Its faults, and its exit
+
+    async def describe_fault(self, error: BaseException) -> FaultRecord:
+        kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
+        return fault_of(self.member.member, self.member.state.rank, kind, exit_code(error))
+
+    async def describe_late(self, reason: str) -> FaultRecord:
+        return fault_of(self.member.member, self.member.state.rank, Interruption.EXCEPTION)
+
+    async def abandon(self, error: BaseException) -> None:
+        self.member.abandoned, self.member.stage = True, Stage.EXITED_ABNORMALLY
+
+    async def lose_store(self, reason: str) -> StoreLost:
+        return StoreLost("node0", 1)
+
+    def await_clients(self, members: frozenset[int], *, completed: bool) -> Any:
+        return requests.AwaitClients(members, completed)
+
+    def await_host_closed(self) -> Any:
+        return requests.AwaitHostClosed()
+
+
+class ThreadPort(_StorePort):
+    """The ports of a monitor thread."""
+
+    notice = last_call = abort_function = round_decided = staticmethod(nothing)
+
+    def interrupt_function(self, reason: str) -> Any:
+        return requests.InterruptFunction(reason)
+
+    def await_out(self) -> Any:
+        return requests.AwaitOut()
+
+    async def reset_interrupt(self) -> None:
+        self.member.requested, self.member.section = False, 0
+
+
+class OneTry:
+    """A main thread that is out of its function as soon as it was interrupted.
+
+    Attributes:
+        fires: it was interrupted.
+    """
+
+    close_blocked = report_stored = report_swallowed = report_deferred = staticmethod(nothing)
+
+    def __init__(self, *, masked: bool) -> None:
+        self.masked, self.fires = masked, False
+
+    async def observe(self) -> Seen:
+        return Seen(out=False, masked=self.masked, raised=0, alive=False)
+
+    async def fire(self, why: Why) -> None:
+        self.fires = True
+
+    async def await_left(self, deadline: float) -> bool:
+        return True
+
+    async def await_unmasked(self) -> bool:
+        return True
+
+
+class MonitorPort(_StorePort):
+    """The ports of a monitor process."""
+
+    report_pause = mark_stalled = mark_round_over = renew_connections = disown_page = staticmethod(nothing)
+    interrupt = terminate = kill = kill_without_store = staticmethod(nothing)
+    move_lease = probe = note_stragglers = staticmethod(nothing)
+
+    # The rank
+
+    def sleep(self, until: float) -> Any:
+        return requests.Sleep(until)
+
+    async def sample(self, out_by: float) -> ProgressSample:
+        return ProgressSample(iteration=self.member.iteration, stage=self.member.stage, alive_at=math.inf)
+
+    async def mark_store_lost(self) -> None:
+        self.member.lost_store = True
+
+    # Its faults
+
+    async def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
+        return fault_of(self.member.member, self.member.state.rank, Interruption.SOFT_TIMEOUT)
+
+    async def describe_death(self, reason: str | None, since: float | None) -> FaultRecord:
+        return fault_of(self.member.member, self.member.state.rank, Interruption.TERMINATED)
+
+    async def describe_silence(self, member: int) -> FaultRecord:
+        return fault_of(member, -1, Interruption.UNRESPONSIVE)
+
+    # The store
+
+    async def find_progress(self) -> PeerProgress:
+        return PeerProgress({})
+
+    async def has_decision(self, iteration: int) -> bool:
+        return False
+
+    async def has_event(self, iteration: int) -> bool:
+        return False
+
+    async def read_leases(self, members: Collection[int]) -> dict[int, str]:
+        return {}
+
+    async def has_left(self, member: int) -> bool:
+        return member == self.member.member and self.member.left
+
+    async def join_for_dead(self) -> bool:
+        return await requests.JoinForDead() if self.member.stage is Stage.OUTSIDE else True

@@ -1,0 +1,166 @@
+"""What a checked member asks for: each happens when the checker lets it.
+
+The operations of a round's machines are `world.Operation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nvrx_core.inprocess.protocol.join import Step
+from nvrx_core.inprocess.protocol.view import RoundView
+
+from .world import Wish
+
+__all__ = [
+    "Await", "AwaitClients", "AwaitDecision", "AwaitEvent", "AwaitHostClosed", "AwaitOut", "AwaitRendezvous",
+    "BeginCall", "BeginIteration", "CountOut", "DeleteIfOver", "HostRendezvous", "InterruptFunction", "JoinForDead",
+    "JoinOperation", "LoseMembers", "MarkLeft", "ReadDecision", "RunFunction", "SetRendezvous", "Sleep",
+]  # fmt: skip
+
+
+# The store
+
+
+@dataclass(slots=True)
+class AwaitEvent(Wish):
+    """Wait until the round has its event."""
+
+    iteration: int
+
+
+@dataclass(slots=True)
+class AwaitDecision(Wish):
+    """Wait for the round's decision; resumed with it."""
+
+    iteration: int
+
+
+@dataclass(slots=True)
+class ReadDecision(Wish):
+    """Resumed with the round's decision, None while it has none."""
+
+    iteration: int
+
+
+@dataclass(slots=True)
+class SetRendezvous(Wish):
+    """Write where the iteration's process group meets; "": nowhere."""
+
+    iteration: int
+    address: str
+
+
+@dataclass(slots=True)
+class AwaitRendezvous(Wish):
+    """Wait for that; resumed with host and port, None for nowhere."""
+
+    iteration: int
+
+
+@dataclass(slots=True)
+class MarkLeft(Wish):
+    """Write that a member no longer needs the store."""
+
+    member: int
+    silent: bool
+
+
+@dataclass(slots=True)
+class CountOut(Wish):
+    """Count this member out of the completed call."""
+
+    iteration: int
+    living: int
+
+
+@dataclass(slots=True)
+class DeleteIfOver(Wish):
+    """Delete the call's keys if it is completed and all other members have left."""
+
+
+@dataclass(slots=True)
+class BeginCall(Wish):
+    """Enter the call: until then the process is between two calls, and nobody watches it."""
+
+
+@dataclass(slots=True)
+class JoinOperation(Wish):
+    """Carry out the step on the store, or wait for what it waits for; resumed with what `Join` is told."""
+
+    step: Step
+
+
+@dataclass(slots=True)
+class JoinForDead(Wish):
+    """Complete the joining of a dead rank; resumed with whether there is a generation to report its death in."""
+
+
+# The main thread
+
+
+@dataclass(slots=True)
+class Await(Wish):
+    """Wait until the predicate holds for the round, or until the deadline."""
+
+    view: RoundView
+    until: Callable[[RoundView], bool]
+    deadline: float
+
+
+@dataclass(slots=True)
+class LoseMembers(Wish):
+    """Write the lost members to the page."""
+
+    members: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class BeginIteration(Wish):
+    """Write the iteration in the member's state to the page."""
+
+
+@dataclass(slots=True)
+class HostRendezvous(Wish):
+    """Host the rendezvous of the next process group; resumed with its `host:port`."""
+
+
+@dataclass(slots=True)
+class RunFunction(Wish):
+    """Run the function; resumed with its result."""
+
+
+@dataclass(slots=True)
+class AwaitClients(Wish):
+    """Host the store until the members no longer need it."""
+
+    members: frozenset[int]
+    completed: bool
+
+
+@dataclass(slots=True)
+class AwaitHostClosed(Wish):
+    """Wait until the host has closed the store."""
+
+
+# The monitor thread, and the monitor process
+
+
+@dataclass(slots=True)
+class InterruptFunction(Wish):
+    """Ask the main thread to leave the function, and wait until it is in no atomic section."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class AwaitOut(Wish):
+    """Interrupt the main thread until it has left the function."""
+
+
+@dataclass(slots=True)
+class Sleep(Wish):
+    """Wait until the rank's process ends, or its page changes, or for the time; resumed with whether it has ended."""
+
+    until: float

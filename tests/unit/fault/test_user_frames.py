@@ -1,0 +1,116 @@
+"""Which frames of a traceback are the user's, the line that a message names, and the text without the others."""
+
+import traceback
+
+import pytest
+
+from nvrx_core.fault.user_frames import is_users, origin, shortened
+
+PACKAGES = "/venv/lib/python3.11/site-packages"
+OS = traceback.__file__.replace("traceback.py", "os.py")
+
+
+@pytest.mark.parametrize(
+    ("file", "users"),
+    [
+        ("/home/me/train.py", True),
+        ("train.py", True),
+        ("<stdin>", True),
+        ("<ipython-input-1-abc>", True),
+        ("<frozen os>", False),
+        ("<string>", False),
+        (OS, False),
+        (f"{PACKAGES}/torch/nn/modules/module.py", False),
+        ("/usr/lib/python3/dist-packages/yaml/__init__.py", False),
+        ("/src/integrations/nvrx_lightning/strategy.py", False),
+        ("/src/nvrx_core/inprocess/wrap.py", False),
+    ],
+)
+def test_the_users_files(file, users):
+    assert is_users(file) == users
+
+
+def raised(*files, error=None):
+    """Return an exception that went through functions of these files, the outermost first."""
+    space = {"error": error or ValueError("injected")}
+    body = "raise error"
+    for number, file in enumerate(reversed(files)):
+        exec(compile(f"def f{number}():\n    {body}", file, "exec"), space)
+        body = f"f{number}()"
+    try:
+        space[body[:-2]]()
+    except Exception as failure:
+        return failure.with_traceback(failure.__traceback__.tb_next)
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        (["/me/train.py", "/me/model.py", f"{PACKAGES}/torch/linear.py"], "/me/model.py:2"),
+        (["/me/train.py", "<frozen os>"], "/me/train.py:2"),
+        ([f"{PACKAGES}/torch/linear.py", "<frozen os>"], f"{PACKAGES}/torch/linear.py:2"),
+        (["<string>"], "<string>:2"),
+    ],
+)
+def test_the_origin_is_the_users_innermost_line(files, line):
+    assert origin(raised(*files).__traceback__) == line
+
+
+def test_an_exception_that_was_never_raised_has_no_origin():
+    assert origin(ValueError().__traceback__) == ""
+
+
+def text(error):
+    return shortened(traceback.TracebackException.from_exception(error, compact=True)).splitlines()
+
+
+def test_a_run_of_library_frames_is_a_line_and_the_users_frame_is_last():
+    path = f"{PACKAGES}/lightning/loop.py"
+    assert text(raised("/me/train.py", path, f"{PACKAGES}/six.py", path, "/me/model.py")) == [
+        "Traceback (most recent call last):",
+        '  File "/me/train.py", line 2, in f4',
+        "  [3 frames of lightning, six]",
+        '  File "/me/model.py", line 2, in f0',
+        "ValueError: injected",
+    ]
+
+
+def test_where_a_library_has_raised_it_is_named_below_the_users_frame():
+    shown = text(raised("/me/train.py", f"{PACKAGES}/torch/nn/linear.py"))
+    assert shown[-2:] == ["  [1 frame of torch, raised in f0 at torch/nn/linear.py:2]", "ValueError: injected"]
+    assert text(raised("/me/train.py", "/src/nvrx_core/testing/injectors.py"))[-2] == (
+        "  [1 frame of nvrx_core, raised in f0 at nvrx_core/testing/injectors.py:2]"
+    )
+    assert text(raised("/me/train.py", OS, "<frozen os>"))[-2] == (
+        "  [2 frames of Python, raised in f0 at <frozen os>:2]"
+    )
+
+
+def test_the_innermost_frames_of_a_library_alone_are_shown():
+    files = [f"{PACKAGES}/lightning/{number}.py" for number in range(9)]
+    shown = text(raised(*files))
+    assert shown[1] == "  [1 frame of lightning]"
+    assert len(shown) == 1 + 1 + 8 + 1
+    assert len(text(raised(*files[:8]))) == 1 + 8 + 1
+    assert text(ValueError("never raised")) == ["ValueError: never raised"]
+
+
+def test_only_the_innermost_frame_has_carets():
+    def outer():
+        return [inner()]
+
+    def inner():
+        return [1 / 0, 2]
+
+    with pytest.raises(ZeroDivisionError) as found:
+        outer()
+    assert [set(line) <= set(" ~^") for line in text(found.value)].count(True) == 1
+
+
+def test_what_is_chained_is_shortened_too():
+    library = f"{PACKAGES}/torch/linear.py"
+    cause, context, member = (raised("/me/train.py", library, error=KeyError(name)) for name in ("a", "b", "c"))
+    member.__context__ = context
+    group = raised("/me/train.py", library, error=ExceptionGroup("several", [member]))
+    group.__cause__ = cause
+    assert sum(line.strip(" |").startswith("[1 frame of torch") for line in text(group)) == 4

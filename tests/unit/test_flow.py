@@ -1,0 +1,215 @@
+"""How a flow is driven: its operations are carried out, their outcomes and failures go back into it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pytest
+
+from nvrx_core.flow import operation, run
+from nvrx_core.process.forks import EndedInChild
+
+
+class Port:
+    """A port of production."""
+
+    @operation
+    def double(self, number: int) -> int:
+        return 2 * number
+
+    @operation
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+class DoublePort(Protocol):
+    def double(self, number: int) -> Awaitable[int]: ...
+
+
+PORT = Port()
+
+
+def test_a_flow_is_resumed_with_the_outcomes_and_returns_its_result() -> None:
+    async def flow(port: DoublePort) -> tuple[int, int]:
+        first = await port.double(2)
+        return first, await port.double(number=first)
+
+    assert run(flow(PORT)) == (4, 8)
+
+
+def test_what_an_operation_raises_is_raised_where_it_is_awaited() -> None:
+    async def flow() -> int:
+        try:
+            await PORT.fail(KeyError("gone"))
+        except KeyError:
+            return await PORT.double(3)
+        return 0
+
+    assert run(flow()) == 6
+
+
+def test_what_a_flow_does_not_catch_comes_out() -> None:
+    async def flow() -> None:
+        await PORT.fail(SystemExit(75))
+
+    with pytest.raises(SystemExit):
+        run(flow())
+
+
+def test_a_flow_whose_steps_cannot_begin_is_given_up() -> None:
+    """As when user code has broken what surrounds a step: the flow cannot even be told."""
+    begun = []
+
+    async def flow() -> None:
+        begun.append(True)
+        await PORT.double(2)
+
+    @contextmanager
+    def broken() -> Iterator[None]:
+        raise TypeError("'NoneType' object is not callable")
+        yield
+
+    with pytest.raises(TypeError, match="not callable"):
+        run(flow(), broken)
+    assert not begun
+
+
+def test_a_step_that_cannot_begin_for_once_tells_the_flow() -> None:
+    errors, begun = [KeyboardInterrupt()], []
+
+    async def flow() -> int:
+        try:
+            await PORT.double(2)
+            await PORT.double(3)
+        except KeyboardInterrupt:
+            return await PORT.double(4)
+        return 0
+
+    @contextmanager
+    def interrupted() -> Iterator[None]:
+        if begun and errors:
+            raise errors.pop()
+        begun.append(True)
+        yield
+
+    assert run(flow(), interrupted) == 8
+
+
+def test_a_child_of_fork_passes_by_the_flow() -> None:
+    caught = []
+
+    async def flow() -> None:
+        try:
+            await PORT.fail(EndedInChild(result=3))
+        except BaseException as error:
+            caught.append(type(error))
+            raise
+
+    running = flow()
+    with pytest.raises(EndedInChild):
+        run(running)
+    assert caught == []
+    running.close()
+    assert caught == [GeneratorExit]
+
+
+def test_a_step_is_surrounded_and_an_operation_is_not() -> None:
+    history = []
+
+    @contextmanager
+    def step() -> Iterator[None]:
+        history.append("begins")
+        yield
+        history.append("ends")
+
+    note = operation(lambda: history.append("operation"))
+
+    async def flow() -> None:
+        history.append("step")
+        await note()
+        history.append("step")
+
+    run(flow(), step)
+    assert history[:5] == ["begins", "step", "ends", "operation", "begins"]
+
+
+class Interrupted(BaseException):
+    """A signal handler's."""
+
+
+class Connection:
+    """What an operation uses."""
+
+
+async def telling(first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]], tell: Any) -> str:
+    """As the main thread's flow: tells the others of what ends it."""
+    try:
+        await first()
+        await second()
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # boundary: as there
+        await tell(error)
+        raise
+    return "done"
+
+
+@operation
+def nothing(*_: object) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(("moment", "at"), [("before", 2), ("after", 2), ("before", 3)])
+def test_an_interruption_between_two_steps_reaches_the_flow(moment: str, at: int) -> None:
+    told = list[BaseException]()
+    steps = iter(range(1, 10))
+
+    @contextmanager
+    def step() -> Iterator[None]:
+        injected = next(steps) == at
+        if injected and moment == "before":
+            raise Interrupted
+        yield
+        if injected and moment == "after":
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(telling(nothing, nothing, operation(told.append)), step)
+    assert isinstance(told[0], Interrupted)
+
+
+def test_what_a_flow_raises_keeps_nothing_of_the_call() -> None:
+    connection = Connection()
+    dropped = weakref.ref(connection)
+    used = list[int]()
+    first = operation(lambda held=connection: used.append(id(held)))
+    del connection
+
+    @operation
+    def interrupted() -> None:
+        raise Interrupted
+
+    gc.disable()
+    try:
+        with pytest.raises(Interrupted) as caught:
+            run(telling(first, interrupted, nothing))
+        del first
+        assert len(used) == 1
+        assert dropped() is None, "the traceback keeps the connection"
+        error = weakref.ref(caught.value)
+        del caught
+        assert error() is None, "the error is in a cycle"
+    finally:
+        gc.enable()
+
+
+def test_what_an_operation_raises_is_the_flows_even_if_it_looks_like_its_end() -> None:
+    async def flow() -> None:
+        await PORT.fail(StopIteration("no end"))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        run(flow())
