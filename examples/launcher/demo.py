@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -67,7 +68,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--seed", type=int, default=0, metavar="N", help="of weights and samples (default 0)")
     add("--output", type=Path, default=Path("build/demo-launcher"), metavar="DIR", help="for all files")
     add("--no-torchrun", action="store_true", help="without the run under torchrun")
-    add("--no-wait", action="store_true", help="do not hold faults back until the standby workers are ready")
+    wait = f"hold a fault back until the standby workers are ready, at most so long (default {WARM_WITHIN:g})"
+    add("--wait", type=float, default=WARM_WITHIN, metavar="SECONDS", help=wait)
     add("--no-wrapper", action="store_true", help="without the run with the wrapper")
     options = parser.parse_args(arguments)
     try:
@@ -86,7 +88,8 @@ def demonstrate(options: argparse.Namespace, terminal: Terminal) -> int:
     histories, failures = {}, list[str]()
     for layer in LAYERS:
         if not left_out.get(layer):
-            terminal.say(f"\n{layer}:", Style.BOLD)
+            bound = f", ended {TORCHRUN_WITHIN:g} s after its first step" if layer == LAYERS[2] else ""
+            terminal.say(f"\n{layer}{bound}:", Style.BOLD)
             histories[layer], failed = run(layer, options, terminal)
             failures += failed
     terminal.say("\nWhat each fault cost:\n", Style.BOLD)
@@ -111,9 +114,8 @@ def run(layer: str, options: argparse.Namespace, terminal: Terminal) -> tuple[Ru
     every = max(options.steps // 30, 2)
     settings = Settings(str(folder), RANKS, options.steps, options.seed, (), checkpoint_every=every)
     with LaunchedRun(layer, settings, options.schedule) as launched:
-        for happening in follow(
-            launched, history, Releases(launched, options.schedule, is_patient=not options.no_wait), terminal
-        ):
+        releases = Releases(launched, options.schedule, waits=options.wait)
+        for happening in follow(launched, history, releases, terminal):
             tell(happening, terminal)
         codes = launched.exit_codes
     terminal.end_bar()
@@ -126,21 +128,35 @@ def run(layer: str, options: argparse.Namespace, terminal: Terminal) -> tuple[Ru
 
 def follow(
     launched: LaunchedRun, history: RunHistory, releases: Releases, terminal: Terminal
-) -> Iterator[Injection | Recovery]:
+) -> Iterator[Injection | Recovery | Released]:
     """What happens in a run, until it is over or nothing is heard of it any more."""
     follower, heard, running = Follower(launched.settings.records), time.monotonic(), True
-    ends_at = heard + (TORCHRUN_WITHIN if launched.layer == LAYERS[2] else math.inf)
-    while running and time.monotonic() < min(heard + SILENCE, ends_at):
+    is_torchrun = launched.layer == LAYERS[2]
+    while running and time.monotonic() < heard + SILENCE and not history.was_ended:
         running = launched.wait(FRAME)
         lines = follower.lines()
         heard = time.monotonic() if lines else heard
         yield from history.read(lines)
-        if history.began and len(launched.launchers) == NODES:
+        if len(launched.launchers) == NODES and (history.began if is_torchrun else launched.has_begun):
             launched.launch_spare()
-        releases.look(history, now=time.monotonic())
-        if launched.layer == LAYERS[2]:
+        yield from releases.look(history, now=time.monotonic())
+        if is_torchrun:
             end_hang(launched, history, terminal)
+            history.was_ended = history.began and time.monotonic() > history.first + TORCHRUN_WITHIN
         terminal.bar(progress(history, launched.settings.steps))
+
+
+@dataclass(frozen=True)
+class Released:
+    """A fault that takes new processes may happen.
+
+    Attributes:
+        waited: seconds for which the standby workers were waited for.
+        is_warm: they are ready.
+    """
+
+    waited: float
+    is_warm: bool
 
 
 class Releases:
@@ -149,25 +165,27 @@ class Releases:
     Args:
         launched: the run.
         schedule: which fault is injected at which step.
-        is_patient: wait for standby workers.
+        waits: seconds for which standby workers are waited for before a fault.
     """
 
-    def __init__(self, launched: LaunchedRun, schedule: Mapping[int, str], *, is_patient: bool) -> None:
+    def __init__(self, launched: LaunchedRun, schedule: Mapping[int, str], *, waits: float) -> None:
         self._launched, self._left = launched, sorted(schedule.items())
-        self._count, self._waits_since, self._waits = 0, math.inf, WARM_WITHIN if is_patient else 0.0
+        self._count, self._waits_since, self._waits = 0, math.inf, waits
 
-    def look(self, history: RunHistory, *, now: float) -> None:
+    def look(self, history: RunHistory, *, now: float) -> Iterator[Released]:
         """Release the next fault if it is due; the one before must have been followed by a restart."""
         if not self._left or not history.began or history.pending is not None or len(history.injections) < self._count:
             return
         step, kind = self._left[0]
         self._waits_since = min(now, self._waits_since)
-        is_warm = not needs_processes(self._launched.layer, kind) or self._launched.is_warm
-        if is_warm or now >= self._waits_since + self._waits:
+        waited, needs_standbys = now - self._waits_since, needs_processes(self._launched.layer, kind)
+        is_warm = needs_standbys and self._launched.is_warm
+        if is_warm or not needs_standbys or waited >= self._waits:
             self._launched.release(step)
             self._left.pop(0)
-            self._waits -= now - self._waits_since
             self._count, self._waits_since = self._count + 1, math.inf
+            if needs_standbys:
+                yield Released(waited, is_warm=is_warm)
 
 
 def end_hang(launched: LaunchedRun, history: RunHistory, terminal: Terminal) -> None:
@@ -180,13 +198,17 @@ def end_hang(launched: LaunchedRun, history: RunHistory, terminal: Terminal) -> 
         terminal.say(f"    still hung: the demo ends process {injection.pid}, as an operator would", Style.YELLOW)
 
 
-def tell(happening: Injection | Recovery, terminal: Terminal) -> None:
+def tell(happening: Injection | Recovery | Released, terminal: Terminal) -> None:
     """Says what has just happened."""
     match happening:
+        case Released(waited=waited, is_warm=is_warm):
+            ready = "all standby workers are ready" if is_warm else "not all standby workers are ready"
+            terminal.say(f"  · {ready}, waited for {waited:.1f} s", Style.DIM if is_warm else Style.YELLOW)
         case Injection(kind=kind, rank=rank, step=step):
             terminal.say(f"  ✗ step {step}, rank {rank}: {FAULTS[kind].text}", Style.RED)
         case Recovery():
-            how = "in process" if not happening.processes else f"in {happening.processes} new processes"
+            new = f"in {happening.processes} new processes, of which {happening.standbys} were standby workers"
+            how = new if happening.processes else "in process"
             took = duration(happening.resumed)
             terminal.say(f"  ✓ {took} after the fault all ranks have done step {happening.step}, {how}", Style.GREEN)
 

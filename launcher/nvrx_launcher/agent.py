@@ -207,6 +207,7 @@ class Agent:
         self._loop.watch(reader, read)
         until_left.callback(self._loop.forget, reader)
         self._environ |= self._control.environment()
+        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWERS_WITHIN)
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
@@ -273,7 +274,6 @@ class Agent:
         self._processes.begin_cycle()
         self._monitors.begin_cycle()
         self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
-        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWERS_WITHIN)
         workers = self._workers.start(action, self._environ, self._monitors.environment)
         self._standstill.did("starting the workers", time.monotonic() - self._started)
         self._history.workers_started(action)
@@ -296,9 +296,9 @@ class Agent:
         if decision.verdict is Verdict.RUN:
             self._coordination.store.begin_cycle(decision.store)
         actions = self._policy.decided(decision)
-        if decision.verdict is Verdict.STOP and not any(isinstance(each, StopWorkers) for each in actions):
-            why = self._without_told(decision.reason)
-            log.info("cycle %d ends on all nodes%s", decision.cycle, f": {why}" if why else "")
+        is_news = decision.verdict is Verdict.STOP and not any(isinstance(each, StopWorkers) for each in actions)
+        if is_news and (why := self._without_told(decision.reason)):
+            log.info("cycle %d ends on all nodes: %s", decision.cycle, why)
         self._carry_out(actions)
 
     def cut_off(self, reason: str) -> None:
@@ -323,12 +323,15 @@ class Agent:
         if not self._workers.running():
             self._stopping.ended()
         in_process = self._coordination.store.is_in_use
-        if code and self._policy.is_at_work(local_rank):
-            rank = self._policy.rank_of(local_rank)
+        is_failure = code != 0 and self._policy.is_at_work(local_rank)
+        if is_failure:
             self._control.catch_up()  # its monitor has said before why it ends it
-            report = self._log_failure(rank, report)
-            self._history.worker_failed(rank, code, report, in_process=in_process)
         is_fruitless = not self._monitors.may_have_stepped(time.monotonic() - self._started)
+        mistake = self._mistake() if code == FAILED and is_fruitless else ""
+        if is_failure:
+            rank = self._policy.rank_of(local_rank)
+            report = self._log_failure(rank, report, mistake)
+            self._history.worker_failed(rank, code, report, in_process=in_process)
         self._carry_out(
             self._policy.worker_exited(
                 local_rank,
@@ -336,14 +339,15 @@ class Agent:
                 report,
                 in_process=in_process,
                 is_fruitless=is_fruitless,
-                is_misuse=is_fruitless and (code == USAGE or (code == FAILED and bool(self._mistake()))),
+                is_misuse=is_fruitless and (code == USAGE or bool(mistake)),
             )
         )
 
-    def _log_failure(self, rank: int, report: str) -> str:
+    def _log_failure(self, rank: int, report: str, mistake: str) -> str:
         """Log the failure of a worker, the one time that it is an error; return its line, with what caused it."""
         how, _, trace = report.partition("\n")
         line = ", hung: ".join(filter(None, (how, self._hung.pop(rank, ""))))
+        line = f"{line}: {mistake}" if mistake else line
         log.error("%s", f"{line}\n{trace}" if trace else line, extra={"rank": rank})
         self._told.append(line)
         return line
@@ -362,7 +366,7 @@ class Agent:
         cycle = self._policy.cycle
 
         def answered(entered: bool) -> None:
-            if entered:
+            if entered and cycle == self._policy.cycle:
                 log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
                 self._history.goes_on_without(rank)
             self._carry_out(self._policy.round_answered(cycle, local_rank, is_entered=entered))

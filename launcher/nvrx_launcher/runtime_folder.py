@@ -1,29 +1,34 @@
 """The folder of a launcher's sockets, which exists as long as the launcher.
 
 The launcher holds a lock on its folder (flock(2)), so that the next one tells the folders of launchers that run from
-those of launchers that were killed.
+those of launchers that were killed. Such a lock is seen by one kernel only: on NFS without a lock service, other hosts
+do not see it. So the name of a folder says on which host it was made, and since which boot, and the folders of other
+hosts are left alone.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import secrets
 import shutil
-import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from nvrx_core.fault_tolerance.wire import private_directory
+from nvrx_core.fault_tolerance.wire import host_tag, private_directory
 
 __all__ = ["runtime_folder"]
 
+log = logging.getLogger("nvrx_launcher")
 PREFIX: Final = "launcher-"
-UNLOCKED: Final = "new-"
+RANDOM: Final = 3
+"""Characters at the end of the name, which tell the folders of one host apart."""
 
 
 def runtime_folder(cleanup: ExitStack) -> Path:
-    """Make the folder, and remove those of launchers that are gone.
+    """Make the folder, and remove those of launchers of this host that are gone.
 
     Args:
         cleanup: removes it.
@@ -32,17 +37,35 @@ def runtime_folder(cleanup: ExitStack) -> Path:
         ConfigurationError: when NVRX_RUNTIME_DIR is too long for sockets.
         OSError: when it cannot be made.
     """
-    parent = private_directory()
-    for left in parent.glob(f"{PREFIX}*"):
+    parent, ours = private_directory(), f"{PREFIX}{host_tag()}"
+    for left in parent.glob(f"{ours}{'?' * RANDOM}"):
         _remove_if_left(left)
-    made = Path(tempfile.mkdtemp(prefix=UNLOCKED, dir=parent))
-    lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with suppress(OSError):  # a file system without locks: the folder is taken for that of a running launcher
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    folder = made.rename(parent / f"{PREFIX}{made.name.removeprefix(UNLOCKED)}")
+    while True:
+        folder = parent / f"{ours}{secrets.token_urlsafe(RANDOM)[:RANDOM]}"
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            if (lock := _locked(folder)) is not None:
+                break
     cleanup.callback(os.close, lock)
     cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _locked(folder: Path) -> int | None:
+    """Return a descriptor that locks a new folder; None if another launcher has just taken it for one that is left."""
+    with suppress(FileNotFoundError, BlockingIOError), ExitStack() as undo:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        undo.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks: nobody will take the folder for one that is left
+            log.debug("%s cannot be locked", folder, exc_info=True)
+        if os.path.samestat(os.fstat(lock), folder.stat()):
+            undo.pop_all()
+            return lock
+    return None
 
 
 def _remove_if_left(folder: Path) -> None:

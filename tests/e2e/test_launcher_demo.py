@@ -22,12 +22,20 @@ def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_cheapest_layer_takes_each_fault(tmp_path: Path) -> None:
-    """An exception restarts in process under the wrapper; a lost node is replaced by the one that waits."""
+    """An exception restarts in process under the wrapper; a lost node is replaced by the one that waits.
+
+    What takes new processes happens when the standby workers are ready, the first fault too, and is made of them.
+    """
     done = run_demo(
-        "--faults", "exception,node", "--steps", "18", "--no-torchrun", "--no-wait", "--output", str(tmp_path)
+        "--faults", "exception,node", "--steps", "18", "--no-torchrun", "--wait", "100", "--output", str(tmp_path)
     )
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
+    first, second = told.partition("What each fault cost:")[0].split("with Wrapper:")
+    happened = r"^  (· all standby|✗ step \d+|✓ .* 4 new processes, of which 4 were standby|✓ .* in process)"
+    marks = [[found[0] for found in re.findall(happened, run, re.MULTILINE)] for run in (first, second)]
+    assert marks == [list("·✗✓·✗✓"), list("✗✓·✗✓")], told
+    assert not re.search(r"\bcold\b, \d", told), told
     assert re.search(r"exception +[\d.]+ m?s, started .* +[\d.]+ m?s, in process", told), told
     assert re.search(r"node lost +[\d.]+ s, started [\d.]+ s", told), told
     weights = re.findall(r"^  (?:ft_launcher|with Wrapper) .*  ([0-9a-f]{12})\b", told, re.MULTILINE)

@@ -33,23 +33,39 @@ def test_a_job_that_fails_ends_with_the_same_code_on_all_nodes(nodes: Nodes) -> 
 
 
 def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes) -> None:
-    """The loss uses up no restart."""
+    """The loss uses up no restart, and is noticed by the connection that the kernel closes."""
     jobs = nodes(3, "restarted", "--nnodes", "2:3")
     target = next(job for job in first_active(jobs, 2) if not is_host(job))
     target.process.kill()
     ends = [job.finish() for job in jobs if job is not target]
     assert [code for code, _ in ends] == [0, 0], ends
-    assert any("has not moved its lease for 5 s" in log for _, log in ends)
+    assert any("was closed, and it has not moved its lease for 1.5 s since" in log for _, log in ends)
     assert eventually(lambda: not any(map(alive, target.pids())), 10.0)
 
 
-def first_active(jobs: list[Launch], count: int) -> list[Launch]:
-    """The launchers whose workers have started; the others are spares."""
+def test_the_standbys_of_a_spare_take_the_place_of_a_lost_node_too(nodes: Nodes) -> None:
+    """They were started before the spare has heard of any cycle."""
+    warm = ("--ft-warm-workers", "on", "--ft-warm-imports", "decimal", "--ft-log-level", "DEBUG")
+    jobs = nodes(3, "imported", "--nnodes", "2:3", *warm)
+    active = first_active(jobs, 2, "imported")
+    target = next(job for job in active if not is_host(job))
+    left = [job for job in jobs if job is not target]
+    for job in left:
+        job.await_log("a standby worker for local rank 0 is ready")
+        job.await_log("a standby worker for local rank 1 is ready")
+    target.process.kill()
+    for job in left:
+        found = {each["rank"]: each["warm"] for each in job.read(2, "imported", 1)}
+        assert list(found.values()) == [True, True], found
+
+
+def first_active(jobs: list[Launch], count: int, event: str = "start") -> list[Launch]:
+    """The launchers whose workers have started, as they say by an event; the others are spares."""
     active = dict[int, Launch]()
     by_stream = {job.process.stdout: job for job in jobs}
     while len(active) < count:
         for stream in select.select([each for each in by_stream if id(each) not in active], [], [], 60)[0]:
-            by_stream[stream].read(2, "start")
+            by_stream[stream].read(2, event)
             active[id(stream)] = by_stream[stream]
     return list(active.values())
 

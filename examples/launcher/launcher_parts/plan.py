@@ -15,10 +15,10 @@ WORKERS: Final = 2
 RANKS: Final = NODES * WORKERS
 SECTION, HEARTBEAT = 3.0, 4.0
 """Seconds that a step may take, and that may lie between two heartbeats."""
-WARM_WITHIN: Final = 50.0
-"""Seconds that the faults of a run are held back, at most, for standby workers that are not ready."""
-TORCHRUN_WITHIN: Final = 45.0
-"""Seconds after which the run under torchrun is ended: it waits for torch's delays and imports after each fault."""
+WARM_WITHIN: Final = 30.0
+"""Seconds that a fault is held back, at most, for standby workers that are not ready."""
+TORCHRUN_WITHIN: Final = 35.0
+"""Seconds from its first step after which the run under torchrun is ended: after each fault it imports torch again."""
 CUT_OFF: Final = 5.0
 """Seconds that a rank may hang where nothing watches it, before the demo ends it."""
 LAYERS: Final = ("ft_launcher", "with Wrapper", "torchrun")

@@ -18,8 +18,8 @@ LEGEND = (
     f"hangs: a section ends after {SECTION:g} s, a heartbeat is missing after {HEARTBEAT:g} s; both are in the times",
     "with Wrapper, a lost process: all are started again, because four ranks train or none, and none is in reserve",
     "before a fault that takes new processes, the runs under ft_launcher wait until the standby workers are ready; the",
-    "wait is in no time but that which the run took",
-    f"the run under torchrun is ended after {TORCHRUN_WITHIN:g} s; it may not come to all faults",
+    "wait is in no time but that which the run took. cold: not all of the new processes were standby workers",
+    f"the run under torchrun is ended {TORCHRUN_WITHIN:g} s after its first step, so that the demo takes three minutes",
     "ended: workers that have failed or were ended for it; the launchers then stop and start all others",
     f"hung: torchrun sees nothing; the demo killed the process after {CUT_OFF:g} s, torch would have waited 30 minutes",
 )
@@ -28,7 +28,9 @@ LEGEND = (
 def fault_table(histories: Mapping[str, RunHistory], kinds: Iterable[str]) -> list[str]:
     """A row for each fault: what it cost in each run."""
     rows = [["fault", *histories]]
-    rows += [[FAULTS[kind].name, *(_cell(history, kind) for history in histories.values())] for kind in kinds]
+    for kind in kinds:
+        cells = (_cell(history, kind, has_standbys=name != LAYERS[2]) for name, history in histories.items())
+        rows.append([FAULTS[kind].name, *cells])
     return aligned(rows, left=range(len(histories) + 1))
 
 
@@ -57,13 +59,14 @@ def failures_of(layer: str, history: RunHistory, kinds: Iterable[str], codes: Se
         yield f"{layer}: launchers have ended with {wrong}"
 
 
-def _cell(history: RunHistory, kind: str) -> str:
+def _cell(history: RunHistory, kind: str, *, has_standbys: bool) -> str:
     if all(injection.kind != kind for injection in history.injections):
-        return "never came to it"
+        return "ended before it" if history.was_ended else "never came to it"
     recovery = history.recovery_after(kind)
     if recovery is None:
-        return "never recovered"
+        return "ended while it recovered" if history.was_ended else "never recovered"
     hung = "hung, " if recovery.injection in history.cut_off else ""
     how = "in process" if recovery.started is None else f"started {duration(recovery.started)}"
     ended = f", {recovery.ended} ended" if recovery.ended else ""
-    return f"{hung}{duration(recovery.resumed)}, {how}{ended}"
+    cold = ", cold" if has_standbys and recovery.standbys < recovery.processes else ""
+    return f"{hung}{duration(recovery.resumed)}, {how}{cold}{ended}"

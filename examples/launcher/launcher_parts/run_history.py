@@ -33,6 +33,7 @@ class Recovery:
         step: that step.
         started: until the last of the new processes ran, before it has imported torch; None: it was in process.
         processes: how many processes were started for it; 0: the restart was in process.
+        standbys: how many of these were standby workers, which had imported torch.
         ended: how many workers were lost, or ended for a hang, before that.
     """
 
@@ -41,6 +42,7 @@ class Recovery:
     resumed: float
     step: int
     processes: int
+    standbys: int
     ended: int
 
 
@@ -54,6 +56,7 @@ class RunHistory:
         weights: the digest of the last weights.
         first, last: when the first and the last step was done.
         cut_off: the faults whose process the demo had to end.
+        was_ended: the demo has ended the run, for its time was over.
     """
 
     reached: int = 0
@@ -64,8 +67,9 @@ class RunHistory:
     injections: list[Injection] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     cut_off: set[Injection] = field(default_factory=set)
+    was_ended: bool = False
     _resumed: dict[int, Line] = field(default_factory=dict)
-    _started: list[float] = field(default_factory=list)
+    _started: list[Line] = field(default_factory=list)
     _ended: int = 0
 
     @property
@@ -89,7 +93,7 @@ class RunHistory:
                 case "step":
                     self._step(line)
                 case "started":
-                    self._started.append(line["monotonic"])
+                    self._started.append(line)
                 case "worker_failed":
                     self._ended += 1
                 case "fault_injected":
@@ -116,6 +120,8 @@ class RunHistory:
     def _recovered(self, injection: Injection) -> Recovery:
         lines = self._resumed.values()
         resumed, step = max(line["monotonic"] for line in lines) - injection.at, min(line["step"] for line in lines)
-        started = max(self._started) - injection.at if self._started else None
-        self.recoveries.append(Recovery(injection, started, resumed, step, len(self._started), self._ended))
+        started = max((line["monotonic"] for line in self._started), default=None)
+        standbys = sum(line["was_standby"] for line in self._started)
+        after = None if started is None else started - injection.at
+        self.recoveries.append(Recovery(injection, after, resumed, step, len(self._started), standbys, self._ended))
         return self.recoveries[-1]

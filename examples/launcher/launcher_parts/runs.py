@@ -82,10 +82,15 @@ class LaunchedRun:
         release_file(self.settings.records, step).touch()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the first launcher has started its workers."""
+        return CYCLE.search(self.log_of(0).read_text(errors="replace")) is not None
+
+    @property
     def is_warm(self) -> bool:
-        """Whether all launchers that run have a standby worker for each of their ranks."""
+        """Whether all launchers that run have a standby worker for each of their ranks; the third one is started."""
         running = [number for number, code in enumerate(self.exit_codes) if code is None]
-        return len(running) > NODES - 1 and all(self._standbys(number) >= WORKERS for number in running)
+        return len(self.launchers) > NODES and all(self._standbys(number) >= WORKERS for number in running)
 
     def _standbys(self, launcher: int) -> int:
         """Count the standby workers that have become ready since a launcher has started its workers."""

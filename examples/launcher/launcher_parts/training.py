@@ -21,7 +21,7 @@ from demo_parts.settings import Settings
 
 SETTINGS, SCHEDULE = Settings.from_json(sys.argv[2]), json.loads(sys.argv[3])
 JOURNAL = Journal(SETTINGS.records, initial_rank=int(os.environ["RANK"]))
-JOURNAL.write("started", pid=os.getpid())  # before torch is imported, which takes seconds
+JOURNAL.write("started", pid=os.getpid(), was_standby="torch" in sys.modules)  # before the import, which takes seconds
 
 import torch
 from demo_parts.text import Batches, load_text

@@ -5,11 +5,11 @@
         |                                    +--all workers are done--> ENDED <--restarts are spent                |
         +----------------------------------------------------------------------------------------------------------+
 
-Under the policy `any-failed` a cycle has `min_nodes` nodes; further ones are spares, which wait and take the places of
-lost ones. Under `min-healthy` it has all nodes that are ready, up to `max_nodes`, and is stopped when fewer than
-`min_nodes` of them are healthy. As long as fewer than `max_nodes` are ready, the first cycle waits for more of them
-until the last call is over. The order of ranks is that of the infrastructure, where there is one, else that of hosts
-and addresses.
+Under the policy `any-failed` a cycle has `min_nodes` nodes, those of the last cycle first, then those that have joined
+first; further ones are spares, which wait and take the places of lost ones. Under `min-healthy` it has all nodes that
+are ready, up to `max_nodes`, and is stopped when fewer than `min_nodes` of them are healthy. As long as fewer than
+`max_nodes` are ready, the first cycle waits for more of them until the last call is over. The order of ranks is that of
+the infrastructure, where there is one, else that of hosts and addresses.
 
 What has stopped a cycle is settled when all its nodes have stopped, or are lost (`RestartBudget`). A node that has
 neither stopped nor left within the time that its description states counts as lost: another one takes its place.
@@ -51,7 +51,7 @@ class Coordinator:
         self.cycle, self.deadline = 0, math.inf
         self._phase, self._stopping_since = Phase.GATHERING, math.inf
         self._nodes = dict[int, NodeDescription]()
-        self._members = CycleMembers()
+        self._members, self._former = CycleMembers(), frozenset[int]()
         self._budget = RestartBudget(rules.max_restarts, rules.pacing)
         self._gathering = Gathering(rules, is_first=True)
 
@@ -63,6 +63,7 @@ class Coordinator:
         made._members = CycleMembers.of(
             state.active, state.busy, state.unhealthy, failed=state.failed, misused=state.misused
         )  # fmt: skip
+        made._former = state.former
         made._budget = RestartBudget(rules.max_restarts, rules.pacing, state.budget, now=now)
         ages, is_first = (state.gathering_for, state.enough_for), not state.cycle
         made._gathering = Gathering.from_ages(rules, ages, is_first=is_first, count=len(made._nodes), now=now)
@@ -81,7 +82,7 @@ class Coordinator:
             frozenset(members.busy), frozenset(members.unhealthy), self._budget.state(now=now),
             *self._gathering.ages(now=now),
             now - self._stopping_since if self._phase is Phase.STOPPING else -math.inf,
-            frozenset(members.failed), frozenset(members.misused),
+            frozenset(members.failed), frozenset(members.misused), frozenset(self._former & self._nodes.keys()),
         )  # fmt: skip
 
     def start(self, *, now: float) -> None:
@@ -259,6 +260,7 @@ class Coordinator:
         if self._phase is Phase.STOPPING and not self._members.busy:
             if spent := self._budget.spent(now=now):
                 return self._end(FAILED, spent)
+            self._former = frozenset(self._members.active)
             self._phase, self._members = Phase.GATHERING, CycleMembers()
             self.cycle += 1
             self._budget.settle(now=now)
@@ -275,11 +277,12 @@ class Coordinator:
         return self._end(FAILED, too_few) if too_few else ()
 
     def _run(self, now: float) -> tuple[Decision, ...]:
-        joined_first = sorted(self._nodes)[: self.rules.most_active]
-        members = placed({node: self._nodes[node] for node in joined_first})
+        chosen = sorted(self._nodes, key=lambda node: (node not in self._former, node))[: self.rules.most_active]
+        members = placed({node: self._nodes[node] for node in chosen})
+        self._former = frozenset()
         self._phase, self.deadline = Phase.RUNNING, math.inf
         self._budget.began(now=now)
-        self._members, self._gathering = CycleMembers(joined_first), Gathering(self.rules, is_first=False)
+        self._members, self._gathering = CycleMembers(chosen), Gathering(self.rules, is_first=False)
         first = self._nodes[members[0].node]
         reason = f"{len(members)} nodes, {len(self._nodes) - len(members)} spare"
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,6 +12,8 @@ from nvrx_core import failpoint
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.rendezvous.connection_watch import ConnectionWatch
+from nvrx_launcher.rendezvous.connections import NodeListener
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.decision_log import DecisionLog
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
@@ -44,6 +46,7 @@ class CoordinatorHost:
         mailbox: delivers the results of threads to the event loop.
         settings: the settings of the rendezvous.
         control: returns where this launcher hosts the store of in-process restart; another place after its loss.
+        listener: the connections of the other launchers.
         replaced: called when another launcher runs the coordinator.
         failed: called with the reason, in a thread that has ended by a failure.
 
@@ -61,11 +64,13 @@ class CoordinatorHost:
         mailbox: Mailbox,
         settings: RendezvousSettings,
         control: Callable[[], str],
+        listener: NodeListener,
         replaced: Callable[[], object],
         failed: Callable[[str], object],
     ) -> None:
         self._opening, self._keys, self._mailbox, self._settings = opening, keys, mailbox, settings
-        self._control, self._replaced = control, replaced
+        self._control, self._listener, self._replaced = control, listener, replaced
+        self._connections = ConnectionWatch(settings.beat)
         self._progress = ProgressSummary(keys.progress)
         self._term, self._decided, checkpoint = opening.term, opening.decided, opening.checkpoint
         self._log = DecisionLog(keys, opening.term)
@@ -88,6 +93,7 @@ class CoordinatorHost:
         """Start to gather nodes, or continue where the predecessor stopped."""
         self._requests.start()
         self.inbox.start()
+        self._listener.serve(self._connections)
         if self._opening.checkpoint is None:
             self._coordinator.start(now=time.monotonic())
         elif self._opening.predecessor >= 0:
@@ -101,11 +107,12 @@ class CoordinatorHost:
     @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
-        return min(self._coordinator.deadline, self._roll_call.deadline)
+        return min(self._coordinator.deadline, self._roll_call.deadline, self._connections.deadline)
 
     def tick(self, *, now: float) -> None:
         """Handle that time has passed."""
         self._roll_call.tick(now=now)
+        self._doubt(self._connections.tick(now=now))
         self._publish(self._coordinator.tick(now=now))
 
     def close(self, loop: EventLoop, node: int) -> None:
@@ -124,6 +131,7 @@ class CoordinatorHost:
 
     def stop(self) -> None:
         """Make no further decisions."""
+        self._listener.stop()
         self.inbox.stop()
         self._requests.finish(SAYS_WITHIN)
 
@@ -144,6 +152,25 @@ class CoordinatorHost:
     def _lost(self, node: int) -> None:
         reason = f"node {node} has not moved its lease for {self._leases.timeout:g} s"
         self._publish(self._coordinator.lost(node, reason, now=time.monotonic()))
+
+    def _doubt(self, closed: tuple[int, ...]) -> None:
+        """Read the leases of nodes without a connection; a node that is not in the job has nothing to lose."""
+        nodes = [node for node in closed if node in self._nodes]
+        for node in set(closed).difference(nodes):
+            self._connections.forget(node)
+        if nodes:
+            self._requests.ask(lambda store: self._read_leases(store, nodes))
+
+    def _read_leases(self, store: Store, nodes: list[int]) -> None:
+        leases = dict(zip(nodes, multi_get(store, map(self._keys.lease, nodes)), strict=True))
+        now = time.monotonic()
+        self._mailbox.post(lambda: self._judge(leases, now))
+
+    def _judge(self, leases: Mapping[int, str], now: float) -> None:
+        within = self._connections.grace
+        for node in self._connections.observed(leases, now=now):
+            reason = f"the connection of node {node} was closed, and it has not moved its lease for {within:g} s since"
+            self._publish(self._coordinator.lost(node, reason, now=time.monotonic()))
 
     def _publish(self, decisions: tuple[Decision, ...]) -> None:
         """Publish the decisions to all nodes, and the nodes of the job to the request thread.

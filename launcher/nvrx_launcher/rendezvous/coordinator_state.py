@@ -41,6 +41,7 @@ class CoordinatorState:
         stopping_for: for how long the cycle has been stopping; `-inf` unless it is.
         failed: the nodes of the cycle all of whose workers have failed.
         misused: those all of whose workers refuse their command line.
+        former: while nodes are gathered, those of the last cycle that are still in the job.
     """
 
     phase: Phase
@@ -55,6 +56,7 @@ class CoordinatorState:
     stopping_for: float = -math.inf
     failed: frozenset[int] = frozenset()
     misused: frozenset[int] = frozenset()
+    former: frozenset[int] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -64,7 +66,7 @@ class CoordinatorState:
             "active": sorted(self.active), "busy": sorted(self.busy), "unhealthy": sorted(self.unhealthy),
             "budget": self.budget.to_json(), "gathering_for": _finite(self.gathering_for),
             "enough_for": _finite(self.enough_for), "stopping_for": _finite(self.stopping_for),
-            "failed": sorted(self.failed), "misused": sorted(self.misused),
+            "failed": sorted(self.failed), "misused": sorted(self.misused), "former": sorted(self.former),
         }  # fmt: skip
 
     @classmethod
@@ -76,12 +78,12 @@ class CoordinatorState:
         """
         nodes = tuple((integer(node, 0), NodeDescription.from_json(each)) for node, each in data.get("nodes", ()))
         active, busy, unhealthy = (frozenset(integers(data.get(key), 0)) for key in ("active", "busy", "unhealthy"))
-        failed, misused = (frozenset(integers(data.get(key, []), 0)) for key in ("failed", "misused"))
+        failed, misused, former = (frozenset(integers(data.get(key, []), 0)) for key in ("failed", "misused", "former"))
         return cls(
             Phase(data.get("phase")), integer(data.get("cycle"), 0), nodes, active, busy, unhealthy,
             BudgetState.from_json(data.get("budget", {})), _seconds(data.get("gathering_for")),
             _seconds(data.get("enough_for")), _seconds(data.get("stopping_for")),
-            failed, misused,
+            failed, misused, former,
         )  # fmt: skip
 
 

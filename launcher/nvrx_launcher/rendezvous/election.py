@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -17,8 +18,10 @@ import torch.distributed as dist
 
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.store.endpoint import StoreConnectionError
+from nvrx_launcher.rendezvous.connection_watch import CLOSED_FOR
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Verdict
+from nvrx_launcher.rendezvous.progress import existing
 from nvrx_launcher.rendezvous.store_threads import KEYS_GONE, Store
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
@@ -38,10 +41,18 @@ class Election:
         keys: the job's.
         settings: the settings of the rendezvous.
         hosts_store: this launcher hosts the store.
+        endpoint: returns where other launchers connect to this one, if it runs the coordinator.
     """
 
-    def __init__(self, keys: RendezvousKeys, settings: RendezvousSettings, *, hosts_store: bool) -> None:
-        self._keys, self._settings, self._hosts_store = keys, settings, hosts_store
+    def __init__(
+        self,
+        keys: RendezvousKeys,
+        settings: RendezvousSettings,
+        *,
+        hosts_store: bool,
+        endpoint: Callable[[], str] = str,
+    ) -> None:
+        self._keys, self._settings, self._hosts_store, self._endpoint = keys, settings, hosts_store, endpoint
         self._leases = LeaseTable[int](settings.beat * settings.lost_after)
         self._pause, self._instance = threading.Event(), ""
 
@@ -60,34 +71,44 @@ class Election:
                 return Opening(term)
             self._pause.wait(PAUSE)
 
-    def observe(self, store: Store, node: int, term: Term) -> Opening:
+    def observe(self, store: Store, node: int, term: Term, *, is_closed: bool = False) -> Opening:
         """Return the current term, or a new one of this node if the coordinator is lost; called at each beat.
+
+        Args:
+            store: the store.
+            node: this node.
+            term: the last known term.
+            is_closed: its launcher has closed the connection, and there has been none for `CLOSED_FOR` beats.
 
         Raises:
             StoreConnectionError: when the keys of the job are gone.
         """
         if term.hosts_store:
             return Opening(term)
-        known = self._still_known(store)
+        known, lease = self._still_known(store, term)
         present = Term.from_text(known)
         if present.node == node and present.number == term.number:
             return Opening(present)
-        self._see(store, present)
-        if present.is_over or present.node == node or self._leases.stale(now=time.monotonic()):
+        if present.node != term.node:
+            lease = store.get(self._keys.lease(present.node)).decode()
+        self._leases.keep([present.node])
+        self._leases.observe(present.node, lease, now=time.monotonic())
+        share = CLOSED_FOR / self._settings.lost_after if is_closed and present.number == term.number else 1.0
+        if present.is_over or present.node == node or self._leases.stale(now=time.monotonic(), share=share):
             return self._claim(store, known, node) or Opening(present)
         return Opening(present)
 
     def _known(self, store: Store) -> str:
-        key = self._keys.leader
-        return store.get(key).decode() if store.check([key]) else ""
+        found = existing(store, [self._keys.leader])
+        return "" if found is None else found[0].decode()
 
-    def _still_known(self, store: Store) -> str:
-        """Return the current term, in the store in which this launcher has found one."""
-        keys = [self._keys.instance, self._keys.leader]
-        if store.check(keys):
-            instance, known = (value.decode() for value in store.multi_get(keys))
+    def _still_known(self, store: Store, term: Term) -> tuple[str, str]:
+        """Return the current term, in the store in which this launcher has found one, and the lease of a known term."""
+        found = existing(store, [self._keys.instance, self._keys.leader, self._keys.lease(term.node)])
+        if found is not None:
+            instance, known, lease = (value.decode() for value in found)
             if self._instance in ("", instance):
-                return known
+                return known, lease
         raise StoreConnectionError(KEYS_GONE)
 
     def _leave_it_to_the_host(self, store: Store) -> None:
@@ -95,10 +116,6 @@ class Election:
             store.wait([self._keys.leader], HOST_FIRST)
         except dist.DistStoreError:
             log.info("the rendezvous store is hosted by none of the job's launchers: one of them runs the coordinator")
-
-    def _see(self, store: Store, term: Term) -> None:
-        self._leases.keep([term.node])
-        self._leases.observe(term.node, store.get(self._keys.lease(term.node)).decode(), now=time.monotonic())
 
     def _lives(self, store: Store, term: Term) -> bool:
         """Return whether the launcher of a term runs; observe its lease until it is renewed or expires."""
@@ -116,7 +133,7 @@ class Election:
         """Start a term that replaces a known one; return None if another node was faster."""
         last = Term.from_text(known) if known else Term(0, -1)
         mine = replace(last, number=last.number + 1, node=node, hosts_store=self._hosts_store, is_open=False)
-        mine = replace(mine, is_over=False)
+        mine = replace(mine, is_over=False, endpoint=self._endpoint())
         if store.compare_set(self._keys.leader, known, mine.to_text()).decode() != mine.to_text():
             return None
         opening = self._opening(store, mine, last.node if last.node != node else -1)

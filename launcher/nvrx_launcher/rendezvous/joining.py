@@ -114,6 +114,7 @@ def join_over_store(
         OSError: when an address cannot be used.
     """
     from nvrx_core.store.cpp_log_level import FATAL, quiet_for_good
+    from nvrx_launcher.rendezvous.connections import CoordinatorConnection, NodeListener
     from nvrx_launcher.rendezvous.store_coordination import StoreCoordination
 
     quiet_for_good(FATAL)  # a lost store is logged in one line
@@ -123,9 +124,11 @@ def join_over_store(
     address = place.local_addr or local_address(*store.endpoint)
     control = ControlStore(loop, place.job_name, address=address, hosted=lambda: coordination.control_in_use())  # noqa: PLW0108 - it is made below
     cleanup.callback(control.close)
+    listener = NodeListener(loop, place.run_id, address)
+    cleanup.callback(listener.close)
     coordination = StoreCoordination(
         store, keys, mailbox, node, describe=functools.partial(job[1], address), control=control, rules=job[0],
-        settings=place.settings,
+        settings=place.settings, listener=listener, connection=CoordinatorConnection(loop, place.run_id),
     )  # fmt: skip
     cleanup.callback(coordination.close, loop)
     return coordination

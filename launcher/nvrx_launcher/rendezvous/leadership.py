@@ -8,6 +8,7 @@ from typing import Final
 
 from nvrx_core import failpoint
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.rendezvous.connections import NodeListener
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
 from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
@@ -37,18 +38,22 @@ class Leadership:
         settings: the settings of the rendezvous.
         control: the store of in-process restart.
         hosts_store: this launcher hosts the store of the rendezvous.
+        listener: the connections of the other launchers.
         failed: called with the reason, in a thread of the coordinator's that has ended by a failure.
+
+    Attributes:
+        term: the current one, as far as this launcher knows; read in any thread.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self, rules: Rules, connect: Callable[[], Link], keys: RendezvousKeys, *,
         mailbox: Mailbox, settings: RendezvousSettings, control: ControlStore, hosts_store: bool,
-        failed: Callable[[str], object],
+        listener: NodeListener, failed: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._rules, self._connect, self._keys, self._mailbox = rules, connect, keys, mailbox
-        self._settings, self._control, self._failed = settings, control, failed
-        self._election = Election(keys, settings, hosts_store=hosts_store)
-        self._term = Term(0, -1)
+        self._settings, self._control, self._listener, self._failed = settings, control, listener, failed
+        self._election = Election(keys, settings, hosts_store=hosts_store, endpoint=listener.endpoint)
+        self.term = Term(0, -1)
         self._host: CoordinatorHost | None = None
 
     @property
@@ -62,12 +67,12 @@ class Leadership:
         self._take(opening, node)
         return opening.term
 
-    def observe(self, store: Store, node: int) -> None:
-        """Take over from a coordinator whose launcher is lost."""
-        opening = self._election.observe(store, node, self._term)
-        if opening.term.number != self._term.number:
+    def observe(self, store: Store, node: int, *, is_closed: bool) -> None:
+        """Take over from a coordinator whose launcher is lost; `is_closed`: it has closed its connection for good."""
+        opening = self._election.observe(store, node, self.term, is_closed=is_closed)
+        if opening.term.number != self.term.number:
             self._take(opening, node)
-        self._term = opening.term
+        self.term = opening.term
 
     def tick(self, *, now: float) -> None:
         """Handle that time has passed."""
@@ -95,7 +100,7 @@ class Leadership:
             self._host.inbox.end(ENDS_WITHIN)
 
     def _take(self, opening: Opening, node: int) -> None:
-        self._term = opening.term
+        self.term = opening.term
         if opening.term.node == node:
             self._mailbox.post(lambda: self._lead(opening))
 
@@ -105,8 +110,7 @@ class Leadership:
         self.stop()
         self._host = CoordinatorHost(
             self._rules, opening, self._connect, self._keys, mailbox=self._mailbox, settings=self._settings,
-            control=self._control.own_endpoint, replaced=self._replaced,
-            failed=self._failed,
+            control=self._control.own_endpoint, listener=self._listener, replaced=self._replaced, failed=self._failed,
         )  # fmt: skip
         self._host.start()
 

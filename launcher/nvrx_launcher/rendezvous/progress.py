@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nvrx_core.fault_tolerance.peers import Progress, slowest_of_each_kind
 from nvrx_core.parsing import integer, parse_object
 
-__all__ = ["NodeProgress", "ProgressBoard", "ProgressSummary", "slowest_of_job"]
+__all__ = ["NodeProgress", "ProgressBoard", "ProgressSummary", "existing", "slowest_of_job"]
 
 NodeProgress = tuple[int, Sequence[Progress]]
 """A cycle, and ranks of it."""
@@ -28,14 +28,19 @@ class Store(Protocol):
     def set(self, key: str, value: str) -> object:
         """Write a value."""
 
-    def get(self, key: str) -> bytes:
-        """Return the value of an existing key."""
-
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Return the values of existing keys."""
 
     def check(self, keys: list[str]) -> bool:
         """Whether all of these keys are there."""
+
+
+def existing(store: Store, keys: list[str]) -> list[bytes] | None:
+    """Return the values of keys, None unless all of them are there; one request where the store has one for that."""
+    if (read := getattr(getattr(store, "store", None), "read", None)) is not None:
+        found: list[bytes] | None = read(keys)
+        return found
+    return store.multi_get(keys) if store.check(keys) else None
 
 
 class ProgressBoard:
@@ -60,7 +65,7 @@ class ProgressBoard:
     def read(self, store: Store) -> list[Progress]:
         """Return the slowest ranks of other nodes in the current cycle."""
         key = self._key(-1)
-        cycle, ranks = _from_text(store.get(key)) if store.check([key]) else (-1, ())
+        cycle, ranks = (-1, ()) if (found := existing(store, [key])) is None else _from_text(found[0])
         current, own = self._own()
         here = {each.rank for each in own}
         return [each for each in ranks if cycle == current and each.rank not in here]
@@ -79,10 +84,9 @@ class ProgressSummary:
     def collect(self, store: Store, nodes: Iterable[int]) -> None:
         """Write the slowest ranks of the job, if they have changed."""
         wanted = list(nodes)
-        keys = list(map(self._key, wanted))
-        if not keys or not store.check(keys):
+        if not wanted or (found := existing(store, list(map(self._key, wanted)))) is None:
             return
-        text = _to_text(*slowest_of_job(dict(zip(wanted, map(_from_text, store.multi_get(keys)), strict=True))))
+        text = _to_text(*slowest_of_job(dict(zip(wanted, map(_from_text, found), strict=True))))
         if text != self._collected:
             store.set(self._key(-1), text)
             self._collected = text

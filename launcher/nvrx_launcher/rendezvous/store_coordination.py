@@ -11,6 +11,8 @@ from typing import Final, Protocol
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.rendezvous.connection_watch import CLOSED_FOR
+from nvrx_launcher.rendezvous.connections import CoordinatorConnection, NodeListener
 from nvrx_launcher.rendezvous.coordination import NodeEvents
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.leadership import Leadership
@@ -60,9 +62,11 @@ class StoreCoordination:
         control: the store of in-process restart.
         rules: the parameters of the decisions.
         settings: the settings of the rendezvous.
+        listener: the connections of the other launchers, if this one runs the coordinator.
+        connection: that to the coordinator's launcher, if another one runs it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         store: RendezvousStore,
         keys: RendezvousKeys,
@@ -73,6 +77,8 @@ class StoreCoordination:
         control: ControlStore,
         rules: Rules,
         settings: RendezvousSettings,
+        listener: NodeListener,
+        connection: CoordinatorConnection,
     ) -> None:
         self._connect, self._keys, self._mailbox, self._describe = store.connect, keys, mailbox, describe
         self._events, self.store = node, control
@@ -81,6 +87,7 @@ class StoreCoordination:
         self.hosts_store = store.is_hosted
         self._board = ProgressBoard(keys.progress, node.progress)
         self._lease = Lease(settings.beat, settings.lost_after)
+        self._connection, self._closed_for = connection, settings.beat * CLOSED_FOR
         self._leadership = Leadership(
             rules,
             self._connect,
@@ -89,6 +96,7 @@ class StoreCoordination:
             settings=settings,
             control=control,
             hosts_store=store.is_hosted,
+            listener=listener,
             failed=self._failed,
         )
         self._requests = Requests(self._connect(), self._beat, settings.beat, name="nvrx-node", failed=self._failed)
@@ -105,7 +113,7 @@ class StoreCoordination:
     @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
-        return min(self._lease.deadline, self._leadership.deadline)
+        return min(self._lease.deadline, self._leadership.deadline, self._connection.deadline)
 
     def join(self) -> None:
         """Join the job."""
@@ -135,9 +143,16 @@ class StoreCoordination:
     def tick(self, *, now: float) -> None:
         """Handle that time has passed."""
         self._leadership.tick(now=now)
+        self._hold_connection()
+        self._connection.tick(now=now)
         if self._lease.is_lost(now=now):
             self._lease.release(now=now)
             self._events.cut_off(f"the rendezvous store has not answered for {self._lease.ends_after:g} s")
+
+    def _hold_connection(self) -> None:
+        term, node = self._leadership.term, self._node
+        if not self._is_over:
+            self._connection.hold(term.number, "" if term.node == node else term.endpoint, node)
 
     def paused(self, *, now: float) -> None:
         """Handle that this launcher has stood still until now."""
@@ -154,6 +169,7 @@ class StoreCoordination:
         if self._decisions is not None:
             self._decisions.stop()
         self._requests.finish(SAYS_WITHIN)
+        self._connection.close()
         if self._is_lost:
             self._leadership.stop()
         else:
@@ -203,7 +219,8 @@ class StoreCoordination:
         if self._node >= 0:
             self._move_lease(store)
         if self._decisions is not None and not self._is_over:
-            self._leadership.observe(store, self._node)
+            is_closed = time.monotonic() - self._connection.closed_since >= self._closed_for
+            self._leadership.observe(store, self._node, is_closed=is_closed)
 
     def _move_lease(self, store: Store) -> None:
         """Renew the lease, by a request that is answered: a node that is cut off must detect it."""

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Self
 
-from nvrx_core.parsing import integer, parse_object
+from nvrx_core.parsing import integer, parse_endpoint, parse_object, string
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import Decision
 
@@ -30,6 +30,7 @@ class Term:
         hosts_store: the launcher hosts the store as well: while the store is there, so is the coordinator.
         is_open: the coordinator has started.
         is_over: the launcher has left in order; the term ends before its lease expires.
+        endpoint: where the other launchers connect to this one, an address and a port; empty for nowhere.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Term:
     hosts_store: bool = False
     is_open: bool = False
     is_over: bool = False
+    endpoint: str = ""
 
     def to_text(self) -> str:
         """Return the wire format."""
@@ -54,7 +56,10 @@ class Term:
         data = parse_object(text)
         number, node, since, inbox = (integer(data.get(name), 0) for name in ("number", "node", "since", "inbox"))
         hosts_store, is_open, is_over = (data.get(name) is True for name in ("hosts_store", "is_open", "is_over"))
-        return cls(number, node, since, inbox, hosts_store, is_open, is_over)
+        endpoint = string(data.get("endpoint", ""))
+        if endpoint:
+            parse_endpoint(endpoint)
+        return cls(number, node, since, inbox, hosts_store, is_open, is_over, endpoint)
 
 
 @dataclass(frozen=True)

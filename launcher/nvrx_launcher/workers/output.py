@@ -298,6 +298,10 @@ class Logs:
         """Return the error file of a worker, to which torch's `record` writes its exception."""
         return Path(self._cycle.workers[local_rank].error or os.devnull)
 
+    def shows_errors(self, local_rank: int) -> bool:
+        """Return whether the console has what a worker writes to stderr."""
+        return self._cycle.workers[local_rank].stderr.is_shown
+
     def open(self, local_rank: int, rank: int, attach: Callable[[Tee], object]) -> Output:
         """Open the streams of a worker; `attach` is called with those that the loop must read."""
         values = {"role_name": self._options.role, "rank": rank, "local_rank": local_rank}

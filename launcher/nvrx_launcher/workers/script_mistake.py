@@ -13,10 +13,13 @@ import warnings
 from collections.abc import Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Final
 
 from nvrx_launcher.options import LaunchOptions
 
 __all__ = ["script_mistake"]
+
+_OURS: Final = ("nvrx_core", "nvrx_lightning", "nvrx_megatron")
 
 
 def script_mistake(options: LaunchOptions, environ: Mapping[str, str]) -> str:
@@ -39,7 +42,8 @@ def script_mistake(options: LaunchOptions, environ: Mapping[str, str]) -> str:
         return ""
     folders = [str(script.resolve().parent), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
     missing = [name for name in _first_imports(tree) if not _is_found(name, folders)]
-    return f"{script} imports {missing[0]}, which is not found" if missing else ""
+    hint = f"; nvrx is imported as {', '.join(_OURS)}" if missing[:1] == ["nvrx"] else ""
+    return f"{script} imports {missing[0]}, which is not found{hint}" if missing else ""
 
 
 def _first_imports(tree: ast.Module) -> Iterator[str]:

@@ -14,6 +14,8 @@ __all__ = ["StandbyPolicy", "StartStandby", "bytes_needed", "sets_what_imports_r
 
 SETTLES: Final = 5.0
 """Seconds for workers to start before standbys use the CPUs."""
+SETTLES_WARM: Final = 1.0
+"""The same if all workers were standbys: they import nothing, and no other standby is left for the next restart."""
 LOOKS_AGAIN: Final = 30.0
 """Seconds between two checks of free memory."""
 MAX_LOSSES: Final = 3
@@ -49,14 +51,16 @@ class StandbyPolicy:
     """
 
     def __init__(self, workers: int) -> None:
-        self._missing = set(range(workers))
+        self._workers, self._missing = workers, set(range(workers))
+        self._warm = 0
         self._starting: int | None = None
         self._losses = 0
         self.deadline, self.reason = math.inf, ""
 
     def settle(self, *, now: float) -> None:
         """Handle that workers are being started or awaited: standbys are started after them."""
-        self.deadline = now + SETTLES
+        self.deadline = now + (SETTLES_WARM if self._warm == self._workers else SETTLES)
+        self._warm = 0
 
     def pause(self) -> None:
         """Handle that workers are being stopped."""
@@ -81,9 +85,10 @@ class StandbyPolicy:
         self._losses = 0
         self._done(local_rank, now)
 
-    def taken(self, local_rank: int) -> None:
-        """Handle that a standby has become a worker; `settle` schedules the next one."""
+    def taken(self, local_rank: int, *, runs: bool) -> None:
+        """Handle that a standby is used up, and whether it runs as a worker; `settle` schedules the next one."""
         self._missing.add(local_rank)
+        self._warm += runs
 
     def lost(self, local_rank: int, why: str, *, now: float) -> None:
         """Handle that a standby has exited."""

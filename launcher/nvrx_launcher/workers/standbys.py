@@ -155,11 +155,16 @@ class Standbys:
             return None
         self._loop.forget(standby.control.fileno())
         del self._standbys[ranks[0]]
-        has_imported_under_it = without_place(environment) == without_place(standby.environment)
-        worker = standby.become(ranks, environment, output) if has_imported_under_it else None
+        changed = without_place(environment).items() ^ without_place(standby.environment).items()
+        if changed:
+            names = ", ".join(sorted({name for name, _ in changed}))
+            log.warning(
+                "the standby worker for local rank %d is not used: it has imported before %s changed", ranks[0], names
+            )
+        worker = None if changed else standby.become(ranks, environment, output)
         if worker is None:
             standby.close()
-        self._policy.taken(ranks[0])
+        self._policy.taken(ranks[0], runs=worker is not None)
         return worker
 
     def close(self) -> None:

@@ -87,6 +87,35 @@ def test_spares_wait_and_take_the_place_of_a_lost_node():
     assert (run.cycle, [member.node for member in run.members]) == (1, [1, 2])
 
 
+def test_a_spare_with_a_lower_number_does_not_take_the_place_of_a_node_that_is_there():
+    """As an agent of torch elastic has that joins before others and asks to take part after them."""
+    made = coordinator(2, 3)
+    for number in (1, 2):
+        made.received(ready(number), now=0.0)
+    made.tick(now=LAST_CALL)
+    made.received(ready(0), now=1.5)
+    made.received(ready(2, cycle=0), now=2.0)  # it begins anew
+    made.check()
+    state = CoordinatorState.from_json(json.loads(json.dumps(made.state(now=2.0).to_json())))
+    for each in (made, Coordinator.from_state(made.rules, state, now=2.0)):
+        (decision,) = each.received(ready(1, cycle=0), now=2.0)
+        assert [member.node for member in decision.members] == [1, 2]
+
+
+def test_the_place_of_a_lost_node_is_its_own_again_only_if_no_other_has_joined_before():
+    made = coordinator(2, 3)
+    for number in range(3):
+        made.received(ready(number), now=0.0)
+    made.lost(0, "its lease", now=1.0)
+    (decision,) = stopped(made, 1)
+    assert [member.node for member in decision.members] == [1, 2]
+    made.received(ready(0, cycle=0), now=2.0)
+    made.lost(1, "its lease", now=3.0)
+    made.received(ready(2, cycle=1), now=3.0)
+    (decision,) = made.tick(now=made.deadline)
+    assert [member.node for member in decision.members] == [0, 2]
+
+
 def test_too_few_nodes_end_the_job_with_their_names():
     made = coordinator()
     made.received(ready(1), now=0.0)

@@ -106,7 +106,8 @@ def hosted(store: dist.Store) -> CoordinatorHost:
     connections: list[Callable[..., object]] = [lambda request: request(store), gone]
     return CoordinatorHost(
         Rules(2, 2, 1), Opening(TERM, 1), iter(connections).__next__,  # type: ignore[arg-type]
-        KEYS, mailbox=SimpleNamespace(), settings=SETTINGS, control=str, replaced=lambda: None, failed=print,  # type: ignore[arg-type]
+        KEYS, mailbox=SimpleNamespace(), settings=SETTINGS, control=str,
+        listener=SimpleNamespace(serve=print, stop=lambda: None), replaced=lambda: None, failed=print,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

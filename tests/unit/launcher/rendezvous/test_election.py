@@ -105,6 +105,24 @@ def test_a_member_finds_that_it_is_lost_and_takes_over(store):
     assert candidate().observe(store, 1, opening.term) == Opening(opening.term)
 
 
+def test_one_whose_connection_is_closed_is_replaced_long_before_its_lease_expires(store):
+    member = Election(KEYS, RendezvousSettings(beat=0.01, lost_after=1_000_000), hosts_store=False)
+    first = candidate().enter(store, 0)
+    opening = member.observe(store, 1, first.term)
+    while opening.term.node == 0:
+        assert member.observe(store, 1, first.term) == opening
+        assert member.observe(store, 1, Term(0, 2), is_closed=True) == opening  # that was another one's
+        opening = member.observe(store, 1, first.term, is_closed=True)
+    assert (opening.term.number, opening.predecessor) == (2, 0)
+
+
+def test_one_that_renews_its_lease_is_not_replaced_for_a_closed_connection(store):
+    member = candidate()
+    first = candidate().enter(store, 0)
+    for _ in range(4):
+        assert member.observe(Moving(store), 1, first.term, is_closed=True) == Opening(first.term)
+
+
 def test_one_that_has_left_is_replaced_at_once(store):
     first = candidate().enter(store, 0)
     store.set(KEYS.leader, Term(1, 0, is_open=True, is_over=True).to_text())
@@ -206,7 +224,7 @@ def test_what_is_written_can_be_read():
     entry = Entry(3, (Decision(Verdict.LOST, 1, "x", node=2), Decision(Verdict.END, 1, "y", code=1)))
     assert Entry.from_text(entry.to_text()) == entry
     assert Checkpoint.from_text(known().to_text()) == known()
-    term = Term(1, 2, 3, 4, is_open=True)
+    term = Term(1, 2, 3, 4, is_open=True, endpoint="[fd00::2]:4321")
     assert Term.from_text(term.to_text()) == term
 
 
@@ -214,6 +232,11 @@ def test_what_is_written_can_be_read():
 def test_a_malformed_value_is_refused(kind):
     with pytest.raises(ValueError):  # noqa: PT011
         kind.from_json({}) if kind is CoordinatorState else kind.from_text("{}")
+
+
+def test_a_term_with_a_malformed_endpoint_is_refused():
+    with pytest.raises(ValueError, match="not host:port"):
+        Term.from_text(Term(1, 0, endpoint="nowhere").to_text())
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch):

@@ -19,6 +19,7 @@ def mistake(*given, environ=None):
         ("'''Trains.'''\nfrom __future__ import annotations\nimport beside\nimport torch.nn\n", ""),
         ("import os\nimport no_such_module.part\n", "imports no_such_module, which is not found"),
         ("from no_such_module import it\n", "imports no_such_module, which is not found"),
+        ("from nvrx.inprocess import Wrapper", "imports nvrx, which is not found; nvrx is imported as nvrx_core, "),
         ("import sys\nsys.path.append('x')\nimport no_such_module\n", ""),
         ("try:\n    import no_such_module\nexcept ImportError:\n    pass\n", ""),
         ("from . import it\n", ""),

@@ -12,6 +12,7 @@ from nvrx_launcher.workers.standby_policy import (
     LOOKS_AGAIN,
     MAX_LOSSES,
     SETTLES,
+    SETTLES_WARM,
     StandbyPolicy,
     StartStandby,
     bytes_needed,
@@ -52,9 +53,24 @@ def test_one_that_was_taken_is_replaced_when_the_workers_have_settled():
     policy.tick(now=7.0, has_room=True)
     policy.pause()
     assert policy.deadline == math.inf
-    policy.taken(0)
+    policy.taken(0, runs=False)
     policy.settle(now=20.0)
+    assert policy.deadline == 20.0 + SETTLES
     assert policy.tick(now=20.0 + SETTLES, has_room=True) == (StartStandby(0),)
+
+
+def test_workers_that_were_all_standbys_have_settled_sooner():
+    policy = settled()
+    for rank in range(2):
+        assert policy.tick(now=5.0 + rank, has_room=True) == (StartStandby(rank),)
+        policy.ready(rank, now=6.0 + rank)
+    policy.taken(0, runs=True)
+    policy.taken(1, runs=True)
+    policy.settle(now=20.0)
+    assert policy.deadline == 20.0 + SETTLES_WARM
+    policy.taken(0, runs=True)
+    policy.settle(now=30.0)
+    assert policy.deadline == 30.0 + SETTLES
 
 
 def test_without_memory_it_is_looked_for_again():
@@ -102,7 +118,7 @@ def test_a_local_rank_has_one_standby_at_most(steps):
             starting.remove(rank)
             waiting.add(rank)
         elif name == "taken" and rank in waiting:
-            policy.taken(rank)
+            policy.taken(rank, runs=True)
             waiting.remove(rank)
         elif name == "lost" and rank in starting | waiting:
             policy.lost(rank, "", now=now)

@@ -1,0 +1,163 @@
+"""The connections of launchers to that of the coordinator, over real sockets: what closes them, and what does not."""
+
+from __future__ import annotations
+
+import math
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.rendezvous.connection_watch import ConnectionWatch
+from nvrx_launcher.rendezvous.connections import LONGEST, CoordinatorConnection, NodeListener
+
+from nvrx_core.parsing import endpoint_text, parse_endpoint
+
+
+class Watch(ConnectionWatch):
+    """Records what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.heard = list[tuple[str, int]]()
+
+    def connected(self, node: int) -> None:
+        super().connected(node)
+        self.heard.append(("connected", node))
+
+    def closed(self, node: int) -> None:
+        super().closed(node)
+        self.heard.append(("closed", node))
+
+
+class Ends:
+    """Both ends, in one event loop."""
+
+    def __init__(self, address: str) -> None:
+        self.loop, self.watch = EventLoop(), Watch()
+        self.listener = NodeListener(self.loop, "job", address)
+        self.node = CoordinatorConnection(self.loop, "job")
+
+    def turn(self, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10.0
+        while not until():
+            now = self.loop.turn(min(deadline, self.node.deadline))
+            self.node.tick(now=now)
+            assert now < deadline
+
+    def heard(self, count: int) -> list[tuple[str, int]]:
+        self.turn(lambda: len(self.watch.heard) >= count)
+        return self.watch.heard
+
+    def close(self) -> None:
+        self.node.close()
+        self.listener.close()
+        self.loop.close()
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ends = Ends(request.param)
+    yield ends
+    ends.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_launcher_that_ends_is_heard_of(ends: Ends) -> None:
+    endpoint = ends.listener.endpoint()
+    assert ends.listener.endpoint() == endpoint
+    ends.listener.serve(ends.watch)
+    ends.node.hold(1, endpoint, 3)
+    assert ends.heard(1) == [("connected", 3)]
+    ends.node.close()
+    assert ends.heard(2)[1:] == [("closed", 3)]
+
+
+def test_a_node_that_joins_again_connects_under_its_new_number(ends: Ends) -> None:
+    ends.listener.endpoint()
+    ends.listener.serve(ends.watch)
+    for node in (3, 3, 4):
+        ends.node.hold(1, ends.listener.endpoint(), node)
+        ends.heard(1)
+    assert sorted(ends.heard(3)) == [("closed", 3), ("connected", 3), ("connected", 4)]
+
+
+def test_a_connection_that_is_closed_on_its_way_is_made_again(ends: Ends) -> None:
+    ends.node.hold(1, ends.listener.endpoint(), 3)
+    ends.listener.serve(ends.watch)
+    ends.heard(1)
+    (channel,) = ends.listener._nodes
+    ends.listener._end(channel)
+    assert ends.heard(3) == [("connected", 3), ("closed", 3), ("connected", 3)]
+    assert ends.node.closed_since == math.inf
+
+
+def test_the_end_of_the_coordinators_launcher_shows_until_another_one_runs_it(ends: Ends) -> None:
+    ends.node.hold(1, ends.listener.endpoint(), 3)
+    ends.listener.serve(ends.watch)
+    ends.heard(1)
+    assert ends.listener._listener is not None
+    ends.loop.forget(ends.listener._listener.fileno())
+    ends.listener._listener.close()
+    (channel,) = ends.listener._nodes
+    ends.listener._end(channel)
+    ends.turn(lambda: ends.node.closed_since < math.inf)
+    since = ends.node.closed_since
+    ends.turn(lambda: ends.node._pause > 0.3)  # it has tried several times
+    assert ends.node.closed_since == since
+    ends.node.hold(2, "", 3)
+    assert (ends.node.closed_since, ends.node.deadline) == (math.inf, math.inf)
+    ends.listener._listener = None
+
+
+def test_a_coordinator_that_leaves_in_order_says_so(ends: Ends) -> None:
+    ends.node.hold(1, ends.listener.endpoint(), 3)
+    ends.listener.serve(ends.watch)
+    ends.heard(1)
+    ends.listener.stop()
+    ends.turn(lambda: ends.node._channel is None)
+    assert (ends.node.closed_since, ends.node.deadline) == (math.inf, math.inf)
+    assert ends.watch.heard == [("connected", 3)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n", b'{"job": "another", "node": 3}\n', b'{"job": "job", "node": -1}\n',
+        b"x" * (LONGEST + 1), b'{"job": "job", "node": 3}\n{"job": "job", "node": 4}\n',
+    ],
+)  # fmt: skip
+def test_what_is_no_launcher_of_the_job_is_not_served(ends: Ends, said: bytes) -> None:
+    endpoint = ends.listener.endpoint()
+    ends.listener.serve(ends.watch)
+    with socket.create_connection(parse_endpoint(endpoint), timeout=5.0) as stranger:
+        stranger.sendall(said)
+        ends.turn(lambda: bool(ends.listener._nodes))
+        ends.turn(lambda: not ends.listener._nodes)
+    assert ("connected", 4) not in ends.watch.heard
+
+
+def test_what_listens_where_the_coordinator_was_is_left_alone(ends: Ends) -> None:
+    """Another program, on the same port; it may be a service that speaks first."""
+    address = ends.listener._address
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as other:
+        ends.node.hold(1, endpoint_text(address, other.getsockname()[1]), 3)
+        connection, _ = other.accept()
+        with connection:
+            connection.sendall(b"220 mail\r\n")
+            ends.turn(lambda: ends.node._channel is None)
+            assert connection.recv(1) == b""
+    assert ends.node.closed_since == math.inf
+
+
+def test_an_address_of_another_machine_is_no_endpoint() -> None:
+    loop = EventLoop()
+    listener = NodeListener(loop, "job", "192.0.2.1")
+    assert listener.endpoint() == ""
+    listener.serve(Watch())
+    listener.close()
+    loop.close()

@@ -1,0 +1,36 @@
+"""How the launcher reports a worker that has failed: in a line with the cause, and a traceback unless it is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nvrx_launcher.workers.failure_report import failure_report
+from nvrx_launcher.workers.worker import Failure
+
+TRACE = "Traceback (most recent call last):\n  ...\nTypeError: injected"
+
+
+def failure(folder: Path, *, written: bool = True) -> Failure:
+    file = folder / "error.json"
+    if written:
+        message = {"message": "TypeError: injected", "extraInfo": {"py_callstack": TRACE}}
+        file.write_text(json.dumps({"message": message}))
+    return Failure(local_rank=1, rank=3, pid=7, code=1, error_file=file)
+
+
+LINE = "rank 3 (local rank 1, pid 7) has failed with exit code 1"
+
+
+def test_a_traceback_that_is_shown_nowhere_else_follows_the_line(tmp_path: Path) -> None:
+    assert failure_report(failure(tmp_path)) == f"{LINE}: TypeError: injected\n{TRACE}"
+
+
+def test_a_traceback_that_the_worker_has_shown_is_not_repeated(tmp_path: Path) -> None:
+    assert failure_report(failure(tmp_path), is_shown=True) == f"{LINE}: TypeError: injected"
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_without_an_error_file_the_line_is_all(tmp_path: Path, is_shown: bool) -> None:
+    assert failure_report(failure(tmp_path, written=False), is_shown=is_shown) == LINE
