@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nvrx_lightning.callback import FaultToleranceCallback, FaultToleranceSectionsCallback
     from nvrx_lightning.monitoring.faults import SimulatedFaultParams
     from nvrx_lightning.strategy import InProcessStrategy, in_process
+    from nvrx_lightning.verification.function import verify
 
     class InProcessDDPStrategy(InProcessStrategy, Any):  # type: ignore[misc]
         """Lightning's `DDPStrategy` of the family in use, with in-process restart."""
@@ -34,6 +35,7 @@ __all__ = [
     "InProcessModelParallelStrategy",
     "SimulatedFaultParams",
     "in_process",
+    "verify",
 ]  # fmt: skip
 
 _HOME = {
@@ -41,6 +43,7 @@ _HOME = {
     "FaultToleranceSectionsCallback": "callback",
     "SimulatedFaultParams": "monitoring.faults",
     "in_process": "strategy",
+    "verify": "verification.function",
 }
 
 register()
@@ -56,7 +59,9 @@ if not TYPE_CHECKING:  # checkers see the names above, and refuse any other
             from nvrx_lightning.strategy import strategy_class
 
             return strategy_class(name, preferred())
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from nvrx_core.settings.spelling import no_such_name
+
+        raise no_such_name(__name__, name, __all__)
 
 
 def __dir__() -> list[str]:

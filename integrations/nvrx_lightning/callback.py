@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from nvrx_core.fault_tolerance import WorkloadAction, WorkloadControlRequest
+from nvrx_core.inprocess.faults.uncaught import print_shortened
+from nvrx_core.inprocess.faults.user_errors import plainly
+from nvrx_core.inprocess.groups.torch_groups import undo_exception_hooks
 from nvrx_core.settings import environment
 from nvrx_lightning import callback_base
 from nvrx_lightning.monitoring import control, files
@@ -18,6 +22,7 @@ from nvrx_lightning.monitoring.faults import SimulatedFaults
 from nvrx_lightning.monitoring.learning import Learner
 from nvrx_lightning.monitoring.phases import PhaseReports
 from nvrx_lightning.monitoring.training import Training
+from nvrx_lightning.options import refuse_unknown
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -53,6 +58,16 @@ class FaultToleranceCallback(PhaseReports):
     heartbeats: ClassVar[bool] = True
     """Whether heartbeats are sent, besides sections."""
 
+    if not TYPE_CHECKING:  # checkers know the parameters
+
+        @plainly
+        def __new__(cls, *args: object, **kwargs: object) -> Self:
+            """Refuse an unknown parameter with the name that is most like it."""
+            parameters = inspect.signature(cls.__init__).parameters
+            if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+                refuse_unknown(cls.__name__, [name for name in parameters if name != "self"], kwargs)
+            return super().__new__(cls)
+
     def __init__(
         self,
         autoresume: bool | None = None,
@@ -73,10 +88,12 @@ class FaultToleranceCallback(PhaseReports):
         self._policy, self._logger_name = exc_handling_policy, logger_name
         self._connection: Connection | None = None
         self._folder: Path | None = None
-        self._returned = self._is_final = self._stays_connected = False
+        self._returned = self._is_final = self._stays_connected = self._is_told = False
 
     def connect(self, trainer: Trainer) -> None:
         """Connect to the rank monitor as a wrapped call of `fit` begins, and stay connected until `disconnect`."""
+        if not self._is_first(trainer):
+            return
         self._open(trainer)
         self._stays_connected = True
 
@@ -89,12 +106,26 @@ class FaultToleranceCallback(PhaseReports):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Connect to the rank monitor and start to report."""
-        if stage != "fit":
+        if stage != "fit" or not self._is_first(trainer):
             return
         self._returned = self._is_final = False
         self._pause()
         self._open(trainer)
         self._begin(trainer)
+
+    def _is_first(self, trainer: Trainer) -> bool:
+        """Whether this callback is the first of its kind: only one reports, and a second one is warned of once."""
+        all_of_them = [each for each in trainer.callbacks if isinstance(each, FaultToleranceCallback)]  # type: ignore[attr-defined]
+        if all_of_them[0] is self:
+            return True
+        if not self._is_told and trainer.is_global_zero:
+            self._is_told = True
+            self._log(trainer).warning(
+                "%d callbacks report to the rank monitor; only the first one does now: remove this %s from the trainer",
+                len(all_of_them),
+                type(self).__name__,
+            )
+        return False
 
     def _open(self, trainer: Trainer) -> None:
         if self._connection is None:
@@ -128,6 +159,8 @@ class FaultToleranceCallback(PhaseReports):
             return
         if environment.launcher_socket() is not None:
             control.report(exception)
+            undo_exception_hooks()
+            print_shortened(exception, f"[rank{trainer.global_rank}]: ")
         log = self._log(trainer)
         request = control.consult(self._policy, exception, log)
         if request is not None:

@@ -10,9 +10,11 @@ The assignment belongs to the process: a Trainer created after a fit that lost r
 from __future__ import annotations
 
 import os
+import random
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from nvrx_lightning.subclassing import become
@@ -20,10 +22,16 @@ from nvrx_lightning.subclassing import become
 __all__ = [
     "assign",
     "assign_from_variables",
+    "become_rank",
+    "begin_verification",
     "follow_assignment",
+    "for_verification",
+    "free_ports",
+    "job_ids",
     "publish",
     "reserve_ports",
-    "was_restarted",
+    "restarted_ids",
+    "verifies",
 ]
 
 _assignment: Final[dict[str, tuple[int, int]]] = {}
@@ -99,20 +107,89 @@ def publish(environment: Any) -> None:
 
 
 def reserve_ports() -> None:
-    """Choose MASTER_PORT for ranks that Lightning starts itself: a free port whose successor is free, too."""
-    if "MASTER_PORT" in os.environ:
-        return
+    """Choose MASTER_PORT for ranks that Lightning starts itself."""
+    if "MASTER_PORT" not in os.environ:
+        os.environ["MASTER_PORT"] = str(free_ports())
+
+
+def free_ports() -> int:
+    """Return a free port whose successor is free, too.
+
+    It is none that the kernel may give to a connection before the port is used.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     for _ in range(100):
-        with socket.socket() as first, socket.socket() as second, suppress(OSError, OverflowError):
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
+        port = random.SystemRandom().randrange(10_000, max(lowest, 20_000) - 1)
+        with socket.socket() as first, socket.socket() as second, suppress(OSError):
+            first.bind(("127.0.0.1", port))
             second.bind(("127.0.0.1", port + 1))
-            os.environ["MASTER_PORT"] = str(port)
-            return
+            return port
     raise RuntimeError("no two consecutive free ports: set MASTER_PORT")
 
 
-def was_restarted() -> bool:
-    """Return whether a launcher or a scheduler has started this job before."""
-    counts = (os.environ.get(name, "") for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
-    return any(count.isdigit() and int(count) > 0 for count in counts)
+def job_ids() -> dict[str, str]:
+    """Return the ids of this job, each unique to one start of it and the same in its restarts, by who restarts it."""
+    ids = {}
+    if launch := os.environ.get("NVRX_LAUNCH_ID"):
+        ids["the launcher"] = f"launch {launch}"
+    elif (run := os.environ.get("TORCHELASTIC_RUN_ID")) is not None:
+        ids["the launcher"] = f"run {run} of agent {_agent()}"
+    if job := os.environ.get("SLURM_JOB_ID"):
+        ids["Slurm"] = f"Slurm job {job}"
+    return ids
+
+
+def restarted_ids() -> dict[str, str]:
+    """Return those of `job_ids` whose launcher or scheduler has started this job before; empty at its first start."""
+    counts = {"the launcher": "TORCHELASTIC_RESTART_COUNT", "Slurm": "SLURM_RESTART_COUNT"}
+    restarted = {who for who, name in counts.items() if (count := os.environ.get(name, "")).isdigit() and int(count)}
+    return {who: each for who, each in job_ids().items() if who in restarted}
+
+
+def _agent() -> str:
+    """Return host, pid and start of torchrun's agent: the closest ancestor that was not started by an agent itself.
+
+    Another start of the job under the same run id has another agent.
+    """
+    boot, pid = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.getppid()
+    while pid > 1:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if b"TORCHELASTIC_RESTART_COUNT=" not in Path(f"/proc/{pid}/environ").read_bytes():
+                return f"{boot}-{pid}-{fields[19]}"
+        except OSError:  # it has ended, or is another user's
+            break
+        pid = int(fields[1])
+    return boot
+
+
+_VERIFIES: Final = "NVRX_LIGHTNING_VERIFIES"
+_OF_ANOTHER_JOB: Final = ("FAULT_TOL_", "FT_", "NVRX_", "PL_TRAINER_", "SLURM_", "TORCHELASTIC_")
+_ONE_THREAD: Final = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Else a computation at the import of the user's module starts threads, which a forked rank would lack."""
+
+
+def for_verification(path: list[str]) -> dict[str, str]:
+    """Return the environment of the process of a verification, which finds modules as this one does."""
+    return {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def begin_verification() -> None:
+    """Make this process that of a verification: CPU only, one thread, and no part of the job that it was started in."""
+    for name in [name for name in os.environ if name.startswith(_OF_ANOTHER_JOB)]:
+        del os.environ[name]
+    os.environ.update({**_ONE_THREAD, "CUDA_VISIBLE_DEVICES": "", _VERIFIES: "1", "WANDB_MODE": "offline"})
+
+
+def verifies() -> bool:
+    """Return whether this is a process of a verification."""
+    return _VERIFIES in os.environ
+
+
+def become_rank(rank: int, world_size: int, port: int) -> None:
+    """Set the variables of a rank of one node; they are the defaults of a Trainer that leaves the devices out, too."""
+    os.environ.update({
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size),
+        "NODE_RANK": "0", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "PL_TRAINER_ACCELERATOR": "cpu", "PL_TRAINER_DEVICES": str(world_size),
+    })  # fmt: skip

@@ -28,6 +28,12 @@ def family_of(kind: type) -> str:
         for family in FAMILIES:
             if each.__module__.startswith(f"{family}."):
                 return family
+    for each in kind.__mro__:
+        if each.__module__.startswith(tuple(f"{fabric}." for fabric in FAMILIES.values())):
+            raise TypeError(
+                f"{kind.__qualname__} is a class of Lightning Fabric, whose training loop is yours: wrap the function "
+                "that has the loop with nvrx_core.inprocess.Wrapper, and create the Fabric in it"
+            )
     raise TypeError(
         f"{kind.__qualname__} is no class of Lightning: derive it from lightning.pytorch or pytorch_lightning"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Final
@@ -15,8 +15,9 @@ from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import RetryController
 from nvrx_core.settings.parameter import POSITIVE, at_least, check, parameter
+from nvrx_core.settings.spelling import nearest
 
-__all__ = ["InProcessOptions"]
+__all__ = ["InProcessOptions", "refuse_unknown"]
 
 NO_PROGRESS_LIMIT: Final = 3
 
@@ -98,3 +99,16 @@ class InProcessOptions:
         hard = self.hard_timeout or max(defaults.hard_timeout, 1.5 * soft)
         barrier = max(defaults.barrier_timeout, hard + timedelta(seconds=30))
         return {"soft_timeout": soft, "hard_timeout": hard, "barrier_timeout": barrier}
+
+
+def refuse_unknown(where: str, known: Collection[str], given: Iterable[str]) -> None:
+    """Refuse an option that `where` does not have.
+
+    Raises:
+        TypeError: with the known name that is most like it, or all of them.
+    """
+    for name in given:
+        if name not in known:
+            close = nearest(name, known)
+            instead = f"write {close}=" if close else f"it has {', '.join(known)}"
+            raise TypeError(f"{where} has no option {name}; {instead}")

@@ -9,25 +9,38 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
-from collections.abc import Mapping
+import importlib
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from nvrx_core.errors import RestartAbort
 from nvrx_core.inprocess import last_restart
+from nvrx_core.inprocess.faults.user_errors import plainly
 from nvrx_core.inprocess.protocol.outcome import given_up
 from nvrx_lightning.environment import follow_assignment
-from nvrx_lightning.families import family_of, lookup
-from nvrx_lightning.options import InProcessOptions
+from nvrx_lightning.families import FAMILIES, family_of, lookup
+from nvrx_lightning.options import InProcessOptions, refuse_unknown
 from nvrx_lightning.restart.checkpoint import atomic_writes
 from nvrx_lightning.restart.fit import RestartableFit
 from nvrx_lightning.restart.launcher import wrap_launcher
+from nvrx_lightning.restart.tuners import is_of_search
 from nvrx_lightning.subclassing import become, tell_parameters
 
 __all__ = ["STRATEGIES", "InProcessStrategy", "in_process", "strategy_class"]
 
 Strategy = TypeVar("Strategy")
 
+_WRAPPED_IN = {
+    "DDPStrategy": "torch.nn.parallel.DistributedDataParallel",
+    "FSDPStrategy": "torch.distributed.fsdp.FullyShardedDataParallel",
+}
+"""Where Lightning's strategies pass the options that they do not know."""
+_BANNERS = ("distributed", "rank_zero")
+"""The modules of Lightning whose loggers announce the ranks that start."""
 STRATEGIES = {
     "InProcessDDPStrategy": "DDPStrategy",
     "InProcessFSDPStrategy": "FSDPStrategy",
@@ -52,7 +65,7 @@ class InProcessStrategy:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = {name: kwargs.pop(name) for name in InProcessOptions.names() if name in kwargs}
-        _refuse_misspelt(kwargs)
+        _refuse_unknown(type(self), kwargs)
         self.in_process_options = InProcessOptions(**{**self.in_process_defaults, **given})
         super().__init__(*args, **kwargs)
 
@@ -70,7 +83,8 @@ class InProcessStrategy:
         if self._nvrx_fit is not None:
             become(self.checkpoint_io, atomic_writes)
             self._fit_mesh()
-        super().setup_environment()  # type: ignore[misc]
+        with _without_banner(family_of(type(self)), attempt=self._nvrx_fit.attempt if self._nvrx_fit else 0):
+            super().setup_environment()  # type: ignore[misc]
         if self._nvrx_fit is not None:
             self._nvrx_fit.group_made(self)
 
@@ -114,8 +128,8 @@ class InProcessStrategy:
         dataloader = super().process_dataloader(dataloader)  # type: ignore[misc]
         fit, trainer = self._nvrx_fit, self.lightning_module.trainer
         if fit is not None and trainer.state.stage == "train":
-            fit.data(*self._nvrx_replica()).prepare(dataloader, trainer, resuming=fit.resuming)
-            fit.train_loader_made()
+            fit.train_loader_made(dataloader, *self._nvrx_replica())
+            fit.workers_made(dataloader, *self._nvrx_replica())
         return dataloader
 
     def save_checkpoint(self: Any, checkpoint: dict[str, Any], filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -124,7 +138,8 @@ class InProcessStrategy:
         if fit is None:
             super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
             return
-        can_resume, step = "optimizer_states" in checkpoint, checkpoint.get("global_step", 0)
+        can_resume = "optimizer_states" in checkpoint and not is_of_search(filepath)
+        step = checkpoint.get("global_step", 0)
         fit.saving(checkpoint, *self._nvrx_replica())
         if can_resume:
             fit.saved.saving(filepath, step)
@@ -164,12 +179,45 @@ class InProcessStrategy:
             self._nvrx_fit.batch_started()
 
 
-def _refuse_misspelt(arguments: dict[str, Any]) -> None:
-    """Reject a misspelt option: Lightning would pass it to DDP, in each attempt."""
-    for name in arguments:
-        close = difflib.get_close_matches(name, InProcessOptions.names(), 1, 0.8)
-        if close:
-            raise TypeError(f"in-process strategies have no option {name}; write {close[0]}=")
+@contextmanager
+def _without_banner(family: str, *, attempt: int) -> Iterator[None]:
+    """Leave out Lightning's lines about the ranks that start, in an attempt that starts none."""
+    names = [f"{package}.utilities.{name}" for package in (FAMILIES[family], family) for name in _BANNERS]
+    loggers = [logging.getLogger(name) for name in names] if attempt else []
+    try:
+        for each in loggers:
+            each.addFilter(_is_no_banner)
+        yield
+    finally:
+        for each in loggers:
+            each.removeFilter(_is_no_banner)
+
+
+def _is_no_banner(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO
+
+
+def _refuse_unknown(kind: type, arguments: Mapping[str, object]) -> None:
+    """Refuse an option that is none: Lightning passes what it does not know to DDP or FSDP, in each attempt.
+
+    A class of the user's between this one and Lightning's may take more: there, only a misspelt option is refused.
+
+    Raises:
+        TypeError: with the name that is most like it.
+    """
+    if not arguments:
+        return
+    base: Any = kind.__mro__[kind.__mro__.index(InProcessStrategy) + 1]
+    parameters = inspect.signature(base.__init__).parameters
+    is_lightnings = base.__module__.startswith(tuple(f"{family}." for family in FAMILIES))
+    if not is_lightnings and any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        alike = {name: difflib.get_close_matches(name, InProcessOptions.names(), 1, 0.8) for name in arguments}
+        refuse_unknown(kind.__name__, InProcessOptions.names(), [name for name, close in alike.items() if close])
+        return
+    module, _, name = _WRAPPED_IN.get(base.__name__, "").rpartition(".")
+    further = inspect.signature(getattr(importlib.import_module(module), name)).parameters if module else {}
+    known = [name for name in (*parameters, *further) if name not in {"self", "kwargs", "module"}]
+    refuse_unknown(kind.__name__, [*InProcessOptions.names(), *known], arguments)
 
 
 @overload
@@ -180,6 +228,7 @@ def in_process(strategy: type, **options: Any) -> Any: ...
 def in_process(strategy: Strategy, **options: Any) -> Strategy: ...
 
 
+@plainly
 def in_process(strategy: Any, **options: Any) -> Any:
     """Add in-process restart to any strategy that has one process per device.
 
@@ -192,9 +241,10 @@ def in_process(strategy: Any, **options: Any) -> Any:
         copy of it whose class is that subclass.
 
     Raises:
-        TypeError: if it is not such a strategy.
+        TypeError: if it is not such a strategy, or for an unknown option.
         ValueError: for an option that violates its rule.
     """
+    refuse_unknown("in_process", InProcessOptions.names(), options)
     kind = strategy if isinstance(strategy, type) else type(strategy)
     family = family_of(kind)
     if not issubclass(kind, lookup(family, "strategies.ParallelStrategy")):

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar, get_type_hints
 
-__all__ = ["become", "tell_parameters"]
+from nvrx_core.inprocess.faults.user_errors import plainly
+
+__all__ = ["become", "keep_name", "tell_parameters"]
 
 Instance = TypeVar("Instance")
 Make = Callable[[Any], type[Any]]
@@ -35,6 +37,12 @@ def _made(kind: Any, make: Make) -> type[Any]:
     return made
 
 
+def keep_name(made: type[Any], kind: Any) -> type[Any]:
+    """Give a subclass the name of its base: Lightning identifies some objects by that of their class."""
+    made.__name__, made.__qualname__ = kind.__name__, kind.__qualname__
+    return made
+
+
 def tell_parameters(kind: type[Any], base: Any, options: Any) -> type[Any]:
     """Give a class a constructor signature with named parameters, for LightningCLI and editors.
 
@@ -47,6 +55,7 @@ def tell_parameters(kind: type[Any], base: Any, options: Any) -> type[Any]:
         The class.
     """
 
+    @plainly
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         super(kind, self).__init__(*args, **kwargs)
 

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ __all__ = ["Saved", "SavedCheckpoints", "agree", "atomic_writes", "is_whole", "n
 log = logging.getLogger("nvrx_lightning")
 CONSIDERED: Final = 8
 """How many of the newest checkpoints are considered."""
+EXAMINED: Final = 64
+"""In how many of the newest files of a folder the job is looked for."""
 
 
 def atomic() -> AbstractContextManager[object]:
@@ -185,17 +187,35 @@ def _exists(path: str) -> bool:
     return bool(files.exists(local))
 
 
-def newest_in(folders: Iterable[Path]) -> list[str]:
-    """Return the complete checkpoints in a run's folders, newest first."""
+def newest_in(folders: Iterable[Path], refusal: Callable[[dict[str, Any]], str]) -> tuple[list[str], list[str]]:
+    """Return the complete checkpoints in a run's folders that can be resumed, newest first.
+
+    Args:
+        folders: where they are.
+        refusal: returns why a checkpoint with these contents does not count, "" if it does.
+
+    Returns:
+        Those that count, and of the others the path and the reason.
+    """
     found = [each for folder in folders if folder.is_dir() for each in folder.glob("*.ckpt") if is_whole(str(each))]
-    by_age = sorted(found, key=lambda each: -each.stat().st_mtime_ns)
-    return [str(each) for each in by_age[:CONSIDERED] if _can_resume(each)]
+    taken, refused = list[str](), list[str]()
+    for each in sorted(found, key=lambda each: -each.stat().st_mtime_ns)[:EXAMINED]:
+        contents = _contents(each)
+        if contents is None:
+            refused.append(f"{each}, in a format that nvrx cannot read")
+        elif not (each.is_dir() or "optimizer_states" in contents):
+            refused.append(f"{each}, of weights alone")
+        elif reason := refusal(contents):
+            refused.append(f"{each}, {reason}")
+        else:
+            taken.append(str(each))
+    return taken[:CONSIDERED], refused
 
 
-def _can_resume(checkpoint: Path) -> bool:
-    """Return whether a checkpoint has more than weights; one in another format passes."""
-    if checkpoint.is_dir():
-        return True
+def _contents(checkpoint: Path) -> dict[str, Any] | None:
+    """Return the contents of a checkpoint, without reading its tensors; None for another format."""
+    file = checkpoint / "meta.pt" if checkpoint.is_dir() else checkpoint
     with suppress(Exception):  # boundary: another format
-        return "optimizer_states" in torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=False)
-    return True
+        loaded = torch.load(file, map_location="cpu", mmap=True, weights_only=False)
+        return loaded if isinstance(loaded, dict) else None
+    return None

@@ -163,23 +163,25 @@ class TrainData:
         self._draws = draws if draws is not None else EpochDraws()
         self._start: _Start | None = None
         self._loader: Any = None
-        self._setup: tuple[int, int] | None = None
+        self._setup = 0
+        self._skipped = -1, 0, False
 
-    def prepare(self, loader: Any, trainer: Any, *, resuming: bool) -> None:
+    def prepare(self, loader: Any, trainer: Any, *, setup: int, resuming: bool) -> None:
         """Make a training loader begin where the checkpoint was saved, and correct Lightning's counters.
 
         Args:
             loader: the loader, with the sampler that Lightning has put into it.
             trainer: its counters are those of the checkpoint.
+            setup: the number of the set-up of the training data, counted from 1; each asks for all loaders.
             resuming: a checkpoint was loaded in this attempt.
         """
-        epoch = trainer.fit_loop.epoch_progress.current
-        setup, self._setup = self._setup, (epoch.started, epoch.processed)
+        setup, self._setup = self._setup, setup
         if self._setup == setup:
             self._refuse("it is one of several")
             return
         if reason := _foreign(loader):
             if resuming:
+                _set_epoch(loader, trainer.fit_loop.epoch_progress.current.processed)
                 self._refuse(reason)
             return
         self._loader = loader
@@ -204,6 +206,17 @@ class TrainData:
         batches, length = loop.epoch_loop.batch_progress.current.processed, trainer.num_training_batches
         length = int(length) if length != math.inf else 0
         return Position(self._replicas, batches, length, self._samples(loop, batches))
+
+    def resumed(self, loader: Any) -> tuple[int, int, bool]:
+        """Return the epoch in which a loader is resumed, its first batch there, and whether batches are left.
+
+        The epoch of a loader that is not resumed is -1.
+        """
+        if loader is not self._loader:
+            return -1, 0, False
+        if self._start is None:
+            return self._skipped
+        return self._start.epoch, self._start.batches, self._start.samples < len(loader.sampler.dataset)
 
     def _samples(self, loop: Any, batches: int) -> int | None:
         size = getattr(self._loader, "batch_size", None)
@@ -256,6 +269,8 @@ class TrainData:
             self._refuse("its batches are made by a sampler of its own")
         elif self._draws.knows(epoch.processed) or batches.nvrx_repeats(len(loader)):
             batches.nvrx_done = current.processed
+            left = current.processed < _limited(len(loader), trainer.limit_train_batches)
+            self._skipped = epoch.processed, current.processed, left
             _silence()
         else:
             self._refuse(DRAWN)
@@ -299,7 +314,8 @@ def _silence() -> None:
 
 def _set_epoch(loader: Any, epoch: int) -> None:
     """Set the epoch before the loader is iterated: Lightning sets it after its workers start (issue 21938)."""
-    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+    batches = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), getattr(batches, "sampler", None)):
         if callable(begin := getattr(sampler, "set_epoch", None)):
             begin(epoch)
 

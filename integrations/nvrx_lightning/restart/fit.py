@@ -8,6 +8,7 @@ Trainer, agrees on a checkpoint, and calls Lightning's fit again.
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import os
 import signal
@@ -15,7 +16,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import torch.distributed as dist
 
@@ -25,33 +27,72 @@ from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart, given_up
 from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning import environment
+from nvrx_lightning.callback_base import logger_of
 from nvrx_lightning.families import lookup
 from nvrx_lightning.options import InProcessOptions
-from nvrx_lightning.restart.checkpoint import SavedCheckpoints, agree, newest_in
+from nvrx_lightning.restart.checkpoint import SavedCheckpoints, agree, newest_in, step_in
+from nvrx_lightning.restart.containers import Containers
 from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
 from nvrx_lightning.restart.drawn_order import EpochDraws
+from nvrx_lightning.restart.job import Job, gathered_ids
 from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logger_versions, use_logger_versions
-from nvrx_lightning.restart.loops import batch_is_processed, begin_epoch, continue_exactly, finish_epoch, forget_results
+from nvrx_lightning.restart.loops import (
+    begin_epoch,
+    continue_exactly,
+    finish_epoch,
+    forget_results,
+    is_over,
+    loader_is_drawn,
+    nothing_since_a_save,
+    saved_at,
+    state_at,
+    stopped_after,
+)
 from nvrx_lightning.restart.preparation import prepare_data
 from nvrx_lightning.restart.random_state import RandomState
 from nvrx_lightning.restart.rank_states import RankState, RankStates
-from nvrx_lightning.restart.running_metrics import callback_metrics, use_callback_metrics
+from nvrx_lightning.restart.running_metrics import shown_metrics, use_shown_metrics
+from nvrx_lightning.restart.save_point import SavePoint
 from nvrx_lightning.restart.snapshot import (
     TrainerSnapshot,
     checkpoint_folders,
+    checkpoint_saves,
     epoch_settings,
+    go_on_averaging,
     sigterm_ends_the_batch,
     tear_down,
+    unsynchronized,
+    use_checkpoint_saves,
     use_epoch_settings,
 )
+from nvrx_lightning.restart.tuners import is_of_search, search_unless_known
+from nvrx_lightning.restart.workers import WorkerStates
 
 __all__ = ["CHECKPOINT_KEY", "RestartableFit"]
 
 log = logging.getLogger("nvrx_lightning")
 CHECKPOINT_KEY = "nvrx"
-"""The key of the position in the epoch in a checkpoint."""
+"""The key of what nvrx adds to a checkpoint."""
+SAVED_IN_BATCH: Final = (
+    "a checkpoint was saved in the middle of a batch (in %s): a restart from it repeats the batch, with other random "
+    "numbers, and with what the batch has logged and counted (BatchNorm, metrics) a second time. Save it in "
+    "on_train_batch_end"
+)
+THAWED: Final = (
+    "%s%s was frozen when DistributedDataParallel was set up, and is trained now: it does not average these "
+    "gradients, so that the weights differ between ranks, without a fault, too. A restart gives all ranks those of "
+    "rank 0, and the training differs from there. Instead of freezing a layer at first, give it a parameter group with "
+    "a learning rate of 0"
+)
+OWN_RATE: Final = (
+    "the learning rate of this rank is %g, and that of rank 0, which has saved the checkpoint, %g: their schedules "
+    "follow a metric that each rank has on its own, so that the weights differ between ranks, without a fault, too. A "
+    "restart gives all ranks those of rank 0. Log the metric with sync_dist=True"
+)
 _ENDS = frozenset({"KeyboardInterrupt", "PeerExited", "RestartAbort", "SIGTERMException", "SystemExit"})
 """Exceptions with which a rank leaves the job."""
+_FITS: Final = itertools.count(1)
+"""Numbers the fits of the process."""
 _CTRL_C = "KeyboardInterrupt"
 """Lightning ends a process by exit code 1 for it, as `RestartAbort` does."""
 SIGTERM_CODE = 128 + signal.SIGTERM
@@ -79,12 +120,17 @@ class RestartableFit(Finalize):
         self._arguments.apply_defaults()
         self._users_checkpoint = self._arguments.arguments.get("ckpt_path")
         self.saved, self._rank_states, self._draws = SavedCheckpoints(), RankStates(), EpochDraws()
+        self._job = Job(frozenset(environment.job_ids().values()), next(_FITS))
+        self._log = logger_of(trainer)
+        self._workers = WorkerStates()
         self._tuner_exit = lookup(family, "utilities.exceptions._TunerExitException")
         self._sigterm = lookup(family, "utilities.exceptions.SIGTERMException")
         self._call: CallWrapper | None = None
         self._error: BaseException | None = None
         self._stopped: BaseException | None = None
         self._highest_step = 0
+        self._warned_in_batch = self._warned_of_thawed = self._warned_of_rates = False
+        self._stopped_after: int | None = None
         self.attempt = 0
         self._begin_attempt(0.0)
 
@@ -95,6 +141,8 @@ class RestartableFit(Finalize):
         self._state: RankState | None = None
         self._random: RandomState | None = None
         self._own = False  # the checkpoint is one of this job's
+        self._goes_on = False  # the state of the checkpoint is restored
+        self._frozen: list[str] = []
 
     def run(self) -> Any:
         """Run the fit until all ranks have completed it.
@@ -112,6 +160,8 @@ class RestartableFit(Finalize):
         self._snapshot = TrainerSnapshot(self._trainer, model, self._family, keep_weights=keep)
         self._random_at_entry = RandomState.now()
         self._rows = CsvRows(self._trainer, self._family)
+        own = frozenset(vars(lookup(self._family, "LightningModule")()))
+        self._containers = Containers(self._trainer, model, own)
         restartable: Callable[..., Any] = self._options.make_wrapper(finalize=self)(self._attempt)
         try:
             with _monitored(self._trainer), sigterm_ends_the_batch(self._trainer), warnings.catch_warnings():
@@ -140,6 +190,7 @@ class RestartableFit(Finalize):
         elif self._options.resume == "auto" and self._users_checkpoint is None:
             self._continue_job(rank, world_size)
         continue_exactly(self._trainer, exactly=self._own)
+        search_unless_known(self._trainer, self._family, resumes=self._own)
         try:
             return self._function(*self._arguments.args, **self._arguments.kwargs)
         except self._tuner_exit as error:
@@ -163,22 +214,54 @@ class RestartableFit(Finalize):
             restart = last_restart()
             raise given_up(nothing, restart.exit if restart is not None else None)
         self._snapshot.restore(weights=checkpoint is None)
+        self._workers.begin_attempt()
         forget_results(self._trainer)
         self._random_at_entry.restore()
         self._arguments.arguments["ckpt_path"] = checkpoint
-        log.info("attempt %d begins from %s", self.attempt, checkpoint or "the initial weights")
+        if rank == 0:
+            self._log.info("attempt %d of the fit begins from %s", self.attempt, checkpoint or "the initial weights")
         for callback in self._trainer.callbacks:
             if callable(hook := getattr(callback, "on_restart", None)):
                 hook(self._trainer, self._arguments.arguments["model"], self.attempt)
 
     def _continue_job(self, rank: int, world_size: int) -> None:
-        """Resume from the newest checkpoint in the callbacks' folders, if a launcher has restarted the job."""
+        """Resume from the newest checkpoint of this job in the callbacks' folders, if it was started again."""
         assert self._call is not None
-        if rank == 0 and environment.was_restarted():
-            for path in reversed(newest_in(checkpoint_folders(self._trainer, self._family))):
+        restarted = environment.restarted_ids()
+        reads = rank == 0 and bool(restarted)
+        ids = gathered_ids(self._call.store, rank, world_size, restarted.values(), reads=reads)
+        if reads:
+            folders = checkpoint_folders(self._trainer, self._family)
+            taken, refused = newest_in(
+                folders, lambda contents: self._job.refusal((contents.get(CHECKPOINT_KEY) or {}).get("job"), ids)
+            )
+            for path in reversed(taken):
                 self.saved.saved(path, 0)
+            self._tell_restart(restarted, taken, refused, folders)
         chosen = agree(self._call.store, rank, world_size, self.saved)
         self._arguments.arguments["ckpt_path"], self._own = chosen, chosen is not None
+        if reads and chosen is not None:
+            self._log.info("the fit goes on from %s, step %d, which this job has saved", chosen, step_in(chosen, 0))
+
+    def _tell_restart(
+        self, restarted: dict[str, str], taken: list[str], refused: list[str], folders: list[Path]
+    ) -> None:
+        """Log what a job that was started again finds of its own."""
+        who = f"{' and '.join(restarted)} has started this job again ({', '.join(restarted.values())})"
+        if taken:
+            self._log.info("%s: %d checkpoints of it are found", who, len(taken))
+        elif refused:
+            self._log.warning(
+                "%s, and none of the checkpoints in %s is one of it: the fit begins anew. The newest is %s. To go on "
+                "from one, pass ckpt_path= to fit", who, ", ".join(map(str, folders)), refused[0],
+            )  # fmt: skip
+        elif folders:
+            self._log.info("%s, before its first checkpoint: the fit begins anew", who)
+        else:
+            self._log.warning(
+                "%s: the fit begins anew, because no ModelCheckpoint has a dirpath of its own, in which the job's "
+                "checkpoints would be found; write ModelCheckpoint(dirpath=...)", who,
+            )  # fmt: skip
 
     def _checkpoint(self, rank: int, world_size: int) -> Any:
         assert self._call is not None
@@ -196,8 +279,10 @@ class RestartableFit(Finalize):
         if self._trainer.received_sigterm:
             raise self._sigterm(SIGTERM_CODE)
         self._highest_step = max(self._highest_step, self._trainer.global_step)
-        if batch_is_processed(self._trainer):
-            self._rank_states.interrupted(self.attempt, self._trainer.global_step, RankState.now(self._trainer))
+        if (self._goes_on or self._resumed is None) and nothing_since_a_save(self._trainer):
+            reached = state_at(self._trainer, saved_at(self._trainer))
+            self._rank_states.interrupted(self.attempt, self._trainer.global_step, reached.before_a_save())
+        self._stopped_after = stopped_after(self._trainer)
         error, self._error = self._error, None
         tear_down(self._trainer, error or RankShouldRestart(), self._family)
         self._begin_attempt(0.0)
@@ -212,14 +297,15 @@ class RestartableFit(Finalize):
         sent = (logger_versions(trainer), self._rows.at_entry) if strategy.is_global_zero else None
         versions, self._rows.at_entry = strategy.broadcast(sent)
         use_logger_versions(trainer, versions)
-        if self.attempt == 0:
-            return
-        if strategy.is_global_zero:
+        if self.attempt > 0 and strategy.is_global_zero:
             self._rows.begin_attempt(anew=not self._own)
         mine = strategy.node_rank, strategy.local_rank
-        places: list[Any] = [None] * strategy.world_size
-        dist.all_gather_object(places, mine)
-        prepare_data(trainer, self._family, places, mine)
+        told: list[Any] = [None] * strategy.world_size
+        dist.all_gather_object(told, (mine, self._stopped_after, self._job.ids))
+        self._job = self._job.joined(each for _, _, ids in told for each in ids)
+        self._stopped_after = min((after for _, after, _ in told if after is not None), default=None)
+        if self.attempt > 0:
+            prepare_data(trainer, self._family, [place for place, _, _ in told], mine)
 
     def data(self, replicas: int, rank: int) -> TrainData:
         """Return the training data of the attempt."""
@@ -230,59 +316,110 @@ class RestartableFit(Finalize):
     def _position(self) -> Position | None:
         return Position.read((self._resumed or {}).get("position"))
 
-    @property
-    def resuming(self) -> bool:
-        """Whether a checkpoint was loaded in this attempt."""
-        return self._resumed is not None
-
     def saving(self, checkpoint: dict[str, Any], replicas: int, rank: int) -> None:
         """Add the position to a checkpoint, and keep this rank's state for it."""
-        trainer = self._trainer
-        token = self._rank_states.keep(self.attempt, trainer.global_step, RankState.now(trainer))
+        trainer, point = self._trainer, saved_at(self._trainer)
+        token = self._rank_states.keep(self.attempt, trainer.global_step, state_at(trainer, point))
         position = self.data(replicas, rank).position(trainer)
         checkpoint[CHECKPOINT_KEY] = {"position": position.written(), "token": token, "world_size": replicas}
         stepped = trainer.fit_loop.epoch_loop._batches_that_stepped
         checkpoint[CHECKPOINT_KEY]["logged"] = self._rows.counted(stepped)
-        checkpoint[CHECKPOINT_KEY]["settings"] = epoch_settings(trainer)
-        checkpoint[CHECKPOINT_KEY]["callback_metrics"] = callback_metrics(trainer)
+        checkpoint[CHECKPOINT_KEY]["settings"] = settings = epoch_settings(trainer)
+        self._warn_of_thawed(set(settings["frozen"]))
+        checkpoint[CHECKPOINT_KEY]["saves"] = checkpoint_saves(trainer)
+        checkpoint[CHECKPOINT_KEY] |= shown_metrics(trainer)
+        checkpoint[CHECKPOINT_KEY]["job"] = self._job.written()
+        checkpoint[CHECKPOINT_KEY]["saved_at"] = point.value
+        if point is SavePoint.EPOCH_START:
+            checkpoint[CHECKPOINT_KEY]["drawn"] = loader_is_drawn(trainer)
+        checkpoint[CHECKPOINT_KEY]["should_stop"] = bool(trainer.should_stop)
+        if point is SavePoint.IN_BATCH and not self._warned_in_batch:
+            self._warned_in_batch = True
+            log.warning(SAVED_IN_BATCH, trainer.lightning_module._current_fx_name)
+        self._workers.keep(token, position.batches)
+        self._containers.keep(token)
 
     def loaded(self, checkpoint: dict[str, Any], replicas: int) -> None:
         """Take the position from a checkpoint."""
         written = checkpoint.get(CHECKPOINT_KEY)
-        self._resumed = written if isinstance(written, dict) else {}
+        self._resumed, self._data = written if isinstance(written, dict) else {}, None
+        self._trainer.fit_loop.nvrx_saved_at = SavePoint(self._resumed.get("saved_at", SavePoint.ELSEWHERE.value))
         if self._own and self.attempt > 0:
             self._rows.go_back(self._resumed.get("logged"))
         self._snapshot.keep_time(checkpoint)
-        self._snapshot.resumed_at(int(checkpoint.get("global_step", 0)))
+        saves = self._resumed.get("saves", {}) if self._own else {}
+        use_checkpoint_saves(self._trainer, int(checkpoint.get("global_step", 0)), saves)
         if self._resumed.get("world_size") == replicas:
             expected = self._own and self.attempt > 0
             self._state = self._rank_states.of(self._resumed.get("token"), expected=expected)
             self._random = self._state.random if self._state is not None else None
+            self._workers.resume(self._resumed.get("token"))
 
-    def train_loader_made(self) -> None:
-        """Restore the random state before a new epoch: its loader draws a seed for its workers."""
-        if begins_epoch(self._trainer, self._position(), exactly=self._own):
+    def workers_made(self, loader: Any, replicas: int, rank: int) -> None:
+        """Let the workers of a training loader go on with their random numbers."""
+        if self._resumed is not None and not self._trainer.fit_loop.nvrx_is_restored:
+            return  # the loader is set up for its length alone
+        epochs = self._trainer.fit_loop.epoch_progress.current
+        self._workers.follow(loader, lambda: epochs.processed, self.data(replicas, rank).resumed(loader))
+
+    def train_loader_made(self, loader: Any, replicas: int, rank: int) -> None:
+        """Resume the training data, and restore the random state before a new epoch, whose loader draws a seed.
+
+        A loader may be set up for its length alone, before the counters are those of the checkpoint.
+        """
+        trainer = self._trainer
+        resuming = self._resumed is not None and trainer.fit_loop.nvrx_is_restored
+        data = self.data(replicas, rank)
+        data.prepare(loader, trainer, setup=trainer.fit_loop.nvrx_setups, resuming=resuming)
+        drawn = (self._resumed or {}).get("drawn", False)
+        if resuming and not drawn and begins_epoch(trainer, self._position(), exactly=self._own):
             self._restore_random()
 
     def train_started(self) -> None:
         """Restore random state and metrics, and log the restart: the attempt is about to train."""
         self._restore_random()
+        self._frozen = unsynchronized(self._trainer, self._family)
         if self._own:
             self._go_on(self._resumed or {})
+            if self._state is not None and is_over(self._trainer):
+                self._state.random.restore()  # the loader has drawn a seed for an epoch that does not begin
+        self._goes_on = True
         if self.attempt > 0:
             begin_epoch(self._trainer)
             self._log_restart()
-        else:
+            self._containers.compare((self._resumed or {}).get("token", "") if self._own else None)
+        elif not is_of_search(self._trainer.ckpt_path):
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for
 
     def _go_on(self, resumed: dict[str, Any]) -> None:
         """Restore the state that nvrx has added to a checkpoint of this job."""
-        use_callback_metrics(self._trainer, resumed.get("callback_metrics", {}))
+        use_shown_metrics(self._trainer, resumed)
+        self._trainer.should_stop = self._had_stopped(resumed)
         if self._state is not None:
             self._state.metrics.restore(self._trainer)
-        finish_epoch(self._trainer)
+            rates = self._state.monitors.restore(self._trainer)
+            if rates is not None and not self._warned_of_rates:
+                self._warned_of_rates = True
+                log.warning(OWN_RATE, *rates)
+        go_on_averaging(self._trainer, self._family)
+        finish_epoch(self._trainer, has_metrics=self._state is not None)
         if self.attempt > 0 and "settings" in resumed:
             use_epoch_settings(self._trainer, resumed["settings"])
+
+    def _warn_of_thawed(self, frozen: set[str]) -> None:
+        """Warn, once, of layers that have been unfrozen since DDP was set up."""
+        thawed = [name for name in self._frozen if name not in frozen]
+        if thawed and not self._warned_of_thawed:
+            self._warned_of_thawed = True
+            log.warning(THAWED, thawed[0], f" (and {len(thawed) - 1} more)" if len(thawed) > 1 else "")
+
+    def _had_stopped(self, resumed: dict[str, Any]) -> bool:
+        """Return whether the fit had decided to end (`should_stop`), in a hook that is not called again.
+
+        A rank of the attempt before may have set it after the save, in the hooks of the same batch.
+        """
+        done = self._trainer.fit_loop.epoch_loop.batch_progress.total.processed
+        return bool(resumed.get("should_stop")) or (self._stopped_after is not None and self._stopped_after <= done)
 
     def _restore_random(self) -> None:
         if self._random is not None:

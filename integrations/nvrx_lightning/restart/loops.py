@@ -2,21 +2,28 @@
 
 A checkpoint is saved in a hook, before Lightning has finished the batch or the epoch. When it resumes, Lightning skips
 what would have followed the hook: the validation after the batch, the end of the epoch, `on_train_end`, a step of
-`ReduceLROnPlateau`. These loops do this first.
+`ReduceLROnPlateau`. These loops do this first. What the hook is part of, they begin anew where Lightning would take it
+for done (`save_point.py`).
 
 `snapshot.py` lists the private names of Lightning that are used here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from nvrx_lightning.subclassing import become
+from nvrx_lightning.restart.rank_states import RankState
+from nvrx_lightning.restart.save_point import SavePoint, save_point
+from nvrx_lightning.subclassing import become, keep_name
 
 __all__ = [
-    "batch_is_processed", "begin_epoch", "continue_exactly", "finish_epoch", "finishing_batches", "finishing_epochs",
-    "forget_results",
+    "begin_epoch", "continue_exactly", "finish_epoch", "finishing_batches", "finishing_epochs", "forget_results",
+    "is_over", "loader_is_drawn", "nothing_since_a_save", "saved_at", "state_at", "stopped_after",
 ]  # fmt: skip
+
+_REPEATED: Final = frozenset({SavePoint.BATCH_START, SavePoint.IN_BATCH})
+_AFTER_BATCH: Final = frozenset({SavePoint.BATCH_END, SavePoint.VALIDATION, SavePoint.VALIDATION_END})
+"""The batch is done; what follows it is not."""
 
 
 def continue_exactly(trainer: Any, *, exactly: bool) -> None:
@@ -26,9 +33,12 @@ def continue_exactly(trainer: Any, *, exactly: bool) -> None:
         trainer: the Trainer.
         exactly: finish the batch or epoch in which the checkpoint was saved; else resume as Lightning does.
     """
-    become(trainer.fit_loop.epoch_loop, finishing_batches).nvrx_unfinished = False
     loop = become(trainer.fit_loop, finishing_epochs)
-    loop.nvrx_exactly, loop.nvrx_unfinished = exactly, False
+    loop.nvrx_exactly, loop.nvrx_unfinished, loop.nvrx_saved_at = exactly, False, SavePoint.ELSEWHERE
+    loop.nvrx_is_restored, loop.nvrx_is_early, loop.nvrx_setups = False, False, 0
+    epoch_loop = become(loop.epoch_loop, finishing_batches)
+    epoch_loop.nvrx_pending, epoch_loop.nvrx_validates, epoch_loop.nvrx_stopped_after = None, False, None
+    become(epoch_loop.val_loop, remembering_its_start).nvrx_before = None
 
 
 def forget_results(trainer: Any) -> None:
@@ -45,22 +55,34 @@ def finishing_epochs(kind: Any) -> type[Any]:
     class FinishingEpochs(kind):  # type: ignore[misc]
         nvrx_exactly = False
         nvrx_unfinished = False
+        nvrx_saved_at = SavePoint.ELSEWHERE
+        nvrx_is_restored = False  # the counters are those of the checkpoint
+        nvrx_is_early = False  # the loader was set up before they were
+        nvrx_setups = 0
+
+        def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
+            super().on_load_checkpoint(state_dict)
+            self.nvrx_is_restored = True
 
         def setup_data(self) -> None:
-            loaded = self.nvrx_exactly and self._loaded_from_state_dict
-            accumulating = loaded and self.epoch_loop._should_accumulate()
-            super().setup_data()
-            if not loaded or self._combined_loader is None:
+            if self.nvrx_is_early and self._loaded_from_state_dict:
+                _discard_loader(self)
+            kept = self._combined_loader is not None and not self._should_reload_train_dl
+            if kept:
                 return
-            if _in_last_hook(self.epoch_progress) and self.epoch_loop._num_ready_batches_reached():
-                self.nvrx_unfinished = True
-                self._restarting = self.epoch_loop.restarting = False  # the next epoch begins, also with max_steps
-            elif not accumulating:
-                self.epoch_loop.nvrx_finish(self._combined_loader.flattened)
+            self.nvrx_setups += 1
+            resumes = self.nvrx_exactly and self._loaded_from_state_dict
+            accumulating = resumes and self.epoch_loop._should_accumulate()
+            if resumes:
+                _begin_anew(self)
+            super().setup_data()
+            self.nvrx_is_early = not self.nvrx_is_restored
+            if resumes and self._combined_loader is not None:
+                _finish(self, accumulating=accumulating)
 
         @property
         def done(self) -> bool:
-            return not self.epoch_loop.nvrx_unfinished and super().done
+            return self.epoch_loop.nvrx_pending is None and super().done
 
         @property
         def skip(self) -> bool:
@@ -74,72 +96,184 @@ def finishing_epochs(kind: Any) -> type[Any]:
                 self._restarting = False  # else schedulers that depend on metrics are skipped
             super().on_advance_end()
 
-    return _named(FinishingEpochs, kind)
+    return keep_name(FinishingEpochs, kind)
+
+
+def _discard_loader(loop: Any) -> None:
+    """Discard a loader that was set up for its length: `estimated_stepping_batches` in `configure_optimizers`."""
+    loop.nvrx_is_early = False
+    if loop._data_fetcher is not None:
+        loop._data_fetcher.teardown()
+    loop._data_fetcher = loop._combined_loader = None
+
+
+def _begin_anew(loop: Any) -> None:
+    """Set the counters to the start of the epoch, the batch or the validation in which the checkpoint was saved."""
+    batches = loop.epoch_loop
+    if loop.nvrx_saved_at is SavePoint.EPOCH_START:
+        for epochs in (loop.epoch_progress.total, loop.epoch_progress.current):
+            epochs.ready = epochs.started
+        loop._restarting = batches.restarting = False
+    elif loop.nvrx_saved_at is SavePoint.VALIDATION:
+        batches.val_loop.batch_progress.reset_on_run()
+    elif loop.nvrx_saved_at in _REPEATED:
+        steps = batches.automatic_optimization.optim_progress.optimizer
+        manual = batches.manual_optimization.optim_step_progress
+        for progress in (batches.batch_progress, batches.scheduler_progress, steps.step, steps.zero_grad, manual):
+            progress.total.reset_on_restart()
+            progress.current.reset_on_restart()
+        batches.batch_progress.is_last_batch = False
+
+
+def _finish(loop: Any, *, accumulating: bool) -> None:
+    """Finish the epoch or the batch in which the checkpoint was saved.
+
+    Batches without an optimizer step yet are repeated.
+    """
+    point, batches = loop.nvrx_saved_at, loop.epoch_loop
+    if point is SavePoint.EPOCH_END:
+        loop.nvrx_unfinished = True
+        loop._restarting = batches.restarting = False  # the next epoch begins, also with max_steps
+    elif point in _REPEATED or (point in _AFTER_BATCH and not accumulating):
+        if point is SavePoint.BATCH_END:
+            progress = batches.batch_progress
+            progress.total.completed, progress.current.completed = progress.total.ready, progress.current.ready
+        batches.nvrx_pending = point
 
 
 def finishing_batches(kind: Any) -> type[Any]:
     """Return a subclass of the loop over the batches of an epoch that first finishes the interrupted batch."""
 
     class FinishingBatches(kind):  # type: ignore[misc]
-        nvrx_unfinished = False
-
-        def nvrx_finish(self, loaders: list[Any]) -> None:
-            """Finish the batch whose last hook saved the checkpoint.
-
-            Skip the last batch of an epoch whose loader has its own state: that loader has begun the next epoch.
-            """
-            progress = self.batch_progress
-            begun = self._num_ready_batches_reached() and any(hasattr(each, "load_state_dict") for each in loaders)
-            if _in_last_hook(progress) and not begun:
-                progress.total.completed, progress.current.completed = progress.total.ready, progress.current.ready
-                self.nvrx_unfinished = True
+        nvrx_pending: SavePoint | None = None
+        nvrx_validates = False
+        nvrx_stopped_after: int | None = None
 
         @property
         def done(self) -> bool:
-            return not self.nvrx_unfinished and super().done
+            return self.nvrx_pending not in _AFTER_BATCH and super().done
 
         def advance(self, data_fetcher: Any) -> None:
-            if not self.nvrx_unfinished:
+            pending, self.nvrx_pending = self.nvrx_pending, None
+            if self.nvrx_stopped_after is None and self.trainer.should_stop:
+                self.nvrx_stopped_after = self.batch_progress.total.ready
+            if pending is not None:
+                self.val_loop.restarting = False
+            if pending in _REPEATED:
+                self._restarting = False  # else a validation that was due after the previous batch counts as skipped
+            if pending in _AFTER_BATCH:
+                self.nvrx_validates = pending is SavePoint.VALIDATION
+                self._skip_next_val = pending is SavePoint.VALIDATION_END
+                if pending is SavePoint.BATCH_END:
+                    _log_batch(self.trainer._logger_connector)
+            else:
                 super().advance(data_fetcher)
-                return
-            self.nvrx_unfinished = self.val_loop.restarting = False
-            connector = self.trainer._logger_connector
-            if isinstance(connector._first_loop_iter, bool):  # the running metrics are those of the checkpoint
-                connector.on_batch_end()
-                connector.update_train_step_metrics()
 
-    return _named(FinishingBatches, kind)
+        def _should_check_val_fx(self, data_fetcher: Any) -> bool:
+            due, self.nvrx_validates = self.nvrx_validates, False
+            return due or super()._should_check_val_fx(data_fetcher)
+
+    return keep_name(FinishingBatches, kind)
 
 
-def _named(made: type[Any], kind: Any) -> type[Any]:
-    """Keep the class name: profilers identify a loop by it."""
-    made.__name__, made.__qualname__ = kind.__name__, kind.__qualname__
-    return made
+def _log_batch(connector: Any) -> None:
+    """Log the metrics of the batch in whose last hook the checkpoint was saved, if this rank has them."""
+    if isinstance(connector._first_loop_iter, bool):
+        connector.on_batch_end()
+        connector.update_train_step_metrics()
 
 
-def _in_last_hook(progress: Any) -> bool:
-    """Whether the counters have the values of the hook that ends a batch or an epoch."""
-    total = progress.total
-    return bool(total.ready == total.started == total.processed == total.completed + 1)
+def remembering_its_start(kind: Any) -> type[Any]:
+    """Return a subclass of a validation loop that keeps the state in which a validation began."""
+
+    class RememberingItsStart(kind):  # type: ignore[misc]
+        nvrx_before: RankState | None = None
+
+        def reset(self) -> None:
+            if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
+                self.nvrx_before = RankState.now(self.trainer)
+            super().reset()
+
+    return keep_name(RememberingItsStart, kind)
 
 
-def finish_epoch(trainer: Any) -> None:
-    """Finish an epoch, if the checkpoint was saved in one of the hooks at its end."""
+def saved_at(trainer: Any) -> SavePoint:
+    """Return where in the loops a checkpoint is saved now."""
+    loop = trainer.fit_loop
+    return save_point(
+        loop.epoch_progress.current,
+        loop.epoch_loop.batch_progress.current,
+        validating=trainer.validating,
+        hook=trainer.lightning_module._current_fx_name,
+    )
+
+
+def state_at(trainer: Any, point: SavePoint) -> RankState:
+    """Return the state of this rank to which an attempt that resumes from this point goes back."""
+    before: RankState | None = trainer.fit_loop.epoch_loop.val_loop.nvrx_before if trainer.validating else None
+    if before is None:
+        return RankState.now(trainer)
+    return before if point is SavePoint.VALIDATION else RankState.now(trainer).after(before)
+
+
+def loader_is_drawn(trainer: Any) -> bool:
+    """Return whether the loader has drawn its seed for the epoch that begins next; Lightning mostly draws it later."""
+    loop = trainer.fit_loop
+    draws_later = trainer.current_epoch > 0 and not loop.is_resuming and not loop.epoch_loop.restarting
+    return loop._combined_loader is not None and not draws_later
+
+
+def is_over(trainer: Any) -> bool:
+    """Return whether the fit ends here, by its limits or a decision to stop; `FitLoop.done` changes counters."""
+    loop = trainer.fit_loop
+    limits = (loop.epoch_progress.current.processed, loop.max_epochs), (trainer.global_step, loop.max_steps)
+    reached = any(limit is not None and 0 <= limit <= done for done, limit in limits)
+    return bool(reached or (trainer.should_stop and loop._can_stop_early))
+
+
+def stopped_after(trainer: Any) -> int | None:
+    """Return after which batch of the fit `should_stop` was set in this attempt; None if it was not."""
+    loop = trainer.fit_loop.epoch_loop
+    if not trainer.should_stop:
+        return None
+    return int(loop.batch_progress.total.ready if loop.nvrx_stopped_after is None else loop.nvrx_stopped_after)
+
+
+def finish_epoch(trainer: Any, *, has_metrics: bool) -> None:
+    """Finish an epoch, if the checkpoint was saved in one of the hooks at its end.
+
+    Args:
+        trainer: the Trainer.
+        has_metrics: this rank has the running metrics of the checkpoint; they are logged if all ranks have them.
+    """
     loop = trainer.fit_loop
     if not loop.nvrx_unfinished:
         return
     loop.nvrx_unfinished = False
-    current = loop.epoch_progress.current
+    connector, batches, current = trainer._logger_connector, loop.epoch_loop, loop.epoch_progress.current
+    logs = trainer.strategy.reduce_boolean_decision(has_metrics, all=True)
     current.completed -= 1  # of the epoch that ends
-    loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    if logs:
+        connector.on_epoch_end()
+    if batches._num_ready_batches_reached():
+        batches.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    if logs:
+        batches._batches_that_stepped -= 1  # Lightning logs the end of an epoch at the step of its last batch
+        connector.update_train_epoch_metrics()
+        batches._batches_that_stepped += 1
     current.completed += 1
-    loop.epoch_loop._results.reset()
+    connector.reset_results()
 
 
-def batch_is_processed(trainer: Any) -> bool:
-    """Return whether a batch of this attempt has been processed and the next one has not begun."""
-    batches = trainer.fit_loop.epoch_loop.batch_progress.current
-    return bool(batches.ready == batches.processed > 0)
+def nothing_since_a_save(trainer: Any) -> bool:
+    """Return whether this rank has computed nothing since a hook in which its peers may have saved a checkpoint.
+
+    That is the case once a batch of this attempt is processed, until the next one begins; and before the first one, in
+    the hooks that begin the fit and the epoch.
+    """
+    batches, hook = trainer.fit_loop.epoch_loop.batch_progress.current, trainer.lightning_module._current_fx_name
+    begins = trainer.training and hook in ("on_train_start", "on_train_epoch_start")
+    return bool(batches.ready == batches.processed and (batches.processed > 0 or begins))
 
 
 def begin_epoch(trainer: Any) -> None:

@@ -1,4 +1,4 @@
-"""The state that each rank keeps in memory for each checkpoint: random state and running metrics.
+"""The state that each rank keeps in memory for each checkpoint: random state, running metrics and what follows them.
 
 It differs between ranks, and a checkpoint has only that of one rank. A restarted job has none.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from nvrx_lightning.restart.monitors import Monitors
 from nvrx_lightning.restart.random_state import RandomState
 from nvrx_lightning.restart.running_metrics import RunningMetrics
 
@@ -26,11 +27,20 @@ class RankState:
 
     random: RandomState
     metrics: RunningMetrics
+    monitors: Monitors
 
     @classmethod
     def now(cls, trainer: Any) -> Self:
         """Return the current state."""
-        return cls(RandomState.now(), RunningMetrics.now(trainer))
+        return cls(RandomState.now(), RunningMetrics.now(trainer), Monitors.now(trainer))
+
+    def after(self, before: Self) -> Self:
+        """Return this state, taken in a validation that began at another one, as the training will find it."""
+        return replace(self, metrics=self.metrics.after(before.metrics))
+
+    def before_a_save(self) -> Self:
+        """Return this state of a rank that has not come to the save of its peers."""
+        return replace(self, monitors=self.monitors.before_a_save())
 
 
 class RankStates:

@@ -7,15 +7,19 @@ Lightning's checkpoints lack them, and schedulers, early stopping and checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final, Self
 
 import torch
 from torchmetrics import Metric
 
-__all__ = ["MetricStates", "RunningMetrics", "callback_metrics", "use_callback_metrics"]
+__all__ = ["MetricStates", "RunningMetrics", "shown_metrics", "use_shown_metrics"]
 
 _OWN: Final = ("_update_count", "_computed", "_forward_cache", "has_reset")
 """Attributes of a metric besides its states; the last one belongs to Lightning's results only."""
+_OF_THE_BAR: Final = "_progress_bar_metrics"  # numbers, and no tensors
+_SHOWN: Final = ("_callback_metrics", "_logged_metrics", _OF_THE_BAR)
+"""The values behind the Trainer's `callback_metrics`, `logged_metrics` and `progress_bar_metrics`."""
 
 
 def _copied(value: Any) -> Any:
@@ -26,28 +30,42 @@ def _copied(value: Any) -> Any:
 
 
 def _state(metric: Metric) -> dict[str, Any]:
-    return {name: _copied(vars(metric)[name]) for name in (*metric._defaults, *_OWN) if name in vars(metric)}
+    """Return the state of a metric on this rank, also while `compute` has replaced it by that of all ranks."""
+    own = {**vars(metric), **((metric._is_synced and metric._cache) or {})}
+    return {name: _copied(own[name]) for name in (*metric._defaults, *_OWN) if name in own}
 
 
 def _set_state(metric: Metric, state: dict[str, Any]) -> None:
-    vars(metric).update({name: _copied(value) for name, value in state.items()})
+    """Set the state of a metric, also of one whose `compute` a fault has interrupted."""
+    vars(metric).update({name: _copied(value) for name, value in state.items()}, _is_synced=False, _cache=None)
 
 
 class MetricStates:
-    """The states of the torchmetrics in a model; `state_dict` leaves them out."""
+    """The states of the torchmetrics in a model; `state_dict` leaves them out.
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._states = {name: _state(each) for name, each in module.named_modules() if isinstance(each, Metric)}
+    Args:
+        module: the model.
+        validated: the metrics that the current validation has logged. Lightning resets them after its last hook, by its
+            results, which a restart drops.
+    """
+
+    def __init__(self, module: torch.nn.Module, validated: Collection[Metric] = ()) -> None:
+        metrics = {name: each for name, each in module.named_modules() if isinstance(each, Metric)}
+        reset = {id(each) for each in validated}
+        self._states = {name: _state(each) for name, each in metrics.items() if id(each) not in reset}
+        self._reset = {name for name, each in metrics.items() if id(each) in reset}
 
     def restore(self, module: torch.nn.Module) -> None:
         """Restore them."""
         for name, each in module.named_modules():
             if isinstance(each, Metric) and name in self._states:
                 _set_state(each, self._states[name])
+            elif isinstance(each, Metric) and name in self._reset:
+                each.reset()
 
 
 class RunningMetrics:
-    """The values logged since the epoch began, and the values that callbacks see."""
+    """The values logged since the epoch began, and the values that the Trainer shows of them."""
 
     def __init__(self, results: dict[str, tuple[Metric, dict[str, Any]]], metrics: MetricStates) -> None:
         self._results, self._metrics = results, metrics
@@ -57,13 +75,24 @@ class RunningMetrics:
     def now(cls, trainer: Any) -> Self:
         """Return the current values."""
         results = trainer.fit_loop.epoch_loop._results
-        made = cls({key: (each, _state(each)) for key, each in results.items()}, MetricStates(trainer.lightning_module))
+        metrics = MetricStates(trainer.lightning_module, _validated(trainer))
+        made = cls({key: (each, _state(each)) for key, each in results.items()}, metrics)
         connector = trainer._logger_connector
         made._connector = {
             "_first_loop_iter": connector._first_loop_iter,
             "_current_fx": connector._current_fx,
-            "_callback_metrics": dict(connector._callback_metrics),
+            **{name: dict(vars(connector)[name]) for name in _SHOWN},
         }
+        return made
+
+    def after(self, before: Self) -> Self:
+        """Return the values at the end of a validation: Lightning then goes on with the training's first iteration.
+
+        Args:
+            before: the values at the start of the validation.
+        """
+        made = type(self)(self._results, self._metrics)
+        made._connector = {**self._connector, "_first_loop_iter": before._connector["_first_loop_iter"]}
         return made
 
     def restore(self, trainer: Any) -> None:
@@ -73,18 +102,31 @@ class RunningMetrics:
             results[key] = metric
             _set_state(metric, state)
         self._metrics.restore(trainer.lightning_module)
-        callback_metrics = {**self._connector["_callback_metrics"]}
-        vars(trainer._logger_connector).update({**self._connector, "_callback_metrics": callback_metrics})
+        shown = {name: dict(self._connector[name]) for name in _SHOWN}
+        vars(trainer._logger_connector).update({**self._connector, **shown})
 
 
-def callback_metrics(trainer: Any) -> dict[str, float]:
-    """Return the metrics that schedulers and callbacks see, to save them: other ranks may resume from them."""
-    known = trainer._logger_connector._callback_metrics
-    return {name: float(value) for name, value in known.items() if value.numel() == 1}
+def _validated(trainer: Any) -> list[Metric]:
+    """Return the metrics of the user's that the current validation has logged."""
+    if not trainer.validating:
+        return []
+    logged = (each.value for each in trainer.fit_loop.epoch_loop.val_loop._results.values())
+    return [each for each in logged if isinstance(each, Metric)]
 
 
-def use_callback_metrics(trainer: Any, metrics: dict[str, float]) -> None:
-    """Make the metrics of a checkpoint visible to schedulers and callbacks."""
-    device = trainer.strategy.root_device
-    known = {name: torch.tensor(value, device=device) for name, value in metrics.items()}
-    trainer._logger_connector._callback_metrics.update(known)
+def shown_metrics(trainer: Any) -> dict[str, dict[str, float]]:
+    """Return the metrics that the Trainer shows, to save them: other ranks may resume from them."""
+    connector = vars(trainer._logger_connector)
+    return {name.removeprefix("_"): _numbers(connector[name]) for name in _SHOWN}
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items() if getattr(value, "numel", lambda: 1)() == 1}
+
+
+def use_shown_metrics(trainer: Any, saved: dict[str, Any]) -> None:
+    """Make the metrics of a checkpoint visible to schedulers, callbacks and the user."""
+    device, connector = trainer.strategy.root_device, vars(trainer._logger_connector)
+    for name in _SHOWN:
+        for key, value in saved.get(name.removeprefix("_"), {}).items():
+            connector[name][key] = value if name == _OF_THE_BAR else torch.tensor(value, device=device)

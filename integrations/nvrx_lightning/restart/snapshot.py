@@ -25,10 +25,12 @@ from nvrx_lightning.families import lookup
 from nvrx_lightning.restart.flat_parameters import cut_cycles
 from nvrx_lightning.restart.module_snapshot import ModuleSnapshot
 from nvrx_lightning.restart.running_metrics import MetricStates
+from nvrx_lightning.subclassing import become, keep_name
 
 __all__ = [
-    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "epoch_settings", "overrides",
-    "release", "spare_from_exceptions", "tear_down", "use_epoch_settings",
+    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "checkpoint_saves",
+    "epoch_settings", "go_on_averaging", "overrides", "release", "spare_from_exceptions", "tear_down", "unsynchronized",
+    "use_checkpoint_saves", "use_epoch_settings",
 ]  # fmt: skip
 
 log = logging.getLogger("nvrx_lightning")
@@ -47,10 +49,14 @@ PRIVATE_NAMES: Final = {
 PRIVATE_ATTRIBUTES: Final = {
     "Trainer": ("_checkpoint_connector", "_fit_impl", "_logger_connector"),
     "fit_loop": (
+        "_can_stop_early",
         "_combined_loader",
         "_data_fetcher",
         "_loaded_from_state_dict",
         "_restarting",
+        "_should_reload_train_dl",
+        "is_resuming",
+        "on_load_checkpoint",
         "restarted_mid_epoch",
         "reset_restart_stage",
     ),
@@ -59,6 +65,10 @@ PRIVATE_ATTRIBUTES: Final = {
         "_num_ready_batches_reached",
         "_results",
         "_should_accumulate",
+        "_should_check_val_fx",
+        "_skip_next_val",
+        "automatic_optimization",
+        "manual_optimization",
         "restarted_on_train_batch_end",
         "update_lr_schedulers",
     ),
@@ -66,7 +76,12 @@ PRIVATE_ATTRIBUTES: Final = {
         "_callback_metrics",
         "_current_fx",
         "_first_loop_iter",
+        "_logged_metrics",
+        "_progress_bar_metrics",
         "on_batch_end",
+        "on_epoch_end",
+        "reset_results",
+        "update_train_epoch_metrics",
         "update_train_step_metrics",
     ),
     "val_loop": ("_combined_loader", "_data_fetcher"),
@@ -75,8 +90,14 @@ PRIVATE_ATTRIBUTES: Final = {
     "logger": ("_version", "_experiment"),
     "csv_writer": ("log_metrics", "metrics", "metrics_file_path", "metrics_keys", "save"),
     "tensorboard": ("_version", "_experiment"),
-    "ModelCheckpoint": ("_last_global_step_saved", "_last_checkpoint_saved"),
-    "LightningModule": ("_param_requires_grad_state",),
+    "ModelCheckpoint": (
+        "_defer_save_until_validation",
+        "_last_checkpoint_saved",
+        "_last_global_step_saved",
+        "_save_checkpoint",
+    ),
+    "StochasticWeightAveraging": ("_initialized", "_latest_update_epoch", "_scheduler_state"),
+    "LightningModule": ("_current_fx_name", "_param_requires_grad_state"),
     "Timer": ("_start_time", "_end_time"),
     "TQDMProgressBar": ("_train_progress_bar", "_val_progress_bar"),
     "AsyncCheckpointIO": ("_error",),
@@ -129,7 +150,7 @@ class TrainerSnapshot:
         self._averages = [(each, dict(vars(each))) for each in trainer.callbacks if isinstance(each, averaging)]
         others = [each for each in trainer.callbacks if not isinstance(each, averaging)]
         self._callbacks = [(each, _state_of(each)) for each in others]
-        self._checkpoints = [(each, _memory(each)) for each in trainer.callbacks if hasattr(each, _SAVED_AT)]
+        self._checkpoints = [(each, _memory(each)) for each in _saving(trainer)]
         self._precision = copy.deepcopy(trainer.precision_plugin.state_dict())
         timer = lookup(family, "callbacks.Timer")
         self._timers = [each for each in trainer.callbacks if isinstance(each, timer)]
@@ -145,6 +166,7 @@ class TrainerSnapshot:
         trainer.should_stop, trainer.accumulate_grad_batches = False, self._accumulated
         self._loops.restore()
         trainer._checkpoint_connector._loaded_checkpoint = {}
+        vars(self.module.module)["_current_fx_name"] = None
         self._restore_callbacks()
         self._restore_precision()
         _close_progress_bars(trainer)
@@ -179,14 +201,65 @@ class TrainerSnapshot:
             if callback.state_key in checkpoint.get("callbacks", {}):
                 checkpoint["callbacks"][callback.state_key] = callback.state_dict()
 
-    def resumed_at(self, step: int) -> None:
-        """Tell checkpoint callbacks the step from which the attempt resumes: it is saved already."""
-        for callback, _ in self._checkpoints:
-            setattr(callback, _SAVED_AT, step)
+
+def go_on_averaging(trainer: Any, family: str) -> None:
+    """Make the schedule of averages of weights, which Lightning makes at the start of an epoch only.
+
+    The hook is called for the epoch in which it has averaged last: it makes the schedule, and averages nothing.
+    """
+    epochs, averaging = trainer.fit_loop.epoch_progress.current, lookup(family, "callbacks.StochasticWeightAveraging")
+    for callback in (each for each in trainer.callbacks if isinstance(each, averaging)):
+        if callback._scheduler_state is not None and not callback._initialized:
+            now, epochs.completed = epochs.completed, callback._latest_update_epoch
+            callback.on_train_epoch_start(trainer, trainer.lightning_module)
+            epochs.completed = now
+
+
+def checkpoint_saves(trainer: Any) -> dict[str, dict[str, Any]]:
+    """Return what each checkpoint callback will know of its saves, once the save that is under way is done."""
+    saves = {}
+    for callback in _saving(trainer):
+        saves[callback.state_key] = memory = _memory(callback)
+        if callback.nvrx_saves_to:
+            memory |= {_SAVED_AT: trainer.global_step, _SAVED_TO: callback.nvrx_saves_to}
+    return saves
+
+
+def use_checkpoint_saves(trainer: Any, step: int, saves: dict[str, dict[str, Any]]) -> None:
+    """Tell checkpoint callbacks of their saves until the checkpoint from which the attempt resumes.
+
+    Args:
+        trainer: the Trainer.
+        step: the global step of the checkpoint.
+        saves: what they knew; one that is not in it takes the checkpoint to be its own.
+    """
+    for callback in _saving(trainer):
+        vars(callback).update(saves.get(callback.state_key, {_SAVED_AT: step}))
+
+
+def _saving(trainer: Any) -> list[Any]:
+    return [become(each, telling_its_save) for each in trainer.callbacks if hasattr(each, _SAVED_AT)]
+
+
+def telling_its_save(kind: Any) -> type[Any]:
+    """Return a subclass of a checkpoint callback that names the file it is saving."""
+
+    class TellingItsSave(kind):  # type: ignore[misc]
+        nvrx_saves_to: str | None = None
+
+        def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
+            self.nvrx_saves_to = filepath
+            try:
+                super()._save_checkpoint(trainer, filepath)
+            finally:
+                self.nvrx_saves_to = None
+
+    return keep_name(TellingItsSave, kind)  # a checkpoint has its state under this name
 
 
 _SAVED_AT: Final = "_last_global_step_saved"
-_MEMORY: Final = (_SAVED_AT, "_last_checkpoint_saved", "_defer_save_until_validation")
+_SAVED_TO: Final = "_last_checkpoint_saved"
+_MEMORY: Final = (_SAVED_AT, _SAVED_TO, "_defer_save_until_validation")
 
 
 def _carry_on(timer: Any) -> None:
@@ -213,6 +286,8 @@ def _begin_anew(callback: Any, state: dict[str, Any] | None) -> None:
     """Restore the state that a callback had when the fit began, even if it was empty."""
     if state is None:
         return
+    if "dirpath" in state:  # of a ModelCheckpoint, whose `setup` has set it since; it takes no state of another folder
+        state = {**state, "dirpath": callback.dirpath}
     try:
         if state or callback.state_dict():
             callback.load_state_dict(state)
@@ -318,6 +393,13 @@ def use_epoch_settings(trainer: Any, settings: dict[str, Any]) -> None:
     for name, module in trainer.lightning_module.named_modules():
         if hasattr(module, "track_running_stats"):
             module.track_running_stats = name not in untracked
+
+
+def unsynchronized(trainer: Any, family: str) -> list[str]:
+    """Return the frozen parameters of a model that DDP has just wrapped: it never averages their gradients."""
+    if trainer.world_size == 1 or not isinstance(trainer.strategy, lookup(family, "strategies.DDPStrategy")):
+        return []
+    return [name for name, each in trainer.lightning_module.named_parameters() if not each.requires_grad]
 
 
 def checkpoint_folders(trainer: Any, family: str) -> list[Path]:

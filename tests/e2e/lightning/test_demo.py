@@ -23,7 +23,8 @@ def test_the_weights_after_three_faults_are_the_same_bits(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "with-faults" / "launcher.log").read_text()
     assert len(re.findall(r"✗ step \d+, rank \d: ", done.stdout)) == 3
     assert done.stdout.count("later both ranks have done step") == 3
-    assert "the same bits" in done.stdout
+    assert "\n  the same bits\n" in done.stdout
+    assert re.search(r"the same bits after each fault \(5 faults in \d+ s\)$", done.stdout, re.MULTILINE)
 
 
 def test_wrong_options_end_with_code_2(tmp_path):

@@ -25,4 +25,10 @@ def test_no_private_name_of_lightning_has_moved(prepare):
         assert "ParallelStrategy" in line["single"]
         assert "no class of Lightning" in line["stranger"]
         assert "write max_restarts=" in line["misspelt"]
+        assert "write find_unused_parameters=" in line["misspelt for DDP"]
+        assert "has no option qqqq; it has resume, min_ranks, " in line["unknown"]
+        assert line["misspelt in a call"] == "in_process has no option soft_timeot; write soft_timeout="
+        assert line["a class of the user's"] == ""
+        assert "write max_restarts=" in line["misspelt in a class of the user's"]
+        assert line["misspelt in the callback"] == "FaultToleranceCallback has no option autoresum; write autoresume="
         assert 'start_method="popen"' in line["spawn"]

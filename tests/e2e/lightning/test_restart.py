@@ -74,7 +74,13 @@ CASES = {
     "with a schedule for accumulated gradients, from the middle of an epoch": (
         Setting(faults=raises((1, 12)), callbacks=("accumulation",), checkpoint={"every_n_train_steps": 4}), (12,),
     ),
-    "with averaged weights": (Setting(faults=raises((1, 17)), callbacks=("averaging",), batch_norm=True), (15,)),
+    "with averaged weights and their schedule": (
+        Setting(
+            faults=(*raises((1, 17)), Fault(0, 27, attempt=1)), callbacks=("averaging",), batch_norm=True,
+            trainer={"max_epochs": 3},
+        ),
+        (15, 25),
+    ),
     "while the average's batch norms are measured": (
         Setting(faults=raises((1, 20)), callbacks=("averaging",), batch_norm=True, checkpoint=None), (0,),
     ),
@@ -167,3 +173,12 @@ def test_layers_that_were_thawed_stay_so(step, run, undisturbed):
     assert job.codes == {0: 0}, job.errors(0)
     assert resumed_steps(job) == {0: 0, 1: step - step % 5}
     assert how_it_ended(job) == undisturbed(layers, world=1)
+    assert "was frozen" not in job.errors(0)
+
+
+def test_layers_that_ddp_does_not_synchronize_are_warned_of_once(run):
+    layers = Setting(callbacks=("finetuning",), trainer={"max_epochs": 3}, faults=raises((0, 13)))
+    job = run(layers)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    warning = "net.0.weight (and 1 more) was frozen when DistributedDataParallel was set up, and is trained now"
+    assert job.errors(0).count(warning) == 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 
 import pytest
 
 from tests.harness.lightning.account import how_it_ended, resumed_steps
 from tests.harness.lightning.setting import Fault, Setting
+from tests.harness.process.job import Job
 
 DISTURBED = Setting(faults=(Fault(1, 8),))
 
@@ -63,19 +65,30 @@ def test_the_time_of_a_fit_runs_on_through_its_restarts(run):
     assert job.lines("fitted")[0]["step"] < 30
 
 
+def started_by(run: str, restarts: int, job: Job | None = None) -> Callable[[int], dict[str, str | None]]:
+    """What torchrun sets, and the folder of another job."""
+    folder = {} if job is None else {"NVRX_TEST_CHECKPOINTS": str(job.directory / "checkpoints")}
+    return lambda rank: {"TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": str(restarts), **folder}
+
+
 def test_a_job_that_is_started_again_goes_on_from_its_newest_checkpoint(run, start, undisturbed):
-    setting = Setting(faults=(Fault(0, 8, "exit"), Fault(1, 8, "exit")))
-    first = run(setting)
+    setting = Setting(faults=(Fault(0, 8, "exit"), Fault(1, 8, "exit")), logs=True)
+    first = run(setting, each=started_by("one", 0))
     assert set(first.codes.values()) == {3}
-    again = start(
-        Setting(),
-        each=lambda rank: {
-            "TORCHELASTIC_RESTART_COUNT": "1",
-            "NVRX_TEST_CHECKPOINTS": str(first.directory / "checkpoints"),
-        },
-    ).finish(60)
+    again = start(Setting(logs=True), each=started_by("one", 1, first)).finish(60)
     assert resumed_steps(again) == {0: 5}
-    assert how_it_ended(again) == undisturbed(setting)
+    assert how_it_ended(again) == undisturbed(Setting())
+    assert "the launcher has started this job again (run one of agent" in again.errors(0)
+    assert "step=5.ckpt, step 5, which this job has saved" in again.errors(0)
+
+
+def test_a_job_that_is_started_again_does_not_go_on_from_the_checkpoint_of_an_older_one(run, start, undisturbed):
+    first = run(Setting(), each=started_by("one", 0))
+    again = start(Setting(), each=started_by("two", 1, first)).finish(60)
+    assert resumed_steps(again) == {0: 0}
+    assert how_it_ended(again) == undisturbed(Setting())
+    assert "the fit begins anew. The newest is" in again.errors(0)
+    assert "step=20.ckpt, of another job. To go on from one, pass ckpt_path= to fit" in again.errors(0)
 
 
 def test_a_fit_that_began_from_a_checkpoint_of_the_users_goes_back_to_it(run, start):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from typing import Any
 
 from tests.harness.process.job import Job
 
-__all__ = ["Ends", "how_it_ended", "resumed_steps", "trained_on", "what_happened"]
+__all__ = [
+    "Ends", "how_it_ended", "resumed_steps", "rows_of", "trained_on", "what_counted", "what_happened", "what_is_shown",
+]  # fmt: skip
 
 Ends = dict[int, tuple[int, int, str, str | None]]
 
@@ -50,6 +53,28 @@ def what_happened(job: Job, *, epochs: bool) -> dict[int, list[dict[str, Any]]]:
             shown = {name: line[name] for name in kept if name in line}
             events.setdefault(line["initial_rank"], []).append(shown)
     return events
+
+
+def what_counted(job: Job) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """What each rank saw at each validation and end of an epoch, the last time that it took place."""
+    kept = ("metrics", "mean", "epoch")
+    return {
+        (line["initial_rank"], line["what"], line["step"]): {name: line[name] for name in kept if name in line}
+        for line in job.lines("")
+        if line["what"] in ("validated", "epoch_ended", "train_ended")
+    }
+
+
+def what_is_shown(job: Job) -> dict[int, dict[str, dict[str, float]]]:
+    """What the Trainer of each rank shows at the end: metrics, random state, the best value of a schedule."""
+    return {line["rank"]: line["shown"] for line in job.lines("fitted")}
+
+
+def rows_of(job: Job, name: str = "csv") -> list[dict[str, str]]:
+    """The rows of a CSV logger, each with the values that it has."""
+    (file,) = (job.directory / "logs" / name).glob("version_*/metrics.csv")
+    rows = csv.DictReader(file.read_text().splitlines())
+    return [{key: value for key, value in row.items() if value} for row in rows]
 
 
 def _lasted(line: dict[str, Any], begins: dict[int, int]) -> bool:

@@ -41,7 +41,7 @@ class Setting:
     late_layer: bool = False  # made in setup
     validate: bool = False
     amp: bool = False
-    data: str = "map"  # map, iterable, stateful, own_sampler, own_batches, drawn, generator
+    data: str = "map"  # map, iterable, stateful, continued, own_sampler, own_batches, drawn, generator
     early_stopping: bool = False
     callbacks: tuple[str, ...] = ()  # those of Lightning that change the training: accumulation, averaging, finetuning
     loggers: tuple[str, ...] = ()
@@ -55,7 +55,14 @@ class Setting:
     epoch_metrics: bool = False  # logs its loss over the epoch, too
     plateau: str = ""  # the metric that its scheduler looks at
     callback: bool = False  # nvrx's, too
+    warmup: bool = False  # its schedule asks for `estimated_stepping_batches`
+    stop_at: int = 0  # the step after whose batch the model sets `should_stop`
+    patience: int = 50  # of the early stopping
+    monitor: str = "loss"  # of the early stopping
+    best: bool = False  # a second `ModelCheckpoint`, of the validations
+    saves_in: str = ""  # a hook in which a callback saves a checkpoint each time
     ckpt_path: str | None = None
+    logs: bool = False  # also the lines that are no warnings
 
     def plain(self) -> Setting:
         """The same training under Lightning's own strategy, without faults and irrelevant options."""

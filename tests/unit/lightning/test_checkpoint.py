@@ -108,8 +108,17 @@ def test_a_job_that_starts_again_finds_what_can_be_resumed(tmp_path):
     os.utime(old, (1, 1))
     torch.save({"state_dict": {}}, tmp_path / "weights.ckpt")
     (tmp_path / "empty.ckpt").touch()
+    (tmp_path / "other.ckpt").write_text("another format")
     new = write(tmp_path / "b.ckpt", 10)
-    assert newest_in([tmp_path, tmp_path / "none"]) == [new, old]
+    taken, refused = newest_in([tmp_path, tmp_path / "none"], lambda contents: "")
+    assert taken == [new, old]
+    assert sorted(refused) == [
+        f"{tmp_path}/other.ckpt, in a format that nvrx cannot read",
+        f"{tmp_path}/weights.ckpt, of weights alone",
+    ]
+    taken, refused = newest_in([tmp_path], lambda contents: "of another job" if contents["global_step"] == 10 else "")
+    assert taken == [old]
+    assert f"{new}, of another job" in refused
     saved = known(old, new)
     saved.removed(new)
     assert agreed(saved) == {old}

@@ -39,7 +39,7 @@ def resumed(samples: int, replicas: int, position: Position, epoch: int = 0, **o
     for rank in range(replicas):
         loader = loader_of(samples, replicas, rank, **options)
         trainer = trainer_at(loader, epoch, position.batches)
-        TrainData(replicas, rank, position).prepare(loader, trainer, resuming=True)
+        TrainData(replicas, rank, position).prepare(loader, trainer, setup=1, resuming=True)
         seen.append([batch.tolist() for batch in loader])
         done = trainer.fit_loop.epoch_loop.batch_progress.current.processed
         assert done + len(seen[-1]) == len(loader)
@@ -75,7 +75,7 @@ def test_a_second_loss_in_an_epoch_goes_on_from_the_first():
     loader = loader_of(120, 2, 0)
     trainer = trainer_at(loader, 0, 3)
     data = TrainData(2, 0, Position(3, 3, 10, 36))
-    data.prepare(loader, trainer, resuming=True)
+    data.prepare(loader, trainer, setup=1, resuming=True)
     current = trainer.fit_loop.epoch_loop.batch_progress.current
     assert (current.processed, len(loader)) == (4, 15)  # 84 samples left, 11 batches for each of 2
     current.processed += 2
@@ -85,7 +85,7 @@ def test_a_second_loss_in_an_epoch_goes_on_from_the_first():
 def test_an_epoch_that_had_ended_is_ended_for_any_world():
     loader = loader_of(120, 2, 0)
     trainer = trainer_at(loader, 1, 10)
-    TrainData(2, 0, Position(3, 10, 10, 120)).prepare(loader, trainer, resuming=True)
+    TrainData(2, 0, Position(3, 10, 10, 120)).prepare(loader, trainer, setup=1, resuming=True)
     assert trainer.fit_loop.epoch_loop.batch_progress.current.processed == len(loader) == 15
     assert loader.sampler.epoch == 2  # type: ignore[attr-defined]
     assert len(list(loader)) == 15
@@ -95,7 +95,7 @@ def test_an_epoch_that_had_ended_is_ended_for_any_world():
 def test_an_epoch_that_is_to_be_finished_has_no_batches_left(replicas):
     loader = loader_of(120, replicas, 0)
     trainer = trainer_at(loader, 1, 10)
-    TrainData(replicas, 0, Position(3, 10, 10, 120), exactly=True).prepare(loader, trainer, resuming=True)
+    TrainData(replicas, 0, Position(3, 10, 10, 120), exactly=True).prepare(loader, trainer, setup=1, resuming=True)
     assert trainer.fit_loop.epoch_loop.batch_progress.current.processed == len(loader)
     assert list(loader) == []
     loader.sampler.set_epoch(2)  # type: ignore[attr-defined]
@@ -116,14 +116,14 @@ def test_an_epoch_begins_after_one_whose_last_batch_was_the_end():
 def test_batches_without_their_optimizer_step_are_seen_again():
     loader = loader_of(64, 2, 0)
     trainer = trainer_at(loader, 0, 3, accumulate=2)
-    TrainData(2, 0, Position(2, 3, 8, 24)).prepare(loader, trainer, resuming=True)
+    TrainData(2, 0, Position(2, 3, 8, 24)).prepare(loader, trainer, setup=1, resuming=True)
     assert trainer.fit_loop.epoch_loop.batch_progress.current.processed == 2
     assert [batch.tolist() for batch in loader] == whole(64, 2)[0][2:]
 
 
 def test_the_other_epochs_are_as_before():
     loader = loader_of(61, 2, 1)
-    TrainData(2, 1, Position(2, 3, 8, 24)).prepare(loader, trainer_at(loader, 0, 3), resuming=True)
+    TrainData(2, 1, Position(2, 3, 8, 24)).prepare(loader, trainer_at(loader, 0, 3), setup=1, resuming=True)
     list(loader)
     loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
     assert [batch.tolist() for batch in loader] == whole(61, 2, 1)[1]
@@ -136,7 +136,7 @@ def test_the_batches_left_are_those_that_come(drop_last):
         sampler: Any = become(loader.sampler, epoch_order)
         length = -(-samples // 8)
         TrainData(replicas, 0, Position(2, 3, length, consumed)).prepare(
-            loader, trainer_at(loader, 0, 3), resuming=True
+            loader, trainer_at(loader, 0, 3), setup=1, resuming=True
         )
         assert len(list(loader)) == batches_left(sampler, consumed, 4, drop_last=drop_last)
 
@@ -155,9 +155,25 @@ def test_loaders_that_cannot_be_continued_are_left_alone_with_a_note(caplog):
     cases = ((DataLoader(Stream(), 4), "iterable"), (Stateful(range(8), 4), "state of its own"))  # type: ignore[arg-type]
     for loader, why in cases:
         caplog.clear()
-        TrainData(1, 0, None).prepare(loader, trainer_at([1], 0, 1), resuming=True)
+        TrainData(1, 0, None).prepare(loader, trainer_at([1], 0, 1), setup=1, resuming=True)
         assert why in caplog.text
         assert len(list(loader)) == 2
+
+
+def test_a_loader_with_a_state_of_its_own_gets_its_epoch_before_it_is_iterated():
+    class Stateful(DataLoader[Any]):
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    samples = list(range(16))
+    loader = Stateful(samples, 4, sampler=DistributedSampler(samples, 2, 0))  # type: ignore[arg-type]
+    expected = DistributedSampler(samples, 2, 0)  # type: ignore[var-annotated, arg-type]
+    expected.set_epoch(2)
+    trainer = trainer_at([3], 2, 1)
+    TrainData(2, 0, None).prepare(loader, trainer, setup=1, resuming=True)
+    assert list(loader.sampler) == list(expected)
 
 
 class Wrapped(DistributedSampler[Any]):
@@ -178,7 +194,9 @@ def test_an_order_that_is_drawn_each_time_is_not_continued(drawn, caplog):
     for loader in (DataLoader(range(64), 4, sampler=sampler), DataLoader(range(64), 4, sampler=Wrapped(sampler))):  # type: ignore[arg-type, var-annotated]
         caplog.clear()
         state = torch.get_rng_state()
-        TrainData(2, 0, Position(2, 3, len(loader), 24)).prepare(loader, trainer_at(loader, 0, 3), resuming=True)
+        TrainData(2, 0, Position(2, 3, len(loader), 24)).prepare(
+            loader, trainer_at(loader, 0, 3), setup=1, resuming=True
+        )
         assert torch.equal(torch.get_rng_state(), state)
         assert ("draws another order" in caplog.text) == drawn
         assert len(list(loader)) == (len(loader) if drawn else len(loader) - 3)
@@ -190,14 +208,18 @@ def test_lightnings_warning_is_silent_where_the_epoch_is_continued(drawn):
     for loader in (DataLoader(range(64), 4, sampler=sampler), DataLoader(range(64), 4, sampler=Wrapped(sampler))):  # type: ignore[arg-type, var-annotated]
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            TrainData(2, 0, Position(2, 3, len(loader), 24)).prepare(loader, trainer_at(loader, 0, 3), resuming=True)
+            TrainData(2, 0, Position(2, 3, len(loader), 24)).prepare(
+                loader, trainer_at(loader, 0, 3), setup=1, resuming=True
+            )
             warnings.warn("You're resuming from a checkpoint that ended before the epoch ended and", stacklevel=1)
         assert bool(heard) == drawn
 
 
 def test_an_order_that_is_drawn_each_time_begins_with_the_epoch(caplog):
     loader = DataLoader(range(64), 4, sampler=RandomSampler(range(64)))  # type: ignore[arg-type, var-annotated]
-    TrainData(2, 0, Position(2, 16, 16, None)).prepare(loader, trainer_at(loader, 1, 0, ended=True), resuming=True)
+    TrainData(2, 0, Position(2, 16, 16, None)).prepare(
+        loader, trainer_at(loader, 1, 0, ended=True), setup=1, resuming=True
+    )
     assert not caplog.text
 
 
@@ -205,8 +227,8 @@ def test_of_several_loaders_none_is_continued(caplog):
     data, position = TrainData(2, 0, Position(2, 3, 8, 24)), 3
     loader, other = loader_of(64, 2, 0), loader_of(64, 2, 0)
     trainer = trainer_at(loader, 0, position)
-    data.prepare(loader, trainer, resuming=True)
-    data.prepare(other, trainer, resuming=True)
+    data.prepare(loader, trainer, setup=1, resuming=True)
+    data.prepare(other, trainer, setup=1, resuming=True)
     assert "one of several" in caplog.text
     assert [batch.tolist() for batch in loader] == whole(64, 2)[0]
 
@@ -216,7 +238,7 @@ def test_a_loader_that_is_made_again_for_each_epoch_is_none_of_several(caplog):
     for epoch in range(3):
         loader = loader_of(64, 2, 0)
         trainer = trainer_at(loader, epoch, 0, ended=True)
-        data.prepare(loader, trainer, resuming=False)
+        data.prepare(loader, trainer, setup=epoch + 1, resuming=False)
     trainer.fit_loop.epoch_loop.batch_progress.current.processed = 3
     assert data.position(trainer).samples == 24
     assert not caplog.text

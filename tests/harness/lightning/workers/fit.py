@@ -11,6 +11,8 @@ import sys
 import time
 import warnings
 import weakref
+import zlib
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
     GradientAccumulationScheduler,
+    LearningRateFinder,
     ModelCheckpoint,
     RichProgressBar,
     StochasticWeightAveraging,
@@ -45,6 +48,7 @@ from tests.harness.process.workers.record import Record, usage
 __all__: list[str] = []
 
 INITIAL_RANK = initial_rank()
+SHOWN = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
 
 
 class Faults:
@@ -127,6 +131,8 @@ class Model(pl.LightningModule):
         self.automatic_optimization = not setting.manual
         self.net: Any = self.make()
         self.mean = MeanMetric()
+        self.dumps: Counter[int] = Counter()
+        self.lr = 1e-2
 
     def make(self) -> torch.nn.Sequential:
         layers: list[torch.nn.Module] = [torch.nn.Linear(16, 32), torch.nn.ReLU()]
@@ -141,7 +147,8 @@ class Model(pl.LightningModule):
         self.faults("prepare", 0)
 
     def on_save_checkpoint(self, checkpoint: Any) -> None:
-        self.faults("dump", self.global_step)
+        self.dumps[self.global_step] += 1
+        self.faults("dump" if self.dumps[self.global_step] == 1 else "second_dump", self.global_step)
 
     def setup(self, stage: str) -> None:
         self.faults("setup", 0)
@@ -167,6 +174,11 @@ class Model(pl.LightningModule):
             optimizer.step()
         return loss
 
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self.setting.stop_at and self.global_step >= self.setting.stop_at:
+            self.trainer.should_stop = True
+        self.faults("after_stop", self.global_step)
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.faults("validation", self.global_step)
         self.log("val_loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
@@ -176,9 +188,13 @@ class Model(pl.LightningModule):
     test_step = validation_step
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW((each for each in self.parameters() if each.requires_grad), lr=1e-2)
+        optimizer = torch.optim.AdamW((each for each in self.parameters() if each.requires_grad), lr=self.lr)
         if self.setting.callbacks:
             return optimizer
+        if self.setting.warmup:
+            steps: Any = self.trainer.estimated_stepping_batches
+            cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-2, total_steps=steps)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": cycle, "interval": "step"}}
         if self.setting.plateau:
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", factor=0.5, patience=0)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": self.setting.plateau}}
@@ -213,6 +229,7 @@ class Observer(Callback):
         self.record("on_exception", error=type(exception).__name__)
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.faults("train_start", trainer.global_step)
         self.wrapped.update([trainer.strategy.model, *trainer.strategy.optimizers])
         self.record(
             "train_start", wrapped=len(self.wrapped), attempt=attempt_now(),
@@ -235,6 +252,9 @@ class Observer(Callback):
             mean=module.mean.compute().item(), epoch=trainer.current_epoch,
         )  # fmt: skip
         module.mean.reset()
+
+    def on_fit_end(self, trainer: Any, module: Any) -> None:
+        self.faults("fit_end", 0)
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         self.faults("train_end", 0)
@@ -266,10 +286,24 @@ class Finetuning(BaseFinetuning):
             self.unfreeze_and_add_param_group(pl_module.net[:-1], optimizer)
 
 
+class Saving(Callback):
+    """Saves a checkpoint each time that a hook is called, as a user's own callback may."""
+
+    def __init__(self, hook: str) -> None:
+        self.count = 0
+        setattr(self, hook, self.save)
+
+    def save(self, trainer: Any, *_: Any) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            trainer.save_checkpoint(folder() / f"{trainer.global_step}-{self.count}.ckpt")
+            self.count += 1
+
+
 CALLBACKS: dict[str, Any] = {
     "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 4}),
-    "averaging": lambda: StochasticWeightAveraging(1e-2, swa_epoch_start=1),
+    "averaging": lambda: StochasticWeightAveraging(1e-1, swa_epoch_start=1, annealing_epochs=2),
     "finetuning": Finetuning,
+    "lr_find": lambda: LearningRateFinder(num_training_steps=15, early_stop_threshold=None),
 }
 
 
@@ -321,9 +355,14 @@ def make_trainer(setting: Setting, faults: Faults, record: Record) -> pl.Trainer
     callbacks: list[Callback] = [Observer(faults, record), InterruptedForward(faults)]
     if setting.checkpoint is not None:
         callbacks.append(ModelCheckpoint(**{"dirpath": folder(), **setting.checkpoint}))
+    if setting.best:
+        callbacks.append(ModelCheckpoint(folder(), "best-{step}", monitor="val_loss", save_top_k=-1))
     if setting.early_stopping:
-        callbacks.append(EarlyStopping("loss", patience=50))
+        callbacks.append(
+            EarlyStopping(setting.monitor, patience=setting.patience, mode="max" if setting.patience < 50 else "min")
+        )
     callbacks += [CALLBACKS[name]() for name in setting.callbacks]
+    callbacks += [Saving(setting.saves_in)] if setting.saves_in else []
     if setting.callback:
         callbacks.append(nvrx_lightning.FaultToleranceCallback())
     if setting.bar:
@@ -357,9 +396,9 @@ def weights_of(model: torch.nn.Module) -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     torch.set_num_threads(1)
     setting, record = Setting.read(), Record(os.environ["NVRX_TEST_RECORDS"], INITIAL_RANK)
+    logging.getLogger("lightning.pytorch").setLevel(logging.INFO if setting.logs else logging.WARNING)
     faults = Faults(setting, record)
     pl.seed_everything(1, verbose=False)
     trainer = make_trainer(setting, faults, record)
@@ -385,11 +424,15 @@ def main() -> None:
 
 def report(trainer: Any, model: Any, record: Record, error: BaseException | None) -> None:
     scaler = getattr(trainer.precision_plugin, "scaler", None)
+    shown = {kind: {name: float(value) for name, value in getattr(trainer, kind).items()} for kind in SHOWN}
+    plateaus = [each.scheduler for each in trainer.lr_scheduler_configs if each.reduce_on_plateau]
+    shown["random"] = {"digest": float(zlib.crc32(torch.get_rng_state().numpy().tobytes()))}
+    shown["schedules"] = {str(number): each.best for number, each in enumerate(plateaus)}
     record(
         "fitted", error=type(error).__name__ if error else None, text=str(error), step=trainer.global_step,
         epoch=trainer.current_epoch, weights="" if error else weights_of(model), world=trainer.world_size,
         rank=trainer.global_rank, status=str(trainer.state.status), scale=scaler.get_scale() if scaler else None,
-        saved=sorted(each.name for each in checkpoints()), trains=model.training, usage=usage(),
+        saved=sorted(each.name for each in checkpoints()), trains=model.training, usage=usage(), shown=shown,
     )  # fmt: skip
 
 

@@ -77,6 +77,26 @@ class StatefulLoader:
         self.done = state["done"]
 
 
+class ContinuedLoader(StatefulLoader):
+    """A loader as torchdata's `StatefulDataLoader`: one that is loaded after its last batch has none left at first."""
+
+    def __init__(self, samples: Samples, batch: int) -> None:
+        super().__init__(samples, batch)
+        self.loaded = 0
+
+    def __iter__(self) -> Any:
+        self.done, self.loaded = self.loaded, 0
+        return self.count(itertools.islice(self.batches, self.done, None))
+
+    def count(self, batches: Any) -> Any:
+        for batch in batches:
+            self.done += 1
+            yield batch
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.loaded = state["done"]
+
+
 class Data(pl.LightningDataModule):
     """The data in a module, which makes a new loader each time."""
 
@@ -103,6 +123,7 @@ LOADERS: dict[str, Callable[[Setting, Samples], Any]] = {
     "module": lambda setting, _: Data(setting),
     "iterable": lambda setting, samples: DataLoader(Stream(samples), batch_size=setting.batch, **setting.loader),
     "stateful": lambda setting, samples: StatefulLoader(samples, setting.batch),
+    "continued": lambda setting, samples: ContinuedLoader(samples, setting.batch),
     "generator": lambda setting, samples: _map(setting, samples, generator=torch.Generator().manual_seed(5)),
     "own_sampler": lambda setting, samples: _map(
         setting, samples, shuffle=None, sampler=DistributedSampler(samples, dist_size(), initial_rank())

@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 import torch
-from nvrx_lightning import registration, strategy
+from nvrx_lightning import FaultToleranceCallback, registration, strategy
 from nvrx_lightning.families import FAMILIES, lookup
 from nvrx_lightning.restart.snapshot import PRIVATE_ATTRIBUTES, PRIVATE_NAMES
 
@@ -46,6 +46,7 @@ def _missing_attributes(family: str) -> list[tuple[str, str]]:
         "csv_writer": lookup(family, "loggers.CSVLogger")("logs", name=family).experiment,
         "tensorboard": lookup(family, "loggers.TensorBoardLogger")("logs"),
         "ModelCheckpoint": lookup(family, "callbacks.ModelCheckpoint")(),
+        "StochasticWeightAveraging": lookup(family, "callbacks.StochasticWeightAveraging")(1e-2),
         "LightningModule": lookup(family, "LightningModule")(),
         "Timer": lookup(family, "callbacks.Timer")(),
         "TQDMProgressBar": lookup(family, "callbacks.TQDMProgressBar")(),
@@ -83,10 +84,27 @@ def options_of(family: str) -> dict[str, Any]:
         "single": refusal(strategy.in_process, single),
         "stranger": refusal(strategy.in_process, dict),
         "misspelt": refusal(made, max_restart=3),
+        "misspelt for DDP": refusal(made, find_unused_paramters=True),
+        "unknown": refusal(strategy.strategy_class("InProcessDDPStrategy", family), qqqq=1),
+        "misspelt in a call": refusal(strategy.in_process, base, soft_timeot=3),
+        "a class of the user's": refusal(of_the_users(base), mine=1),
+        "misspelt in a class of the user's": refusal(of_the_users(base), max_restart=1),
+        "misspelt in the callback": refusal(FaultToleranceCallback, autoresum=True),
         "spawn": refusal(
             lookup(family, "Trainer"), accelerator="cpu", devices=2, logger=False, strategy=made(start_method="spawn")
         ),
     }
+
+
+def of_the_users(base: Any) -> Any:
+    """A strategy whose constructor takes an option of its own."""
+
+    class Theirs(base):  # type: ignore[misc]
+        def __init__(self, **kwargs: Any) -> None:
+            kwargs.pop("mine", None)
+            super().__init__(**kwargs)
+
+    return strategy.in_process(Theirs)
 
 
 def refusal(act: Any, *args: Any, **kwargs: Any) -> str:

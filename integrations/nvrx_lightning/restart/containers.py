@@ -1,0 +1,77 @@
+"""Containers of a user's module and callbacks that steps fill, such as `self.outputs.append(loss)`.
+
+A restart takes steps back, and what they have appended stays: nobody knows what of it belongs to the checkpoint. Their
+lengths tell that something has stayed, and its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+__all__ = ["Containers"]
+
+log = logging.getLogger("nvrx_lightning")
+KEPT: Final = 16
+"""Number of checkpoints whose lengths are kept."""
+_KINDS: Final = (list, dict, set, deque)
+_LIGHTNING: Final = ("lightning.", "pytorch_lightning.", "nvrx_lightning.")
+
+
+class Containers:
+    """The containers of a module, of the modules in it, and of callbacks that are not Lightning's.
+
+    Args:
+        trainer: has the callbacks.
+        module: the module.
+        own: the names of the attributes that each LightningModule has.
+    """
+
+    def __init__(self, trainer: Any, module: torch.nn.Module, own: frozenset[str]) -> None:
+        self._trainer, self._module, self._own = trainer, module, own
+        self._begun = self._lengths()
+        self._saved: OrderedDict[str, dict[str, int]] = OrderedDict()
+        self._named = set[str]()
+
+    def keep(self, token: str) -> None:
+        """Keep the lengths for a checkpoint, by its token."""
+        self._saved[token] = self._lengths()
+        while len(self._saved) > KEPT:
+            self._saved.popitem(last=False)
+
+    def compare(self, token: str | None) -> None:
+        """Warn of containers that differ from the checkpoint, each once; without one, from the begin of the fit."""
+        before = self._begun if token is None else self._saved.get(token)
+        if before is None:
+            return
+        now = self._lengths()
+        found = [name for name in now if now[name] != before.get(name, 0) and name not in self._named]
+        self._named.update(found)
+        if found:
+            log.warning(
+                "%s: the restart takes back steps, and what they have put there stays, so that results may differ from "
+                "a run without the fault. Use self.log(..., on_epoch=True) or a metric of torchmetrics, which go back "
+                "with the step, or restore the container in on_load_checkpoint (callbacks: load_state_dict)",
+                ", ".join(f"{name} has {now[name]} items and had {before.get(name, 0)}" for name in found),
+            )
+
+    def _lengths(self) -> dict[str, int]:
+        return {name: len(each) for name, each in self._containers()}
+
+    def _containers(self) -> Iterator[tuple[str, Any]]:
+        for name, part in self._module.named_modules(prefix="module"):
+            if part is self._module or not type(part).__module__.startswith(("torch.", "torchmetrics.")):
+                yield from _attributes(name, part, self._own)
+        for callback in self._trainer.callbacks:
+            if not type(callback).__module__.startswith(_LIGHTNING):
+                yield from _attributes(type(callback).__qualname__, callback, frozenset())
+
+
+def _attributes(owner: str, each: object, own: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(each).items():
+        if isinstance(value, _KINDS) and name not in own:
+            yield f"{owner}.{name}", value
