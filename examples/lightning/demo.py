@@ -3,9 +3,9 @@
 Two CPU ranks learn to read handwritten digits under `ft_launcher`, with `InProcessDDPStrategy` and
 `FaultToleranceCallback`; a third rank waits in reserve. The training runs twice: undisturbed, and with an exception in
 the middle of an epoch, SIGKILL of rank 0, and a hang. At the end stand what each fault cost, and the digests of both
-weights.
+weights. Then `nvrx_lightning.verify` injects an exception at some hooks of the same training, one at a time.
 
-Exit codes: 0 when every fault was followed by a restart and the weights are the same bits; 1 otherwise; 2 for wrong
+Exit codes: 0 when every fault was followed by a restart and the results are the same bits; 1 otherwise; 2 for wrong
 options; 128 + n after signal n.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
@@ -39,6 +40,7 @@ FAULTS = {
 }
 """Kind to rank and text."""
 FRAME, SILENCE = 0.1, 60.0
+HOOKS = ("on_train_epoch_start", "on_train_batch_start", "backward", "optimizer_step", "save_checkpoint")
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def demonstrate(options: argparse.Namespace, terminal: Terminal) -> int:
     for name, faults in (("undisturbed", {}), ("with faults", schedule)):
         terminal.say(f"\n{name}:", Style.BOLD)
         histories[name] = run(options.output / name.replace(" ", "-"), options.steps, faults, terminal)
-    return sum_up(histories, len(schedule), terminal)
+    code = sum_up(histories, len(schedule), terminal)
+    return max(code, verify(options.output / "verify", terminal))
 
 
 def run(folder: Path, steps: int, faults: dict[str, list[object]], terminal: Terminal) -> RunHistory:
@@ -184,6 +187,27 @@ def sum_up(histories: dict[str, RunHistory], faults: int, terminal: Terminal) ->
     if recovered < faults:
         terminal.say(f"failed: {recovered} of {faults} faults were followed by a restart", Style.RED)
     return 0 if same and recovered == faults else 1
+
+
+def verify(folder: Path, terminal: Terminal) -> int:
+    """Verifies the training of the demo; returns the exit code."""
+    terminal.say("\nThe same training, verified:\n", Style.BOLD)
+    folder.mkdir(parents=True, exist_ok=True)
+    processes, source = Processes(folder), f"{os.path.relpath(TRAINING)}:make"
+    terminal.say(f"  python -m nvrx_lightning.verify {source} --hooks {HOOKS[0]},...")
+    try:
+        command = processes.start("verify", "nvrx_lightning.verify", source, "--hooks", ",".join(HOOKS))
+        while command.poll() is None:
+            terminal.bar("  an exception at each hook, one fit after the other ...")
+            wait_for([command.pid], FRAME)
+    finally:
+        processes.close()
+    terminal.end_bar()
+    printed = processes.log_of("verify").read_text().splitlines() or [""]
+    code = int(command.returncode != 0)
+    for line in printed if code else printed[-1:]:
+        terminal.say(f"  {line}", Style.RED if code else Style.GREEN)
+    return code
 
 
 if __name__ == "__main__":

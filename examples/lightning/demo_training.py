@@ -1,6 +1,7 @@
 """The training of `demo.py`, as each rank runs it: Lightning, a real data set, and faults at given steps.
 
-Two ranks train and a third one waits in reserve. What belongs to nvrx is the strategy and the callback.
+Two ranks train and a third one waits in reserve. What belongs to nvrx is the strategy and the callback. `make` is
+the same training for `python -m nvrx_lightning.verify`.
 """
 
 from __future__ import annotations
@@ -93,28 +94,40 @@ def inject_fault(kind: str) -> None:
             time.sleep(3600)
 
 
-def main() -> None:
-    folder, steps, faults = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+def make_trainer(folder: Path, steps: int, devices: int, *callbacks: Callback) -> Trainer:
+    """The Trainer; of more than two devices, the others wait in reserve."""
     torch.set_num_threads(1)
-    seed_everything(1)
-    images, labels = load_digits(return_X_y=True)
-    data = TensorDataset(torch.tensor(images, dtype=torch.float32).unflatten(1, (1, 8, 8)) / 16, torch.tensor(labels))
+    seed_everything(1, verbose=False)
     strategy = InProcessDDPStrategy(
-        rank_assignment=inprocess.Compose(MaxActiveWorldSize(2), FillGaps()),  # the third rank waits in reserve
+        rank_assignment=inprocess.Compose(MaxActiveWorldSize(2), FillGaps()),
         soft_timeout=timedelta(seconds=2),
         hard_timeout=timedelta(seconds=4),
         process_group_backend="gloo",
     )
-    journal = Journal(folder, faults)
-    trainer = Trainer(
-        accelerator="cpu", devices=3, strategy=strategy, max_steps=steps, max_epochs=-1, logger=False,
+    checkpoint = ModelCheckpoint(folder / "checkpoints", every_n_train_steps=EVERY)
+    return Trainer(
+        accelerator="cpu", devices=devices, strategy=strategy, max_steps=steps, max_epochs=-1, logger=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
-        callbacks=[
-            FaultToleranceCallback(), ModelCheckpoint(folder / "checkpoints", every_n_train_steps=EVERY), journal,
-        ],
+        callbacks=[FaultToleranceCallback(), checkpoint, *callbacks],
     )  # fmt: skip
-    model = Digits()
-    trainer.fit(model, DataLoader(data, BATCH, shuffle=True))
+
+
+def digits() -> DataLoader[Any]:
+    images, labels = load_digits(return_X_y=True)
+    data = TensorDataset(torch.tensor(images, dtype=torch.float32).unflatten(1, (1, 8, 8)) / 16, torch.tensor(labels))
+    return DataLoader(data, BATCH, shuffle=True)
+
+
+def make() -> tuple[Trainer, LightningModule, DataLoader[Any]]:
+    """The training as `nvrx_lightning.verify` takes it: on two ranks, and without the demo's own callback."""
+    return make_trainer(Path(), steps=240, devices=2), Digits(), digits()
+
+
+def main() -> None:
+    folder, steps, faults = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    journal = Journal(folder, faults)
+    trainer, model = make_trainer(folder, steps, 3, journal), Digits()
+    trainer.fit(model, digits())
     if trainer.global_step:  # a rank that has stayed in reserve has trained nothing
         weights = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
         digest = hashlib.sha256(weights).hexdigest()
