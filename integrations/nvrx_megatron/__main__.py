@@ -29,6 +29,7 @@ def main(words: Sequence[str]) -> int:
         print(f"nvrx_megatron: there is no script {script}; {USAGE.splitlines()[0]}", file=sys.stderr)
         return BAD_USAGE
     logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("nvrx_megatron").setLevel(logging.INFO)
     sys.argv[:] = list(words)
     sys.path[0] = str(script.resolve().parent)  # as Python does for a script
     from nvrx_megatron.script import run_script

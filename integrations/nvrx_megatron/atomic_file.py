@@ -19,6 +19,8 @@ __all__ = ["MAX_HOLD", "filling", "replacing", "section", "synchronise_folder"]
 log = logging.getLogger("nvrx_megatron")
 
 _BESIDE: Final = ".nvrx.tmp"
+_ABANDONED_AFTER: Final = 60.0
+"""Seconds after which nobody writes a small temporary file any more."""
 MAX_HOLD: Final = 30.0
 """Seconds after which a section that delays a restart is logged."""
 
@@ -57,6 +59,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     with section(str(target)):
         try:
             with beside.open("w") as file:
+                _remove_abandoned(target, beside)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -65,6 +68,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[TextIO]:
             beside.unlink(missing_ok=True)
             raise
         synchronise_folder(target.parent)
+
+
+def _remove_abandoned(target: Path, beside: Path) -> None:
+    """Remove the temporary files of killed processes: those that are much older than this one, by the same clock."""
+    now = beside.stat().st_mtime
+    for left in target.parent.glob(f".{target.name}.*.tmp"):
+        with contextlib.suppress(FileNotFoundError):  # another rank writes the same file
+            if left.stat().st_mtime < now - _ABANDONED_AFTER:
+                left.unlink()
 
 
 @contextlib.contextmanager

@@ -18,19 +18,31 @@ from pathlib import Path
 from typing import Any
 
 from nvrx_megatron.atomic_file import filling, replacing, section
-from nvrx_megatron.internals import WHOLE_FILES, common_savers, openers
+from nvrx_megatron.installed import Piece
+from nvrx_megatron.internals import TRACKER, WHOLE_FILES, common_savers, openers
 
 __all__ = ["protect_checkpoint_files", "protect_metadata"]
 
 
-def protect_checkpoint_files() -> None:
-    """Protect the files of Megatron-LM and torch's metadata; a second call does nothing."""
+def protect_checkpoint_files() -> list[Piece]:
+    """Protect the files of Megatron-LM and torch's metadata; a second call changes nothing.
+
+    Returns:
+        What is installed, and what is not.
+    """
     importlib.import_module("megatron.training.checkpointing")
-    for home, name in openers():
-        _replace(home, name, _opening, getattr(home, name, builtins.open))
+    pieces = []
+    for file, home, name in openers():
+        if home is not None:
+            _replace(home, name, _opening, getattr(home, name, builtins.open))
+        what = "the tracker file" if file == TRACKER else file
+        missing = "" if home is not None else f"the function that opens {file}"
+        without = f"{what} is not written atomically: a rank that ends meanwhile leaves an empty one, and loads fail"
+        pieces.append(Piece(f"{what} is written atomically", without, missing))
     for home, name in common_savers():
         _replace(home, name, _whole, getattr(home, name))
     protect_metadata()
+    return pieces
 
 
 def _replace(home: Any, name: str, protected: Callable[[Any], Callable[..., Any]], original: Any) -> None:

@@ -2,8 +2,9 @@
 
 All ranks write a checkpoint into a folder of this attempt; then one rank renames the folder, which commits the
 checkpoint. A save that is interrupted or killed leaves a folder that no load considers and that the next attempt
-removes before it starts, so the files of two attempts never mix. The collective part of a save is outside of
-`CallWrapper.atomic()`: a section that waits for a lost rank could not be interrupted.
+removes before it starts. Each attempt has a folder name of its own, so the files of two attempts never mix, even if a
+writer of the first outlives it. The collective part of a save is outside of `CallWrapper.atomic()`: a section that
+waits for a lost rank could not be interrupted.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 import re
+import secrets
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import require
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.wrap import current_call
+from nvrx_core.inprocess.wrap import CallWrapper, current_call
 from nvrx_megatron.atomic_file import section, synchronise_folder
 from nvrx_megatron.manifest import damage, write_manifest
 
@@ -38,6 +42,9 @@ _NAME: Final = re.compile(r"step-(\d+)-(\d+)")
 
 class AtomicCheckpoint:
     """The checkpoints of a job in one folder, which all ranks share.
+
+    An object may be made once, outside of the function that is called anew after each fault: an attempt ends with the
+    iteration that began it. One with a `group` is made within the function, because its group ends with the iteration.
 
     Example:
         checkpoints = AtomicCheckpoint("/checkpoints/run-1", keep=2)
@@ -68,7 +75,7 @@ class AtomicCheckpoint:
     ) -> None:
         require(keep is None or keep >= 1, "keep", keep, "at least 1, or None for all")
         self.folder, self.keep, self.group, self.checksums = Path(folder), keep, group, checksums
-        self._under_way: set[Path] = set()
+        self._attempts: weakref.WeakSet[Attempt] = weakref.WeakSet()
 
     def latest(self) -> tuple[int, Path] | None:
         """Return the step and the folder of the newest complete checkpoint; None if there is none.
@@ -93,7 +100,7 @@ class AtomicCheckpoint:
             import torch.distributed as dist
 
             dist.broadcast_object_list(found, group_src=0, group=self.group)
-        if isinstance(found[0], OSError):
+        if isinstance(found[0], Exception):
             raise found[0]
         return found[0]
 
@@ -114,7 +121,7 @@ class AtomicCheckpoint:
             self._barrier()
             self._from_leader(attempt.commit)
         finally:
-            self._under_way.discard(attempt.folder)
+            self._attempts.discard(attempt)
         return attempt.target
 
     def _write(self, write: Callable[[Path], object], folder: Path) -> None:
@@ -126,23 +133,33 @@ class AtomicCheckpoint:
             raise
 
     def begin(self, step: int) -> Attempt:
-        """Create the folder of an attempt, for a background save; a collective call of all ranks."""
-        number = self._from_leader(lambda: self._prepare(step))
+        """Create the folder of an attempt, for a background save; a collective call of all ranks.
+
+        The next attempt removes the folder if the attempt has failed by then, if its iteration of the wrapped function
+        has ended, or if nothing refers to it.
+        """
+        number, token = self._from_leader(lambda: self._prepare(step))
+        attempt = Attempt(self, step, number, token, _weak(current_call()))
+        self._attempts.add(attempt)
         _hit("checkpoint-write")
-        return Attempt(self, step, number)
+        return attempt
 
-    def _prepare(self, step: int) -> int:
-        """Remove the folders of interrupted attempts, and create one for this attempt."""
+    def _prepare(self, step: int) -> tuple[int, str]:
+        """Remove the folders of ended attempts, create one for this attempt, and return its number and token."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in set(self.folder.glob(f"{_PARTIAL}*")) - self._under_way:
-            shutil.rmtree(left)
-        number = 1 + max((number for at, number, _ in self._complete() if at == step), default=-1)
-        self._partial(step, number).mkdir()
-        self._under_way.add(self._partial(step, number))
-        return number
+        running = [attempt for attempt in self._attempts if attempt.is_current()]
+        for left in set(self.folder.glob(f"{_PARTIAL}*")) - {attempt.folder for attempt in running}:
+            shutil.rmtree(left, ignore_errors=True)  # a writer that outlives its attempt may still add a file
+        numbers = [
+            *(number for at, number, _ in self._complete() if at == step),
+            *(attempt.number for attempt in running if attempt.step == step),
+        ]
+        number, token = 1 + max(numbers, default=-1), secrets.token_hex(4)
+        self._partial(step, number, token).mkdir()
+        return number, token
 
-    def _partial(self, step: int, number: int) -> Path:
-        return self.folder / f"{_PARTIAL}{_name(step, number)}"
+    def _partial(self, step: int, number: int, token: str) -> Path:
+        return self.folder / f"{_PARTIAL}{_name(step, number)}-{token}"
 
     def _complete(self) -> list[tuple[int, int, Path]]:
         """Return the complete checkpoints, the newest last: step, attempt, folder."""
@@ -167,29 +184,38 @@ class AtomicCheckpoint:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attempt:
     """One attempt to save a checkpoint.
 
     Attributes:
         checkpoints: the checkpoints that it belongs to.
         step: its number.
-        number: the number of the attempt at this step.
+        number: the number of the checkpoint among those of this step.
+        token: makes the name of the folder unique.
+        call: the iteration of the wrapped function that has begun it; None if none had.
     """
 
     checkpoints: AtomicCheckpoint
     step: int
     number: int
+    token: str
+    call: weakref.ref[CallWrapper] | None
 
     @property
     def folder(self) -> Path:
         """The folder to write to."""
-        return self.checkpoints._partial(self.step, self.number)
+        return self.checkpoints._partial(self.step, self.number, self.token)
 
     @property
     def target(self) -> Path:
         """The folder of the complete checkpoint."""
         return self.checkpoints.folder / _name(self.step, self.number)
+
+    def is_current(self) -> bool:
+        """Return whether the attempt can be completed: a restart of the wrapped function ends it."""
+        running = current_call()
+        return running is None or self.call is None or self.call() is running
 
     def commit(self) -> None:
         """Commit the checkpoint; to be called on all ranks after all have written. It waits for no other rank.
@@ -198,15 +224,17 @@ class Attempt:
         `request = dist_checkpointing.save(state, str(attempt.folder), async_sharded_save=True)`, then
         `request.add_finalize_fn(attempt.commit)`.
         """
-        if not self.checkpoints._leads():
+        if self._was_interrupted() or not self.checkpoints._leads():
             return
-        write_manifest(self.folder, self.checkpoints.checksums)
-        with section(f"checkpoint {self.target.name}"):
-            synchronise_folder(self.folder)
-            _hit("checkpoint-rename")
-            self.folder.rename(self.target)
-            synchronise_folder(self.checkpoints.folder)
-        self.checkpoints._under_way.discard(self.folder)
+        try:
+            write_manifest(self.folder, self.checkpoints.checksums)
+            with section(f"checkpoint {self.target.name}"):
+                synchronise_folder(self.folder)
+                _hit("checkpoint-rename")
+                self.folder.rename(self.target)
+                synchronise_folder(self.checkpoints.folder)
+        finally:
+            self.checkpoints._attempts.discard(self)
         _hit("checkpoint-marker")
         self.checkpoints._prune()
 
@@ -218,24 +246,42 @@ class Attempt:
             wait: wait for the save; False only checks whether it is done on all ranks.
 
         Returns:
-            Whether the checkpoint is complete.
+            Whether the checkpoint is complete; never if a restart has ended the attempt, which is logged.
 
         Raises:
-            Exception: the exception of the save.
+            Exception: the exception of the save; the attempt has ended.
         """
-        if not wait and not _all_ranks(future.done(), self.checkpoints.group):
+        if self._was_interrupted() or (not wait and not _all_ranks(future.done(), self.checkpoints.group)):
             return False
-        future.result()
-        self.checkpoints._barrier()
-        self.checkpoints._from_leader(self.commit)
+        try:
+            future.result()
+            self.checkpoints._barrier()
+            self.checkpoints._from_leader(self.commit)
+        finally:
+            self.checkpoints._attempts.discard(self)
+        return True
+
+    def _was_interrupted(self) -> bool:
+        if self.is_current():
+            return False
+        log.warning("the save of step %d is dropped: a restart has ended the iteration that began it", self.step)
         return True
 
 
 def _outcome(find: Callable[[], Any]) -> Any:
+    """Return a function's result, or its error in a form that can be sent to other ranks."""
     try:
         return find()
-    except OSError as error:
+    except Exception as error:  # boundary: all ranks raise it
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception as reason:  # boundary: an exception of any class
+            return RuntimeError(f"{type(error).__name__}: {error} (it cannot be sent to other ranks: {reason})")
         return error
+
+
+def _weak(call: CallWrapper | None) -> weakref.ref[CallWrapper] | None:
+    return None if call is None else weakref.ref(call)
 
 
 def _free_bytes(folder: Path) -> int:

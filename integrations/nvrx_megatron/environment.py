@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["local_world_size", "world_size"]
+__all__ = ["local_world_size", "rank", "world_size"]
 
 
 def world_size() -> int:
@@ -23,6 +23,12 @@ def local_world_size() -> int:
         ValueError: when it is not a positive number.
     """
     return _number("LOCAL_WORLD_SIZE", 1)
+
+
+def rank() -> int:
+    """Return RANK, by default 0; -1 for a text that is no number."""
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdecimal() else -1
 
 
 def _number(name: str, default: int) -> int:

@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from nvrx_megatron.installed import mentions
+
 __all__ = [
-    "CORE_STATE", "DESTROYERS", "TRAINING_STATE", "WHOLE_FILES", "build_of_helpers", "common_savers",
-    "destroyers", "flag_texts", "ft_client", "loaded", "openers", "persistent_caller_class", "recent_saves_queue",
-    "results_queue_module", "saves_module", "saves_queue_class",
+    "ACCUMULATED", "CORE_STATE", "DESTROYERS", "TRACKER", "TRAINING_STATE", "WHOLE_FILES", "accumulated",
+    "build_of_helpers", "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client", "has_ft_client",
+    "loaded", "openers", "persistent_caller_class", "recent_saves_queue", "results_queue_module", "saves_module",
+    "saves_queue_class", "straggler_detector", "trackers_gone",
 ]  # fmt: skip
 
 CORE_STATE: Final = (
@@ -41,7 +44,26 @@ DESTROYERS: Final = (
 )
 """Functions that drop the state of a run; each may be called if there is no state."""
 
-WHOLE_FILES: Final = frozenset({"latest_checkpointed_iteration.txt", "ft_state.json", "metadata.json"})
+_CORE: Final = "megatron.core"
+_CLIENT: Final = "_GLOBAL_RANK_MONITOR_CLIENT"
+ACCUMULATED: Final = (
+    (f"{_CORE}.transformer.moe.moe_utils", "_MOE_LAYER_WISE_LOGGING_TRACKER", None),  # up to 0.16
+    (f"{_CORE}.transformer.moe.moe_logging", "_MOE_METRICS_TRACKER", None),
+    (f"{_CORE}.transformer.multi_token_prediction", "MTPLossLoggingHelper.tracker", None),
+    (f"{_CORE}.transformer.experimental_attention_variant.dsa", "DSAIndexerLossLoggingHelper.tracker", None),
+    (f"{_CORE}.dist_checkpointing.strategies.cached_metadata_filesystem_reader",
+     "CachedMetadataFileSystemReader._metadata_cache", None),
+    (f"{_CORE}.pipeline_parallel.bridge_communicator", "BridgeCommunicator._broadcast_pg_cache", None),
+    (f"{_CORE}.pipeline_parallel.bridge_communicator", "BridgeCommunicator._bridge_pg_cache", None),
+    ("megatron.training.training", "_seqlen_stats_in_iteration", None),
+    ("megatron.training.training", "_seqlen_stats_active", False),
+)  # fmt: skip
+"""What a run adds up or caches, with its value when empty if it is no container: the losses of experts and of predicted
+tokens since the last log, the lengths of sequences, metadata by folder, groups by ranks. Their modules may be imported
+by the first iteration."""
+
+TRACKER: Final = "latest_checkpointed_iteration.txt"
+WHOLE_FILES: Final = frozenset({TRACKER, "ft_state.json", "metadata.json"})
 """Text files whose truncation makes a load fail: the tracker, learned timeouts, a checkpoint's format."""
 
 
@@ -56,9 +78,44 @@ def destroyers() -> list[tuple[str, Callable[[], object]]]:
     return [(name, function) for name, function in found if function is not None]
 
 
+def accumulated() -> list[tuple[str, Any, str, Any]]:
+    """Return those of `ACCUMULATED` that are there: name, owner, attribute, value when empty."""
+    found = []
+    for module, path, empty in ACCUMULATED:
+        *classes, attribute = path.split(".")
+        owner = loaded(module)
+        for name in classes:
+            owner = getattr(owner, name, None)
+        if hasattr(owner, attribute):
+            found.append((f"{module}.{path}", owner, attribute, empty))
+    return found
+
+
+def destroyers_gone() -> list[str]:
+    """Return the functions of `DESTROYERS` that an imported module lacks."""
+    imported = ((module, name) for module, name in DESTROYERS if loaded(module) is not None)
+    return [f"{module}.{name}" for module, name in imported if not hasattr(loaded(module), name)]
+
+
+def trackers_gone() -> bool:
+    """Return whether megatron-core has experts, but keeps their losses in none of the places of `ACCUMULATED`."""
+    experts = f"{_CORE}.transformer.moe."
+    return loaded(f"{experts}moe_utils") is not None and not any(each[0].startswith(experts) for each in accumulated())
+
+
+def has_ft_client() -> bool:
+    """Return whether Megatron-LM keeps its client of a rank monitor where `ft_client` looks."""
+    return hasattr(loaded("megatron.training.ft_integration"), _CLIENT)
+
+
 def ft_client() -> Any:
     """Return Megatron-LM's client of a rank monitor, None when it has none."""
-    return getattr(loaded("megatron.training.ft_integration"), "_GLOBAL_RANK_MONITOR_CLIENT", None)
+    return getattr(loaded("megatron.training.ft_integration"), _CLIENT, None)
+
+
+def straggler_detector() -> Any:
+    """Return megatron-core's detector of stragglers, None before it is imported; it is configured once in a process."""
+    return getattr(loaded("megatron.core.utils"), "__straggler__", None)
 
 
 def saves_module() -> Any:
@@ -96,15 +153,25 @@ def build_of_helpers() -> tuple[Any, str]:
     return loaded("megatron.core.datasets.utils"), "compile_helpers"
 
 
-def openers() -> list[tuple[Any, str]]:
-    """Return the places from which the writers of `WHOLE_FILES` take `open`; from 0.19 on, in an object."""
-    checkpointing = loaded("megatron.training.checkpointing")
-    tracker = (getattr(checkpointing, "maybe_msc", None), "open")
-    if tracker[0] is None:
-        tracker = (checkpointing, "open_file")
-    modules = ("megatron.training.ft_integration", "megatron.core.dist_checkpointing.core")
-    found = [tracker, *((loaded(name), "open") for name in modules)]
-    return [(home, name) for home, name in found if home is not None]
+def openers() -> list[tuple[str, Any, str]]:
+    """Return, for each of `WHOLE_FILES`, the place from which its writer takes `open`; None if there is none.
+
+    From 0.19 on it is an attribute of an object, which the writers share.
+    """
+    checkpointing, core = loaded("megatron.training.checkpointing"), loaded("megatron.core.dist_checkpointing.core")
+    return [
+        (TRACKER, *_opener(checkpointing, "open_file")),
+        ("ft_state.json", *_opener(loaded("megatron.training.ft_integration"), "open")),
+        ("metadata.json", *_opener(core, "open")),
+    ]
+
+
+def _opener(module: Any, name: str) -> tuple[Any, str]:
+    """Return where the functions of a module take `open` from."""
+    shared = getattr(module, "maybe_msc", None)
+    if shared is not None and mentions(module, "maybe_msc", "open"):
+        return shared, "open"
+    return (module if module is not None and mentions(module, name) else None), name
 
 
 def common_savers() -> list[tuple[Any, str]]:

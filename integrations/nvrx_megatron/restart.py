@@ -20,8 +20,10 @@ from nvrx_core.inprocess.wrap import Wrapper
 from nvrx_megatron.abort import MegatronAbort
 from nvrx_megatron.arguments import InprocessArguments, inprocess_arguments
 from nvrx_megatron.finalize import MegatronFinalize
+from nvrx_megatron.installed import announce
 from nvrx_megatron.internals import CORE_STATE
 from nvrx_megatron.ranks import megatron_rank_assignment
+from nvrx_megatron.state import teardown_pieces
 from nvrx_megatron.writers import observe_saves
 
 __all__ = ["inprocess_restart", "wrapper_for"]
@@ -56,7 +58,9 @@ def inprocess_restart(train: Callable[..., Result], args: Any) -> Callable[..., 
         return train
     for module in CORE_STATE:
         importlib.import_module(module)
-    return wrapper_for(given)(_with_ordinary_errors(train))
+    wrapper = wrapper_for(given)
+    announce([*teardown_pieces(), observe_saves()])
+    return wrapper(_with_ordinary_errors(train))
 
 
 def wrapper_for(given: InprocessArguments) -> Wrapper:

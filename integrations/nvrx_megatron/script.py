@@ -8,32 +8,67 @@ with the RANK and WORLD_SIZE of the rank in that iteration.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import logging
 import multiprocessing
 import runpy
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from nvrx_core.compatible_names import activate
 from nvrx_core.inprocess.wrap import current_call
 from nvrx_megatron.atomic_writes import protect_checkpoint_files
+from nvrx_megatron.installed import Piece, announce
+from nvrx_megatron.internals import has_ft_client
 from nvrx_megatron.once import compute_once
 from nvrx_megatron.restart import inprocess_restart
 from nvrx_megatron.script_objects import remember
+from nvrx_megatron.state import teardown_pieces
 from nvrx_megatron.wiring import wire
+from nvrx_megatron.writers import observe_saves
 
-__all__ = ["enable", "run_script"]
-
-log = logging.getLogger("nvrx_megatron")
+__all__ = ["Script", "enable", "hand_out_store", "is_running", "run_script"]
 
 _SAVES_OF_PEER: Final = "nvidia_resiliency_ext.checkpointing.async_ckpt"
-_running: list[str] = []
+_running: list[Script] = []
 """The running script."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script, and how it is run: by its path, or, as by `python -m`, by its name in a package.
+
+    Attributes:
+        file: its path.
+        module: its name; None if it is run by its path.
+    """
+
+    file: str
+    module: str | None = None
+
+    @classmethod
+    def of_process(cls) -> Self | None:
+        """Return the script that Python was started with; None if it was started with none."""
+        main = sys.modules["__main__"]
+        file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+        return None if file is None else cls(file, None if spec is None else spec.name)
+
+    def run(self) -> None:
+        """Run it as `__main__`."""
+        if self.module is None:
+            runpy.run_path(self.file, run_name="__main__")
+        else:
+            runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+
+
+def is_running() -> bool:
+    """Return whether a script runs in this process by `run_script` or `enable`."""
+    return bool(_running)
 
 
 def enable() -> None:
@@ -47,23 +82,23 @@ def enable() -> None:
         SystemExit: when the script has ended.
         ValueError: for a value that violates its rule; nothing is started.
     """
-    script = getattr(sys.modules["__main__"], "__file__", None)
+    script = Script.of_process()
     if _running or script is None or multiprocessing.parent_process() is not None:
         return
-    args = prepare(script)
+    args = prepare(script.file)
     if args.inprocess_restart:
         run_wrapped(script, args)
         raise SystemExit(0)
 
 
-def run_script(script: str) -> None:
+def run_script(file: str) -> None:
     """Run a Megatron-LM script as `__main__`, as its flags in `sys.argv[1:]` request.
 
     Raises:
         ValueError: for a value that violates its rule; nothing is started.
         ModuleNotFoundError: when there is no `megatron.training` beside the script or on the path.
     """
-    args = prepare(script)
+    script, args = Script(file), prepare(file)
     if args.inprocess_restart:
         run_wrapped(script, args)
     else:
@@ -78,40 +113,53 @@ def prepare(script: str) -> Any:
 
     compute_once()
     args = parse_args(ignore_unknown_args=True)
-    _choose_async_strategy(args)
-    wire()
-    protect_checkpoint_files()
+    saves = _choose_async_strategy(args)
+    pieces = [*wire(), *protect_checkpoint_files(), *_pieces_of_training(), *teardown_pieces(), observe_saves(), *saves]
+    if args.inprocess_restart:
+        announce(pieces)
     return args
 
 
-def run_wrapped(script: str, args: Any) -> None:
+def _pieces_of_training() -> list[Piece]:
+    """Return what a restart does in Megatron-LM, and what it does not."""
+    wrap = "maybe_wrap_for_inprocess_restart"
+    module = importlib.import_module("megatron.training.inprocess_restart")
+    missing = "" if hasattr(module, wrap) else f"{module.__name__}.{wrap}"
+    client = "" if has_ft_client() else "the client in megatron.training.ft_integration"
+    return [
+        Piece("a restart repeats the whole script", "Megatron-LM wraps pretrain once more", missing),
+        Piece("with a new client of the rank monitor", "a restart fails with --enable-ft-package", client),
+    ]
+
+
+def run_wrapped(script: Script, args: Any) -> None:
     """Run the script within a wrapper."""
     from megatron.training import inprocess_restart as upstream
 
-    upstream.maybe_wrap_for_inprocess_restart = _hand_out_store
+    upstream.maybe_wrap_for_inprocess_restart = hand_out_store
     inprocess_restart(_named(script), args)()
 
 
-def run_once(script: str) -> None:
+def run_once(script: Script) -> None:
     """Run the script, and restore the process's hooks: a hook set by the script would keep its references alive."""
     _running.append(script)
     try:
         with warnings.catch_warnings(), _arguments_kept():
-            runpy.run_path(script, run_name="__main__")
+            script.run()
     except SystemExit:
         raise
     except BaseException as error:  # boundary: whatever ends the iteration; it goes on
-        remember(error, script)
+        remember(error, script.file)
         raise
     finally:
         _running.clear()
 
 
-def _named(script: str) -> Callable[[], None]:
+def _named(script: Script) -> Callable[[], None]:
     def run() -> None:
         run_once(script)
 
-    run.__qualname__ = run.__name__ = Path(script).name
+    run.__qualname__ = run.__name__ = Path(script.file).name
     return run
 
 
@@ -124,7 +172,7 @@ def _arguments_kept() -> Iterator[None]:
         sys.argv[:] = words
 
 
-def _hand_out_store(pretrain: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+def hand_out_store(pretrain: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
     """Replace Megatron-LM's own wrapping: the script is wrapped already, and each iteration has a store."""
     call = current_call()
     return pretrain, None if call is None else call.iteration_store()
@@ -139,12 +187,18 @@ def _require_megatron(script: str) -> None:
         )
 
 
-def _choose_async_strategy(args: Any) -> None:
-    """Save by megatron-core's own writers if the flags request those of a package that is not installed."""
-    if getattr(args, "async_strategy", None) == "nvrx" and not _is_importable(_SAVES_OF_PEER):
-        log.info("--async-strategy nvrx needs %s, which is not installed: using mcore", _SAVES_OF_PEER)
-        sys.argv += ["--async-strategy", "mcore"]
-        args.async_strategy = "mcore"
+def _choose_async_strategy(args: Any) -> list[Piece]:
+    """Save by megatron-core's own writers if the flags request those of a package that is not installed.
+
+    Returns:
+        What to say about it: it is a default of Megatron-LM, which is missed if saves are in the background.
+    """
+    if getattr(args, "async_strategy", None) != "nvrx" or _is_importable(_SAVES_OF_PEER):
+        return []
+    sys.argv += ["--async-strategy", "mcore"]
+    args.async_strategy = "mcore"
+    instead = "background saves use --async-strategy mcore in place of nvrx"
+    return [Piece(instead, instead, _SAVES_OF_PEER if getattr(args, "async_save", False) else "")]
 
 
 def _is_importable(name: str) -> bool:

@@ -7,8 +7,10 @@ put back after each.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
+import socket
 import sys
 import types
 from collections import deque
@@ -16,8 +18,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from nvrx_megatron import internals
+from nvrx_megatron.installed import Piece
 
-__all__ = ["GlobalState", "attempt", "drop_state", "state_report"]
+__all__ = ["GlobalState", "attempt", "drop_state", "state_report", "teardown_pieces"]
 
 log = logging.getLogger("nvrx_megatron")
 
@@ -78,12 +81,47 @@ def _put_back(space: dict[str, Any], key: str, before: Any) -> None:
     (now.update if isinstance(now, dict | set) else now.extend)(before)
 
 
+def teardown_pieces() -> list[Piece]:
+    """Return what of the state of a run a restart drops, and what it does not."""
+    names = ", ".join(internals.destroyers_gone())
+    experts = "megatron.core.transformer.moe: the tracker of losses" if internals.trackers_gone() else ""
+    return [
+        Piece("a restart drops the global state", "a restart keeps what a function of Megatron frees", names),
+        Piece("and the losses of its step", "losses of experts are logged doubled after a restart", experts),
+    ]
+
+
 def drop_state(before: GlobalState) -> None:
     """Drop the state of a run: first by Megatron's own functions, then the state that they leave."""
     close_client()
     for name, destroy in internals.destroyers():
         attempt(name, destroy)
+    for _, owner, attribute, empty in internals.accumulated():
+        _empty(owner, attribute, empty)
+    attempt("the detector of stragglers", forget_straggler_detector)
     before.restore()
+
+
+def forget_straggler_detector() -> None:
+    """Let the next iteration configure the detector, with the rank it has then; the port of its controller is freed."""
+    detector = internals.straggler_detector()
+    if detector is None or not detector.configured:
+        return
+    type(detector)._configured = False
+    listener, detector.sock = getattr(detector, "sock", None), None
+    if listener is not None:
+        with contextlib.suppress(OSError):  # it may not listen
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def _empty(owner: Any, attribute: str, empty: Any) -> None:
+    """Empty a container in place, because other modules may have imported it; replace any other value."""
+    value = getattr(owner, attribute)
+    if isinstance(value, _CONTAINERS):
+        value.clear()
+    else:
+        setattr(owner, attribute, empty)
 
 
 def close_client() -> None:
@@ -104,30 +142,54 @@ def attempt(name: str, step: Any, *arguments: Any) -> bool:
 
 
 def state_report() -> list[str]:
-    """Return the globals of Megatron's modules that hold process groups, as `module.name: groups`.
+    """Return the globals of Megatron's modules, and attributes of their classes, that hold process groups or tensors.
 
-    After a restart's `finalize` the list should be empty; any entry is left over from the interrupted iteration.
+    Each is a line, `module.name: 2 process group(s), 1 tensor(s)`. After a restart's `finalize` the list should be
+    empty; any entry is left over from the interrupted iteration.
     """
+    import torch
     import torch.distributed as dist
 
-    kind = dist.ProcessGroup
+    kinds = {"process group(s)": dist.ProcessGroup, "tensor(s)": torch.Tensor}
     lines = []
     for name, module in sorted(sys.modules.items()):
         if name.startswith("megatron.") and isinstance(module, types.ModuleType):
-            held = {key: _count(value, kind, _DEPTH) for key, value in _globals(module)}
-            lines += [f"{name}.{key}: {count} process group(s)" for key, count in held.items() if count]
+            for key, value in _globals(module):
+                held = {what: _count(value, kind, _DEPTH) for what, kind in kinds.items()}
+                if any(held.values()):
+                    lines.append(f"{name}.{key}: " + ", ".join(f"{held[what]} {what}" for what in held if held[what]))
     return lines
 
 
 def _globals(module: types.ModuleType) -> list[tuple[str, Any]]:
-    """Those that the module has defined: `__builtins__` alone has a hundred times as many values."""
-    return [(key, value) for key, value in list(vars(module).items()) if not key.startswith("__")]
+    """Return what the module has defined, and the containers and objects of its classes.
+
+    `__builtins__` alone has a hundred times as many values; a tensor of a class is its constant.
+    """
+    import torch
+
+    found = [(key, value) for key, value in list(vars(module).items()) if not key.startswith("__")]
+    classes = [value for _, value in found if isinstance(value, type) and value.__module__ == module.__name__]
+    return found + [
+        (f"{each.__name__}.{key}", value)
+        for each in dict.fromkeys(classes)
+        for key, value in list(vars(each).items())
+        if not key.startswith("__") and not isinstance(value, torch.Tensor)
+    ]
 
 
 def _count(value: Any, kind: type, depth: int) -> int:
+    """Count the objects of a kind in containers and in instances of Megatron's classes."""
     if isinstance(value, kind):
         return 1
-    if depth == 0 or not isinstance(value, list | tuple | dict | set):
+    if depth == 0:
         return 0
-    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        parts = [*value, *value.values()]
+    elif isinstance(value, list | tuple | set):
+        parts = list(value)
+    elif type(value).__module__.startswith("megatron."):
+        parts = list(getattr(value, "__dict__", {}).values())
+    else:
+        return 0
     return sum(_count(part, kind, depth - 1) for part in parts)

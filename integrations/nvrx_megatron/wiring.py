@@ -9,28 +9,49 @@ nvrx's client, opening and closing an empty section costs a few memory writes.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
 from nvrx_core.inprocess.wrap import current_call
+from nvrx_megatron import internals
+from nvrx_megatron.installed import Piece, mentions
 
 __all__ = ["wire"]
 
-LONG: Final = ("evaluate", "save_checkpoint", "maybe_finalize_async_save")
+LONG: Final = {
+    "evaluate": "an evaluation",
+    "save_checkpoint": "a save",
+    "maybe_finalize_async_save": "the end of a background save",
+}
 """Functions in the training loop's module that may take longer than the timeouts of a step."""
+_STEP_END: Final = "on_training_step_end"
 
 
-def wire() -> None:
+def wire() -> list[Piece]:
     """Report progress after each training step, and suspend pings during evaluations and saves.
 
-    Call it before the script runs; a second call does nothing.
-    """
-    from megatron.training import ft_integration, training
+    Call it before the script runs; a second call changes nothing.
 
-    _replace(ft_integration, "on_training_step_end", _reporting)
-    for name in LONG:
-        if hasattr(training, name):
+    Returns:
+        What is installed, and what is not.
+    """
+    training = importlib.import_module("megatron.training.training")
+    home = internals.loaded("megatron.training.ft_integration")
+    reports = hasattr(home, _STEP_END) and mentions(training, _STEP_END)
+    if reports:
+        _replace(home, _STEP_END, _reporting)
+    missing = "" if reports else f"megatron.training.ft_integration.{_STEP_END}, called by megatron.training.training"
+    without = "steps are no progress: a loop that stands still is no hang, and three equal faults end the job"
+    pieces = [Piece("steps are progress", without, missing)]
+    for name, what in LONG.items():
+        found = hasattr(training, name) and mentions(training, name)
+        if found:
             _replace(training, name, _unhurried)
+        missing = "" if found else f"megatron.training.training.{name}"
+        exceeds = f"{what} may exceed --inprocess-soft-timeout"
+        pieces.append(Piece(exceeds, f"{what} that exceeds --inprocess-soft-timeout is a hang", missing))
+    return pieces
 
 
 def _replace(home: Any, name: str, wired: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

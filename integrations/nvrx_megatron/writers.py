@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from typing import Any, Final
 from nvrx_core.inprocess.abort import Abort
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_megatron import internals
+from nvrx_megatron.installed import Piece
 from nvrx_megatron.state import attempt
 
 __all__ = ["AbortCheckpointWriters", "forget_saves", "observe_saves"]
@@ -30,19 +32,31 @@ log = logging.getLogger("nvrx_megatron")
 _JOIN_SECONDS: Final = 2.0
 _OF_PERSISTENT_QUEUES: Final = ("_persistent_queue", "_persistent_preload_q", "_persistent_comp_q")
 _queues: weakref.WeakSet[Any] = weakref.WeakSet()
+_writing: dict[str, threading.Thread] = {}
+"""The threads of this process that write a checkpoint, by file."""
 _synchronous: list[frozenset[int]] = []
 """For each running synchronous write, the children that the process had before it."""
 
 
-def observe_saves() -> None:
-    """Record every new queue of background saves and every synchronous write; a second call does nothing."""
+def observe_saves() -> Piece:
+    """Record every new queue of background saves and every synchronous write; a second call changes nothing.
+
+    Returns:
+        What is installed, or what is not.
+    """
     module, files = internals.saves_module(), internals.results_queue_module()
-    if module is not None and not hasattr(module.AsyncCallsQueue.__init__, "__wrapped__"):
+    if hasattr(module, "AsyncCallsQueue") and not hasattr(module.AsyncCallsQueue.__init__, "__wrapped__"):
         module.AsyncCallsQueue.__init__ = _noticing(module.AsyncCallsQueue.__init__)
     for queue in filter(None, (_global_queue(), internals.recent_saves_queue())):
         _queues.add(queue)
-    if files is not None:
+    if hasattr(files, "FileSystemWriterAsync"):
         _observe_synchronous_writes(files.FileSystemWriterAsync)
+        _observe_writing_threads(files.FileSystemWriterAsync)
+    missing = [] if internals.saves_queue_class() is not None else ["AsyncCallsQueue"]
+    missing += [] if hasattr(files, "FileSystemWriterAsync") else ["FileSystemWriterAsync"]
+    effect = "a restart ends the writers of checkpoints"
+    without = "a writer of an interrupted save may write while that step is saved again"
+    return Piece(effect, without, ", ".join(missing))
 
 
 def _global_queue() -> Any:
@@ -76,6 +90,33 @@ def _observe_synchronous_writes(writer: Any) -> None:
 
     noted.__nvrx__ = True  # type: ignore[attr-defined]
     writer.write_preloaded_data_multiproc = staticmethod(noted)
+
+
+def _observe_writing_threads(writer: Any) -> None:
+    """Give a save of megatron-core 0.17 and later a new file where a thread of an interrupted save still writes one.
+
+    Both would write into the same file: the later save truncates it, and the thread goes on at its own position.
+    """
+    write = getattr(writer, "write_preloaded_data", None)
+    if write is None or hasattr(write, "__nvrx__") or not hasattr(writer, "write_preloaded_data_multithread"):
+        return
+
+    @wraps(write)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        path = str(kwargs["write_bucket"][0] if "write_bucket" in kwargs else args[2][0])
+        before = _writing.get(path)
+        if before is not None and before.is_alive():
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        _writing[path] = threading.current_thread()
+        try:
+            return write(*args, **kwargs)
+        finally:
+            if _writing.get(path) is threading.current_thread():
+                del _writing[path]
+
+    noted.__nvrx__ = True  # type: ignore[attr-defined]
+    writer.write_preloaded_data = staticmethod(noted)
 
 
 class AbortCheckpointWriters(Abort):

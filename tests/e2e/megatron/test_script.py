@@ -12,7 +12,9 @@ from tests.harness.megatron.job import Launch
 SHAPES = ("0.16", "0.18")
 
 
-@pytest.mark.parametrize("script", ["pretrain_gpt.py", "pretrain_enabled.py"])
+@pytest.mark.parametrize(
+    "script", ["pretrain_gpt.py", "pretrain_enabled.py", "alone:pretrain_gpt.py", "package/pretrain.py"]
+)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_unmodified_script_restarts_in_each_shape(run: Launch, shape: str, script: str) -> None:
     undisturbed, job = run(script, shape=shape), run(script, shape=shape, faults="1:0:3=exception")
@@ -91,3 +93,24 @@ def test_without_the_flag_the_script_runs_as_it_is(run: Launch) -> None:
     job = run("pretrain_gpt.py", restart=False)
     assert set(job.codes.values()) == {0}, job.told()
     assert len(job.entered(-1)) == 2
+
+
+def test_one_line_at_the_start_says_what_is_installed(run: Launch) -> None:
+    job = run("pretrain_gpt.py")
+    assert set(job.codes.values()) == {0}, job.told()
+    (line,) = [line for line in job.errors(0).splitlines() if "installed in megatron-core" in line]
+    assert line.startswith("INFO:nvrx_megatron:installed in megatron-core 0."), line
+    assert "the tracker file is written atomically" in line
+    assert "NOT installed" not in line
+    assert "installed in megatron-core" not in job.errors(1)
+
+
+def test_a_name_of_megatron_that_has_moved_is_reported_by_its_consequence(run: Launch, tmp_path: Path) -> None:
+    job = run("pretrain_gpt.py", "--save", str(tmp_path / "saves"), shape="moved", faults="1:0:3=exception")
+    assert set(job.codes.values()) == {0}, job.told()
+    (line,) = [line for line in job.errors(0).splitlines() if "NOT installed" in line]
+    assert line.startswith("WARNING:nvrx_megatron:"), line
+    missing = line.partition("NOT installed: ")[2]
+    assert "the tracker file is not written atomically" in missing
+    assert "an evaluation that exceeds --inprocess-soft-timeout is a hang" in missing
+    assert "ft_state.json is written atomically" in line.partition("NOT installed: ")[0]

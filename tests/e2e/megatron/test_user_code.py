@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from nvrx_megatron import manifest
 
-from tests.harness.megatron.job import MegatronJob
+from tests.harness.megatron.job import Launch, MegatronJob
 from tests.harness.megatron.plan import Plan
 from tests.harness.process.job import Template
 
@@ -18,11 +19,22 @@ Train = Callable[..., MegatronJob]
 @pytest.fixture
 def train(megatron: Template, tmp_path: Path) -> Iterator[Train]:
     """Runs a job to its end, that trains in a way of `user_code`."""
+    yield from ways_of("tests.harness.megatron.user_code", megatron, tmp_path)
+
+
+@pytest.fixture
+def guided(megatron: Template, tmp_path: Path) -> Iterator[Train]:
+    """Runs a job to its end, that saves as the guide writes it, in a way of `guide_code`."""
+    for train in ways_of("tests.harness.megatron.guide_code", megatron, tmp_path):
+        yield functools.partial(train, save_every=2, optimizer="sgd")
+
+
+def ways_of(module: str, megatron: Template, tmp_path: Path) -> Iterator[Train]:
     jobs: list[MegatronJob] = []
 
     def train(way: str, *words: str, world: int = 2, **plan: object) -> MegatronJob:
         jobs.append(MegatronJob(megatron, tmp_path / f"job-{len(jobs)}", Plan(tp=2, **plan), world=world))  # type: ignore[arg-type]
-        jobs[-1].begin("tests.harness.megatron.user_code", way, *words).finish()
+        jobs[-1].begin(module, way, *words).finish()
         return jobs[-1]
 
     yield train
@@ -70,3 +82,41 @@ def test_a_flag_that_cannot_be_is_refused_before_anything_is_started(train: Trai
     assert set(job.codes.values()) == {1}, job.told()
     assert "soft_timeout" in job.errors(0)
     assert not job.lines("enter")
+
+
+@pytest.mark.parametrize("way", ["exception", "failed future", "exception while it is pending"])
+def test_checkpoints_of_the_module_survive_a_save_that_is_not_finished(guided: Train, way: str) -> None:
+    """The guide makes them once, outside of the function that is called anew after the fault."""
+    job = guided(way)
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert len(job.entered(1)) == 2, job.told()
+    assert not job.entered(2), job.told()
+    assert {line["step"] for line in job.lines("resume", iteration=1)} == {2}, job.told()
+    folder = job.directory / "checkpoints"
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000004-0", "step-00000006-0"]
+    assert [manifest.damage(path) for path in folder.iterdir()] == [None, None]
+    assert all(len({line["sum"] for line in job.lines("weights", initial_rank=rank)}) == 1 for rank in (0, 1))
+
+
+def test_an_error_of_the_first_rank_in_a_save_is_raised_on_all_ranks(guided: Train) -> None:
+    job = guided("error of the first rank")
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert sorted(line["initial_rank"] for line in job.lines("refused")) == [0, 1], job.told()
+    assert not job.entered(1), job.told()
+
+
+def test_the_losses_of_experts_are_logged_as_without_a_fault(launch: Launch) -> None:
+    """megatron-core adds them up over a step in a global variable, which the interrupted step has begun to fill."""
+    job = launch(module="tests.harness.megatron.moe", steps=3).finish()
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert [line["state"] for line in job.entered(1)] == [[], []], job.told()
+    for rank in (0, 1):
+        before, after = (
+            [
+                (line["step"], line["loss"], line["load_balancing_loss"])
+                for line in job.lines("logged", initial_rank=rank, iteration=iteration)
+            ]
+            for iteration in (0, 1)
+        )
+        assert (len(before), len(after)) == (2, 3)
+        assert after[:2] == before

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import torch
-from nvrx_megatron import internals
+from nvrx_megatron import internals, state
 from nvrx_megatron.arguments import InprocessArguments
 from nvrx_megatron.restart import wrapper_for
 
@@ -29,7 +29,23 @@ def missing() -> Iterator[str]:
                 yield f"{module}.{name}()"
     if not callable(getattr(importlib.import_module("megatron.core.datasets.utils"), "compile_helpers", None)):
         yield "megatron.core.datasets.utils.compile_helpers"
+    yield from missing_of_losses()
     yield from missing_of_saves()
+
+
+def missing_of_losses() -> Iterator[str]:
+    """What adds up losses, and the detector of stragglers, which is configured once in a process."""
+    for name in ("moe.moe_utils", "multi_token_prediction", "experimental_attention_variant.dsa"):
+        importlib.import_module(f"megatron.core.transformer.{name}")
+    found = {name.rpartition(".")[2] for name, *_ in internals.accumulated()}
+    if internals.trackers_gone() or "tracker" not in found:
+        yield "megatron.core.transformer: the trackers of losses"
+    utils = importlib.import_module("megatron.core.utils")
+    detector = internals.straggler_detector()
+    detector.configure(1, 0)
+    was, _ = detector.configured, state.forget_straggler_detector()
+    if not was or utils.StragglerDetector().configured:
+        yield "megatron.core.utils.StragglerDetector: configured, _configured"
 
 
 def missing_of_saves() -> Iterator[str]:

@@ -33,7 +33,7 @@ class Plan:
         stop_writers: stop the processes that write in the background, for the first iteration.
         nodes: how many nodes the ranks stand for, on one host.
         restart: whether a fault restarts.
-        shape: of the stand-in tree.
+        shape: of the stand-in tree: that of 0.16 or 0.18, or "moved", where names of Megatron-LM have changed.
     """
 
     tp: int = 1

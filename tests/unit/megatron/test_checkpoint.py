@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import pathlib
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
-from nvrx_megatron import AtomicCheckpoint, atomic_file, atomic_writes
+from nvrx_megatron import AtomicCheckpoint, atomic_file, atomic_writes, checkpoint
 from nvrx_megatron.manifest import NAME
 
 
@@ -38,12 +40,79 @@ def test_a_save_that_fails_leaves_the_one_before_and_its_folder_is_dropped_by_th
 
     with pytest.raises(OSError, match="no space left") as raised:
         checkpoints.save(2, fails)
-    assert "partial-step-00000002-0 was written, whose disk has " in raised.value.__notes__[0]
+    (left,) = checkpoints.folder.glob("partial-step-00000002-0-*")
+    assert f"{left.name} was written, whose disk has " in raised.value.__notes__[0]
     assert checkpoints.latest()[0] == 1
-    assert [path.name for path in checkpoints.folder.glob("partial-*")] == ["partial-step-00000002-0"]
     checkpoints.save(2, write("two"))
     assert not list(checkpoints.folder.glob("partial-*"))
     assert checkpoints.latest()[0] == 2
+
+
+def test_an_attempt_has_a_folder_that_no_other_attempt_had(checkpoints):
+    """A writer that outlives its attempt finds no folder to write to."""
+    first = checkpoints.begin(3)
+    folder = first.folder
+    del first
+    second = checkpoints.begin(3)
+    assert second.target.name == "step-00000003-0"
+    assert second.folder != folder
+    assert list(checkpoints.folder.iterdir()) == [second.folder]
+
+
+def test_two_saves_of_a_step_may_be_in_progress(checkpoints):
+    first, second = checkpoints.begin(3), checkpoints.begin(3)
+    for attempt, text in ((first, "a"), (second, "b")):
+        write(text)(attempt.folder)
+        attempt.commit()
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-00000003-0", "step-00000003-1"]
+
+
+class Iteration:
+    """Stands for a `CallWrapper`."""
+
+
+def test_an_attempt_ends_with_the_iteration_that_began_it(checkpoints, monkeypatch, caplog):
+    monkeypatch.setattr(checkpoint, "current_call", lambda: running)
+    monkeypatch.setattr(checkpoint, "_hit", lambda _: None)
+    monkeypatch.setattr(atomic_file, "current_call", lambda: None)
+    running = Iteration()
+    attempt = checkpoints.begin(4)
+    write("four")(attempt.folder)
+    done = Future()
+    done.set_result(None)
+    running = Iteration()
+    assert not attempt.is_current()
+    assert not attempt.finish(done)
+    attempt.commit()
+    assert "the save of step 4 is dropped" in caplog.text
+    assert checkpoints.latest() is None
+    again = checkpoints.begin(4)
+    assert not attempt.folder.exists()
+    assert again.is_current()
+    running = None
+    assert again.finish(done), "a save may be completed after the function has returned"
+
+
+def test_a_save_in_the_background_that_fails_ends_its_attempt(checkpoints):
+    attempt = checkpoints.begin(4)
+    failed = Future()
+    failed.set_exception(ValueError("a writer's"))
+    with pytest.raises(ValueError, match="a writer's"):
+        attempt.finish(failed)
+    again = checkpoints.begin(4)
+    assert not attempt.folder.exists()
+    assert again.target == attempt.target
+
+
+def test_an_error_that_cannot_be_sent_is_described(checkpoints):
+    class Local(Exception):
+        pass
+
+    def fails():
+        raise Local("of this function")
+
+    with pytest.raises(RuntimeError, match="Local: of this function"):
+        checkpoints._from_leader(fails)
 
 
 def test_a_step_that_is_saved_again_is_another_checkpoint(checkpoints):
@@ -180,3 +249,15 @@ def test_the_common_state_is_saved_as_a_whole_by_the_rank_that_has_it(tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["common.pt"] * (rank == 0)
     atomic_writes._whole(lambda state, folder: told.append(folder))("state", "msc://bucket/folder")
     assert told[1:] == ["msc://bucket/folder"]
+
+
+def test_what_a_killed_process_has_left_beside_a_file_is_removed(tmp_path):
+    target, left = tmp_path / "latest_checkpointed_iteration.txt", tmp_path / ".latest_checkpointed_iteration.txt.7.tmp"
+    left.write_text("10")
+    os.utime(left, (time.time() - 100, time.time() - 100))
+    other = tmp_path / ".latest_checkpointed_iteration.txt.8.tmp"
+    other.write_text("of a rank that writes at the same time")
+    with atomic_file.replacing(target) as file:
+        file.write("12")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, target.name]
+    assert target.read_text() == "12"

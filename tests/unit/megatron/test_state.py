@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import types
 from collections import deque
+from typing import ClassVar
 
 import pytest
+import torch
 import torch.distributed as dist
 from nvrx_megatron import internals
-from nvrx_megatron.state import GlobalState, attempt, close_client, drop_state, state_report
+from nvrx_megatron.state import GlobalState, attempt, close_client, drop_state, forget_straggler_detector, state_report
 
 
 @pytest.fixture
@@ -68,6 +71,33 @@ def test_globals_with_process_groups_are_reported(module, monkeypatch):
     assert mine == ["megatron.stand_in.one: 1 process group(s)", "megatron.stand_in.nested: 2 process group(s)"]
 
 
+def test_what_classes_and_objects_of_megatron_hold_is_reported(module):
+    class Helper:
+        tracker: ClassVar = {"loss": torch.zeros(2)}
+
+        def __init__(self):
+            self.values = [torch.zeros(1)]
+
+    Helper.__module__ = module.__name__
+    module.Helper, module.one, module.other = Helper, Helper(), types.SimpleNamespace(values=torch.zeros(1))
+    mine = [line for line in state_report() if line.startswith("megatron.stand_in")]
+    assert mine == ["megatron.stand_in.one: 1 tensor(s)", "megatron.stand_in.Helper.tracker: 1 tensor(s)"]
+
+
+def test_what_a_run_adds_up_is_emptied(module, monkeypatch):
+    class Helper:
+        tracker: ClassVar = {"loss": 1.0}
+
+    tracker = Helper.tracker
+    module.Helper, module.metrics, module.active = Helper, object(), True
+    names = (("Helper.tracker", None), ("metrics", None), ("active", False), ("Gone.tracker", None))
+    listed = [(module.__name__, name, empty) for name, empty in names]
+    monkeypatch.setattr(internals, "ACCUMULATED", (*listed, ("megatron.not_there", "tracker", None)))
+    drop_state(GlobalState({}))
+    assert (Helper.tracker, module.metrics, module.active) == ({}, None, False)
+    assert Helper.tracker is tracker
+
+
 def test_a_step_that_fails_is_logged_and_the_next_one_follows(caplog):
     done = []
     assert not attempt("first", lambda: 1 / 0)
@@ -91,3 +121,34 @@ def test_the_client_of_the_rank_monitor_is_closed(monkeypatch):
     monkeypatch.setattr(internals, "ft_client", lambda: client)
     close_client()
     assert closed == [True]
+
+
+class Detector:
+    _configured = True
+    sock = None
+
+    @property
+    def configured(self):
+        return type(self)._configured
+
+
+def test_the_detector_of_stragglers_is_configured_anew(monkeypatch):
+    """With the rank of the next iteration; its controller listens on the port again."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    kind = type("StragglerDetector", (Detector,), {})
+    detector = kind()
+    detector.sock = listener
+    monkeypatch.setitem(sys.modules, "megatron.core.utils", types.SimpleNamespace(__straggler__=detector))
+    for _ in range(2):
+        forget_straggler_detector()
+    assert (kind._configured, detector.sock, listener.fileno()) == (False, None, -1)
+    kind._configured, detector.sock = True, socket.socket()
+    forget_straggler_detector()
+    assert detector.sock is None
+
+
+def test_without_a_detector_of_stragglers_nothing_is_done(monkeypatch):
+    monkeypatch.setitem(sys.modules, "megatron.core.utils", types.SimpleNamespace())
+    forget_straggler_detector()

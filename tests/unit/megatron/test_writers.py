@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+import threading
 import types
 
 import pytest
@@ -129,3 +130,49 @@ def test_a_results_queue_whose_process_is_gone_is_made_anew(results, caplog):
     writers.forget_saves()
     assert results._results_queue is None
     assert caplog.messages == ["emptying the writers' results queue failed; the restart goes on"]
+
+
+class WriterOfThreads:
+    """The shape of 0.17: threads of the rank write."""
+
+    def write_preloaded_data_multithread(self):
+        """Marks the shape."""
+
+    @staticmethod
+    def write_preloaded_data(transforms, local_proc_idx, write_bucket, go_on):
+        with open(write_bucket[0], "wb") as file:
+            file.write(b"1")
+            file.flush()
+            go_on()
+            file.write(b"2")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_thread_of_an_interrupted_save_writes_into_no_later_save(tmp_path, named):
+    kind = type(
+        "Writer", (WriterOfThreads,), {"write_preloaded_data": staticmethod(WriterOfThreads.write_preloaded_data)}
+    )
+    for _ in range(2):
+        writers._observe_writing_threads(kind)
+    path, begun, end = tmp_path / "__0_0.distcp", threading.Event(), threading.Event()
+
+    def held():
+        begun.set()
+        end.wait(10)
+
+    def write(go_on):
+        bucket = (path, "key", ([], []))
+        if named:
+            kind.write_preloaded_data([], local_proc_idx=0, write_bucket=bucket, go_on=go_on)
+        else:
+            kind.write_preloaded_data([], 0, bucket, go_on)
+
+    left = threading.Thread(target=write, args=[held])
+    left.start()
+    assert begun.wait(10)
+    write(lambda: path.write_bytes(b"later") and None)
+    again = path.read_bytes()
+    end.set()
+    left.join()
+    assert path.read_bytes() == again
+    assert not writers._writing

@@ -1,5 +1,6 @@
 """The training loop."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -16,6 +17,9 @@ from megatron.core.rerun_state_machine import destroy_rerun_state_machine, initi
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from tests.harness.megatron.hooks import entered, in_evaluation, left_with, stepped, training_of
+
+with contextlib.suppress(ImportError):
+    import nvidia_resiliency_ext.inprocess  # noqa: F401 - as Megatron-LM does before its own module of restarts
 
 from . import arguments, ft_integration
 from .async_utils import maybe_finalize_async_save

@@ -1,0 +1,1 @@
+"""A package with a script, which is run by `python -m package.pretrain`."""

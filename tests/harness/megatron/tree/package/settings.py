@@ -1,0 +1,3 @@
+"""What the script imports relative to its package."""
+
+SCRIPT = "pretrain_gpt.py"
