@@ -21,11 +21,32 @@ names. `inprocess` and `fault_tolerance` also have their modules as attributes.
 | module | names | of |
 |---|---|---|
 """
+NOT_HERE = """
+## Names that are not here
+
+`FaultToleranceConfig.from_kwargs` and `from_yaml_file` take `ignore_not_recognized`; it is off by default, because a
+misspelt timeout is one that is not there. `wait_for_mp_events` returns whether all events are set in time: no document
+states what it does there.
+
+These names of nvidia-resiliency-ext have no twin, on purpose:
+
+| names | why |
+|---|---|
+| `checkpointing` | not a part of nvrx; Megatron-LM notices its absence and uses its own, or needs `--non-persistent-ckpt-type` other than `local` |
+| `attribution`, `straggler`, `ptl_resiliency.local_checkpoint_callback`, what `ptl_resiliency.StragglerDetectionCallback` does | not a part of nvrx; Megatron-Bridge and NeMo import them where their own options ask for them |
+| `fault_tolerance.dict_utils` | its one importer in NeMo, `local_ckpt.py`, needs `checkpointing.local` as well; megatron-core has the function in `dist_checkpointing.dict_utils` |
+| `inprocess.param_utils`, `inprocess.utils`, `inprocess.tcp_utils`, `inprocess.logging` | what the wrapper does inside; a test of Megatron-Bridge imports the first |
+| the messages of a rank and its monitor in `fault_tolerance.data` (`InitMsg`, `HeartbeatMsg`, `SectionMsg`, `OkMsg` ...) | they are pickled on a socket there; here a heartbeat is a word in shared memory, and messages are JSON |
+| the rest of `fault_tolerance.utils`, `fault_tolerance.ipc_connector` | what its launcher and its monitors do inside: streams, process groups, logs |
+
+A unit test that reaches for one of these tests that implementation, and does not run here.
+`ptl_resiliency.StragglerDetectionCallback` is a name only, which recipes of NeMo refer to: to make one is an error.
+"""  # noqa: E501 - a row of a table is a line
 
 
 def page() -> str:
     files = sorted(FOLDER.rglob("*.py"), key=lambda path: path.relative_to(FOLDER).with_suffix("").parts)
-    return HEAD + "".join(filter(None, map(row, files))) + section()
+    return HEAD + "".join(filter(None, map(row, files))) + NOT_HERE + section()
 
 
 def row(path: Path) -> str:
@@ -61,7 +82,7 @@ def target(tree: ast.Module) -> str:
     """The module whose attributes a file re-exports."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = [f"{n.module}.{n.names[0].name}" if isinstance(n, ast.ImportFrom) else n.names[0].name for n in found]
-    return next(module for module in modules if module.startswith("nvrx_"))
+    return min(module for module in modules if module.startswith("nvrx_"))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ and `from_kwargs` take values of Python alone. A value that is wrong, or a name 
 `ConfigurationError`. It has one line, such as
 
 ```text
-ft.yaml:3: rank_heartbeat_timeout: '10m' is not allowed, it must be a number of seconds; write 600
+ft.yaml:3: rank_heartbeat_timeout: '10m' is not allowed,
+it must be a number of seconds; write 600
 ```
 
 `python -m nvrx_core.fault_tolerance.explain` takes all flags, prints each value and where it comes from, and exits

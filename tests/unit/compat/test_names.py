@@ -102,10 +102,12 @@ fault_tolerance            WorkloadControlRequest           nvrx_core.fault_tole
 fault_tolerance.config     FaultToleranceConfig             nvrx_core.fault_tolerance.config
 fault_tolerance.data       HeartbeatTimeouts                nvrx_core.fault_tolerance.data
 fault_tolerance.data       RankInfo                         nvrx_core.fault_tolerance.data
+fault_tolerance.data       SectionAction                    nvrx_core.fault_tolerance.data
 fault_tolerance.data       SectionTimeouts                  nvrx_core.fault_tolerance.data
 fault_tolerance.data       WorkloadAction                   nvrx_core.fault_tolerance.data
 fault_tolerance.data       WorkloadControlRequest           nvrx_core.fault_tolerance.data
 fault_tolerance.utils      is_process_alive                 nvrx_core.process.lifeline.is_running
+fault_tolerance.utils      wait_for_mp_events               nvrx_core.process.events
 fault_tolerance.utils      DEFAULT_NO_RESTART_EXIT_CODE     nvrx_launcher.exit_codes.REFUSED
 fault_tolerance.data       FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR nvrx_core.settings.environment.RANK_MONITOR_SOCKET
 fault_tolerance.data       FT_LAUNCHER_IPC_SOCKET_ENV_VAR   nvrx_core.settings.environment.LAUNCHER_SOCKET
@@ -220,5 +222,16 @@ def test_the_client_of_rank_monitors_needs_no_torch():
 def test_the_callbacks_are_names_of_nvrx_lightning_which_imports_lightning_when_one_is_asked_for():
     callbacks = importlib.import_module("nvidia_resiliency_ext.ptl_resiliency")
     assert set(callbacks.__all__) <= set(nvrx_lightning.__all__)
-    with pytest.raises(AttributeError, match="has no attribute 'StragglerDetectionCallback'"):
-        _ = callbacks.StragglerDetectionCallback
+    with pytest.raises(AttributeError, match="has no attribute 'LocalCheckpointCallback'"):
+        _ = callbacks.LocalCheckpointCallback
+
+
+def test_a_recipe_may_name_the_callback_that_is_not_here():
+    """As NeMo's do, which look for the package alone."""
+    callbacks = importlib.import_module("nvidia_resiliency_ext.ptl_resiliency")
+
+    def straggler_det_callback() -> type[callbacks.StragglerDetectionCallback]:
+        return callbacks.StragglerDetectionCallback
+
+    with pytest.raises(NotImplementedError, match="leave it out of the callbacks"):
+        straggler_det_callback()(report_time_interval=300)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import nvrx_lightning
+from nvrx_compat.absent import StragglerDetectionCallback as StragglerDetectionCallback
 
 if TYPE_CHECKING:
     from nvrx_lightning import FaultToleranceCallback, FaultToleranceSectionsCallback, SimulatedFaultParams
