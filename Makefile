@@ -8,8 +8,6 @@ PEER_VENV ?= .venv-peer
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
-# torch's store resolves the name of each client in its only thread: a name server that is silent holds it up for 5 s.
-export RES_OPTIONS := timeout:1 attempts:1
 unexport PYTHONDONTWRITEBYTECODE	# the tests start thousands of interpreters
 
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -25,21 +23,19 @@ SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
 # The parts of `make test`. What only computes, at a lower priority, and the documents run beside the tests of jobs, which
-# mostly wait; the others follow. With LANES=2 they begin beside the jobs as well; on a busy machine, tests with short
-# timeouts may then fail. Of tests/process, what is BUSY is not in the first part.
-LANES ?= 1
+# mostly wait; the tests of whole products follow. Of the tests of jobs and of products, SIDE_BY_SIDE files run at a time.
+# Of tests/process, what is BUSY is in the second part.
+SIDE_BY_SIDE ?= 2
 BUSY := $(wildcard $(foreach n,interruptions thousand_rounds torch_features torchrun torn_saves,tests/process/test_$(n).py))
 PURE := $(wildcard tests/unit tests/sim)
 DOCUMENTS := $(wildcard tests/docs tests/package)
 WHOLE := $(filter-out %/__pycache__ tests/benchmarks tests/process $(PURE) $(DOCUMENTS),$(patsubst %/,%,$(wildcard tests/*/)))
-BESIDE_JOBS := --output-sync test-jobs coverage test-searches test-documents
-REST := test-whole
-STAGES := $(if $(filter 1,$(LANES)),"$(BESIDE_JOBS)" $(REST),"$(BESIDE_JOBS) $(REST)")
+STAGES := "--output-sync test-jobs coverage test-searches test-documents" test-whole
 SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-whole test-documents coverage check bench bench-peer docs clean
+.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-whole test-side-by-side test-searches test-documents coverage check bench bench-peer docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,19 +61,25 @@ test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
 test-parts: $(VENV)/.integrations
-	@status=0; for stage in $(STAGES); do \
+	@status=0; part=0; for stage in $(STAGES); do \
+	  part=$$((part + 1)); echo "make test, part $$part of 2:$${stage#--output-sync}"; \
 	  $(MAKE) --no-print-directory --keep-going --jobs=2 $$stage || status=$$?; \
 	done; exit $$status
 
 # Shown as it runs: a recipe that calls make is not held back by --output-sync.
 test-jobs:
-	@$(MAKE) --no-print-directory --output-sync=none test-selection PYTEST_ARGS="tests/process $(addprefix --ignore=,$(BUSY)) $(SKIPS)"
+	@$(MAKE) --no-print-directory --output-sync=none test-side-by-side TESTS="tests/process $(addprefix --ignore=,$(BUSY))"
+
+test-whole:
+	@$(MAKE) --no-print-directory test-side-by-side TESTS="$(WHOLE) $(BUSY)"
+
+# The folder of the tests is named in the paths of sockets, which are short.
+test-side-by-side:
+	@folder=$$(mktemp -d) && $(PY) -m pytest --numprocesses=$(SIDE_BY_SIDE) --dist=loadfile --basetemp=$$folder --durations=10 \
+	  $(TESTS) $(SKIPS) && rm -rf $$folder
 
 test-searches:
 	@nice $(PY) -m pytest -m "exhaustive and not nightly" tests/sim $(SKIPS)
-
-test-whole:
-	@$(PY) -m pytest $(WHOLE) $(BUSY) $(SKIPS)
 
 test-documents:
 	@$(PY) -m pytest $(DOCUMENTS) $(SKIPS)
@@ -102,6 +104,7 @@ bench-peer: $(VENV)/.installed $(PEER_VENV)/.installed ## the same and the launc
 docs: $(VENV)/.integrations ## the documents as a site in build/site, with every code block tried
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 	@$(PY) -m pytest tests/docs $(PYTEST_ARGS)
+	@echo "read it: $(PY) -m http.server --directory build/site (its search needs a server)"
 
 clean: ## remove caches and builds; the environments stay
 	@rm -rf build dist .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -32,6 +32,10 @@ PR_SET_CHILD_SUBREAPER = 36
 # What a library makes on its first use and keeps until the process ends: (how it shows, why).
 KEPT = (("/dev/nvidia", "the CUDA driver keeps its devices open"),)
 
+# torch resolves the name of a store's address at the first connection of a process. With a name server that is silent,
+# that takes longer than some tests wait for a connection. The resolver reads it when it is used first.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
 _skipped: dict[str, str] = {}
 _terminal = pytest.StashKey[int]()
 
@@ -42,6 +46,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.stash[_terminal] = os.dup(sys.__stderr__.fileno())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under `nohup`
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource_tracker.ensure_running()
 

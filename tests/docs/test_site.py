@@ -75,6 +75,38 @@ def test_each_page_shows_the_version_and_leads_to_the_repository(site: pathlib.P
     assert f'href="{address}/edit/main/docs/how-to/plain-pytorch.md"' in page
 
 
+def test_the_home_page_has_the_doors_of_the_readme() -> None:
+    readme, home = (ROOT / name for name in ("README.md", "docs/index.md"))
+    doors = [
+        re.findall(r"^\|.*\|$", page.read_text().partition("| you have |")[2], re.MULTILINE)[:5]
+        for page in (readme, home)
+    ]
+    assert [line.replace("(docs/", "(") for line in doors[0]] == doors[1]
+    assert "pip install ." in home.read_text().partition("| you want to |")[0]
+
+
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/how-to/index.md", "docs/reference/index.md"])
+def test_a_link_of_an_index_has_the_title_of_its_page(page: str) -> None:
+    text = (ROOT / page).read_text()
+    listed = text.rpartition("|---|---|\n")[2]
+    links = re.findall(r"\[([^\]]+)\]\(([^)#]+\.md)\)", listed)
+    titles = {
+        path: (ROOT / page).parent.joinpath(path).read_text().partition("# ")[2].partition("\n")[0] for _, path in links
+    }
+    assert links
+    assert [(title, path) for title, path in links if titles[path] != title] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/known-limits.md"])
+def test_a_page_for_everybody_is_short(page: str) -> None:
+    assert len((ROOT / page).read_text().split()) <= 1300
+
+
+def test_what_is_new_fits_on_one_screen() -> None:
+    unreleased = (ROOT / "CHANGELOG.md").read_text().split("\n## [")[1]
+    assert len(unreleased.split()) <= 500
+
+
 def test_a_signature_shows_defaults_and_not_their_declarations(site: pathlib.Path) -> None:
     page = html.unescape(re.sub(r"<[^>]+>", "", (site / "reference" / "wrapper" / "index.html").read_text()))
     assert "soft_timeout: timedelta = timedelta(seconds=60)" in page
